@@ -1,0 +1,84 @@
+//! The command line: one file a subcommand.
+
+mod check;
+mod config;
+mod demo;
+mod openapi;
+mod receive;
+mod run;
+mod setup;
+mod teardown;
+mod token;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, Sources, load};
+
+/// Signed webhooks from what a music-distribution platform commits to its Postgres.
+#[derive(Debug, Parser)]
+#[command(name = "walhook", version, propagate_version = true)]
+pub struct Cli {
+    /// A TOML file with settings
+    #[arg(long, global = true, env = "WALHOOK_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// One setting, over environment and file; may be repeated
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Capture changes, deliver webhooks and serve the API until told to stop
+    Run(run::Arguments),
+    /// Prepare the store and the primary: idempotent
+    Setup(setup::Arguments),
+    /// Test every precondition and say how to mend what fails
+    Check(check::Arguments),
+    /// Take everything of Walhook's off the primary
+    Teardown(teardown::Arguments),
+    /// Create, list and revoke API tokens
+    Token(token::Arguments),
+    /// A reference receiver: verifies deliveries and prints one JSON line for each
+    Receive(receive::Arguments),
+    /// A whole platform in one command, on loopback: private Postgres, traffic, sidecar, receiver
+    Demo(demo::Arguments),
+    /// Print the OpenAPI document of the management API
+    Openapi,
+    /// Print the effective configuration, secrets redacted
+    Config,
+}
+
+/// A command ends well, or with an error for the user.
+type CommandResult = anyhow::Result<ExitCode>;
+
+impl Cli {
+    /// Runs the command. Exit codes: 0 done, 1 failed, 2 the command line or the configuration is at fault.
+    pub async fn execute(self) -> ExitCode {
+        let result = self.dispatch().await;
+        result.unwrap_or_else(|error| {
+            eprintln!("walhook: {error:#}");
+            if error.is::<ConfigError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        })
+    }
+
+    async fn dispatch(self) -> CommandResult {
+        let sources = Sources { flags: self.set, environment: std::env::vars_os().collect(), file: self.config };
+        let config = || -> Result<Config, ConfigError> { load(sources) };
+        match self.command {
+            Command::Run(arguments) => run::execute(arguments, config()?).await,
+            Command::Setup(arguments) => setup::execute(arguments, config()?).await,
+            Command::Check(arguments) => check::execute(arguments, config()?).await,
+            Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
+            Command::Token(arguments) => token::execute(arguments, config()?).await,
+            Command::Receive(arguments) => receive::execute(arguments).await,
+            Command::Demo(arguments) => demo::execute(arguments).await,
+            Command::Openapi => openapi::execute(),
+            Command::Config => config::execute(config()?),
+        }
+    }
+}

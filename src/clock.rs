@@ -1,0 +1,40 @@
+//! The wall clock, behind a trait so that tests can hold and move it.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+pub trait Clock: Send + Sync + 'static {
+    fn now(&self) -> Timestamp;
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+}
+
+/// Stands still until told to move.
+#[derive(Debug)]
+pub struct TestClock(Mutex<Timestamp>);
+
+impl TestClock {
+    pub fn at(now: Timestamp) -> Self {
+        TestClock(Mutex::new(now))
+    }
+
+    pub fn advance(&self, by: Duration) {
+        let mut now = self.0.lock().expect("no holder of this lock panics");
+        *now += jiff::SignedDuration::try_from(by).expect("a test moves its clock by less than centuries");
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        *self.0.lock().expect("no holder of this lock panics")
+    }
+}

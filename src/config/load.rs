@@ -1,0 +1,224 @@
+//! Flags over environment over file. The file is checked by itself first, so that its errors name a line.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use secrecy::ExposeSecret;
+use toml::{Table, Value};
+
+use super::Config;
+use crate::domain::table::Table as SourceTable;
+
+const PREFIX: &str = "WALHOOK_";
+/// Keys whose value may stand in a file named by `WALHOOK_…_FILE`.
+const SECRET_KEYS: [&str; 6] =
+    ["source.url", "store.url", "secrets.master_key", "mail.smtp_url", "delivery.proxy", "auth.jwt.secret"];
+/// Keys that hold lists; their defaults may be empty or absent, so the defaults do not tell.
+const LIST_KEYS: [&str; 4] =
+    ["delivery.retry_schedule", "delivery.allow_networks", "source.distribution_statuses", "secrets.master_key"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {path}: {source}")]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{path}: {detail}")]
+    File { path: PathBuf, detail: String },
+    #[error("{variable} is not a setting: see `walhook config` for those there are")]
+    UnknownVariable { variable: String },
+    #[error("--set {argument}: expected KEY=VALUE, such as delivery.timeout=5s")]
+    MalformedFlag { argument: String },
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// Where settings come from, strongest first.
+#[derive(Debug, Default)]
+pub struct Sources {
+    /// `section.key=value` from the command line.
+    pub flags: Vec<String>,
+    pub environment: Vec<(OsString, OsString)>,
+    pub file: Option<PathBuf>,
+}
+
+pub fn load(sources: Sources) -> Result<Config, ConfigError> {
+    let mut settings = match &sources.file {
+        Some(path) => read_file(path)?,
+        None => Table::new(),
+    };
+    for (key, value) in environment(&sources.environment)? {
+        set(&mut settings, &key, &value)?;
+    }
+    for argument in &sources.flags {
+        let malformed = || ConfigError::MalformedFlag { argument: argument.clone() };
+        let (key, value) = argument.split_once('=').ok_or_else(malformed)?;
+        if key.split('.').count() < 2 {
+            return Err(malformed());
+        }
+        set(&mut settings, key, value)?;
+    }
+    let config: Config = settings.try_into().map_err(|error: toml::de::Error| {
+        // The file passed by itself, so the fault is in the environment or the flags: the message names the key's value.
+        ConfigError::Invalid(format!("environment or flags: {}", error.message()))
+    })?;
+    validate(&config)?;
+    Ok(config)
+}
+
+fn read_file(path: &Path) -> Result<Table, ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    let invalid = |error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        // An offset just behind a line break belongs to the next line.
+        let line = line + usize::from(error.span().is_some_and(|span| text[..span.start].ends_with('\n')));
+        ConfigError::File { path: path.to_owned(), detail: format!("line {line}: {}", error.message()) }
+    };
+    toml::from_str::<Config>(&text).map_err(invalid)?;
+    toml::from_str(&text).map_err(invalid)
+}
+
+fn environment(variables: &[(OsString, OsString)]) -> Result<BTreeMap<String, String>, ConfigError> {
+    let mut settings = BTreeMap::new();
+    for (name, value) in variables {
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        // Variables without a section, such as one naming the configuration file, are not settings.
+        if !rest.contains("__") {
+            continue;
+        }
+        let variable = format!("{PREFIX}{rest}");
+        let key = rest.to_lowercase().replace("__", ".");
+        let value = value.to_str().ok_or_else(|| ConfigError::Invalid(format!("{variable} is not valid UTF-8")))?;
+        let secret_file = key.strip_suffix("_file").filter(|key| SECRET_KEYS.contains(key));
+        match secret_file {
+            Some(secret) => {
+                let path = PathBuf::from(value);
+                let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable { path, source })?;
+                settings.insert(secret.to_owned(), text.trim_end_matches(['\r', '\n']).to_owned());
+            }
+            None if is_known(&key) => {
+                settings.insert(key, value.to_owned());
+            }
+            None => return Err(ConfigError::UnknownVariable { variable }),
+        }
+    }
+    Ok(settings)
+}
+
+/// Whether the key is one of a setting: the whole of it for plain sections, the section for maps of the platform's names.
+fn is_known(key: &str) -> bool {
+    let maps = ["source.tables.", "source.lookups."];
+    if maps.iter().any(|prefix| key.starts_with(prefix)) {
+        return true;
+    }
+    let jwt = ["issuer", "audience", "user_claim", "jwks_url", "jwks_file", "secret"];
+    if let Some(name) = key.strip_prefix("auth.jwt.") {
+        return jwt.contains(&name);
+    }
+    let optional =
+        ["source.url", "store.url", "delivery.proxy", "delivery.extra_ca_file", "mail.smtp_url", "mail.from"];
+    optional.contains(&key) || default_of(key).is_some()
+}
+
+fn default_of(key: &str) -> Option<Value> {
+    let defaults = Value::try_from(Config::default()).expect("the defaults are representable");
+    let mut value = &defaults;
+    for part in key.split('.') {
+        value = value.get(part)?;
+    }
+    (!value.is_table()).then(|| value.clone())
+}
+
+fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
+    let not = |what: &str| ConfigError::Invalid(format!("{key}: `{text}` is not {what}"));
+    let value = if LIST_KEYS.contains(&key) {
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
+    } else {
+        match default_of(key) {
+            Some(Value::Boolean(_)) => Value::Boolean(text.parse().map_err(|_| not("true or false"))?),
+            Some(Value::Integer(_)) => Value::Integer(text.parse().map_err(|_| not("a whole number"))?),
+            _ => Value::String(text.to_owned()),
+        }
+    };
+    let mut parts: Vec<&str> = key.split('.').collect();
+    let last = parts.pop().expect("splitting gives at least one part");
+    let mut table = settings;
+    for part in parts {
+        let entry = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        table =
+            entry.as_table_mut().ok_or_else(|| ConfigError::Invalid(format!("{key}: `{part}` is not a section")))?;
+    }
+    table.insert(last.to_owned(), value);
+    Ok(())
+}
+
+fn validate(config: &Config) -> Result<(), ConfigError> {
+    let fail = |detail: String| Err(ConfigError::Invalid(detail));
+    if let Some(name) = config.source.tables.unknown_names().next() {
+        return fail(format!("{name}: the reference schema has no such table or column"));
+    }
+    if let Some(name) = config.source.lookups.keys().find(|name| SourceTable::by_name(name).is_none()) {
+        return fail(format!("source.lookups.{name}: the reference schema has no such table"));
+    }
+    if !config.http.base_path.is_empty() && !config.http.base_path.starts_with('/') {
+        return fail(format!("http.base_path: `{}` must begin with a slash", config.http.base_path));
+    }
+    let positive = [
+        ("delivery.concurrency", config.delivery.concurrency),
+        ("delivery.per_webhook_concurrency", config.delivery.per_webhook_concurrency),
+        ("delivery.max_payload_bytes", config.delivery.max_payload_bytes),
+        ("disable.threshold", config.disable.threshold as usize),
+        ("retention.days", config.retention.days as usize),
+    ];
+    if let Some((key, _)) = positive.iter().find(|(_, value)| *value == 0) {
+        return fail(format!("{key} must be at least 1"));
+    }
+    if config.delivery.timeout.0.is_zero() {
+        return fail("delivery.timeout must be longer than nothing".into());
+    }
+    if config.delivery.retry_schedule.len() > 99 {
+        return fail("delivery.retry_schedule: at most 99 waits".into());
+    }
+    for key in &config.secrets.master_key {
+        let length = base64::engine::general_purpose::STANDARD.decode(key.expose_secret()).map(|key| key.len());
+        if length != Ok(32) {
+            return fail(
+                "secrets.master_key: expected base64 of exactly 32 bytes; `openssl rand -base64 32` makes one".into(),
+            );
+        }
+    }
+    Ok(())
+}
+
+impl Config {
+    /// The primary's URL, or what to do about its lack.
+    pub fn source_url(&self) -> Result<&str, ConfigError> {
+        self.source.url.as_ref().map(|url| url.expose_secret()).ok_or_else(|| {
+            ConfigError::Invalid(
+                "source.url is not set: set WALHOOK_SOURCE__URL to the primary, such as postgres://walhook@db/platform"
+                    .into(),
+            )
+        })
+    }
+
+    /// The store's URL: the primary's where none is set.
+    pub fn store_url(&self) -> Result<&str, ConfigError> {
+        match &self.store.url {
+            Some(url) => Ok(url.expose_secret()),
+            None => self.source_url(),
+        }
+    }
+
+    /// The keys that secrets are encrypted with, or what to do about their lack.
+    pub fn require_master_key(&self) -> Result<(), ConfigError> {
+        if self.secrets.master_key.is_empty() {
+            return Err(ConfigError::Invalid(
+                "secrets.master_key is not set: `openssl rand -base64 32` makes one; keep it where the database is not"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! What can be configured, with its defaults. One struct a section; `load` puts file, environment and flags together.
+
+mod load;
+mod mapping;
+mod units;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize, Serializer};
+
+pub use load::{ConfigError, Sources, load};
+pub use mapping::{TableMapping, TableMappings};
+pub use units::{Period, Size};
+
+use crate::domain::backoff::RetrySchedule;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub service: Service,
+    pub source: Source,
+    pub store: Store,
+    pub http: Http,
+    pub delivery: Delivery,
+    pub disable: Disable,
+    pub limits: Limits,
+    pub auth: Auth,
+    pub shutdown: Shutdown,
+    pub mail: Mail,
+    pub secrets: Secrets,
+    pub retention: Retention,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Service {
+    /// The first part of the User-Agent: `<name>-Webhooks/1.0`.
+    pub name: String,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Service { name: "Walhook".into() }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Source {
+    /// The primary. Logical replication goes over the same URL. Required.
+    #[serde(serialize_with = "redact_url")]
+    pub url: Option<SecretString>,
+    pub capture: CaptureMode,
+    pub slot: String,
+    pub publication: String,
+    /// Distribution statuses to recognise beside the documented eight.
+    pub distribution_statuses: Vec<String>,
+    /// How often a heartbeat goes through the log.
+    pub heartbeat: Period,
+    pub tables: TableMappings,
+    /// SQL that finds a looked-up table's rows where a mapping is not enough: `$1` is the array of keys as text.
+    pub lookups: std::collections::BTreeMap<String, String>,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Source {
+            url: None,
+            capture: CaptureMode::Wal,
+            slot: "walhook".into(),
+            publication: "walhook".into(),
+            distribution_statuses: Vec::new(),
+            heartbeat: Period::secs(10),
+            tables: TableMappings::default(),
+            lookups: Default::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CaptureMode {
+    Wal,
+    Trigger,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Store {
+    /// Where Walhook keeps its own tables; the primary where nothing is set.
+    #[serde(serialize_with = "redact_url")]
+    pub url: Option<SecretString>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    /// API and UI.
+    pub listen: SocketAddr,
+    pub base_path: String,
+    pub max_body_bytes: Size,
+    pub metrics_listen: SocketAddr,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Http {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            base_path: "/api/public".into(),
+            max_body_bytes: Size(1 << 20),
+            metrics_listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Delivery {
+    /// From the first byte of connecting to the last byte of the answer.
+    pub timeout: Period,
+    /// The waits between attempts: their number plus one is the number of attempts.
+    pub retry_schedule: Vec<Period>,
+    /// A random share of this is added to each wait.
+    pub retry_jitter: Period,
+    pub max_payload_bytes: usize,
+    /// Requests under way at once, over all webhooks.
+    pub concurrency: usize,
+    pub per_webhook_concurrency: usize,
+    /// Deliver to plain http receivers too.
+    pub allow_http: bool,
+    /// Networks exempt from the refusal of private and special addresses.
+    pub allow_networks: Vec<IpNet>,
+    #[serde(serialize_with = "redact_url")]
+    pub proxy: Option<SecretString>,
+    pub extra_ca_file: Option<PathBuf>,
+}
+
+impl Default for Delivery {
+    fn default() -> Self {
+        const MINUTE: u64 = 60;
+        let waits =
+            [30, MINUTE, 2 * MINUTE, 4 * MINUTE, 8 * MINUTE, 16 * MINUTE, 32 * MINUTE, 64 * MINUTE, 128 * MINUTE];
+        Delivery {
+            timeout: Period::secs(10),
+            retry_schedule: waits.map(Period::secs).to_vec(),
+            retry_jitter: Period::secs(30),
+            max_payload_bytes: 65_536,
+            concurrency: 256,
+            per_webhook_concurrency: 32,
+            allow_http: false,
+            allow_networks: Vec::new(),
+            proxy: None,
+            extra_ca_file: None,
+        }
+    }
+}
+
+impl Delivery {
+    pub fn schedule(&self) -> RetrySchedule {
+        RetrySchedule::new(self.retry_schedule.iter().map(|wait| wait.0).collect(), self.retry_jitter.0)
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Disable {
+    pub policy: DisablePolicy,
+    pub threshold: u32,
+    /// Under the consecutive policy, the run of failures must also have lasted this long.
+    pub min_duration: Period,
+}
+
+impl Default for Disable {
+    fn default() -> Self {
+        Disable { policy: DisablePolicy::Consecutive, threshold: 100, min_duration: Period::secs(300) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DisablePolicy {
+    Consecutive,
+    Cumulative,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    pub webhooks_per_user: u32,
+    /// Per API token.
+    pub requests_per_second: u32,
+    pub burst: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { webhooks_per_user: 10, requests_per_second: 100, burst: 200 }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Auth {
+    pub jwt: Option<Jwt>,
+}
+
+/// Tokens of the platform's own: accepted beside API tokens once configured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jwt {
+    pub issuer: String,
+    pub audience: String,
+    #[serde(default = "default_user_claim")]
+    pub user_claim: String,
+    #[serde(default)]
+    pub jwks_url: Option<String>,
+    #[serde(default)]
+    pub jwks_file: Option<PathBuf>,
+    #[serde(default, serialize_with = "redact")]
+    pub secret: Option<SecretString>,
+}
+
+fn default_user_claim() -> String {
+    "sub".into()
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shutdown {
+    /// How long requests under way may take to end.
+    pub drain: Period,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Shutdown { drain: Period::secs(15) }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mail {
+    #[serde(serialize_with = "redact_url")]
+    pub smtp_url: Option<SecretString>,
+    pub from: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Secrets {
+    /// Base64 of 32 bytes each; the first encrypts, all decrypt. Required.
+    #[serde(deserialize_with = "one_or_many", serialize_with = "redact_list")]
+    pub master_key: Vec<SecretString>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    pub days: u32,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Retention { days: 30 }
+    }
+}
+
+const REDACTED: &str = "[redacted]";
+
+fn redact<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+    secret.as_ref().map(|_| REDACTED).serialize(serializer)
+}
+
+fn redact_list<S: Serializer>(secrets: &[SecretString], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(secrets.iter().map(|_| REDACTED))
+}
+
+/// Shows where a URL points and hides who asks.
+fn redact_url<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+    use secrecy::ExposeSecret;
+    let shown = secret.as_ref().map(|secret| without_password(secret.expose_secret()));
+    shown.serialize(serializer)
+}
+
+/// The URL with its password, user-info and any `password` parameter taken out; what is no URL is hidden whole.
+pub fn without_password(url: &str) -> String {
+    let Ok(mut url) = url::Url::parse(url) else { return REDACTED.into() };
+    if url.password().is_some() && url.set_password(Some("redacted")).is_err() {
+        return REDACTED.into();
+    }
+    let secret_parameter = |name: &str| matches!(name, "password" | "sslpassword");
+    if url.query_pairs().any(|(name, _)| secret_parameter(&name)) {
+        let kept: Vec<(String, String)> =
+            url.query_pairs().into_owned().filter(|(name, _)| !secret_parameter(name)).collect();
+        url.query_pairs_mut().clear().extend_pairs(kept);
+    }
+    url.into()
+}
+
+fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<SecretString>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany {
+        One(SecretString),
+        Many(Vec<SecretString>),
+    }
+    Ok(match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::One(secret) => vec![secret],
+        OneOrMany::Many(secrets) => secrets,
+    })
+}

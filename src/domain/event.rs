@@ -1,0 +1,195 @@
+//! What happened on the platform, as receivers are told.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::lsn::{Lineage, Position};
+
+macro_rules! event_kinds {
+    ($( $kind:ident = $name:literal ),+ $(,)?) => {
+        /// The events a webhook can subscribe to, in the catalogue's order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum EventKind { $( $kind ),+ }
+
+        impl EventKind {
+            pub const ALL: &'static [EventKind] = &[ $( EventKind::$kind ),+ ];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $( EventKind::$kind => $name ),+ }
+            }
+        }
+    };
+}
+
+event_kinds! {
+    DeliveryCompleted = "delivery.completed",
+    DeliveryFailed = "delivery.failed",
+    TakedownCompleted = "takedown.completed",
+    ReleaseReviewStatusChanged = "release.review.status_changed",
+    ReleasePreflightReportReady = "release.preflight.report_ready",
+    StreamRadarFlagCreated = "stream_radar.flag_created",
+    StreamRadarFlagResolved = "stream_radar.flag_resolved",
+    ReleaseDistributed = "release.distributed",
+    PaymentStatementReady = "payment.statement_ready",
+    TranscodeCompleted = "transcode.completed",
+    TranscodeFailed = "transcode.failed",
+    DistributionOutletStatusChanged = "distribution.outlet.status_changed",
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not an event")]
+pub struct UnknownEvent(String);
+
+impl FromStr for EventKind {
+    type Err = UnknownEvent;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        EventKind::ALL.iter().copied().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownEvent(text.to_owned()))
+    }
+}
+
+impl serde::Serialize for EventKind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for EventKind {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A user of the platform. Opaque: platforms use numbers, UUIDs and names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserId(pub Arc<str>);
+
+impl fmt::Display for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A paid extension of an account without which some events are not raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Addon {
+    PreflightQc,
+    StreamRadar,
+}
+
+impl Addon {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Addon::PreflightQc => "preflight_qc",
+            Addon::StreamRadar => "stream_radar",
+        }
+    }
+}
+
+/// An event on its way into the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub id: Uuid,
+    pub kind: EventKind,
+    pub user: UserId,
+    pub occurred_at: Timestamp,
+    pub position: Position,
+    /// The `data` object, serialised once: retries must not change a byte of it.
+    pub data: Arc<str>,
+}
+
+/// The id of the event that a change raises. Reading the same log again gives the same id: it is a UUIDv7 whose time is the
+/// commit's and whose other bits are a hash of where the change stands and of what it raised.
+pub fn event_id(lineage: Lineage, position: Position, committed_at: Timestamp, kind: EventKind) -> Uuid {
+    let digest = Sha256::new()
+        .chain_update(lineage.system_identifier.to_be_bytes())
+        .chain_update(lineage.timeline.to_be_bytes())
+        .chain_update(position.commit.0.to_be_bytes())
+        .chain_update(position.ordinal.to_be_bytes())
+        .chain_update(kind.as_str())
+        .finalize();
+    uuid_v7(committed_at, &digest)
+}
+
+/// The id of the delivery of one event to one webhook, the same on every attempt and after every restart.
+pub fn delivery_id(event: Uuid, webhook: Uuid) -> Uuid {
+    let digest = Sha256::new().chain_update(event.as_bytes()).chain_update(webhook.as_bytes()).finalize();
+    let mut bytes = *event.as_bytes();
+    bytes[6..].copy_from_slice(&digest[..10]);
+    with_version_and_variant(bytes)
+}
+
+fn uuid_v7(at: Timestamp, digest: &[u8]) -> Uuid {
+    let millis = u64::try_from(at.as_millisecond()).unwrap_or(0);
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
+    bytes[6..].copy_from_slice(&digest[..10]);
+    with_version_and_variant(bytes)
+}
+
+fn with_version_and_variant(mut bytes: [u8; 16]) -> Uuid {
+    bytes[6] = (bytes[6] & 0x0F) | 0x70;
+    bytes[8] = (bytes[8] & 0x3F) | 0x80;
+    Uuid::from_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lsn::Lsn;
+    use super::*;
+
+    const LINEAGE: Lineage = Lineage { system_identifier: 7_000, timeline: 1 };
+
+    fn id(lineage: Lineage, commit: u64, ordinal: u64, kind: EventKind) -> Uuid {
+        let at = "2026-03-01T09:05:00.123456Z".parse().unwrap();
+        event_id(lineage, Position { commit: Lsn(commit), ordinal }, at, kind)
+    }
+
+    #[test]
+    fn the_same_log_gives_the_same_id_and_anything_else_another() {
+        let first = id(LINEAGE, 9, 1, EventKind::DeliveryCompleted);
+        assert_eq!(first, id(LINEAGE, 9, 1, EventKind::DeliveryCompleted));
+        for other in [
+            id(Lineage { timeline: 2, ..LINEAGE }, 9, 1, EventKind::DeliveryCompleted),
+            id(Lineage { system_identifier: 1, ..LINEAGE }, 9, 1, EventKind::DeliveryCompleted),
+            id(LINEAGE, 8, 1, EventKind::DeliveryCompleted),
+            id(LINEAGE, 9, 2, EventKind::DeliveryCompleted),
+            id(LINEAGE, 9, 1, EventKind::DistributionOutletStatusChanged),
+        ] {
+            assert_ne!(first, other);
+        }
+    }
+
+    #[test]
+    fn ids_are_version_7_and_carry_the_commit_time() {
+        let event = id(LINEAGE, 9, 1, EventKind::DeliveryCompleted);
+        let delivery = delivery_id(event, Uuid::from_u128(1));
+        for id in [event, delivery] {
+            assert_eq!(id.get_version_num(), 7);
+            let (seconds, nanos) = id.get_timestamp().unwrap().to_unix();
+            assert_eq!((seconds, nanos), (1_772_355_900, 123_000_000));
+        }
+        assert_ne!(delivery, delivery_id(event, Uuid::from_u128(2)));
+    }
+
+    #[test]
+    fn names_round_trip() {
+        assert_eq!(EventKind::ALL.len(), 12);
+        for kind in EventKind::ALL {
+            assert_eq!(kind.as_str().parse::<EventKind>().unwrap(), *kind);
+        }
+        assert!("delivery.unknown".parse::<EventKind>().is_err());
+    }
+}

@@ -1,0 +1,10 @@
+//! Pure types: what a change, an event, a webhook and a delivery are. No I/O, no clock of its own, no randomness of its own.
+
+pub mod backoff;
+pub mod change;
+pub mod delivery;
+pub mod event;
+pub mod lsn;
+pub mod table;
+pub mod time;
+pub mod webhook;

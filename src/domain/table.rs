@@ -1,0 +1,79 @@
+//! The tables and columns that Walhook knows, under the names of the reference schema. The configuration maps a platform's
+//! own names to these; nothing behind the decoder sees any other.
+
+/// One column of one table, as an index into that table's tuples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Column(pub u8);
+
+macro_rules! tables {
+    ($( $table:ident, $name:ident, $watched:expr, [ $( $column:ident ),+ $(,)? ]; )+) => {
+        /// A table of the primary, by its part in the platform.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Table { $( $table ),+ }
+
+        impl Table {
+            pub const ALL: &'static [Table] = &[ $( Table::$table ),+ ];
+
+            /// The name in the reference schema and in the configuration.
+            pub const fn name(self) -> &'static str {
+                match self { $( Table::$table => stringify!($name) ),+ }
+            }
+
+            /// The columns Walhook reads, in the order of its tuples.
+            pub const fn columns(self) -> &'static [&'static str] {
+                match self { $( Table::$table => &[ $( stringify!($column) ),+ ] ),+ }
+            }
+
+            /// The columns whose change can raise an event; empty for a table that is only looked up.
+            pub const fn watched(self) -> &'static [&'static str] {
+                match self { $( Table::$table => $watched ),+ }
+            }
+        }
+
+        $( #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        pub mod $name {
+            use super::Column;
+            #[allow(non_camel_case_types, dead_code)]
+            #[repr(u8)]
+            enum Index { $( $column ),+ }
+            $( #[allow(non_upper_case_globals)] pub const $column: Column = Column(Index::$column as u8); )+
+        } )+
+    };
+}
+
+tables! {
+    Release, release, &["review_status", "delivery_status"],
+        [id, label_id, cat, title, review_status, delivery_status, review_issues, pre_review_hold];
+    DistroQueue, distro_queue, &["status"],
+        [id, release_id, outlet_id, status, takedown, message];
+    TranscoderQueue, transcoder_queue, &["status"],
+        [id, track_id, status];
+    Payment, payment, &["status"],
+        [id, user_id, invoice_number, period_end, amount, total_due_usd, currency, status];
+    PreflightReport, preflight_report, &["generated_at"],
+        [id, release_id, generated_at, profile_name, profile_version, blocking, informational, requires_feedback];
+    StreamRadarFlag, stream_radar_flag, &["status"],
+        [id, dsp, isrc, release_id, track_id, severity, status, first_detected_at, last_detected_at,
+         estimated_affected_streams, published_at, resolved_at];
+    Label, label, &[], [id, user_id];
+    Outlet, outlet, &[], [id, name];
+    Track, track, &[], [id, release_id];
+    TranscoderQueueFile, transcoder_queue_file, &[], [id, transcoder_queue_id, asset_type_id, status];
+    UserAddon, user_addon, &[], [user_id, addon];
+    AppUser, app_user, &[], [id, email];
+}
+
+impl Table {
+    /// Whether changes of this table can raise events; the others are looked up.
+    pub const fn is_captured(self) -> bool {
+        !self.watched().is_empty()
+    }
+
+    pub fn column(self, name: &str) -> Option<Column> {
+        self.columns().iter().position(|column| *column == name).map(|index| Column(index as u8))
+    }
+
+    pub fn by_name(name: &str) -> Option<Table> {
+        Table::ALL.iter().copied().find(|table| table.name() == name)
+    }
+}

@@ -1,0 +1,30 @@
+//! The two forms of a time in what we send: RFC 3339 in UTC, always with `+00:00`.
+
+use jiff::Timestamp;
+use jiff::fmt::strtime;
+
+/// With milliseconds: the envelope's `timestamp` and every other time that is ours.
+pub fn millis(at: Timestamp) -> String {
+    format(at, "%Y-%m-%dT%H:%M:%S.%3f+00:00")
+}
+
+/// With microseconds, as the platform's database keeps them: the times inside `data`.
+pub fn micros(at: Timestamp) -> String {
+    format(at, "%Y-%m-%dT%H:%M:%S.%6f+00:00")
+}
+
+fn format(at: Timestamp, pattern: &str) -> String {
+    strtime::format(pattern, at).expect("a constant pattern of numeric fields formats every timestamp")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_keep_their_zeros() {
+        let at: Timestamp = "2026-03-01T09:05:00.5Z".parse().unwrap();
+        assert_eq!(millis(at), "2026-03-01T09:05:00.500+00:00");
+        assert_eq!(micros(at), "2026-03-01T09:05:00.500000+00:00");
+    }
+}

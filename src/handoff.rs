@@ -1,0 +1,104 @@
+//! The short way from the transaction that stores deliveries to the dispatcher of the same process: already leased, so that
+//! nothing has to be polled for. It is bounded; what does not fit waits in the store and is claimed from there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::domain::delivery::Delivery;
+
+/// Deliveries that one process holds in memory at most.
+pub const CAPACITY: usize = 8_192;
+/// Deliveries to one webhook that one process holds at most, so that a slow receiver cannot take all the room.
+pub const PER_WEBHOOK: usize = 2_048;
+
+/// Counts the deliveries that this process holds, in queues and under way.
+#[derive(Debug, Default)]
+struct Held {
+    total: usize,
+    by_webhook: HashMap<Uuid, usize>,
+}
+
+/// Shared between whoever brings deliveries in and the dispatcher.
+#[derive(Clone, Debug, Default)]
+pub struct Room(Arc<Mutex<Held>>);
+
+impl Room {
+    /// Takes a place for one delivery to `webhook`, if there is one.
+    pub fn reserve(&self, webhook: Uuid) -> bool {
+        let mut held = self.0.lock().expect("no holder of this lock panics");
+        if held.total >= CAPACITY {
+            return false;
+        }
+        let of_webhook = held.by_webhook.entry(webhook).or_default();
+        if *of_webhook >= PER_WEBHOOK {
+            return false;
+        }
+        *of_webhook += 1;
+        held.total += 1;
+        true
+    }
+
+    /// Gives a place back.
+    pub fn release(&self, webhook: Uuid) {
+        let mut held = self.0.lock().expect("no holder of this lock panics");
+        let Some(of_webhook) = held.by_webhook.get_mut(&webhook) else { return };
+        *of_webhook -= 1;
+        if *of_webhook == 0 {
+            held.by_webhook.remove(&webhook);
+        }
+        held.total -= 1;
+    }
+
+    /// Places free for any webhook at all.
+    pub fn free(&self) -> usize {
+        CAPACITY - self.0.lock().expect("no holder of this lock panics").total
+    }
+
+    /// Places free for one webhook.
+    pub fn free_for(&self, webhook: Uuid) -> usize {
+        let held = self.0.lock().expect("no holder of this lock panics");
+        let of_webhook = held.by_webhook.get(&webhook).copied().unwrap_or(0);
+        (PER_WEBHOOK - of_webhook).min(CAPACITY - held.total)
+    }
+}
+
+/// The sending end: every delivery sent has a reserved place.
+#[derive(Clone, Debug)]
+pub struct Handoff {
+    pub room: Room,
+    pub sender: mpsc::UnboundedSender<Vec<Delivery>>,
+}
+
+/// The two ends. The channel itself needs no bound: the room has one.
+pub fn handoff() -> (Handoff, mpsc::UnboundedReceiver<Vec<Delivery>>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Handoff { room: Room::default(), sender }, receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_webhook_cannot_take_all_the_room() {
+        let room = Room::default();
+        let (slow, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let taken = (0..CAPACITY).filter(|_| room.reserve(slow)).count();
+        assert_eq!(taken, PER_WEBHOOK);
+        assert!(room.reserve(other));
+        room.release(slow);
+        assert_eq!(room.free_for(slow), 1);
+        assert!(room.reserve(slow));
+    }
+
+    #[test]
+    fn the_room_is_bounded_over_all_webhooks() {
+        let room = Room::default();
+        let taken = (0..2 * CAPACITY as u128).filter(|webhook| room.reserve(Uuid::from_u128(*webhook))).count();
+        assert_eq!(taken, CAPACITY);
+        assert_eq!(room.free(), 0);
+    }
+}

@@ -1,0 +1,40 @@
+//! The pool. Statements are prepared once a connection and kept by their text.
+
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+
+use super::Result;
+use crate::postgres;
+
+/// A handle on the store; clones share the pool.
+#[derive(Clone)]
+pub struct Store {
+    pool: Pool,
+}
+
+impl Store {
+    /// Connections are opened on first use: a store that is down at start-up is waited for by those who use it.
+    pub fn open(url: &str, connections: usize) -> Result<Store> {
+        let mut config = postgres::parse(url)?;
+        config.keepalives_idle(Duration::from_secs(30));
+        let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = if config.get_ssl_mode() == tokio_postgres::config::SslMode::Disable {
+            Manager::from_config(config, tokio_postgres::NoTls, manager_config)
+        } else {
+            Manager::from_config(config, postgres::tls(), manager_config)
+        };
+        let wait = Some(Duration::from_secs(10));
+        let pool = Pool::builder(manager)
+            .max_size(connections)
+            .timeouts(Timeouts { wait, create: wait, recycle: wait })
+            .runtime(Runtime::Tokio1)
+            .build()
+            .expect("a runtime is given, which is all that can be missing");
+        Ok(Store { pool })
+    }
+
+    pub async fn connection(&self) -> Result<Object> {
+        Ok(self.pool.get().await?)
+    }
+}

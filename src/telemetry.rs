@@ -1,0 +1,39 @@
+//! Logs and metrics: set-up, and every metric's name in one place.
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+pub const EVENTS: &str = "walhook_events_total";
+pub const UNROUTED_EVENTS: &str = "walhook_unrouted_events_total";
+pub const IGNORED_TRANSITIONS: &str = "walhook_ignored_transitions_total";
+pub const ATTEMPTS: &str = "walhook_delivery_attempts_total";
+pub const ATTEMPT_DURATION: &str = "walhook_delivery_attempt_duration_seconds";
+pub const IN_FLIGHT: &str = "walhook_deliveries_in_flight";
+pub const CAPTURE_LAG: &str = "walhook_capture_lag_seconds";
+pub const CAPTURE_CONNECTED: &str = "walhook_capture_connected";
+pub const HEARTBEAT_ROUND_TRIP: &str = "walhook_heartbeat_round_trip_seconds";
+pub const GAPS: &str = "walhook_gaps_open";
+
+/// Logs go to standard error, so that what a command prints stays clean. `RUST_LOG` chooses what is logged.
+pub fn start() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("walhook=info,warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Installs the metrics recorder and describes every metric. Once a process.
+pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
+    const SECONDS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+    let handle = PrometheusBuilder::new().set_buckets(&SECONDS)?.install_recorder()?;
+    describe_counter!(EVENTS, "Events derived and stored, by event");
+    describe_counter!(UNROUTED_EVENTS, "Events whose owner could not be found");
+    describe_counter!(IGNORED_TRANSITIONS, "Transitions to values that no event is defined for, by reason");
+    describe_counter!(ATTEMPTS, "Delivery attempts, by outcome and error kind");
+    describe_histogram!(ATTEMPT_DURATION, Unit::Seconds, "How long attempts took");
+    describe_gauge!(IN_FLIGHT, "Requests to receivers under way");
+    describe_gauge!(CAPTURE_LAG, Unit::Seconds, "Age of the last change that reached the store");
+    describe_gauge!(CAPTURE_CONNECTED, "1 while changes are streaming in");
+    describe_histogram!(HEARTBEAT_ROUND_TRIP, Unit::Seconds, "From a heartbeat's commit to its return through the log");
+    describe_gauge!(GAPS, "Stretches of the log that were lost and are not repaired");
+    Ok(handle)
+}

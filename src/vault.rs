@@ -1,0 +1,133 @@
+//! Webhook secrets at rest: AES-256-GCM, bound to their webhook, under keys that can be rotated.
+
+use aes_gcm::aead::{Aead, Payload};
+use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+const NONCE_BYTES: usize = 12;
+const KEY_BYTES: usize = 32;
+
+/// The master keys: the first encrypts, all decrypt.
+pub struct Vault {
+    keys: Vec<(String, Aes256Gcm)>,
+}
+
+/// A secret as the store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    pub key_id: String,
+    /// Nonce, ciphertext and tag.
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VaultError {
+    #[error("secrets.master_key: expected base64 of exactly 32 bytes")]
+    MalformedKey,
+    #[error("secrets.master_key holds none")]
+    NoKey,
+    #[error("no master key has the id {0}: was a key removed from secrets.master_key before all was encrypted anew?")]
+    UnknownKey(String),
+    #[error("a secret does not decrypt under its key")]
+    Corrupt,
+}
+
+impl Vault {
+    pub fn new(master_keys: &[SecretString]) -> Result<Vault, VaultError> {
+        let keys = master_keys.iter().map(Self::key).collect::<Result<Vec<_>, _>>()?;
+        if keys.is_empty() {
+            return Err(VaultError::NoKey);
+        }
+        Ok(Vault { keys })
+    }
+
+    fn key(encoded: &SecretString) -> Result<(String, Aes256Gcm), VaultError> {
+        let bytes = STANDARD.decode(encoded.expose_secret()).map_err(|_| VaultError::MalformedKey)?;
+        let bytes = zeroize::Zeroizing::new(bytes);
+        if bytes.len() != KEY_BYTES {
+            return Err(VaultError::MalformedKey);
+        }
+        let cipher = Aes256Gcm::new_from_slice(&bytes).map_err(|_| VaultError::MalformedKey)?;
+        // Names the key without telling anything of it.
+        let id = hex::encode(&Sha256::digest(Sha256::digest(&*bytes))[..8]);
+        Ok((id, cipher))
+    }
+
+    /// Encrypts `secret` for `owner`; it decrypts for no other.
+    pub fn seal(&self, owner: Uuid, secret: &[u8]) -> Sealed {
+        let (id, cipher) = &self.keys[0];
+        let nonce: [u8; NONCE_BYTES] = random_bytes();
+        let payload = Payload { msg: secret, aad: owner.as_bytes() };
+        let ciphertext =
+            cipher.encrypt(&Nonce::from(nonce), payload).expect("AES-GCM takes any message of less than 64 GiB");
+        Sealed { key_id: id.clone(), bytes: [&nonce[..], &ciphertext].concat() }
+    }
+
+    pub fn open(&self, owner: Uuid, key_id: &str, sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
+        let key = self.keys.iter().find(|(id, _)| id == key_id);
+        let (_, cipher) = key.ok_or_else(|| VaultError::UnknownKey(key_id.to_owned()))?;
+        let (nonce, ciphertext) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(VaultError::Corrupt)?;
+        let payload = Payload { msg: ciphertext, aad: owner.as_bytes() };
+        cipher.decrypt(&Nonce::from(*nonce), payload).map_err(|_| VaultError::Corrupt)
+    }
+
+    /// `open`, for a secret that is text.
+    pub fn open_text(&self, owner: Uuid, key_id: &str, sealed: &[u8]) -> Result<SecretString, VaultError> {
+        let text = String::from_utf8(self.open(owner, key_id, sealed)?).map_err(|_| VaultError::Corrupt)?;
+        Ok(text.into())
+    }
+}
+
+/// Random bytes of the operating system.
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system has randomness");
+    bytes
+}
+
+/// A new webhook secret: `whsec_` and base64 of 32 random bytes. The HMAC key is the whole string.
+pub fn new_webhook_secret() -> SecretString {
+    format!("whsec_{}", STANDARD.encode(random_bytes::<32>())).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn master_key(fill: u8) -> SecretString {
+        STANDARD.encode([fill; 32]).into()
+    }
+
+    #[test]
+    fn a_secret_opens_for_its_owner_alone() {
+        let vault = Vault::new(&[master_key(1)]).unwrap();
+        let owner = Uuid::from_u128(1);
+        let sealed = vault.seal(owner, b"whsec_x");
+        assert_eq!(vault.open(owner, &sealed.key_id, &sealed.bytes).unwrap(), b"whsec_x");
+        assert!(vault.open(Uuid::from_u128(2), &sealed.key_id, &sealed.bytes).is_err());
+        assert!(vault.open(owner, &sealed.key_id, &sealed.bytes[..11]).is_err());
+        assert_ne!(sealed.bytes, vault.seal(owner, b"whsec_x").bytes, "a nonce is never used twice");
+    }
+
+    #[test]
+    fn an_older_key_still_opens_and_the_first_one_seals() {
+        let old = Vault::new(&[master_key(1)]).unwrap();
+        let rotated = Vault::new(&[master_key(2), master_key(1)]).unwrap();
+        let owner = Uuid::from_u128(1);
+        let sealed = old.seal(owner, b"s");
+        assert_eq!(rotated.open(owner, &sealed.key_id, &sealed.bytes).unwrap(), b"s");
+        assert!(old.open(owner, &rotated.seal(owner, b"s").key_id, &sealed.bytes).is_err());
+    }
+
+    #[test]
+    fn keys_of_any_other_length_are_refused() {
+        for key in ["", "c2hvcnQ=", "not base64"] {
+            assert!(Vault::new(&[key.to_owned().into()]).is_err());
+        }
+        assert!(Vault::new(&[]).is_err());
+    }
+}
