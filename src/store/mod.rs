@@ -1,6 +1,8 @@
 //! Walhook's own tables: a pool of connections, the schema's migrations, and one function a statement.
 
+pub mod enqueue;
 pub mod migrate;
+pub mod partitions;
 mod pool;
 
 pub use pool::Store;

@@ -1,0 +1,165 @@
+//! From a batch of changes to what they raised. Changes are taken in order, each first followed by the lookups, so that a
+//! rule sees other tables as they are at its change. What is missing is fetched for the rest of the batch at once.
+
+use std::collections::HashSet;
+
+use crate::domain::change::{Batch, Change, Operation};
+use crate::domain::event::{Event, event_id};
+use crate::domain::lsn::{Lineage, Position};
+use crate::domain::table::Column;
+use crate::events::{Halt, LookupKey, Rule, Verdict, rules_for};
+use crate::lookup::{LookupError, Lookups};
+use crate::store::enqueue::Unrouted;
+
+/// What a batch comes to.
+#[derive(Default)]
+pub struct Raised {
+    pub events: Vec<Event>,
+    pub unrouted: Vec<Unrouted>,
+    pub ignored: Vec<&'static str>,
+    /// Releases that moved into distribution, in this batch; muted ones too.
+    pub distributed: HashSet<i64>,
+    /// Which events, by index, are raised once a release.
+    once: Vec<(usize, i64)>,
+}
+
+impl Raised {
+    /// Drops events of releases that had been distributed before; `first_time` are those that had not.
+    pub fn keep_first_distributions(&mut self, mut first_time: HashSet<i64>) {
+        let repeated: HashSet<usize> =
+            self.once.iter().filter(|(_, release)| !first_time.remove(release)).map(|(index, _)| *index).collect();
+        if !repeated.is_empty() {
+            let mut index = 0;
+            self.events.retain(|_| {
+                index += 1;
+                !repeated.contains(&(index - 1))
+            });
+        }
+        self.once.clear();
+    }
+}
+
+pub async fn derive(lookups: &mut Lookups, batch: &Batch, stored: Position) -> Result<Raised, LookupError> {
+    lookups.forget_unpublished();
+    let mut raised = Raised::default();
+    let mut fetched: HashSet<LookupKey> = HashSet::new();
+    let mut changes = &batch.changes[batch.changes.partition_point(|change| change.position <= stored)..];
+    while let Some((change, rest)) = changes.split_first() {
+        lookups.follow(change);
+        match derive_one(lookups, change, batch.checkpoint.lineage, &mut raised) {
+            Step::Done => changes = rest,
+            Step::FactMissing => {
+                let keys = missing_for(lookups, changes);
+                // A key that stays missing although it was fetched would be asked for for ever.
+                if keys.is_subset(&fetched) {
+                    return Err(LookupError::Unanswered(format!("{keys:?}")));
+                }
+                lookups.fetch(&keys, batch.transaction).await?;
+                fetched.extend(keys);
+            }
+        }
+    }
+    Ok(raised)
+}
+
+enum Step {
+    Done,
+    FactMissing,
+}
+
+/// Adds what one change raises, or nothing at all where a fact is missing.
+fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut Raised) -> Step {
+    if change.muted {
+        return derive_muted(lookups, change, raised);
+    }
+    let mut verdicts = Vec::new();
+    for rule in rules_for(change.table) {
+        match (rule.derive)(change, lookups) {
+            Err(Halt::Lookup(_)) => return Step::FactMissing,
+            verdict => verdicts.push((rule, verdict)),
+        }
+    }
+    for (rule, verdict) in verdicts {
+        match verdict {
+            Ok(Verdict::Nothing) | Err(Halt::Lookup(_)) => {}
+            Ok(Verdict::Ignored(reason)) => raised.ignored.push(reason),
+            Ok(Verdict::Raise(derived)) => {
+                if let Some(release) = derived.once_for_release {
+                    if !raised.distributed.insert(release) {
+                        continue;
+                    }
+                    raised.once.push((raised.events.len(), release));
+                }
+                raised.events.push(Event {
+                    id: event_id(lineage, change.position, change.committed_at, rule.kind),
+                    kind: rule.kind,
+                    user: derived.owner,
+                    occurred_at: change.committed_at,
+                    position: change.position,
+                    data: derived.data.into(),
+                });
+            }
+            Err(Halt::Unrouted(reason)) => raised.unrouted.push(unrouted(rule, change, lineage, reason)),
+            Err(Halt::Malformed(detail)) => {
+                tracing::warn!(table = change.table.name(), detail, "a row is not what the mapping promises");
+                raised.unrouted.push(unrouted(rule, change, lineage, "malformed_row"));
+            }
+        }
+    }
+    Step::Done
+}
+
+/// A muted change raises nothing, but what it would have raised once for its release is used up.
+fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step {
+    let audible = Change { muted: false, ..change.clone() };
+    for rule in rules_for(change.table) {
+        match (rule.derive)(&audible, lookups) {
+            Err(Halt::Lookup(_)) => return Step::FactMissing,
+            Ok(Verdict::Raise(derived)) => raised.distributed.extend(derived.once_for_release),
+            _ => {}
+        }
+    }
+    Step::Done
+}
+
+fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str) -> Unrouted {
+    Unrouted {
+        id: event_id(lineage, change.position, change.committed_at, rule.kind),
+        kind: rule.kind,
+        reason,
+        table: change.table.name(),
+        row: row_id(change),
+        occurred_at: change.committed_at,
+        position: change.position,
+    }
+}
+
+/// Every captured table has its id in the first column.
+fn row_id(change: &Change) -> String {
+    let tuple = match &change.operation {
+        Operation::Insert { new } | Operation::Update { new, .. } => new,
+        Operation::Delete { old } => old,
+        Operation::Truncate => return String::new(),
+    };
+    tuple.text(Column(0)).unwrap_or_default().to_owned()
+}
+
+/// All that the rules would next ask for, over the changes that are left.
+fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
+    let mut missing = HashSet::new();
+    for change in changes {
+        let audible;
+        let change = if change.muted {
+            audible = Change { muted: false, ..change.clone() };
+            &audible
+        } else {
+            change
+        };
+        for rule in rules_for(change.table) {
+            if let Err(Halt::Lookup(key)) = (rule.derive)(change, lookups) {
+                missing.insert(key);
+            }
+        }
+    }
+    missing
+}

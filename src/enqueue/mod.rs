@@ -1,0 +1,287 @@
+//! Changes in, one store transaction out: the events they raise, a delivery for each subscribed webhook, and the checkpoint.
+//!
+//! Only when that transaction is durable does the capture stage learn how far it may acknowledge.
+
+mod derive;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metrics::{counter, gauge};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::domain::change::Batch;
+use crate::domain::delivery::{Delivery, Lease};
+use crate::domain::event::{Event, delivery_id};
+use crate::domain::lsn::{Checkpoint, Lsn};
+use crate::handoff::Handoff;
+use crate::lookup::{LookupError, Lookups};
+use crate::store::enqueue::{
+    NewDelivery, NewLease, Subscription, advance_checkpoint, claim_distributed, insert_deliveries, insert_events,
+    insert_unrouted, subscriptions,
+};
+use crate::store::{Store, StoreError};
+use crate::telemetry;
+
+use derive::{Raised, derive};
+
+/// Changes that go into one transaction at most; what has piled up meanwhile goes together.
+const MAX_CHANGES: usize = 4_000;
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum EnqueueError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    #[error("the checkpoint of slot {0} was moved by another process: it captures now")]
+    Superseded(String),
+    #[error("the store has no checkpoint for slot {0}: run `walhook setup`")]
+    NoCheckpoint(String),
+}
+
+impl EnqueueError {
+    /// Whether the same again may go well: everything but a verdict.
+    fn is_transient(&self) -> bool {
+        match self {
+            EnqueueError::Store(StoreError::Corrupt(_)) => false,
+            EnqueueError::Store(_) => true,
+            EnqueueError::Lookup(error) => error.is_transient(),
+            EnqueueError::Superseded(_) | EnqueueError::NoCheckpoint(_) => false,
+        }
+    }
+}
+
+pub struct Enqueue<C> {
+    pub store: Store,
+    pub lookups: Lookups,
+    pub slot: String,
+    /// Where fresh deliveries go at once; without a dispatcher in this process they are left for others to claim.
+    pub handoff: Option<Handoff>,
+    pub lease_length: Duration,
+    pub clock: C,
+}
+
+impl<C: Clock> Enqueue<C> {
+    /// Works until capture ends or shutdown begins. `durable` learns the position that may be acknowledged.
+    pub async fn run(
+        mut self,
+        mut batches: mpsc::Receiver<Batch>,
+        durable: watch::Sender<Lsn>,
+        shutdown: CancellationToken,
+    ) -> Result<(), EnqueueError> {
+        let mut checkpoint: Option<Checkpoint> = None;
+        while let Some(batch) = next_batch(&mut batches).await {
+            let stored = shutdown.run_until_cancelled(self.store_with_retries(&batch, &mut checkpoint)).await;
+            let Some(stored) = stored else { break };
+            stored?;
+            durable.send_replace(batch.checkpoint.resume);
+            if let Some(last) = batch.changes.last() {
+                let lag = self.clock.now().duration_since(last.committed_at);
+                gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64().max(0.0));
+            }
+        }
+        Ok(())
+    }
+
+    async fn store_with_retries(
+        &mut self,
+        batch: &Batch,
+        checkpoint: &mut Option<Checkpoint>,
+    ) -> Result<(), EnqueueError> {
+        let mut wait = FIRST_RETRY;
+        loop {
+            let result = self.store_batch(batch, checkpoint).await;
+            let Err(error) = result else {
+                if wait > FIRST_RETRY {
+                    tracing::info!("storing events works again");
+                }
+                return Ok(());
+            };
+            if !error.is_transient() {
+                return Err(error);
+            }
+            // The commit may have gone through all the same: the store knows.
+            *checkpoint = None;
+            if wait == FIRST_RETRY {
+                tracing::warn!(%error, "events cannot be stored now; trying again until they can");
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_RETRY);
+        }
+    }
+
+    async fn store_batch(&mut self, batch: &Batch, known: &mut Option<Checkpoint>) -> Result<(), EnqueueError> {
+        let checkpoint = match *known {
+            Some(checkpoint) => checkpoint,
+            None => {
+                let stored = self.store.checkpoint(&self.slot).await?;
+                stored.ok_or_else(|| EnqueueError::NoCheckpoint(self.slot.clone()))?
+            }
+        };
+        if batch.checkpoint.position <= checkpoint.position {
+            *known = Some(checkpoint);
+            return Ok(());
+        }
+        let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
+        self.commit(batch, &checkpoint, raised).await?;
+        *known = Some(batch.checkpoint);
+        Ok(())
+    }
+
+    async fn commit(&self, batch: &Batch, from: &Checkpoint, mut raised: Raised) -> Result<(), EnqueueError> {
+        let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
+        // Read before the database reads its own clock, so never later than its deadline.
+        let until = Instant::now() + self.lease_length;
+        let mut connection = self.store.connection().await?;
+        let transaction = connection.transaction().await.map_err(StoreError::from)?;
+        if !advance_checkpoint(&transaction, &self.slot, from.position, &batch.checkpoint).await? {
+            return Err(EnqueueError::Superseded(self.slot.clone()));
+        }
+        let first_time = claim_distributed(&transaction, &raised.distributed).await?;
+        raised.keep_first_distributions(first_time);
+        let deliveries = if raised.events.is_empty() {
+            Vec::new()
+        } else {
+            let mut users: Vec<&str> = raised.events.iter().map(|event| &*event.user.0).collect();
+            users.sort_unstable();
+            users.dedup();
+            fan_out(&raised.events, &subscriptions(&transaction, &users).await?)
+        };
+        let reserved = Reserved::take(self.handoff.as_ref(), &deliveries);
+        insert_events(&transaction, &raised.events).await?;
+        insert_deliveries(&transaction, &reserved.rows(&deliveries), lease).await?;
+        insert_unrouted(&transaction, &raised.unrouted).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        reserved.hand_over(&deliveries, &raised.events, Lease { token: lease.token, until });
+        raised.count();
+        Ok(())
+    }
+}
+
+/// The next batch, with those that wait behind it as far as one transaction takes them.
+async fn next_batch(batches: &mut mpsc::Receiver<Batch>) -> Option<Batch> {
+    let mut batch = batches.recv().await?;
+    while batch.changes.len() < MAX_CHANGES {
+        let Ok(more) = batches.try_recv() else { break };
+        batch.changes.extend(more.changes);
+        batch.checkpoint = more.checkpoint;
+        batch.transaction = more.transaction.or(batch.transaction);
+    }
+    Some(batch)
+}
+
+/// One delivery to store: of the event at `event` to `webhook`.
+struct FanOut {
+    id: Uuid,
+    webhook: Uuid,
+    event: usize,
+    event_id: Uuid,
+}
+
+fn fan_out(events: &[Event], subscriptions: &HashMap<crate::domain::event::UserId, Vec<Subscription>>) -> Vec<FanOut> {
+    let mut deliveries = Vec::new();
+    for (index, event) in events.iter().enumerate() {
+        let webhooks = subscriptions.get(&event.user).into_iter().flatten();
+        for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
+            let webhook = subscription.webhook;
+            deliveries.push(FanOut { id: delivery_id(event.id, webhook), webhook, event: index, event_id: event.id });
+        }
+    }
+    deliveries
+}
+
+/// Places taken with the dispatcher. They go back unless the transaction commits.
+struct Reserved<'a> {
+    handoff: Option<&'a Handoff>,
+    /// For each delivery, whether it has a place.
+    taken: Vec<(Uuid, bool)>,
+}
+
+impl<'a> Reserved<'a> {
+    fn take(handoff: Option<&'a Handoff>, deliveries: &[FanOut]) -> Self {
+        let place = |webhook| handoff.is_some_and(|handoff| handoff.room.reserve(webhook));
+        Reserved {
+            handoff,
+            taken: deliveries.iter().map(|delivery| (delivery.webhook, place(delivery.webhook))).collect(),
+        }
+    }
+
+    fn rows(&self, deliveries: &[FanOut]) -> Vec<NewDelivery> {
+        let places = self.taken.iter().map(|(_, taken)| *taken);
+        let rows = deliveries.iter().zip(places).map(|(delivery, leased)| NewDelivery {
+            id: delivery.id,
+            webhook: delivery.webhook,
+            event: delivery.event_id,
+            leased,
+        });
+        rows.collect()
+    }
+
+    fn hand_over(mut self, deliveries: &[FanOut], events: &[Event], lease: Lease) {
+        let Some(handoff) = self.handoff else { return };
+        let places = std::mem::take(&mut self.taken);
+        let held = deliveries.iter().zip(places).filter(|(_, (_, taken))| *taken).map(|(delivery, _)| {
+            let event = &events[delivery.event];
+            Delivery {
+                id: delivery.id,
+                webhook: delivery.webhook,
+                event: event.id,
+                kind: event.kind,
+                occurred_at: event.occurred_at,
+                data: Arc::clone(&event.data),
+                round: 1,
+                attempt: 1,
+                lease,
+            }
+        });
+        let held: Vec<Delivery> = held.collect();
+        if held.is_empty() {
+            return;
+        }
+        if let Err(refused) = handoff.sender.send(held) {
+            // The dispatcher has ended: the leases run out and another replica takes over.
+            for delivery in refused.0 {
+                handoff.room.release(delivery.webhook);
+            }
+        }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let Some(handoff) = self.handoff else { return };
+        for (webhook, taken) in &self.taken {
+            if *taken {
+                handoff.room.release(*webhook);
+            }
+        }
+    }
+}
+
+impl Raised {
+    fn count(&self) {
+        for event in &self.events {
+            counter!(telemetry::EVENTS, "event" => event.kind.as_str()).increment(1);
+        }
+        for reason in &self.ignored {
+            counter!(telemetry::IGNORED_TRANSITIONS, "reason" => *reason).increment(1);
+        }
+        if let Some(first) = self.unrouted.first() {
+            counter!(telemetry::UNROUTED_EVENTS).increment(self.unrouted.len() as u64);
+            tracing::warn!(
+                count = self.unrouted.len(),
+                reason = first.reason,
+                table = first.table,
+                row = first.row,
+                "events without an owner: they are kept in walhook.unrouted_event"
+            );
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What is known of looked-up rows. `None` is "not known: fetch it"; `Some(None)` is "known not to be there".
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use lru::LruCache;
+
+use crate::domain::change::{Datum, Tuple};
+use crate::domain::event::{Addon, UserId};
+use crate::domain::table::{
+    Table, label, outlet, release, track, transcoder_queue, transcoder_queue_file as file, user_addon,
+};
+use crate::events::{Release, TranscodedFile};
+
+/// Rows of one table that are kept at most.
+const CAPACITY: NonZeroUsize = NonZeroUsize::new(50_000).expect("not zero");
+
+/// Reading moves an entry to the front, so that even a shared reference has to be able to change the order.
+struct Kept<K: Hash + Eq, V>(RefCell<LruCache<K, V>>);
+
+impl<K: Hash + Eq, V: Clone> Kept<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        self.0.borrow_mut().get(key).cloned()
+    }
+
+    fn put(&mut self, key: K, value: V) {
+        self.0.get_mut().put(key, value);
+    }
+
+    fn forget(&mut self, key: &K) {
+        self.0.get_mut().pop(key);
+    }
+}
+
+impl<K: Hash + Eq, V> Default for Kept<K, V> {
+    fn default() -> Self {
+        Kept(RefCell::new(LruCache::new(CAPACITY)))
+    }
+}
+
+/// The files of one transcoder queue entry.
+#[derive(Clone, Default)]
+struct Files {
+    /// Whether all there are, are here: the entry itself was seen to begin, or they were fetched.
+    complete: bool,
+    /// What the stream has shown, by id; nothing for a file that it has shown deleted.
+    shown: BTreeMap<i64, Option<TranscodedFile>>,
+}
+
+#[derive(Default)]
+pub struct Cache {
+    releases: Kept<i64, Option<Arc<Release>>>,
+    labels: Kept<i64, Option<Option<UserId>>>,
+    outlets: Kept<i64, Option<Arc<str>>>,
+    tracks: Kept<i64, Option<i64>>,
+    files: Kept<i64, Files>,
+    addons: Kept<UserId, HashSet<Box<str>>>,
+}
+
+impl Cache {
+    pub fn release(&self, id: i64) -> Option<Option<Arc<Release>>> {
+        self.releases.get(&id)
+    }
+
+    pub fn label_owner(&self, id: i64) -> Option<Option<Option<UserId>>> {
+        self.labels.get(&id)
+    }
+
+    pub fn outlet_name(&self, id: i64) -> Option<Option<Arc<str>>> {
+        self.outlets.get(&id)
+    }
+
+    pub fn track_release(&self, id: i64) -> Option<Option<i64>> {
+        self.tracks.get(&id)
+    }
+
+    pub fn files(&self, entry: i64) -> Option<Arc<[TranscodedFile]>> {
+        let files = self.files.get(&entry).filter(|files| files.complete)?;
+        Some(files.shown.into_values().flatten().collect())
+    }
+
+    pub fn has_addon(&self, user: &UserId, addon: Addon) -> Option<bool> {
+        self.addons.0.borrow_mut().get(user).map(|addons| addons.contains(addon.as_str()))
+    }
+
+    /// A transcoder queue entry was inserted: from here on the stream shows all of its files.
+    pub fn entry_begins(&mut self, entry: &Tuple) {
+        if let Some(id) = int(entry, transcoder_queue::id) {
+            self.files.put(id, Files { complete: true, shown: BTreeMap::new() });
+        }
+    }
+
+    /// Takes in a whole row.
+    pub fn learn(&mut self, table: Table, row: &Tuple) {
+        match table {
+            Table::Release => self.learn_release(row),
+            Table::Label => {
+                let Some(id) = int(row, label::id) else { return };
+                self.labels.put(id, Some(row.text(label::user_id).map(|user| UserId(user.into()))));
+            }
+            Table::Outlet => {
+                let Some(id) = int(row, outlet::id) else { return };
+                match row.get(outlet::name) {
+                    Datum::Absent => self.outlets.forget(&id),
+                    name => self.outlets.put(id, name.as_str().map(Arc::from)),
+                }
+            }
+            Table::Track => {
+                let Some(id) = int(row, track::id) else { return };
+                self.tracks.put(id, int(row, track::release_id));
+            }
+            Table::TranscoderQueueFile => self.learn_file(row),
+            Table::UserAddon => {
+                let Some((user, addon)) = addon_of(row) else { return };
+                if let Some(addons) = self.addons.0.get_mut().get_mut(&user) {
+                    addons.insert(addon);
+                }
+            }
+            Table::DistroQueue
+            | Table::TranscoderQueue
+            | Table::Payment
+            | Table::PreflightReport
+            | Table::StreamRadarFlag
+            | Table::AppUser => {}
+        }
+    }
+
+    pub fn update(&mut self, table: Table, old: Option<&Tuple>, new: &Tuple) {
+        // The old row tells of a changed key: what stood under it is somewhere else now.
+        if let Some(old) = old.filter(|_| matches!(table, Table::UserAddon | Table::TranscoderQueueFile)) {
+            self.delete(table, old);
+        }
+        self.learn(table, new);
+    }
+
+    /// Follows a deletion. A release, label, outlet or track stays known: what happened to it before can still be routed.
+    pub fn delete(&mut self, table: Table, old: &Tuple) {
+        match table {
+            Table::TranscoderQueueFile => {
+                let (Some(id), Some(entry)) = (int(old, file::id), int(old, file::transcoder_queue_id)) else {
+                    // Without the entry's number nobody can say whose file it was.
+                    self.truncate(table);
+                    return;
+                };
+                self.files_of(entry).shown.insert(id, None);
+            }
+            Table::UserAddon => {
+                let Some((user, addon)) = addon_of(old) else { return };
+                if let Some(addons) = self.addons.0.get_mut().get_mut(&user) {
+                    addons.remove(&addon);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn truncate(&mut self, table: Table) {
+        match table {
+            Table::Release => self.releases = Kept::default(),
+            Table::Label => self.labels = Kept::default(),
+            Table::Outlet => self.outlets = Kept::default(),
+            Table::Track => self.tracks = Kept::default(),
+            Table::TranscoderQueueFile | Table::TranscoderQueue => self.files = Kept::default(),
+            Table::UserAddon => self.addons = Kept::default(),
+            _ => {}
+        }
+    }
+
+    /// Takes in the answer to a fetch of `keys`: what is not among `rows` is not there.
+    pub fn fetched(&mut self, table: Table, keys: &[String], rows: &[Tuple]) {
+        for key in keys {
+            match (table, key.parse::<i64>()) {
+                (Table::Release, Ok(id)) => self.releases.put(id, None),
+                (Table::Label, Ok(id)) => self.labels.put(id, None),
+                (Table::Outlet, Ok(id)) => self.outlets.put(id, None),
+                (Table::Track, Ok(id)) => self.tracks.put(id, None),
+                (Table::TranscoderQueueFile, Ok(id)) => self.files_of(id).complete = true,
+                (Table::UserAddon, _) => self.addons.put(UserId(key.as_str().into()), HashSet::new()),
+                _ => {}
+            }
+        }
+        for row in rows {
+            // What the stream has shown of a file is the file at this place in the stream; the fetch may be ahead of it.
+            let shown = table == Table::TranscoderQueueFile
+                && int(row, file::transcoder_queue_id)
+                    .zip(int(row, file::id))
+                    .is_some_and(|(entry, id)| self.files_of(entry).shown.contains_key(&id));
+            if !shown {
+                self.learn(table, row);
+            }
+        }
+    }
+
+    fn learn_release(&mut self, row: &Tuple) {
+        let Some(id) = int(row, release::id) else { return };
+        let known = self.releases.get(&id).flatten();
+        // An unchanged out-of-line value is not sent: it is still what it was, if that is known.
+        let text = |column, old: fn(&Release) -> &Option<String>| match row.get(column) {
+            Datum::Absent => known.as_deref().map(|known| old(known).clone()),
+            value => Some(value.as_str().map(str::to_owned)),
+        };
+        let cat = text(release::cat, |known| &known.cat);
+        let title = text(release::title, |known| &known.title);
+        match (int(row, release::label_id), cat, title) {
+            (Some(label_id), Some(cat), Some(title)) => {
+                let pre_review_hold = row.text(release::pre_review_hold).is_some_and(is_true);
+                self.releases.put(id, Some(Arc::new(Release { label_id, cat, title, pre_review_hold })));
+            }
+            _ => self.releases.forget(&id),
+        }
+    }
+
+    fn learn_file(&mut self, row: &Tuple) {
+        let (Some(id), Some(entry)) = (int(row, file::id), int(row, file::transcoder_queue_id)) else { return };
+        let asset_type_id = int(row, file::asset_type_id).unwrap_or_default();
+        let status = row.text(file::status).unwrap_or_default().to_owned();
+        self.files_of(entry).shown.insert(id, Some(TranscodedFile { asset_type_id, status }));
+    }
+
+    fn files_of(&mut self, entry: i64) -> &mut Files {
+        self.files.0.get_mut().get_or_insert_mut(entry, Files::default)
+    }
+}
+
+fn int(row: &Tuple, column: crate::domain::table::Column) -> Option<i64> {
+    row.text(column)?.parse().ok()
+}
+
+fn addon_of(row: &Tuple) -> Option<(UserId, Box<str>)> {
+    let user = row.text(user_addon::user_id)?;
+    Some((UserId(user.into()), row.text(user_addon::addon)?.into()))
+}
+
+/// A boolean of the stream is `t`, one of a query `true`; a mapped one may be a number.
+fn is_true(text: &str) -> bool {
+    matches!(text, "t" | "true" | "1" | "on" | "yes")
+}

@@ -1,0 +1,169 @@
+//! Reads rows from the primary, by the mapping's names or by the platform's own SQL.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tokio_postgres::Client;
+
+use crate::config::{self, TableMappings};
+use crate::domain::change::{Datum, Tuple};
+use crate::domain::table::{Column, Table};
+use crate::postgres::{self, ConnectError, quote_identifier, quote_qualified};
+
+const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
+const KEY_TYPE: &str = include_str!("../../sql/primary/key_type.sql");
+const TRANSACTION_VISIBLE: &str = include_str!("../../sql/primary/transaction_visible.sql");
+
+/// The server shows a commit to other sessions soon after it streams it; later when it waits for a synchronous standby.
+const VISIBLE_POLL: Duration = Duration::from_millis(2);
+
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    #[error("the primary: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("the primary: looking up {table}: {}", postgres::describe(.source))]
+    Query { table: &'static str, source: tokio_postgres::Error },
+    #[error("the primary has no column {column} in {table}: mend source.tables, then start again")]
+    NoSuchColumn { table: String, column: String },
+    #[error("source.lookups.{table}: its rows must have the column {column}")]
+    LookupLacksColumn { table: &'static str, column: &'static str },
+    #[error("a lookup came back without an answer for {0}")]
+    Unanswered(String),
+}
+
+impl LookupError {
+    /// Whether the same again may go well.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            LookupError::Connect(_) | LookupError::Unanswered(_) => true,
+            // A missing table or privilege does not come back by itself, but is mended without us: keep asking.
+            LookupError::Query { .. } => true,
+            LookupError::NoSuchColumn { .. } | LookupError::LookupLacksColumn { .. } => false,
+        }
+    }
+}
+
+pub struct Primary {
+    url: String,
+    mappings: TableMappings,
+    custom: BTreeMap<String, String>,
+    session: Option<Session>,
+}
+
+/// A connection and what was found out over it.
+struct Session {
+    client: Client,
+    queries: HashMap<Table, tokio_postgres::Statement>,
+}
+
+impl Primary {
+    pub fn new(url: &str, source: &config::Source) -> Primary {
+        Primary { url: url.to_owned(), mappings: source.tables.clone(), custom: source.lookups.clone(), session: None }
+    }
+
+    /// Returns once a new snapshot sees the transaction, so that what is read next is not older than what was streamed.
+    pub async fn wait_until_visible(&mut self, transaction: u32) -> Result<(), LookupError> {
+        let query = |source| LookupError::Query { table: "the snapshot", source };
+        let session = self.session().await?;
+        loop {
+            let row = session.client.query_one(TRANSACTION_VISIBLE, &[&i64::from(transaction)]).await.map_err(query)?;
+            if row.get(0) {
+                return Ok(());
+            }
+            tokio::time::sleep(VISIBLE_POLL).await;
+        }
+    }
+
+    pub async fn rows(&mut self, table: Table, keys: &[String]) -> Result<Vec<Tuple>, LookupError> {
+        let query = |source| LookupError::Query { table: table.name(), source };
+        let statement = self.statement(table).await?;
+        let session = self.session().await?;
+        let rows = session.client.query(&statement, &[&keys]).await.map_err(query)?;
+        let mut tuples = Vec::with_capacity(rows.len());
+        for row in rows {
+            let mut tuple = Tuple::absent(table);
+            for (index, name) in table.columns().iter().enumerate() {
+                let value: Option<&str> = row
+                    .try_get(*name)
+                    .map_err(|_| LookupError::LookupLacksColumn { table: table.name(), column: name })?;
+                let value = match value {
+                    Some(text) => Datum::text(self.mappings.value(table, name, text).unwrap_or(text)),
+                    None => Datum::Null,
+                };
+                tuple.set(Column(index as u8), value);
+            }
+            tuples.push(tuple);
+        }
+        Ok(tuples)
+    }
+
+    async fn session(&mut self) -> Result<&mut Session, LookupError> {
+        if self.session.as_ref().is_none_or(|session| session.client.is_closed()) {
+            let client = postgres::connect(&self.url).await?;
+            let query = |source| LookupError::Query { table: "the session", source };
+            let pinned =
+                "set datestyle = 'ISO'; set timezone = 'UTC'; set extra_float_digits = 1; set bytea_output = 'hex';
+                set statement_timeout = '30s'; set default_transaction_read_only = on";
+            client.batch_execute(pinned).await.map_err(query)?;
+            self.session = Some(Session { client, queries: HashMap::new() });
+        }
+        Ok(self.session.as_mut().expect("made just now where it was missing"))
+    }
+
+    async fn statement(&mut self, table: Table) -> Result<tokio_postgres::Statement, LookupError> {
+        let query = |source| LookupError::Query { table: table.name(), source };
+        let known = self.session().await?.queries.get(&table).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let sql = match self.custom.get(table.name()) {
+            // Whatever types its columns have, rows are read as text.
+            Some(sql) => {
+                let columns: Vec<String> = table
+                    .columns()
+                    .iter()
+                    .map(|name| format!("found.{0}::text as {0}", quote_identifier(name)))
+                    .collect();
+                format!("select {} from ({}) as found", columns.join(", "), sql.trim().trim_end_matches(';'))
+            }
+            None => self.mapped_query(table).await?,
+        };
+        let session = self.session().await?;
+        let types = [tokio_postgres::types::Type::TEXT_ARRAY];
+        let statement = session.client.prepare_typed(&sql, &types).await.map_err(query)?;
+        session.queries.insert(table, statement.clone());
+        Ok(statement)
+    }
+
+    async fn mapped_query(&mut self, table: Table) -> Result<String, LookupError> {
+        let (schema, name) = self.mappings.qualified_name(table);
+        let key = self.mappings.column(table, key_column(table)).to_owned();
+        let query = |source| LookupError::Query { table: table.name(), source };
+        let session = self.session().await?;
+        let row = session.client.query_opt(KEY_TYPE, &[&schema, &name, &key]).await.map_err(query)?;
+        let missing = || LookupError::NoSuchColumn { table: format!("{schema}.{name}"), column: key.clone() };
+        let key_type: String = row.ok_or_else(missing)?.get(0);
+        let columns: Vec<String> = table
+            .columns()
+            .iter()
+            .map(|column| {
+                let found = quote_identifier(self.mappings.column(table, column));
+                format!("{found}::text as {}", quote_identifier(column))
+            })
+            .collect();
+        Ok(LOOKUP
+            .replace("{columns}", &columns.join(", "))
+            .replace("{table}", &quote_qualified(&schema, &name))
+            .replace("{key_type}", &key_type)
+            .replace("{key}", &quote_identifier(&key)))
+    }
+}
+
+/// The column that rows of a looked-up table are found by.
+pub const fn key_column(table: Table) -> &'static str {
+    match table {
+        Table::TranscoderQueueFile => "transcoder_queue_id",
+        Table::UserAddon => "user_id",
+        _ => "id",
+    }
+}
