@@ -1,11 +1,33 @@
-//! TBD
+//! `walhook run`: the sidecar itself.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
 
 use super::CommandResult;
+use crate::app::{self, Roles};
 use crate::config::Config;
 
 #[derive(Debug, clap::Args)]
-pub struct Arguments {}
+pub struct Arguments {
+    /// What this process does; several replicas may run, of which one captures and all deliver
+    #[arg(long, value_delimiter = ',', default_value = "capture,deliver,api", value_name = "ROLES")]
+    roles: Vec<Role>,
+}
 
-pub async fn execute(_arguments: Arguments, _config: Config) -> CommandResult {
-    anyhow::bail!("not there yet")
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// Read the primary's log and store events
+    Capture,
+    /// Send due deliveries to their receivers
+    Deliver,
+    /// Serve the management API
+    Api,
+}
+
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let has = |role| arguments.roles.contains(&role);
+    let roles = Roles { capture: has(Role::Capture), deliver: has(Role::Deliver), api: has(Role::Api) };
+    app::run(config, roles).await?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -69,7 +69,8 @@ pub struct Enqueue<C> {
 }
 
 impl<C: Clock> Enqueue<C> {
-    /// Works until capture ends or shutdown begins. `durable` learns the position that may be acknowledged.
+    /// Works until capture ends; once `shutdown` has begun, what cannot be stored at once is left to be read again.
+    /// `durable` learns the position that may be acknowledged.
     pub async fn run(
         mut self,
         mut batches: mpsc::Receiver<Batch>,
@@ -78,9 +79,9 @@ impl<C: Clock> Enqueue<C> {
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
         while let Some(batch) = next_batch(&mut batches).await {
-            let stored = shutdown.run_until_cancelled(self.store_with_retries(&batch, &mut checkpoint)).await;
-            let Some(stored) = stored else { break };
-            stored?;
+            if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
+                break;
+            }
             durable.send_replace(batch.checkpoint.resume);
             if let Some(last) = batch.changes.last() {
                 let lag = self.clock.now().duration_since(last.committed_at);
@@ -90,11 +91,13 @@ impl<C: Clock> Enqueue<C> {
         Ok(())
     }
 
+    /// Whether the batch is in the store; it is not when shutdown came first.
     async fn store_with_retries(
         &mut self,
         batch: &Batch,
         checkpoint: &mut Option<Checkpoint>,
-    ) -> Result<(), EnqueueError> {
+        shutdown: &CancellationToken,
+    ) -> Result<bool, EnqueueError> {
         let mut wait = FIRST_RETRY;
         loop {
             let result = self.store_batch(batch, checkpoint).await;
@@ -102,7 +105,7 @@ impl<C: Clock> Enqueue<C> {
                 if wait > FIRST_RETRY {
                     tracing::info!("storing events works again");
                 }
-                return Ok(());
+                return Ok(true);
             };
             if !error.is_transient() {
                 return Err(error);
@@ -112,7 +115,9 @@ impl<C: Clock> Enqueue<C> {
             if wait == FIRST_RETRY {
                 tracing::warn!(%error, "events cannot be stored now; trying again until they can");
             }
-            tokio::time::sleep(wait).await;
+            if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                return Ok(false);
+            }
             wait = (wait * 2).min(LONGEST_RETRY);
         }
     }

@@ -1,0 +1,171 @@
+//! The configuration as a user meets it: files, environment, flags, and what is said when they are wrong.
+
+use std::process::{Command, Output};
+
+struct Run {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs the binary with nothing in its environment but what is given.
+fn walhook(arguments: &[&str], environment: &[(&str, &str)]) -> Run {
+    let output: Output = Command::new(env!("CARGO_BIN_EXE_walhook"))
+        .args(arguments)
+        .env_clear()
+        .envs(environment.iter().copied())
+        .output()
+        .expect("the binary runs");
+    Run {
+        code: output.status.code().expect("not killed"),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn effective(run: &Run) -> toml::Table {
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    run.stdout.parse().expect("`walhook config` prints TOML")
+}
+
+#[test]
+fn defaults_are_the_documented_ones() {
+    let config = effective(&walhook(&["config"], &[]));
+    let delivery = config["delivery"].as_table().unwrap();
+    assert_eq!(config["service"]["name"].as_str(), Some("Walhook"));
+    assert_eq!(config["http"]["listen"].as_str(), Some("127.0.0.1:8080"));
+    assert_eq!(config["http"]["base_path"].as_str(), Some("/api/public"));
+    assert_eq!(config["http"]["max_body_bytes"].as_str(), Some("1MiB"));
+    assert_eq!(config["http"]["metrics_listen"].as_str(), Some("127.0.0.1:9464"));
+    assert_eq!(delivery["timeout"].as_str(), Some("10s"));
+    assert_eq!(delivery["retry_jitter"].as_str(), Some("30s"));
+    assert_eq!(delivery["max_payload_bytes"].as_integer(), Some(65_536));
+    let waits: Vec<&str> =
+        delivery["retry_schedule"].as_array().unwrap().iter().map(|wait| wait.as_str().unwrap()).collect();
+    assert_eq!(waits, ["30s", "1m", "2m", "4m", "8m", "16m", "32m", "64m", "128m"]);
+    assert_eq!(config["disable"]["policy"].as_str(), Some("consecutive"));
+    assert_eq!(config["disable"]["threshold"].as_integer(), Some(100));
+    assert_eq!(config["limits"]["webhooks_per_user"].as_integer(), Some(10));
+    assert_eq!(config["source"]["slot"].as_str(), Some("walhook"));
+    assert_eq!(config["retention"]["days"].as_integer(), Some(30));
+}
+
+#[test]
+fn what_config_prints_is_a_configuration_file_again() {
+    let printed = walhook(&["config"], &[("WALHOOK_DELIVERY__TIMEOUT", "1500ms")]);
+    let again = file(&printed.stdout);
+    let config = effective(&walhook(&["config", "--config", again.path().to_str().unwrap()], &[]));
+    assert_eq!(config["delivery"]["timeout"].as_str(), Some("1500ms"));
+}
+
+#[test]
+fn flags_win_over_environment_and_environment_over_file() {
+    let path = file("[delivery]\ntimeout = \"1s\"\nconcurrency = 11\n[service]\nname = \"File\"\n");
+    let run = walhook(
+        &["--config", path.path().to_str().unwrap(), "--set", "delivery.timeout=3s", "config"],
+        &[("WALHOOK_DELIVERY__TIMEOUT", "2s"), ("WALHOOK_DELIVERY__CONCURRENCY", "22")],
+    );
+    let config = effective(&run);
+    assert_eq!(config["delivery"]["timeout"].as_str(), Some("3s"));
+    assert_eq!(config["delivery"]["concurrency"].as_integer(), Some(22));
+    assert_eq!(config["service"]["name"].as_str(), Some("File"));
+}
+
+#[test]
+fn lists_in_the_environment_are_separated_by_commas_and_may_be_empty() {
+    let run = walhook(
+        &["config"],
+        &[
+            ("WALHOOK_DELIVERY__RETRY_SCHEDULE", ""),
+            ("WALHOOK_DELIVERY__ALLOW_NETWORKS", "127.0.0.0/8, ::1/128"),
+            ("WALHOOK_DELIVERY__ALLOW_HTTP", "true"),
+        ],
+    );
+    let config = effective(&run);
+    assert_eq!(config["delivery"]["retry_schedule"].as_array().unwrap().len(), 0);
+    assert_eq!(config["delivery"]["allow_networks"].as_array().unwrap().len(), 2);
+    assert_eq!(config["delivery"]["allow_http"].as_bool(), Some(true));
+}
+
+#[test]
+fn a_platforms_own_names_are_mapped_from_file_and_environment() {
+    let path = file(
+        "[source.tables.distro_queue]\ntable = \"dist.jobs\"\ncolumns = { status = \"state\" }\n\
+         values = { status = { 5 = \"complete\" } }\n",
+    );
+    let run = walhook(
+        &["--config", path.path().to_str().unwrap(), "config"],
+        &[("WALHOOK_SOURCE__TABLES__RELEASE__TABLE", "catalog.albums")],
+    );
+    let tables = &effective(&run)["source"]["tables"];
+    assert_eq!(tables["distro_queue"]["columns"]["status"].as_str(), Some("state"));
+    assert_eq!(tables["distro_queue"]["values"]["status"]["5"].as_str(), Some("complete"));
+    assert_eq!(tables["release"]["table"].as_str(), Some("catalog.albums"));
+}
+
+#[test]
+fn secrets_are_redacted_and_may_stand_in_files() {
+    let secret = file(&format!("{KEY}\n"));
+    let run = walhook(
+        &["config"],
+        &[
+            ("WALHOOK_SOURCE__URL", "postgres://walhook:hunter2@db/platform?sslpassword=hunter3"),
+            ("WALHOOK_SECRETS__MASTER_KEY_FILE", secret.path().to_str().unwrap()),
+            ("WALHOOK_MAIL__SMTP_URL", "smtps://user:hunter4@mail:465"),
+        ],
+    );
+    let config = effective(&run);
+    assert_eq!(config["secrets"]["master_key"].as_array().unwrap().len(), 1);
+    assert!(config["source"]["url"].as_str().unwrap().starts_with("postgres://walhook:redacted@db/platform"));
+    for leaked in ["hunter", KEY] {
+        assert!(!run.stdout.contains(leaked), "{}", run.stdout);
+    }
+}
+
+#[test]
+fn each_mistake_is_one_clear_line_and_exit_code_2() {
+    let unknown_key = file("[delivery]\ntimeout = \"5s\"\ntimeuot = \"5s\"\n");
+    let unknown_section = file("\n\n[deliveries]\nx = 1\n");
+    let cases: [(&[&str], &[(&str, &str)], &[&str]); 13] = [
+        (&["run"], &[("WALHOOK_SECRETS__MASTER_KEY", KEY)], &["source.url is not set", "WALHOOK_SOURCE__URL"]),
+        (&["setup"], &[], &["source.url is not set"]),
+        (&["run"], &[("WALHOOK_SOURCE__URL", "postgres://x@y/z")], &["secrets.master_key is not set"]),
+        (&["--config", unknown_key.path().to_str().unwrap(), "config"], &[], &["line 3", "timeuot"]),
+        (&["--config", unknown_section.path().to_str().unwrap(), "config"], &[], &["line 3", "deliveries"]),
+        (&["--config", "/does/not/exist.toml", "config"], &[], &["cannot read /does/not/exist.toml"]),
+        (&["config"], &[("WALHOOK_DELIVERY__TIMEUOT", "5s")], &["WALHOOK_DELIVERY__TIMEUOT is not a setting"]),
+        (&["config"], &[("WALHOOK_DELIVERY__ALLOW_NETWORKS", "10.0.0.0/33")], &["10.0.0.0/33"]),
+        (&["config"], &[("WALHOOK_DELIVERY__TIMEOUT", "ten")], &["`ten` is not a duration"]),
+        (&["config"], &[("WALHOOK_DELIVERY__CONCURRENCY", "many")], &["delivery.concurrency", "whole number"]),
+        (&["config"], &[("WALHOOK_SECRETS__MASTER_KEY", "c2hvcnQ=")], &["secrets.master_key", "32 bytes"]),
+        (&["--set", "nonsense", "config"], &[], &["--set nonsense"]),
+        (&["--set", "source.tables.releases.table=x", "config"], &[], &["source.tables.releases"]),
+    ];
+    for (arguments, environment, expected) in cases {
+        let run = walhook(arguments, environment);
+        assert_eq!(run.code, 2, "{arguments:?} {environment:?}: {}", run.stderr);
+        assert_eq!(run.stderr.trim_end().lines().count(), 1, "{}", run.stderr);
+        for part in expected {
+            assert!(run.stderr.contains(part), "expected {part:?} in {}", run.stderr);
+        }
+    }
+}
+
+#[test]
+fn usage_errors_exit_with_2_and_help_covers_every_command() {
+    assert_eq!(walhook(&["frobnicate"], &[]).code, 2);
+    let help = walhook(&["--help"], &[]);
+    assert_eq!(help.code, 0);
+    for command in ["run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "config"] {
+        assert!(help.stdout.contains(command), "{command}");
+        assert_eq!(walhook(&[command, "--help"], &[]).code, 0, "{command}");
+    }
+}
