@@ -15,9 +15,11 @@ pub const CAPTURE_CONNECTED: &str = "walhook_capture_connected";
 pub const HEARTBEAT_ROUND_TRIP: &str = "walhook_heartbeat_round_trip_seconds";
 pub const GAPS: &str = "walhook_gaps_open";
 
-/// Logs go to standard error, so that what a command prints stays clean. `RUST_LOG` chooses what is logged.
+/// Logs go to standard error, so that what a command prints stays clean. `RUST_LOG` chooses what is logged. The replication
+/// library logs every fault that it returns too: saying it once is ours.
 pub fn start() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("walhook=info,warn"));
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("walhook=info,pg_walstream=off,warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 

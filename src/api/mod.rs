@@ -1,1 +1,105 @@
-//! TBD
+//! The management API: JSON over HTTP, every read and write scoped to the user whose token is presented.
+
+mod auth;
+mod body;
+mod event_types;
+mod logs;
+mod middleware;
+mod openapi;
+mod operations;
+mod problem;
+mod query;
+mod serve;
+mod settings;
+mod test;
+mod webhooks;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use futures_util::future::BoxFuture;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use self::auth::Throttle;
+use self::problem::Problem;
+use crate::config::Config;
+use crate::store::Store;
+use crate::vault::Vault;
+
+pub use self::logs::{RenderedRequest, SentRequest};
+pub use self::openapi::document_text as openapi_document;
+pub use self::operations::{Readiness, RenderMetrics, router as operations_router};
+pub use self::serve::{ServeError, serve};
+pub use self::test::{TestDelivery, TestResult};
+
+/// Whether a receiver's address may be called; the reason where it may not, fit for the webhook's owner to read.
+pub type UrlCheck = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+/// Shows a logged attempt's request again, as it was sent.
+pub type RenderRequest = Arc<dyn Fn(&SentRequest) -> RenderedRequest + Send + Sync>;
+
+/// Makes one attempt to deliver a test, whatever the webhook's state, and logs it as a test that counts nowhere. An error is a
+/// fault of ours, not of the receiver's.
+pub type SendTest = Arc<dyn Fn(TestDelivery) -> BoxFuture<'static, anyhow::Result<TestResult>> + Send + Sync>;
+
+/// What the operations work with.
+#[derive(Clone)]
+pub struct ApiState {
+    store: Store,
+    vault: Arc<Vault>,
+    /// Without a slash at its end.
+    base_path: Arc<str>,
+    max_body_bytes: usize,
+    webhooks_per_user: u32,
+    throttle: Arc<Throttle>,
+    url_check: UrlCheck,
+    render: RenderRequest,
+    send_test: SendTest,
+    tests: test::UnderWay,
+}
+
+impl ApiState {
+    pub fn new(
+        config: &Config,
+        store: Store,
+        vault: Arc<Vault>,
+        url_check: UrlCheck,
+        render: RenderRequest,
+        send_test: SendTest,
+    ) -> ApiState {
+        ApiState {
+            store,
+            vault,
+            base_path: config.http.base_path.trim_end_matches('/').into(),
+            max_body_bytes: usize::try_from(config.http.max_body_bytes.0).unwrap_or(usize::MAX),
+            webhooks_per_user: config.limits.webhooks_per_user,
+            throttle: Arc::new(Throttle::new(&config.limits)),
+            url_check,
+            render,
+            send_test,
+            tests: test::UnderWay::default(),
+        }
+    }
+}
+
+/// The API under its base path. What is nowhere is a problem too, so this router has the fallback of all it is merged with.
+pub fn router(state: ApiState) -> Router {
+    let base_path = state.base_path.clone();
+    let document = Bytes::from(openapi_document(&base_path));
+    let serve_document = async || ([(header::CONTENT_TYPE, "application/json")], document).into_response();
+    let (operations, _) = openapi::operations().split_for_parts();
+    let operations = operations.route("/openapi.json", get(serve_document)).with_state(state);
+    let router = match &*base_path {
+        "" => operations,
+        path => Router::new().nest(path, operations),
+    };
+    router
+        .fallback(async || Problem::not_found("there is nothing at this path"))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        .layer(CatchPanicLayer::custom(middleware::answer_panic))
+        .layer(axum::middleware::from_fn(middleware::protect))
+        .layer(axum::middleware::from_fn(middleware::request_id))
+}

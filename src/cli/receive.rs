@@ -1,10 +1,235 @@
-//! TBD
+//! `walhook receive`: what a receiver of webhooks has to do, and nothing else. It shares no code with the sender: whoever
+//! writes a receiver of their own, in any language, can follow it step by step.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode};
+use hmac::{Hmac, KeyInit, Mac};
+use jiff::Timestamp;
+use secrecy::{ExposeSecret, SecretString};
+use serde::Serialize;
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
 
 use super::CommandResult;
 
-#[derive(Debug, clap::Args)]
-pub struct Arguments {}
+/// Deliveries are at most 64 KB; whatever is much larger is none.
+const MAX_BODY_BYTES: usize = 256 * 1024;
 
-pub async fn execute(_arguments: Arguments) -> CommandResult {
-    anyhow::bail!("not there yet")
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Where to listen; any path is taken
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
+    listen: SocketAddr,
+    /// The webhook's secret, as it was shown when the webhook was created
+    #[arg(long, env = "WALHOOK_RECEIVE_SECRET", hide_env_values = true, value_name = "SECRET")]
+    #[arg(required_unless_present = "secret_file")]
+    secret: Option<SecretString>,
+    /// A file with the secret in it, instead of --secret
+    #[arg(long, env = "WALHOOK_RECEIVE_SECRET_FILE", value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// How old a delivery's timestamp may be, and how far ahead of this machine's clock
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    tolerance: Duration,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<jiff::SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok());
+    parsed.ok_or_else(|| "expected a duration like `30s` or `5m`".to_owned())
+}
+
+pub async fn execute(arguments: Arguments) -> CommandResult {
+    let secret = match (arguments.secret, arguments.secret_file) {
+        (Some(secret), _) => secret,
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            text.trim_end().into()
+        }
+        (None, None) => anyhow::bail!("no secret: give --secret, --secret-file or WALHOOK_RECEIVE_SECRET"),
+    };
+    let verifier = Arc::new(Verifier { secret, tolerance: arguments.tolerance });
+    let router = Router::new().fallback(receive).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).with_state(verifier);
+    let listener = tokio::net::TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    eprintln!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, router).with_graceful_shutdown(super::told_to_stop()).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `Bytes` is the body as it came over the wire. The signature is of these bytes: parsing and writing them again may change
+/// an escape or a space, and the signature with it.
+async fn receive(State(verifier): State<Arc<Verifier>>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let verdict = verifier.verify(&headers, &body, Timestamp::now());
+    // Nobody reading along is no reason to refuse a delivery.
+    let _ = writeln!(std::io::stdout(), "{}", Line::new(&headers, verdict.err()));
+    // A sender takes any 2xx for "received", and tries again later after anything else.
+    if verdict.is_ok() { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+}
+
+/// Decides whether a delivery is from the sender we share a secret with, and fresh.
+pub struct Verifier {
+    pub secret: SecretString,
+    pub tolerance: Duration,
+}
+
+/// Why a delivery is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    #[error("there is no X-Webhook-Signature")]
+    MissingSignature,
+    #[error("the signature is not that of this body under this secret")]
+    WrongSignature,
+    #[error("there is no X-Webhook-Timestamp in ISO 8601")]
+    MissingTimestamp,
+    #[error("the timestamp header is not the signed one of the body")]
+    UnsignedTimestamp,
+    #[error("the timestamp is too far from now")]
+    StaleTimestamp,
+}
+
+impl Verifier {
+    pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refusal> {
+        // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison takes as long for a near
+        // miss as for a far one: `==` would tell an attacker how much of a guess is right.
+        let claimed = text(headers, "x-webhook-signature").ok_or(Refusal::MissingSignature)?;
+        let key = self.secret.expose_secret().as_bytes();
+        let mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+        let expected = hex::encode(mac.chain_update(body).finalize().into_bytes());
+        if !bool::from(expected.as_bytes().ct_eq(claimed.as_bytes())) {
+            return Err(Refusal::WrongSignature);
+        }
+
+        // 2. The timestamp: a genuine delivery that somebody recorded must not be played again later. The header by itself
+        // is not signed; the body is, and says the same, unless somebody changed the header.
+        let sent = text(headers, "x-webhook-timestamp").and_then(|header| header.parse().ok());
+        let sent: Timestamp = sent.ok_or(Refusal::MissingTimestamp)?;
+        if signed_timestamp(body).is_some_and(|signed| signed != sent) {
+            return Err(Refusal::UnsignedTimestamp);
+        }
+        if now.duration_since(sent).unsigned_abs() > self.tolerance {
+            return Err(Refusal::StaleTimestamp);
+        }
+        Ok(())
+    }
+}
+
+fn signed_timestamp(body: &[u8]) -> Option<Timestamp> {
+    let envelope: serde_json::Value = serde_json::from_slice(body).ok()?;
+    envelope.get("timestamp")?.as_str()?.parse().ok()
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// What is printed for a delivery. A receiver would put the event into a queue of its own here, and drop what it has seen
+/// before: the delivery's id is the same on every attempt.
+#[derive(Serialize)]
+struct Line<'a> {
+    verified: bool,
+    event: Option<&'a str>,
+    webhook_id: Option<&'a str>,
+    delivery: Option<&'a str>,
+    attempt: Option<u32>,
+    timestamp: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<Refusal>,
+}
+
+impl<'a> Line<'a> {
+    fn new(headers: &'a HeaderMap, reason: Option<Refusal>) -> Line<'a> {
+        Line {
+            verified: reason.is_none(),
+            event: text(headers, "x-webhook-event"),
+            webhook_id: text(headers, "x-webhook-id"),
+            delivery: text(headers, "x-webhook-delivery"),
+            attempt: text(headers, "x-webhook-attempt").and_then(|attempt| attempt.parse().ok()),
+            timestamp: text(headers, "x-webhook-timestamp"),
+            reason,
+        }
+    }
+}
+
+impl std::fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| std::fmt::Error)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "whsec_c2VjcmV0";
+    const SENT: &str = "2026-03-01T09:05:00.000+00:00";
+    const BODY: &str = r#"{"event":"x","timestamp":"2026-03-01T09:05:00.000+00:00","webhook_id":"1","data":{}}"#;
+    /// printf %s "$BODY" | openssl dgst -sha256 -hmac whsec_c2VjcmV0
+    const SIGNATURE: &str = "17174ba0f7beb0d1ab58ac521636c58c44b3091622b0c0e0b811f4bdcc22090e";
+
+    fn verify(body: &str, signature: &str, timestamp: &str, now: &str) -> Result<(), Refusal> {
+        let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
+        let mut headers = HeaderMap::new();
+        headers.insert("x-webhook-signature", signature.parse().unwrap());
+        headers.insert("x-webhook-timestamp", timestamp.parse().unwrap());
+        verifier.verify(&headers, body.as_bytes(), now.parse().unwrap())
+    }
+
+    fn sign(body: &str) -> String {
+        let mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
+        hex::encode(mac.chain_update(body).finalize().into_bytes())
+    }
+
+    #[test]
+    fn a_genuine_delivery_is_taken_for_five_minutes() {
+        for now in ["2026-03-01T09:05:00Z", "2026-03-01T09:10:00Z", "2026-03-01T09:00:00Z"] {
+            assert_eq!(verify(BODY, SIGNATURE, SENT, now), Ok(()), "{now}");
+        }
+        for now in ["2026-03-01T09:10:00.001Z", "2026-03-01T08:59:59.999Z"] {
+            assert_eq!(verify(BODY, SIGNATURE, SENT, now), Err(Refusal::StaleTimestamp), "{now}");
+        }
+    }
+
+    #[test]
+    fn a_signature_of_anything_else_is_refused() {
+        let now = "2026-03-01T09:05:00Z";
+        let respaced = BODY.replace(":{}", ": {}");
+        assert_eq!(verify(&respaced, SIGNATURE, SENT, now), Err(Refusal::WrongSignature));
+        assert_eq!(verify(BODY, &sign("{}"), SENT, now), Err(Refusal::WrongSignature));
+        assert_eq!(verify(BODY, &SIGNATURE[..62], SENT, now), Err(Refusal::WrongSignature));
+        for malformed in ["", "00", &SIGNATURE.to_uppercase(), &format!("sha256={SIGNATURE}")] {
+            assert_eq!(verify(BODY, malformed, SENT, now), Err(Refusal::WrongSignature), "{malformed}");
+        }
+        let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
+        let unsigned = verifier.verify(&HeaderMap::new(), BODY.as_bytes(), now.parse().unwrap());
+        assert_eq!(unsigned, Err(Refusal::MissingSignature));
+    }
+
+    #[test]
+    fn the_timestamp_has_to_be_the_signed_one() {
+        let now = "2026-03-01T12:00:00Z";
+        assert_eq!(verify(BODY, SIGNATURE, now, now), Err(Refusal::UnsignedTimestamp));
+        assert_eq!(verify("[]", &sign("[]"), now, now), Ok(()));
+        assert_eq!(verify(BODY, SIGNATURE, "yesterday", now), Err(Refusal::MissingTimestamp));
+    }
+
+    #[test]
+    fn a_line_tells_the_delivery_from_its_headers() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-webhook-event", "transcode.failed".parse().unwrap());
+        headers.insert("x-webhook-attempt", "2".parse().unwrap());
+        let line = Line::new(&headers, Some(Refusal::StaleTimestamp)).to_string();
+        let expected = r#"{"verified":false,"event":"transcode.failed","webhook_id":null,"delivery":null,"attempt":2,"timestamp":null,"reason":"stale_timestamp"}"#;
+        assert_eq!(line, expected);
+    }
 }

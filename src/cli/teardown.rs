@@ -1,11 +1,59 @@
-//! TBD
+//! `walhook teardown`: takes everything of Walhook's off the primary.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::process::ExitCode;
 
 use super::CommandResult;
-use crate::config::Config;
+use crate::capture::teardown::teardown;
+use crate::config::{Config, without_password};
 
 #[derive(Debug, clap::Args)]
-pub struct Arguments {}
+pub struct Arguments {
+    /// Drop the store's schema too: webhooks, events and logs with it
+    #[arg(long)]
+    store: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
 
-pub async fn execute(_arguments: Arguments, _config: Config) -> CommandResult {
-    anyhow::bail!("not there yet")
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let (source, store) = (config.source_url()?, config.store_url()?);
+    if !arguments.yes && !confirmed(&question(&arguments, &config, source, store))? {
+        println!("nothing was changed");
+        return Ok(ExitCode::FAILURE);
+    }
+    let done = teardown(&config.source, source, store, arguments.store).await?;
+    for line in &done {
+        println!("{line}");
+    }
+    if done.is_empty() {
+        println!("nothing of Walhook's is left");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn question(arguments: &Arguments, config: &Config, source: &str, store: &str) -> String {
+    let mut text = format!(
+        "Drop slot {} and publication {} on {}, and give up the place reached in the log",
+        config.source.slot,
+        config.source.publication,
+        without_password(source)
+    );
+    if arguments.store {
+        text.push_str(&format!(", and drop schema walhook with all webhooks and logs on {}", without_password(store)));
+    }
+    text + "? [y/N] "
+}
+
+fn confirmed(question: &str) -> anyhow::Result<bool> {
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        anyhow::bail!("teardown asks first, and there is no terminal to ask on: add --yes to go ahead");
+    }
+    print!("{question}");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    input.lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

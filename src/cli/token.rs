@@ -1,11 +1,83 @@
-//! TBD
+//! `walhook token`: API tokens, each of which stands for one user.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use secrecy::ExposeSecret;
+use uuid::Uuid;
 
 use super::CommandResult;
 use crate::config::Config;
+use crate::domain::event::UserId;
+use crate::domain::time::millis;
+use crate::store::{Store, migrate, tokens};
 
 #[derive(Debug, clap::Args)]
-pub struct Arguments {}
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
 
-pub async fn execute(_arguments: Arguments, _config: Config) -> CommandResult {
-    anyhow::bail!("not there yet")
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Create a token and print it alone: it is shown this once
+    Create {
+        /// The user the token stands for, by the platform's id
+        #[arg(long, value_name = "ID", value_parser = plain_text)]
+        user: String,
+        /// What the token is for, to tell it from others in the list
+        #[arg(long, value_name = "NAME", value_parser = plain_text)]
+        name: Option<String>,
+    },
+    /// List tokens, without the tokens themselves
+    List {
+        /// Only this user's
+        #[arg(long, value_name = "ID")]
+        user: Option<String>,
+    },
+    /// End a token, from the next request on
+    Revoke {
+        /// The token's id, as the list shows it
+        id: Uuid,
+    },
+}
+
+/// Not empty, and fit to stand on a line of a list.
+fn plain_text(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("must not be empty".into()),
+        _ if text.chars().count() > 200 => Err("must not be longer than 200 characters".into()),
+        _ if text.chars().any(char::is_control) => Err("must not contain control characters".into()),
+        _ => Ok(text.into()),
+    }
+}
+
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let url = config.store_url()?;
+    if let Some(difference) = migrate::pending(url).await? {
+        anyhow::bail!("{difference}: run `walhook setup` first");
+    }
+    let store = Store::open(url, 1)?;
+    match arguments.action {
+        Action::Create { user, name } => {
+            let token = tokens::create(&store, &UserId(user.into()), name.as_deref().unwrap_or_default()).await?;
+            println!("{}", token.expose_secret());
+        }
+        Action::List { user } => {
+            let user = user.map(|user| UserId(user.into()));
+            for token in tokens::list(&store, user.as_ref()).await? {
+                println!("{}", line(&token));
+            }
+        }
+        Action::Revoke { id } => {
+            anyhow::ensure!(tokens::revoke(&store, id).await?, "there is no token {id}: see `walhook token list`");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Columns for people and for `cut`: id, user, created, revoked or a hyphen, name.
+fn line(token: &tokens::Token) -> String {
+    let revoked = token.revoked_at.map_or_else(|| "-".to_owned(), millis);
+    [token.id.to_string(), token.user.to_string(), millis(token.created_at), revoked, token.name.clone()].join("\t")
 }

@@ -46,6 +46,16 @@ impl TableMappings {
         values.get(value).map(String::as_str)
     }
 
+    /// The platform's values that mean `meaning` in `column`.
+    pub fn values_meaning<'a>(&'a self, table: Table, column: &str, meaning: &'a str) -> Vec<&'a str> {
+        let values = self.0.get(table.name()).and_then(|mapping| mapping.values.get(column));
+        let mapped =
+            values.into_iter().flatten().filter(|(_, ours)| *ours == meaning).map(|(theirs, _)| theirs.as_str());
+        // A value that is not mapped means itself.
+        let itself = values.is_none_or(|values| !values.contains_key(meaning)).then_some(meaning);
+        mapped.chain(itself).collect()
+    }
+
     /// All that `column` can mean by its value map.
     pub fn meanings(&self, table: Table, column: &str) -> impl Iterator<Item = &str> {
         let values = self.0.get(table.name()).and_then(|mapping| mapping.values.get(column));

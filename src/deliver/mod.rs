@@ -1,1 +1,143 @@
-//! TBD
+//! The stage that calls receivers: what is due, in fair turns, each attempt signed anew.
+
+mod claims;
+mod client;
+mod dispatcher;
+pub mod guard;
+mod lanes;
+pub mod request;
+mod targets;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use secrecy::ExposeSecret;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::domain::delivery::{Answer, Attempt, Attempted, Delivery, Sent};
+use crate::domain::webhook::Target;
+use crate::handoff::Room;
+use crate::store::Store;
+use crate::vault::Vault;
+use client::Client;
+use guard::Guard;
+use request::{Notification, Signer, TooLarge};
+
+/// The configuration's part in it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub timeout: Duration,
+    pub concurrency: usize,
+    pub per_webhook_concurrency: usize,
+    pub max_payload_bytes: usize,
+    pub user_agent: String,
+    pub guard: Guard,
+    pub extra_ca_file: Option<PathBuf>,
+    /// How long requests under way may take to end when the process is to end.
+    pub drain: Duration,
+}
+
+impl Settings {
+    pub fn from_config(config: &Config) -> anyhow::Result<Settings> {
+        let name = &config.service.name;
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            anyhow::bail!("service.name: `{name}` must be printable ASCII without spaces: it begins the User-Agent");
+        }
+        if config.delivery.proxy.is_some() {
+            anyhow::bail!("delivery.proxy is not supported yet: unset it and allow direct connections to receivers");
+        }
+        let delivery = &config.delivery;
+        Ok(Settings {
+            timeout: delivery.timeout.0,
+            concurrency: delivery.concurrency,
+            per_webhook_concurrency: delivery.per_webhook_concurrency,
+            max_payload_bytes: delivery.max_payload_bytes,
+            user_agent: format!("{name}-Webhooks/1.0"),
+            guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone()),
+            extra_ca_file: delivery.extra_ca_file.clone(),
+            drain: config.shutdown.drain.0,
+        })
+    }
+}
+
+/// Makes single attempts. One a process, so that connections are shared; clones are cheap.
+#[derive(Clone)]
+pub struct Sender(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    user_agent: String,
+    max_payload_bytes: usize,
+}
+
+impl Sender {
+    pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Sender> {
+        Ok(Sender(Arc::new(Inner {
+            client: Client::new(settings)?,
+            clock,
+            user_agent: settings.user_agent.clone(),
+            max_payload_bytes: settings.max_payload_bytes,
+        })))
+    }
+
+    /// One attempt, whether the webhook is active or not.
+    pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Attempt {
+        self.signed(&target.url, &Signer::new(target.secret.expose_secret()), notification).await
+    }
+
+    async fn signed(&self, url: &Arc<str>, signer: &Signer, notification: &Notification<'_>) -> Attempt {
+        let Inner { client, user_agent, max_payload_bytes, .. } = &*self.0;
+        let started_at = self.now();
+        let request = match request::render(notification, started_at, signer, user_agent, *max_payload_bytes) {
+            Ok(request) => request,
+            Err(TooLarge { bytes }) => return Attempt { started_at, answer: Answer::TooLarge { bytes }, sent: None },
+        };
+        let exchange = client.post(url, &request).await;
+        let sent = Sent {
+            url: url.clone(),
+            signatures: request.signatures,
+            duration: exchange.duration,
+            excerpt: exchange.excerpt,
+        };
+        Attempt { started_at, answer: exchange.answer, sent: Some(sent) }
+    }
+
+    /// What stands in the log for a delivery to a webhook that is switched off.
+    fn cancelled(&self) -> Attempt {
+        Attempt { started_at: self.now(), answer: Answer::Inactive, sent: None }
+    }
+
+    /// To the millisecond, as receivers are told it.
+    fn now(&self) -> Timestamp {
+        let now = self.0.clock.now();
+        Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+    }
+}
+
+/// What the dispatcher works with.
+pub struct Context {
+    pub store: Store,
+    pub vault: Arc<Vault>,
+    pub sender: Sender,
+    pub settings: Settings,
+}
+
+/// Delivers until `stop`, then gives back what waits, lets requests under way end within the drain time, and returns.
+///
+/// `fresh` brings deliveries of this process that are leased and have their place in `room`; everything else is claimed
+/// from the store. Attempts go to `attempted`; a full channel holds up new ones.
+pub async fn run(
+    context: Context,
+    fresh: mpsc::UnboundedReceiver<Vec<Delivery>>,
+    room: Room,
+    attempted: mpsc::Sender<Attempted>,
+    stop: CancellationToken,
+) {
+    dispatcher::Dispatcher::new(context, fresh, room, attempted).run(stop).await;
+}

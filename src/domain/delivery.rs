@@ -18,6 +18,15 @@ pub struct Lease {
     pub until: Instant,
 }
 
+/// A lease outlasts the request it is for by this much: long enough to record the answer, and how long a dead replica's
+/// deliveries wait at most before another takes them.
+const LEASE_MARGIN: Duration = Duration::from_secs(10);
+
+/// How long a lease lasts where requests may take `timeout`.
+pub const fn lease_length(timeout: Duration) -> Duration {
+    timeout.saturating_add(LEASE_MARGIN)
+}
+
 /// A delivery in this replica's hands.
 #[derive(Clone, Debug)]
 pub struct Delivery {
@@ -102,6 +111,42 @@ pub enum Answer {
     Inactive,
 }
 
+/// HMAC-SHA256 over what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signatures {
+    /// Over the body: `X-Webhook-Signature`.
+    pub body: [u8; 32],
+    /// Over id, seconds and body: `webhook-signature`.
+    pub standard: [u8; 32],
+}
+
+/// One attempt that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// To the millisecond: what `X-Webhook-Timestamp` said.
+    pub started_at: Timestamp,
+    pub answer: Answer,
+    /// None where nothing was sent, as for a payload that is too large.
+    pub sent: Option<Sent>,
+}
+
+/// What went out, and the part of the answer that the log shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub url: Arc<str>,
+    pub signatures: Signatures,
+    pub duration: Duration,
+    /// The beginning of the answer's body.
+    pub excerpt: Vec<u8>,
+}
+
+/// A delivery whose attempt is over, on its way to the log.
+#[derive(Clone, Debug)]
+pub struct Attempted {
+    pub delivery: Delivery,
+    pub attempt: Attempt,
+}
+
 /// A line of the log says one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -129,6 +174,37 @@ pub enum Next {
     End(Outcome),
     /// Another attempt after the wait.
     Retry { after: Duration, attempt: u16 },
+}
+
+impl Answer {
+    /// What the receiver answered with, if it did.
+    pub const fn status(&self) -> Option<u16> {
+        match self {
+            Answer::Accepted { status } => Some(*status),
+            Answer::Failed { status, .. } => *status,
+            Answer::TooLarge { .. } | Answer::Inactive => None,
+        }
+    }
+
+    /// What the log says of it, where it is no success.
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            Answer::Accepted { .. } => None,
+            Answer::Failed { message, .. } => Some(message),
+            Answer::TooLarge { .. } => Some("the payload is over the size limit"),
+            Answer::Inactive => Some("the webhook is inactive"),
+        }
+    }
+
+    /// Why it is no success.
+    pub const fn error(&self) -> Option<ErrorKind> {
+        match self {
+            Answer::Accepted { .. } => None,
+            Answer::Failed { kind, .. } => Some(*kind),
+            Answer::TooLarge { .. } => Some(ErrorKind::PayloadTooLarge),
+            Answer::Inactive => Some(ErrorKind::WebhookInactive),
+        }
+    }
 }
 
 impl Next {

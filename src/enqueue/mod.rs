@@ -140,7 +140,7 @@ impl<C: Clock> Enqueue<C> {
         Ok(())
     }
 
-    async fn commit(&self, batch: &Batch, from: &Checkpoint, mut raised: Raised) -> Result<(), EnqueueError> {
+    async fn commit(&mut self, batch: &Batch, from: &Checkpoint, mut raised: Raised) -> Result<(), EnqueueError> {
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         // Read before the database reads its own clock, so never later than its deadline.
         let until = Instant::now() + self.lease_length;

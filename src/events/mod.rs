@@ -6,11 +6,21 @@
 mod distribution;
 mod payment;
 mod preflight;
+#[cfg(test)]
+mod properties;
 mod release;
+mod row;
 mod stream_radar;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod transcode;
+mod value;
 
 use std::sync::Arc;
+
+use serde::Serialize;
 
 use crate::domain::change::Change;
 use crate::domain::event::{Addon, EventKind, UserId};
@@ -86,6 +96,12 @@ pub struct Derived {
     pub once_for_release: Option<i64>,
 }
 
+impl Derived {
+    fn new<T: Serialize>(owner: UserId, data: &T) -> Self {
+        Derived { owner, data: value::to_json(data), once_for_release: None }
+    }
+}
+
 /// One event of the catalogue: what it is called, what its data looks like, and what raises it.
 pub struct Rule {
     pub kind: EventKind,
@@ -101,7 +117,20 @@ pub struct Rule {
 }
 
 /// Every event, in [`EventKind::ALL`]'s order.
-pub static CATALOGUE: [&Rule; 0] = [];
+pub static CATALOGUE: [&Rule; EventKind::ALL.len()] = [
+    &distribution::DELIVERY_COMPLETED,
+    &distribution::DELIVERY_FAILED,
+    &distribution::TAKEDOWN_COMPLETED,
+    &release::REVIEW_STATUS_CHANGED,
+    &preflight::REPORT_READY,
+    &stream_radar::FLAG_CREATED,
+    &stream_radar::FLAG_RESOLVED,
+    &release::RELEASE_DISTRIBUTED,
+    &payment::STATEMENT_READY,
+    &transcode::TRANSCODE_COMPLETED,
+    &transcode::TRANSCODE_FAILED,
+    &distribution::OUTLET_STATUS_CHANGED,
+];
 
 pub fn rule(kind: EventKind) -> &'static Rule {
     CATALOGUE[kind as usize]

@@ -1,9 +1,15 @@
 //! Walhook's own tables: a pool of connections, the schema's migrations, and one function a statement.
 
+pub mod capture;
+pub mod deliver;
 pub mod enqueue;
+pub mod logs;
 pub mod migrate;
 pub mod partitions;
 mod pool;
+pub mod record;
+pub mod tokens;
+pub mod webhooks;
 
 pub use pool::Store;
 
@@ -19,6 +25,15 @@ pub enum StoreError {
     Migration(String),
     #[error("the store holds something unexpected: {0}")]
     Corrupt(String),
+}
+
+impl StoreError {
+    /// Whether the values themselves were refused, so that trying again cannot help: data exceptions, violated constraints,
+    /// exceeded limits.
+    pub fn refuses_data(&self) -> bool {
+        let StoreError::Query(error) = self else { return false };
+        error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
+    }
 }
 
 impl From<deadpool_postgres::PoolError> for StoreError {

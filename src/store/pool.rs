@@ -37,4 +37,10 @@ impl Store {
     pub async fn connection(&self) -> Result<Object> {
         Ok(self.pool.get().await?)
     }
+
+    /// Whether the store answers.
+    pub async fn ping(&self) -> Result<()> {
+        self.connection().await?.batch_execute("select 1").await?;
+        Ok(())
+    }
 }

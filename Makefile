@@ -1,0 +1,35 @@
+# Everything a contributor or a curious reader needs; CONTRIBUTING.md says more.
+
+CARGO ?= cargo
+# `make demo EVENTS=100` ends by itself after so many verified deliveries; RATE is the platform's transactions a second.
+EVENTS ?=
+RATE ?=
+
+.PHONY: help demo test check format postgres
+
+help:
+	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
+	@echo 'make test                       all tests, on a private PostgreSQL'
+	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
+	@echo 'make format                     format the sources'
+
+demo: postgres
+	$(CARGO) build --release --locked
+	$(CARGO) run --release --locked --quiet -- demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
+
+test: postgres
+	$(CARGO) test --locked
+
+check:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) test --locked --test tidy
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --document-private-items
+	@if $(CARGO) audit --version >/dev/null 2>&1; then $(CARGO) audit; \
+	else echo 'skipped: cargo-audit is not installed (cargo install cargo-audit)'; fi
+
+format:
+	$(CARGO) fmt
+
+postgres:
+	@scripts/install-postgres

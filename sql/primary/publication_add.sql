@@ -1,0 +1,1 @@
+alter publication {publication} add table {tables};

@@ -1,0 +1,13 @@
+-- A table's present name and replica identity, and whether it still has an index of that name. $1 oid, $2 index name
+select
+    namespace.nspname::text as schema,
+    class.relname::text as name,
+    class.relreplident::text as identity,
+    exists (
+        select from pg_catalog.pg_index index
+        join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
+        where index.indrelid = class.oid and index_class.relname = $2
+    ) as has_index
+from pg_catalog.pg_class class
+join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
+where class.oid = $1

@@ -1,0 +1,1 @@
+alter table {table} replica identity {identity};

@@ -1,0 +1,21 @@
+-- What the server is and what our role may do on it.
+select
+    current_setting('server_version_num')::int as version,
+    current_setting('wal_level') as wal_level,
+    pg_is_in_recovery() as in_recovery,
+    -- A managed service may grant replication by membership.
+    role.rolsuper or role.rolreplication or exists (
+        select from pg_catalog.pg_roles grantor
+        where grantor.rolname = 'rds_replication' and pg_has_role(grantor.oid, 'member')
+    ) as may_replicate,
+    role.rolname::text as role,
+    current_database()::text as database,
+    has_database_privilege(current_database(), 'create') as may_create,
+    current_setting('max_replication_slots')::int as max_slots,
+    (select count(*) from pg_catalog.pg_replication_slots)::int as slots,
+    current_setting('max_slot_wal_keep_size') as slot_keep,
+    (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
+    case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end as flushed,
+    clock_timestamp() as now
+from pg_catalog.pg_roles role
+where role.rolname = current_user

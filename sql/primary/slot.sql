@@ -1,0 +1,9 @@
+-- The slot's state. $1 its name
+select
+    slot.plugin::text as plugin,
+    coalesce(slot.database = current_database(), false) as here,
+    slot.active_pid,
+    slot.wal_status,
+    slot.confirmed_flush_lsn
+from pg_catalog.pg_replication_slots slot
+where slot.slot_name = $1

@@ -1,0 +1,2 @@
+-- $1 the slot's name
+select pg_drop_replication_slot($1)

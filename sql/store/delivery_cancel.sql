@@ -1,0 +1,22 @@
+-- $1 webhook, $2 why, in the log's words: ends every pending delivery and logs that it was cancelled.
+-- Both halves of the condition on the attempt are there for the two partial indexes.
+-- The log's ids are UUIDv7: the milliseconds of now in front of random bits, version 4 turned into 7 by two bits.
+with gone as (
+    delete from walhook.delivery
+    where webhook_id = $1 and (attempt = 1 or attempt > 1)
+    returning id, event_id, round, attempt
+)
+insert into walhook.attempt
+    (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message)
+select encode(
+           set_bit(set_bit(overlay(
+               uuid_send(gen_random_uuid())
+               placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+               from 1 for 6
+           ), 52, 1), 53, 1),
+           'hex'
+       )::uuid,
+       $1, gone.id, gone.event_id, event.kind, gone.round, gone.attempt,
+       date_trunc('milliseconds', clock_timestamp()), 'cancelled', 'webhook_inactive', $2::text
+from gone
+join walhook.event on event.id = gone.event_id

@@ -1,0 +1,10 @@
+-- $1 user, $2 webhook, $3 the attempt. The event may be gone by age before its last attempts are.
+select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attempt.attempt, attempt.test,
+       attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
+       attempt.error_kind, attempt.error_message,
+       attempt.event_id, attempt.url, attempt.signature, attempt.standard_signature, attempt.response_body,
+       event.occurred_at, event.data::text as data
+from walhook.attempt
+left join walhook.event on event.id = attempt.event_id
+where attempt.webhook_id = (select id from walhook.webhook where user_id = $1 and id = $2)
+  and attempt.id = $3

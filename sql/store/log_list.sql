@@ -1,0 +1,15 @@
+-- $1 user, $2 webhook, $3 and $4 the ids between which to look, $5 event, $6 outcome, $7 since, $8 until, $9 how many.
+-- The bounds are never null, so that they are bounds of the index and choose partitions.
+select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attempt.attempt, attempt.test,
+       attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
+       attempt.error_kind, attempt.error_message
+from walhook.attempt
+where attempt.webhook_id = (select id from walhook.webhook where user_id = $1 and id = $2)
+  and attempt.id >= $3
+  and attempt.id < $4
+  and ($5::text is null or attempt.event_kind = $5)
+  and ($6::text is null or attempt.outcome = $6)
+  and ($7::timestamptz is null or attempt.started_at >= $7)
+  and ($8::timestamptz is null or attempt.started_at < $8)
+order by attempt.id desc
+limit $9

@@ -1,0 +1,1 @@
+select to_regclass('walhook.checkpoint') is not null

@@ -1,0 +1,4 @@
+-- $1 hash: whose token this is
+select id, user_id
+from walhook.api_token
+where hash = $1 and revoked_at is null

@@ -1,0 +1,7 @@
+-- $1 user, $2 the id to go on behind, $3 how many
+select id, name, url, events, active, success_count, failure_count, consecutive_failures, last_triggered_at,
+       disabled_at, disabled_reason, created_at, updated_at
+from walhook.webhook
+where user_id = $1 and id > $2
+order by id
+limit $3

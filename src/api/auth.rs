@@ -1,0 +1,70 @@
+//! Who is asking: a bearer token stands for one user. Each token may ask so often and no more.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use uuid::Uuid;
+
+use super::ApiState;
+use super::problem::Problem;
+use crate::config::Limits;
+use crate::domain::event::UserId;
+use crate::store::tokens;
+
+/// The user a request is made for. Taken before anything else of the request is looked at.
+#[derive(Debug)]
+pub struct Caller(pub UserId);
+
+impl FromRequestParts<ApiState> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Problem> {
+        let token = bearer_token(&parts.headers).ok_or_else(Problem::unauthorized)?;
+        let bearer = tokens::bearer(&state.store, token).await?.ok_or_else(Problem::unauthorized)?;
+        state.throttle.check(bearer.token)?;
+        Ok(Caller(bearer.user))
+    }
+}
+
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Requests a second, token by token. Only tokens that are valid take memory.
+pub struct Throttle {
+    limiter: Option<DefaultKeyedRateLimiter<Uuid>>,
+    checks: AtomicU64,
+}
+
+/// After so many requests, tokens that have not been used for a while are forgotten.
+const CHECKS_BETWEEN_SWEEPS: u64 = 10_000;
+
+impl Throttle {
+    /// A rate of zero is no limit.
+    pub fn new(limits: &Limits) -> Throttle {
+        let quota = NonZeroU32::new(limits.requests_per_second).map(|rate| {
+            let quota = Quota::per_second(rate);
+            NonZeroU32::new(limits.burst).map_or(quota, |burst| quota.allow_burst(burst))
+        });
+        Throttle { limiter: quota.map(RateLimiter::keyed), checks: AtomicU64::new(0) }
+    }
+
+    fn check(&self, token: Uuid) -> Result<(), Problem> {
+        let Some(limiter) = &self.limiter else { return Ok(()) };
+        if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS == CHECKS_BETWEEN_SWEEPS - 1 {
+            limiter.retain_recent();
+        }
+        limiter.check_key(&token).map_err(|refusal| {
+            let wait = refusal.wait_time_from(DefaultClock::default().now());
+            Problem::rate_limited(wait.as_millis().div_ceil(1_000).max(1) as u64)
+        })
+    }
+}

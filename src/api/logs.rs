@@ -1,0 +1,214 @@
+//! The delivery log of a webhook.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::ApiState;
+use super::auth::Caller;
+use super::openapi::{ErrorKindName, EventName, OutcomeName};
+use super::problem::Problem;
+use super::query::{LogId, Page, Parameters, WebhookId, no_such_log, no_such_webhook};
+use crate::domain::delivery::Outcome;
+use crate::domain::event::EventKind;
+use crate::domain::time::millis;
+use crate::store::{logs, webhooks};
+
+pub const OUTCOMES: [Outcome; 4] =
+    [Outcome::Delivered, Outcome::Failed, Outcome::PermanentlyFailed, Outcome::Cancelled];
+
+/// One attempt, or a cancellation
+#[derive(Serialize, ToSchema)]
+pub struct LogEntry {
+    id: Uuid,
+    /// The same on every attempt of one delivery
+    delivery_id: Uuid,
+    #[schema(value_type = EventName)]
+    event_type: String,
+    /// Null where there was no answer
+    #[schema(required = true)]
+    response_status: Option<i16>,
+    /// Null where nothing was sent
+    #[schema(required = true)]
+    duration_ms: Option<i32>,
+    /// From 1, in each round anew
+    attempt: i16,
+    /// 1 at first, the next with each redelivery
+    round: i16,
+    #[schema(format = DateTime)]
+    timestamp: String,
+    #[schema(value_type = OutcomeName)]
+    outcome: String,
+    #[schema(required = true)]
+    error: Option<LogError>,
+    /// Whether this was a test that the owner asked for
+    test: bool,
+}
+
+/// Why an attempt failed
+#[derive(Serialize, ToSchema)]
+pub struct LogError {
+    #[schema(value_type = ErrorKindName)]
+    pub kind: String,
+    pub message: String,
+}
+
+/// One attempt with its request and the beginning of the answer
+#[derive(Serialize, ToSchema)]
+pub struct LogDetail {
+    #[serde(flatten)]
+    entry: LogEntry,
+    #[serde(flatten)]
+    request: ShownRequest,
+    /// The first 4 KiB; null where there was no answer
+    #[schema(required = true)]
+    response_body: Option<String>,
+}
+
+/// The request as it was sent; null where none was, or where its event is gone by age
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ShownRequest {
+    #[schema(required = true)]
+    pub request_url: Option<String>,
+    #[schema(required = true)]
+    pub request_headers: Option<BTreeMap<String, String>>,
+    #[schema(required = true)]
+    pub request_body: Option<String>,
+}
+
+/// What a request was made from. Whoever renders requests turns it into the headers and the body that were sent.
+#[derive(Clone, Debug)]
+pub struct SentRequest {
+    pub webhook: Uuid,
+    pub delivery: Uuid,
+    pub event: Uuid,
+    pub kind: EventKind,
+    pub occurred_at: Timestamp,
+    pub data: String,
+    pub round: u16,
+    pub attempt: u16,
+    pub test: bool,
+    pub started_at: Timestamp,
+    pub signature: Vec<u8>,
+    pub standard_signature: Vec<u8>,
+}
+
+/// Headers and body of a request.
+#[derive(Clone, Debug)]
+pub struct RenderedRequest {
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
+}
+
+impl From<logs::Entry> for LogEntry {
+    fn from(entry: logs::Entry) -> Self {
+        LogEntry {
+            id: entry.id,
+            delivery_id: entry.delivery,
+            event_type: entry.event_kind,
+            response_status: entry.response_status,
+            duration_ms: entry.duration_ms,
+            attempt: entry.attempt,
+            round: entry.round,
+            timestamp: millis(entry.started_at),
+            outcome: entry.outcome,
+            error: entry.error.map(|(kind, message)| LogError { kind, message }),
+            test: entry.test,
+        }
+    }
+}
+
+/// Read the delivery log
+///
+/// Newest first: one entry an attempt or cancellation.
+#[utoipa::path(
+    get, path = "/webhooks/{webhook}/logs", tag = "logs", operation_id = "listLogs",
+    params(
+        ("webhook" = Uuid, Path, description = "The webhook's id"),
+        ("limit" = Option<u8>, Query, description = "How many; 50 unless told", minimum = 1, maximum = 100),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+        ("event" = Option<EventName>, Query, description = "Only this event"),
+        ("outcome" = Option<OutcomeName>, Query, description = "Only this outcome"),
+        ("since" = Option<String>, Query, format = DateTime, description = "From this time on (RFC 3339)"),
+        ("until" = Option<String>, Query, format = DateTime, description = "Before this time (RFC 3339)"),
+    ),
+    responses((status = 200, description = "A page of the log", body = Page<LogEntry>))
+)]
+pub async fn list(
+    State(state): State<ApiState>,
+    Caller(user): Caller,
+    WebhookId(webhook): WebhookId,
+    mut parameters: Parameters,
+) -> Result<Json<Page<LogEntry>>, Problem> {
+    let (limit, cursor) = (parameters.limit(), parameters.cursor());
+    let filter = logs::Filter {
+        event: parameters.optional("event", event),
+        outcome: parameters.optional("outcome", outcome),
+        since: parameters.time("since"),
+        until: parameters.time("until"),
+    };
+    webhooks::get(&state.store, &user, webhook).await?.ok_or_else(no_such_webhook)?;
+    parameters.finish()?;
+    let rows = logs::list(&state.store, &user, webhook, &filter, cursor, limit + 1).await?;
+    Ok(Json(Page::new(rows, limit, |entry| entry.id, LogEntry::from)))
+}
+
+fn event(text: &str) -> Result<String, String> {
+    let kind: Result<EventKind, _> = text.parse();
+    kind.map(|kind| kind.as_str().to_owned()).map_err(|error| error.to_string())
+}
+
+fn outcome(text: &str) -> Result<String, String> {
+    let known = OUTCOMES.iter().find(|outcome| outcome.as_str() == text);
+    known.map(|outcome| outcome.as_str().to_owned()).ok_or_else(|| {
+        let names: Vec<&str> = OUTCOMES.iter().map(|outcome| outcome.as_str()).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+/// Read one entry of the delivery log
+#[utoipa::path(
+    get, path = "/webhooks/{webhook}/logs/{log}", tag = "logs", operation_id = "readLog",
+    params(
+        ("webhook" = Uuid, Path, description = "The webhook's id"),
+        ("log" = Uuid, Path, description = "The entry's id"),
+    ),
+    responses((status = 200, description = "The entry with its request", body = LogDetail))
+)]
+pub async fn read(
+    State(state): State<ApiState>,
+    Caller(user): Caller,
+    LogId { webhook, log }: LogId,
+) -> Result<Json<LogDetail>, Problem> {
+    let mut found = logs::get(&state.store, &user, webhook, log).await?.ok_or_else(no_such_log)?;
+    let response_body = found.response_body.take().map(|body| String::from_utf8_lossy(&body).into_owned());
+    let request_url = found.url.take();
+    let rendered = request_url.as_ref().and_then(|_| sent_request(webhook, &found)).map(|sent| (state.render)(&sent));
+    let (request_headers, request_body) = rendered.map(|request| (request.headers, request.body)).unzip();
+    let request = ShownRequest { request_url, request_headers, request_body };
+    Ok(Json(LogDetail { entry: found.entry.into(), request, response_body }))
+}
+
+fn sent_request(webhook: Uuid, detail: &logs::Detail) -> Option<SentRequest> {
+    let event = detail.event_data.as_ref()?;
+    let entry = &detail.entry;
+    Some(SentRequest {
+        webhook,
+        delivery: entry.delivery,
+        event: detail.event,
+        kind: entry.event_kind.parse().ok()?,
+        occurred_at: event.occurred_at,
+        data: event.data.clone(),
+        round: entry.round.try_into().ok()?,
+        attempt: entry.attempt.try_into().ok()?,
+        test: entry.test,
+        started_at: entry.started_at,
+        signature: detail.signature.clone()?,
+        standard_signature: detail.standard_signature.clone()?,
+    })
+}

@@ -1,0 +1,187 @@
+//! Errors as clients see them: problem details (RFC 9457) under types that stay. Nothing internal is among them.
+
+use std::borrow::Cow;
+
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::store::StoreError;
+
+/// A body may be wrong in half a million places; the first of them tell enough.
+const MOST_ERRORS: usize = 100;
+
+/// An answer that is an error.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    slug: &'static str,
+    title: &'static str,
+    detail: Cow<'static, str>,
+    errors: Vec<FieldError>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+/// One fault of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FieldError {
+    /// A JSON pointer (RFC 6901) into the request's body; for a query parameter, its name as the pointer's one step
+    #[schema(example = "/url")]
+    pub pointer: String,
+    #[schema(example = "is required")]
+    pub detail: String,
+}
+
+impl FieldError {
+    pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        FieldError { pointer: pointer.into(), detail: detail.into() }
+    }
+}
+
+/// Problem details (RFC 9457)
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct ProblemBody<'a> {
+    /// Identifies the kind of error, and stays
+    #[serde(rename = "type")]
+    #[schema(example = "/problems/validation-failed")]
+    kind: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    /// What is wrong with the request, fault by fault
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(required = false)]
+    errors: &'a [FieldError],
+}
+
+impl Problem {
+    fn new(
+        status: StatusCode,
+        slug: &'static str,
+        title: &'static str,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Problem {
+        Problem { status, slug, title, detail: detail.into(), errors: Vec::new(), header: None }
+    }
+
+    fn with_header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Problem {
+        self.header = Some((name, value.into()));
+        self
+    }
+
+    pub fn malformed_json(detail: impl Into<Cow<'static, str>>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON", detail)
+    }
+
+    pub fn unreadable_body() -> Problem {
+        let detail = "the request's body ended early or was sent in a malformed way";
+        Problem::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read", detail)
+    }
+
+    pub fn unauthorized() -> Problem {
+        let detail = "send `Authorization: Bearer <token>` with a token that is not revoked";
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "No valid token", detail)
+            .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    pub fn not_found(what: &'static str) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "not-found", "Not found", what)
+    }
+
+    pub fn method_not_allowed() -> Problem {
+        let detail = "the header Allow lists the methods of this resource";
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed", detail)
+    }
+
+    pub fn body_timeout() -> Problem {
+        let detail = "the request's body took too long to arrive";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", "The request took too long", detail)
+    }
+
+    pub fn webhook_limit_reached(limit: u32) -> Problem {
+        let detail = format!("a user may have {limit} webhooks: delete one first");
+        Problem::new(StatusCode::CONFLICT, "webhook-limit-reached", "Webhook limit reached", detail)
+    }
+
+    pub fn precondition_failed() -> Problem {
+        let detail = "the webhook is not as If-Match says: read it again";
+        Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed", detail)
+    }
+
+    pub fn content_too_large(limit: usize) -> Problem {
+        let detail = format!("a body may have {limit} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large", detail)
+    }
+
+    pub fn unsupported_media_type() -> Problem {
+        let detail = "send the body as `Content-Type: application/json`";
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Problem::new(status, "unsupported-media-type", "The body's type is not supported", detail)
+    }
+
+    pub fn validation(mut errors: Vec<FieldError>) -> Problem {
+        errors.truncate(MOST_ERRORS);
+        let detail = match errors.as_slice() {
+            [only] => format!("{}: {}", only.pointer, only.detail),
+            more => format!("{} faults, listed in `errors`", more.len()),
+        };
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Problem { errors, ..Problem::new(status, "validation-failed", "The request is not valid", detail) }
+    }
+
+    pub fn rate_limited(seconds: u64) -> Problem {
+        let detail = format!("too many requests with this token: wait {seconds} s");
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
+            .with_header(header::RETRY_AFTER, seconds)
+    }
+
+    pub fn too_many_tests() -> Problem {
+        let detail = "several tests of this webhook are under way: wait for their answers";
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
+            .with_header(header::RETRY_AFTER, 1_u64)
+    }
+
+    pub fn internal() -> Problem {
+        let detail = "the fault is ours; the header X-Request-Id names this request in our log";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error", detail)
+    }
+
+    pub fn unavailable() -> Problem {
+        let detail = "the service cannot reach its store at the moment";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
+            .with_header(header::RETRY_AFTER, 1_u64)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = ProblemBody {
+            kind: format!("/problems/{}", self.slug),
+            title: self.title,
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            errors: &self.errors,
+        };
+        let json = serde_json::to_vec(&body).expect("texts and numbers are representable");
+        let content_type = (header::CONTENT_TYPE, "application/problem+json");
+        let mut response = (self.status, [content_type], json).into_response();
+        if let Some((name, value)) = self.header {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(%error, "a request failed");
+        match error {
+            StoreError::Pool(_) | StoreError::Connect(_) => Problem::unavailable(),
+            // No answer of the server's: the connection broke.
+            StoreError::Query(error) if error.as_db_error().is_none() => Problem::unavailable(),
+            _ => Problem::internal(),
+        }
+    }
+}

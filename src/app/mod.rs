@@ -1,0 +1,326 @@
+//! The composition root: builds the stages, joins them by channels, watches over them and takes them down in order.
+
+mod wiring;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::tz::TimeZone;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{self, ApiState};
+use crate::clock::{Clock, SystemClock};
+use crate::config::Config;
+use crate::domain::delivery::lease_length;
+use crate::domain::lsn::Lsn;
+use crate::enqueue::{Enqueue, EnqueueError};
+use crate::handoff::{Handoff, handoff};
+use crate::health::Health;
+use crate::lookup::Lookups;
+use crate::store::{Store, migrate};
+use crate::vault::Vault;
+use crate::{capture, deliver, record, telemetry};
+
+/// What one process does.
+#[derive(Clone, Copy, Debug)]
+pub struct Roles {
+    pub capture: bool,
+    pub deliver: bool,
+    pub api: bool,
+}
+
+/// Connections to the store: one each for enqueue, claims, targets, recording and maintenance, the others for the API.
+const STORE_CONNECTIONS: usize = 16;
+/// Batches between capture and enqueue: few, since each may hold a thousand changes.
+const BATCHES_AHEAD: usize = 4;
+/// Answers between the dispatcher and the log.
+const ANSWERS_AHEAD: usize = 4_096;
+/// How long to stand back when another process has captured meanwhile.
+const STAND_BACK: Duration = Duration::from_secs(2);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(3_600);
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// Beyond the drain time: for the log's last lines and the connections' ends.
+const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
+/// For those who are told to give up to say what they leave.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// Runs until a signal ends it, or one of its parts ends by itself.
+pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
+    config.require_master_key()?;
+    let config = Arc::new(config);
+    let settings = deliver::Settings::from_config(&config)?;
+    let store_url = config.store_url()?.to_owned();
+    if let Some(pending) = migrate::pending(&store_url).await? {
+        anyhow::bail!("{pending}: run `walhook setup` first");
+    }
+    let app = App {
+        store: Store::open(&store_url, STORE_CONNECTIONS)?,
+        vault: Arc::new(Vault::new(&config.secrets.master_key)?),
+        sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
+        metrics: telemetry::install_metrics()?,
+        health: Health::default(),
+        settings,
+        config,
+    };
+    if roles.capture {
+        let Config { source, .. } = &*app.config;
+        capture::preflight(source, app.config.source_url()?, &app.store).await?;
+    }
+    let shutdown = CancellationToken::new();
+    let mut tasks = Tasks { set: JoinSet::new(), shutdown: shutdown.clone(), give_up: CancellationToken::new() };
+    tokio::spawn(end_on_signals(shutdown.clone()));
+    app.start(roles, &mut tasks).await?;
+    tasks.join(app.config.shutdown.drain.0 + SHUTDOWN_MARGIN).await
+}
+
+struct App {
+    config: Arc<Config>,
+    store: Store,
+    vault: Arc<Vault>,
+    settings: deliver::Settings,
+    sender: deliver::Sender,
+    metrics: PrometheusHandle,
+    health: Health,
+}
+
+impl App {
+    async fn start(&self, roles: Roles, tasks: &mut Tasks) -> anyhow::Result<()> {
+        let shutdown = tasks.shutdown.clone();
+        self.maintain().await.context("making the store's partitions")?;
+        tasks.spawn("maintenance", self.clone_for_maintenance(shutdown.clone()));
+        self.serve_operations(tasks).await?;
+        if roles.api {
+            self.serve_api(tasks).await?;
+        }
+        // The dispatcher ends when nothing can be handed to it any more.
+        let fed = CancellationToken::new();
+        let handoff = roles.deliver.then(|| self.start_delivery(tasks, fed.clone()));
+        if roles.capture {
+            let pipeline = CapturePipeline {
+                config: self.config.clone(),
+                store: self.store.clone(),
+                health: self.health.clone(),
+                handoff,
+                shutdown,
+            };
+            let starve = fed.drop_guard();
+            tasks.spawn("capture", async move {
+                let result = pipeline.run().await;
+                drop(starve);
+                result
+            });
+        } else {
+            tasks.spawn("handoff", async move {
+                let _held = handoff;
+                shutdown.cancelled().await;
+                fed.cancel();
+                Ok(())
+            });
+        }
+        Ok(())
+    }
+
+    fn start_delivery(&self, tasks: &mut Tasks, stop: CancellationToken) -> Handoff {
+        let (handoff, fresh) = handoff();
+        let (attempted, answers) = mpsc::channel(ANSWERS_AHEAD);
+        let context = deliver::Context {
+            store: self.store.clone(),
+            vault: self.vault.clone(),
+            sender: self.sender.clone(),
+            settings: self.settings.clone(),
+        };
+        let room = handoff.room.clone();
+        tasks.spawn("delivery", async move {
+            deliver::run(context, fresh, room, attempted, stop).await;
+            Ok(())
+        });
+        let (store, schedule) = (self.store.clone(), self.config.delivery.schedule());
+        let give_up = tasks.give_up.clone();
+        tasks.spawn("recording", async move {
+            record::run(store, schedule, answers, give_up).await;
+            Ok(())
+        });
+        handoff
+    }
+
+    async fn serve_api(&self, tasks: &mut Tasks) -> anyhow::Result<()> {
+        let state = ApiState::new(
+            &self.config,
+            self.store.clone(),
+            self.vault.clone(),
+            wiring::url_check(self.settings.guard.clone()),
+            wiring::render(&self.settings),
+            wiring::send_test(self.store.clone(), self.vault.clone(), self.sender.clone()),
+        );
+        let listen = self.config.http.listen;
+        let server = api::serve(listen, "http.listen", api::router(state), tasks.shutdown.clone()).await?;
+        tasks.spawn("api", async move { Ok(server.await?) });
+        Ok(())
+    }
+
+    async fn serve_operations(&self, tasks: &mut Tasks) -> anyhow::Result<()> {
+        let metrics = self.metrics.clone();
+        let router = api::operations_router(
+            Arc::new(move || metrics.render()),
+            wiring::readiness(self.store.clone(), self.health.clone()),
+        );
+        let listen = self.config.http.metrics_listen;
+        let server = api::serve(listen, "http.metrics_listen", router, tasks.shutdown.clone()).await?;
+        tasks.spawn("operations", async move { Ok(server.await?) });
+        let (metrics, shutdown) = (self.metrics.clone(), tasks.shutdown.clone());
+        tasks.spawn("metrics", async move {
+            while shutdown.run_until_cancelled(tokio::time::sleep(METRICS_UPKEEP)).await.is_some() {
+                metrics.run_upkeep();
+            }
+            Ok(())
+        });
+        Ok(())
+    }
+
+    async fn maintain(&self) -> anyhow::Result<()> {
+        maintain(&self.store, self.config.retention.days).await
+    }
+
+    fn clone_for_maintenance(
+        &self,
+        shutdown: CancellationToken,
+    ) -> impl Future<Output = anyhow::Result<()>> + Send + 'static {
+        let (store, days) = (self.store.clone(), self.config.retention.days);
+        async move {
+            while shutdown.run_until_cancelled(tokio::time::sleep(MAINTENANCE_INTERVAL)).await.is_some() {
+                if let Err(error) = maintain(&store, days).await {
+                    tracing::warn!(%error, "the store's partitions could not be maintained; trying again in an hour");
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn maintain(store: &Store, retention_days: u32) -> anyhow::Result<()> {
+    let today = SystemClock.now().to_zoned(TimeZone::UTC).date();
+    let done = store.maintain_partitions(today, retention_days).await?;
+    if !done.dropped.is_empty() {
+        tracing::info!(partitions = ?done.dropped, "dropped what is older than retention.days");
+    }
+    Ok(())
+}
+
+/// Capture and enqueue live and end together.
+struct CapturePipeline {
+    config: Arc<Config>,
+    store: Store,
+    health: Health,
+    handoff: Option<Handoff>,
+    shutdown: CancellationToken,
+}
+
+impl CapturePipeline {
+    async fn run(self) -> anyhow::Result<()> {
+        loop {
+            match self.run_once().await {
+                // The log is another process's now. Ours begins anew behind it: as a stand-by, until the slot is free.
+                Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
+                    tracing::warn!(%error, "standing by");
+                    tokio::time::sleep(STAND_BACK).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn run_once(&self) -> anyhow::Result<()> {
+        let Config { source, delivery, .. } = &*self.config;
+        let url = self.config.source_url()?;
+        let (batches, changes) = mpsc::channel(BATCHES_AHEAD);
+        let (durable, acknowledge) = watch::channel(Lsn::ZERO);
+        let enqueue = Enqueue {
+            store: self.store.clone(),
+            lookups: Lookups::new(url, source),
+            slot: source.slot.clone(),
+            handoff: self.handoff.clone(),
+            lease_length: lease_length(delivery.timeout.0),
+            clock: SystemClock,
+        };
+        let capture = capture::run(
+            source,
+            url,
+            self.store.clone(),
+            self.health.clone(),
+            batches,
+            acknowledge,
+            self.shutdown.clone(),
+        );
+        // When enqueue fails, its end of the channel closes and capture ends too; when capture ends, enqueue finishes what
+        // is in the channel.
+        let (captured, enqueued) = tokio::join!(capture, enqueue.run(changes, durable, self.shutdown.clone()));
+        enqueued?;
+        Ok(captured?)
+    }
+}
+
+fn is_superseded(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(EnqueueError::Superseded(_)))
+}
+
+/// The first signal asks for the end, the second does not ask.
+async fn end_on_signals(shutdown: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::error!("signals cannot be waited for: the process ends only when it is killed");
+        return;
+    };
+    let mut next = async || tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} };
+    next().await;
+    tracing::info!("ending: requests under way may finish; a second signal ends at once");
+    shutdown.cancel();
+    next().await;
+    std::process::exit(1);
+}
+
+/// The tasks of a process. When one of them ends before shutdown, all are asked to.
+struct Tasks {
+    set: JoinSet<(&'static str, anyhow::Result<()>)>,
+    shutdown: CancellationToken,
+    /// The time for an orderly end is over.
+    give_up: CancellationToken,
+}
+
+impl Tasks {
+    fn spawn(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+        self.set.spawn(async move { (name, task.await) });
+    }
+
+    /// Waits for all, `grace` at most once shutdown has begun; the first error is the process's.
+    async fn join(mut self, grace: Duration) -> anyhow::Result<()> {
+        let mut result = Ok(());
+        let overdue = async {
+            self.shutdown.cancelled().await;
+            tokio::time::sleep(grace).await;
+        };
+        tokio::pin!(overdue);
+        loop {
+            let ended = tokio::select! {
+                ended = self.set.join_next() => ended,
+                () = &mut overdue => {
+                    tracing::warn!(?grace, "not everything ended in time; what was under way is tried again later");
+                    self.give_up.cancel();
+                    tokio::time::sleep(LAST_WORDS).await;
+                    return result;
+                }
+            };
+            let Some(ended) = ended else { return result };
+            let (name, ended) = ended.unwrap_or_else(|panic| ("a task", Err(panic.into())));
+            if !self.shutdown.is_cancelled() {
+                tracing::error!(task = name, "ended before it was asked to: everything else ends too");
+            }
+            self.shutdown.cancel();
+            result = result.and(ended);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Where stages meet that do not know each other.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use uuid::Uuid;
+
+use crate::api::{Readiness, RenderRequest, RenderedRequest, SendTest, TestDelivery, TestResult, UrlCheck};
+use crate::deliver::guard::Guard;
+use crate::deliver::request::{self, Notification};
+use crate::deliver::{Sender, Settings};
+use crate::domain::delivery::{Attempt, Attempted, Delivery, Lease, Signatures};
+use crate::domain::webhook::Target;
+use crate::health::Health;
+use crate::record;
+use crate::store::Store;
+use crate::vault::Vault;
+
+/// A receiver's address is checked when it is saved by the same guard that stands at every connection.
+pub fn url_check(guard: Guard) -> UrlCheck {
+    Arc::new(move |url| {
+        let guard = guard.clone();
+        Box::pin(async move {
+            let url = guard.check_url(&url).map_err(|problem| problem.to_string())?;
+            guard.check_reachable(&url).await.map_err(|problem| problem.to_string())
+        })
+    })
+}
+
+pub fn render(settings: &Settings) -> RenderRequest {
+    let user_agent = settings.user_agent.clone();
+    Arc::new(move |sent| {
+        let notification = Notification {
+            delivery: sent.delivery,
+            webhook: sent.webhook,
+            event: sent.event,
+            kind: sent.kind,
+            occurred_at: sent.occurred_at,
+            data: &sent.data,
+            attempt: sent.attempt,
+            test: sent.test,
+        };
+        let digest = |bytes: &[u8]| bytes.try_into().unwrap_or_default();
+        let signatures = Signatures { body: digest(&sent.signature), standard: digest(&sent.standard_signature) };
+        let request = request::replay(&notification, sent.started_at, signatures, &user_agent);
+        RenderedRequest {
+            headers: request.headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            body: String::from_utf8_lossy(&request.body).into_owned(),
+        }
+    })
+}
+
+pub fn send_test(store: Store, vault: Arc<Vault>, sender: Sender) -> SendTest {
+    Arc::new(move |test| {
+        let (store, vault, sender) = (store.clone(), vault.clone(), sender.clone());
+        Box::pin(async move { test_once(&store, &vault, &sender, &test).await })
+    })
+}
+
+async fn test_once(store: &Store, vault: &Vault, sender: &Sender, test: &TestDelivery) -> anyhow::Result<TestResult> {
+    let found = store.targets(&[test.webhook]).await?.pop().context("the webhook was deleted meanwhile")?;
+    let secret = vault.open_text(found.webhook, &found.secret_key_id, &found.secret)?;
+    let target = Target { webhook: found.webhook, url: found.url.into(), active: found.active, secret };
+    let delivery = Delivery {
+        id: test.delivery,
+        webhook: test.webhook,
+        event: test.event,
+        kind: test.kind,
+        occurred_at: test.occurred_at,
+        data: test.data.as_str().into(),
+        round: 1,
+        attempt: 1,
+        // It is in no table that anybody could claim it from.
+        lease: Lease { token: Uuid::nil(), until: Instant::now() },
+    };
+    let attempt = sender.attempt(&target, &Notification { test: true, ..(&delivery).into() }).await;
+    let attempted = Attempted { delivery, attempt };
+    let log = record::record_test(store, &attempted).await?;
+    let Attempt { answer, sent, .. } = attempted.attempt;
+    let duration = sent.map(|sent| sent.duration);
+    let response_status = answer.status();
+    let error = answer.error().map(|kind| (kind, answer.message().unwrap_or_default().to_owned()));
+    Ok(TestResult { log, response_status, duration, error })
+}
+
+pub fn readiness(store: Store, health: Health) -> Readiness {
+    Arc::new(move || {
+        let (store, health) = (store.clone(), health.clone());
+        Box::pin(async move {
+            let mut reasons = health.reasons();
+            if let Err(error) = store.ping().await {
+                // What exactly is wrong is in the log; this answer may be seen by anybody who can reach the listener.
+                tracing::debug!(%error, "the store does not answer");
+                reasons.push("store: it does not answer".to_owned());
+            }
+            reasons
+        })
+    })
+}

@@ -1,0 +1,49 @@
+//! The store: there, up to date, apart from the primary's database, and in step with the slot.
+
+use jiff::Timestamp;
+
+use super::{Report, unreachable};
+use crate::capture::primary::Server;
+use crate::config::Source;
+use crate::store::{Result, Store, migrate};
+
+pub(super) async fn check(report: &mut Report, source: &Source, url: &str, primary: Option<&Server>) {
+    match look(report, source, url, primary).await {
+        Ok(()) => {}
+        Err(error) => unreachable(report, "store", error, url),
+    }
+}
+
+async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&Server>) -> Result<()> {
+    let store = Store::open(url, 1)?;
+    let before = Timestamp::now();
+    let place = store.place().await?;
+    report.ok("store", format!("database {}", place.database));
+    report.clock("store clock", place.now, before);
+    if let Some(primary) = primary {
+        let same = place.system_identifier == primary.system_identifier && place.database == primary.database;
+        if same {
+            report.warn(
+                "store's place",
+                "the platform's own database: what Walhook writes goes through its slot's decoding",
+                "set store.url to a database of its own, on the same server or another",
+            );
+        } else {
+            report.ok("store's place", "a database of its own");
+        }
+    }
+    if let Some(difference) = migrate::pending(url).await? {
+        report.fail("store schema", difference, "run `walhook setup`");
+        return Ok(());
+    }
+    report.ok("store schema", "up to date");
+    match store.checkpoint(&source.slot).await? {
+        Some(checkpoint) => report.ok("checkpoint", format!("at {}", checkpoint.resume)),
+        None => report.fail("checkpoint", format!("none for slot {}", source.slot), "run `walhook setup`"),
+    }
+    match store.open_gaps(&source.slot).await? {
+        0 => report.ok("gaps", "none"),
+        open => report.fail("gaps", format!("{open} stretches of the log were lost"), "run `walhook repair`"),
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! What the server sends, in the reference schema's tables, columns and values.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pg_walstream::{ChangeEvent, ColumnValue, EventType, RelationColumn, ReplicaIdentity, RowData};
+
+use super::CaptureError;
+use crate::config::TableMappings;
+use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::lsn::{Lsn, Position};
+use crate::domain::table::{Column, Table};
+
+/// The prefix of logical messages that are meant for us.
+pub(super) const MESSAGE_PREFIX: &str = "walhook";
+const MUTE: &[u8] = b"mute";
+pub(super) const HEARTBEAT: &str = "heartbeat ";
+const TRANSACTIONAL: u8 = 1;
+
+/// What one message came to, beside the changes it added.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decoded {
+    Nothing,
+    Began,
+    /// The open transaction is complete; the next one begins behind `end`.
+    Committed {
+        commit: Lsn,
+        end: Lsn,
+    },
+    /// A heartbeat, by its id.
+    Heartbeat(String),
+}
+
+/// The transaction being received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub xid: u32,
+    pub committed_at: Timestamp,
+    /// Where its commit stands and how many row changes of it were received, of whatever table.
+    pub position: Position,
+    muted: bool,
+}
+
+/// The columns of one relation in the order they are sent in, and what they are to us: one may serve for several of ours.
+struct Plan {
+    table: Table,
+    columns: Vec<(Arc<str>, Vec<Column>)>,
+}
+
+pub(super) struct Decoder {
+    mappings: TableMappings,
+    tables: HashMap<(String, String), Table>,
+    /// By the relation's number. Nothing where the table is none of ours.
+    plans: HashMap<u32, Option<Plan>>,
+    open: Option<Open>,
+}
+
+impl Decoder {
+    pub fn new(mappings: &TableMappings) -> Decoder {
+        let tables = Table::ALL.iter().map(|table| (mappings.qualified_name(*table), *table)).collect();
+        Decoder { mappings: mappings.clone(), tables, plans: HashMap::new(), open: None }
+    }
+
+    pub fn open(&self) -> Option<&Open> {
+        self.open.as_ref()
+    }
+
+    /// Takes one message in and adds the changes it holds for us.
+    pub fn decode(&mut self, event: ChangeEvent, changes: &mut Vec<Change>) -> Result<Decoded, CaptureError> {
+        match event.event_type {
+            EventType::Begin { transaction_id, final_lsn, commit_timestamp } => {
+                if self.open.is_some() {
+                    return Err(CaptureError::Protocol("a transaction inside another".into()));
+                }
+                let committed_at = Timestamp::from_microsecond(commit_timestamp.timestamp_micros())
+                    .map_err(|error| CaptureError::Protocol(format!("a commit's time: {error}")))?;
+                let position = Position { commit: Lsn(final_lsn.value()), ordinal: 0 };
+                self.open = Some(Open { xid: transaction_id, committed_at, position, muted: false });
+                Ok(Decoded::Began)
+            }
+            EventType::Commit { end_lsn, .. } => {
+                let open = self.open.take().ok_or_else(outside)?;
+                Ok(Decoded::Committed { commit: open.position.commit, end: Lsn(end_lsn.value()) })
+            }
+            EventType::Relation { relation_id, namespace, relation_name, columns, .. } => {
+                let plan = self.plan(&namespace, &relation_name, &columns)?;
+                self.plans.insert(relation_id, plan);
+                Ok(Decoded::Nothing)
+            }
+            EventType::Message { flags, prefix, content, .. } => {
+                let ours = &*prefix == MESSAGE_PREFIX && flags & TRANSACTIONAL != 0;
+                Ok(if ours { self.message(&content) } else { Decoded::Nothing })
+            }
+            row => {
+                self.row(row, changes)?;
+                Ok(Decoded::Nothing)
+            }
+        }
+    }
+
+    fn message(&mut self, content: &[u8]) -> Decoded {
+        if content == MUTE {
+            if let Some(open) = &mut self.open {
+                open.muted = true;
+            }
+            return Decoded::Nothing;
+        }
+        let heartbeat = std::str::from_utf8(content).ok().and_then(|text| text.strip_prefix(HEARTBEAT));
+        heartbeat.map_or(Decoded::Nothing, |id| Decoded::Heartbeat(id.to_owned()))
+    }
+
+    fn row(&mut self, event: EventType, changes: &mut Vec<Change>) -> Result<(), CaptureError> {
+        match event {
+            EventType::Insert { relation_oid, data, .. } => {
+                let position = self.next()?;
+                let Some(plan) = self.plan_of(relation_oid)? else { return Ok(()) };
+                let operation = Operation::Insert { new: self.tuple(plan, &data, None)? };
+                changes.push(self.change(plan.table, position, operation)?);
+            }
+            EventType::Update { relation_oid, old_data, new_data, replica_identity, key_columns, .. } => {
+                let position = self.next()?;
+                let Some(plan) = self.plan_of(relation_oid)? else { return Ok(()) };
+                let sent = sent_columns(replica_identity, &key_columns);
+                let old = old_data.map(|old| self.tuple(plan, &old, sent)).transpose()?;
+                let mut new = self.tuple(plan, &new_data, None)?;
+                if let Some(old) = &old {
+                    new.fill_from(old);
+                }
+                changes.push(self.change(plan.table, position, Operation::Update { old, new })?);
+            }
+            EventType::Delete { relation_oid, old_data, replica_identity, key_columns, .. } => {
+                let position = self.next()?;
+                let Some(plan) = self.plan_of(relation_oid)? else { return Ok(()) };
+                let old = self.tuple(plan, &old_data, sent_columns(replica_identity, &key_columns))?;
+                changes.push(self.change(plan.table, position, Operation::Delete { old })?);
+            }
+            EventType::Truncate { tables, .. } => {
+                for name in tables {
+                    let position = self.next()?;
+                    if let Some(table) = self.by_full_name(&name) {
+                        changes.push(self.change(table, position, Operation::Truncate)?);
+                    }
+                }
+            }
+            // Types and origins say nothing to us; the rest belongs to modes that are not asked for.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The position of the row change now received: every one counts, so that positions do not depend on the mapping.
+    fn next(&mut self) -> Result<Position, CaptureError> {
+        let open = self.open.as_mut().ok_or_else(outside)?;
+        open.position.ordinal += 1;
+        Ok(open.position)
+    }
+
+    fn change(&self, table: Table, position: Position, operation: Operation) -> Result<Change, CaptureError> {
+        let open = self.open.as_ref().ok_or_else(outside)?;
+        Ok(Change { position, committed_at: open.committed_at, muted: open.muted, table, operation })
+    }
+
+    fn plan_of(&self, relation: u32) -> Result<Option<&Plan>, CaptureError> {
+        let plan = self.plans.get(&relation);
+        plan.map(Option::as_ref)
+            .ok_or_else(|| CaptureError::Protocol(format!("a row of relation {relation}, which was not described")))
+    }
+
+    fn by_full_name(&self, name: &str) -> Option<Table> {
+        let mut tables = self.tables.iter();
+        let found = tables.find(|((schema, table), _)| {
+            name.strip_prefix(schema.as_str()).and_then(|rest| rest.strip_prefix('.')) == Some(table)
+        });
+        found.map(|(_, table)| *table)
+    }
+
+    fn plan(&self, schema: &str, name: &str, sent: &[RelationColumn]) -> Result<Option<Plan>, CaptureError> {
+        let Some(table) = self.tables.get(&(schema.to_owned(), name.to_owned())).copied() else { return Ok(None) };
+        let mut columns: Vec<(Arc<str>, Vec<Column>)> =
+            sent.iter().map(|column| (Arc::clone(&column.name), Vec::new())).collect();
+        for reference in table.columns() {
+            let theirs = self.mappings.column(table, reference);
+            match columns.iter_mut().find(|(column, _)| **column == *theirs) {
+                Some((_, targets)) => targets.extend(table.column(reference)),
+                None if super::is_required(table) => {
+                    return Err(CaptureError::ColumnGone {
+                        column: theirs.to_owned(),
+                        table: format!("{schema}.{name}"),
+                        key: table.name(),
+                        reference,
+                    });
+                }
+                None => {}
+            }
+        }
+        Ok(Some(Plan { table, columns }))
+    }
+
+    /// The row in our columns; of the columns that `sent` names only, where it is given.
+    fn tuple(&self, plan: &Plan, row: &RowData, sent: Option<&[Arc<str>]>) -> Result<Tuple, CaptureError> {
+        let mut tuple = Tuple::absent(plan.table);
+        // Rows come in the relation's order, with unchanged out-of-line values left out.
+        let mut columns = plan.columns.iter();
+        for (name, value) in row.iter() {
+            let Some((_, targets)) = columns.find(|(column, _)| column == name) else {
+                return Err(CaptureError::Protocol(format!("an unexpected column {name} of {}", plan.table.name())));
+            };
+            if sent.is_some_and(|sent| !sent.contains(name)) {
+                continue;
+            }
+            for column in targets {
+                tuple.set(*column, self.datum(plan.table, *column, name, value)?);
+            }
+        }
+        Ok(tuple)
+    }
+
+    fn datum(&self, table: Table, column: Column, name: &str, value: &ColumnValue) -> Result<Datum, CaptureError> {
+        if value.is_null() {
+            return Ok(Datum::Null);
+        }
+        let text = value
+            .as_str()
+            .ok_or_else(|| CaptureError::Protocol(format!("column {name} of {} is not text", table.name())))?;
+        let reference = table.columns()[usize::from(column.0)];
+        Ok(Datum::text(self.mappings.value(table, reference, text).unwrap_or(text)))
+    }
+}
+
+/// Which columns an old row has: all under FULL (nothing), the identity's under any other. The rest read as null on the wire.
+fn sent_columns(identity: ReplicaIdentity, key: &[Arc<str>]) -> Option<&[Arc<str>]> {
+    (identity != ReplicaIdentity::Full).then_some(key)
+}
+
+fn outside() -> CaptureError {
+    CaptureError::Protocol("a change outside of any transaction".into())
+}
+
+/// About how much memory a change's values take.
+pub(super) fn weight(change: &Change) -> usize {
+    let of = |tuple: &Tuple| tuple.iter().filter_map(|(_, value)| value.as_str()).map(str::len).sum::<usize>();
+    match &change.operation {
+        Operation::Insert { new } => of(new),
+        Operation::Update { old, new } => old.as_ref().map_or(0, of) + of(new),
+        Operation::Delete { old } => of(old),
+        Operation::Truncate => 0,
+    }
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

@@ -1,0 +1,136 @@
+//! What can go wrong with the primary, with its mend, and whether waiting may be the mend.
+
+use std::time::Duration;
+
+use pg_walstream::ReplicationError;
+use tokio_postgres::error::SqlState;
+
+use crate::domain::lsn::Lsn;
+use crate::postgres::{self, ConnectError};
+use crate::store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    #[error("source.capture = \"trigger\" comes with a later version: set source.capture = \"wal\"")]
+    TriggerMode,
+    #[error("the primary: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("the primary: {}", postgres::describe(.0))]
+    Primary(#[from] tokio_postgres::Error),
+    #[error("the primary's replication stream: {0}")]
+    Replication(#[from] ReplicationError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the primary is a standby now: capture goes on when it is promoted, or set source.url to the primary")]
+    Standby,
+    #[error("slot {0} is in use by another process: capture begins here when that one ends")]
+    SlotActive(String),
+    #[error("nothing has come from the primary for {0:?}")]
+    Silent(Duration),
+    #[error("a heartbeat has not come back through the log for {0:?}")]
+    HeartbeatLost(Duration),
+    #[error("the primary's wal_level is {0}: set wal_level = logical in its configuration and restart it")]
+    WalLevel(String),
+    #[error("slot {slot} is not set up: run `walhook setup`")]
+    NotSetUp { slot: String },
+    #[error("publication {0} is missing on the primary: run `walhook setup`")]
+    NoPublication(String),
+    #[error(
+        "slot {slot} is {found}: it is not Walhook's; set source.slot to another name, or drop it and run `walhook setup`"
+    )]
+    ForeignSlot { slot: String, found: String },
+    #[error(
+        "source.url points to another cluster: its system identifier is {found}, the checkpoint's is {known}; point it back, \
+         or for a new start run `walhook teardown`, then `walhook setup`"
+    )]
+    ForeignCluster { known: u64, found: u64 },
+    #[error("{0}; what was missed can be found again with `walhook repair`")]
+    Gap(Gap),
+    #[error(
+        "column {column} of {table} is gone: bring it back, or name another in source.tables.{key}.columns.{reference}, then \
+         start again"
+    )]
+    ColumnGone { column: String, table: String, key: &'static str, reference: &'static str },
+    #[error("the replication stream holds something unexpected: {0}")]
+    Protocol(String),
+    #[error("{}", .0.join("\n"))]
+    Preconditions(Vec<String>),
+    #[error(
+        "slot {0} exists and the store has no checkpoint for it: `walhook teardown` drops it, then run `walhook setup` again"
+    )]
+    SlotWithoutCheckpoint(String),
+    #[error(
+        "slot {slot} could not be created within {limit:?}: it waits for every older transaction to end{holder}; end it and run `walhook setup` again"
+    )]
+    SlotCreation { slot: String, limit: Duration, holder: String },
+    #[error("slot {slot} is in use by process {pid} of the primary: stop `walhook run` first")]
+    SlotInUse { slot: String, pid: i32 },
+    #[error("{table} is locked by others for longer than {limit:?}: run this again when it is less busy")]
+    TableBusy { table: String, limit: Duration },
+    #[error("{source}; slot {slot} stays behind: {cleanup}; run `walhook teardown`, then `walhook setup`")]
+    LeftBehind { slot: String, source: Box<CaptureError>, cleanup: Box<CaptureError> },
+}
+
+/// A stretch of the log that is lost to us.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Gap {
+    #[error("slot {slot} is missing and the store has a checkpoint at {at}: changes since then are lost to the stream")]
+    SlotMissing { slot: String, at: Lsn },
+    #[error("slot {slot} was invalidated (wal_status is lost): changes since {at} are lost to the stream")]
+    SlotInvalidated { slot: String, at: Lsn },
+    #[error(
+        "the primary went over to timeline {timeline} at {switch}, before the checkpoint at {at}: what the store has from between never happened there"
+    )]
+    TimelineForked { timeline: u32, switch: Lsn, at: Lsn },
+    #[error("the primary is on timeline {found}, which does not descend from the checkpoint's timeline {known}")]
+    TimelineUnknown { known: u32, found: u32 },
+    #[error("the primary's log ends at {end}, before the checkpoint at {at}: it was put back to an earlier state")]
+    LogBehind { end: Lsn, at: Lsn },
+}
+
+impl Gap {
+    /// The name it is kept under: one open gap a slot and reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Gap::SlotMissing { .. } => "slot_missing",
+            Gap::SlotInvalidated { .. } => "slot_invalidated",
+            Gap::TimelineForked { .. } => "timeline_forked",
+            Gap::TimelineUnknown { .. } => "timeline_unknown",
+            Gap::LogBehind { .. } => "log_behind",
+        }
+    }
+}
+
+impl CaptureError {
+    /// Whether the same again may go well by itself.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            CaptureError::Connect(ConnectError::Url(_)) => false,
+            CaptureError::Connect(ConnectError::Connect(error)) | CaptureError::Primary(error) => is_passing(error),
+            CaptureError::Connect(ConnectError::Timeout(_)) => true,
+            CaptureError::Replication(error) => !error.is_permanent(),
+            CaptureError::Store(StoreError::Corrupt(_) | StoreError::Migration(_)) => false,
+            CaptureError::Store(_)
+            | CaptureError::Standby
+            | CaptureError::SlotActive(_)
+            | CaptureError::Silent(_)
+            | CaptureError::HeartbeatLost(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Faults of credentials, names and privileges stay; everything else a server says may pass.
+fn is_passing(error: &tokio_postgres::Error) -> bool {
+    let Some(code) = error.code() else { return true };
+    let lasting = [
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        SqlState::INVALID_PASSWORD,
+        SqlState::INVALID_CATALOG_NAME,
+        SqlState::INSUFFICIENT_PRIVILEGE,
+        SqlState::SYNTAX_ERROR,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::UNDEFINED_COLUMN,
+    ];
+    !lasting.contains(code)
+}

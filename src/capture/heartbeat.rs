@@ -1,0 +1,105 @@
+//! Heartbeats: small commits of our own that must come back through the log. They show that the whole way works, and keep the
+//! slot moving where only other databases write.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use metrics::histogram;
+use tokio::time::MissedTickBehavior;
+use tokio_postgres::Client;
+use tokio_postgres::types::PgLsn;
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
+
+use super::CaptureError;
+use super::decode::HEARTBEAT;
+use crate::domain::lsn::Lsn;
+use crate::{postgres, telemetry};
+
+const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
+const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+/// What may be under way while the stream is far behind.
+const MAX_UNDER_WAY: usize = 1_000;
+const EMIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+struct Beat {
+    at: Instant,
+    /// Where the log has it, once the server has said so.
+    lsn: Option<Lsn>,
+}
+
+type Beats = Mutex<HashMap<String, Beat>>;
+
+/// Emits as long as it lives.
+pub(super) struct Heart {
+    beats: Arc<Beats>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Heart {
+    pub fn start(url: &str, client: Client, period: Duration) -> Heart {
+        let beats = Arc::new(Beats::default());
+        let task = tokio::spawn(beat(url.to_owned(), client, period.max(SHORTEST_PERIOD), Arc::clone(&beats)));
+        Heart { beats, _task: AbortOnDropHandle::new(task) }
+    }
+
+    /// A heartbeat has come back. Those of other processes and earlier connections are not ours to measure.
+    pub fn returned(&self, id: &str) {
+        if let Some(beat) = lock(&self.beats).remove(id) {
+            histogram!(telemetry::HEARTBEAT_ROUND_TRIP).record(beat.at.elapsed().as_secs_f64());
+        }
+    }
+
+    /// Whether heartbeats that the stream has passed, at `received`, are overdue. One further on may just be far off, and
+    /// one alone may be about to come: its commit stands a little behind it.
+    pub fn is_lost(&self, received: Lsn, limit: Duration) -> bool {
+        let beats = lock(&self.beats);
+        let overdue = beats.values().filter(|beat| beat.at.elapsed() > limit);
+        overdue.filter(|beat| beat.lsn.is_some_and(|lsn| lsn < received)).count() > 1
+    }
+}
+
+fn lock(beats: &Beats) -> MutexGuard<'_, HashMap<String, Beat>> {
+    beats.lock().expect("no holder of this lock panics")
+}
+
+async fn beat(url: String, mut client: Client, period: Duration, beats: Arc<Beats>) {
+    let session = Uuid::now_v7();
+    let mut failing = false;
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for number in 0_u64.. {
+        ticks.tick().await;
+        if lock(&beats).len() >= MAX_UNDER_WAY {
+            continue;
+        }
+        let id = format!("{session}-{number}");
+        let emitted = tokio::time::timeout(EMIT_TIMEOUT, emit(&url, &mut client, &id, &beats)).await;
+        let error = match emitted {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {EMIT_TIMEOUT:?}")),
+        };
+        if let Some(error) = &error {
+            lock(&beats).remove(&id);
+            if !failing {
+                tracing::warn!(error, "heartbeats cannot be sent to the primary; trying again until they can");
+            }
+        }
+        failing = error.is_some();
+    }
+}
+
+async fn emit(url: &str, client: &mut Client, id: &str, beats: &Beats) -> Result<(), CaptureError> {
+    if client.is_closed() {
+        *client = postgres::connect(url).await?;
+    }
+    // Known before it is sent: it can come back before its own statement has ended.
+    lock(beats).insert(id.to_owned(), Beat { at: Instant::now(), lsn: None });
+    let lsn: PgLsn = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
+    if let Some(beat) = lock(beats).get_mut(id) {
+        beat.lsn = Some(Lsn(lsn.into()));
+    }
+    Ok(())
+}

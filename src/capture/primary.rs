@@ -1,0 +1,181 @@
+//! Questions to the primary's catalog.
+
+use jiff::Timestamp;
+use tokio_postgres::Client;
+use tokio_postgres::types::PgLsn;
+
+use super::CaptureError;
+use crate::config::Source;
+use crate::domain::lsn::Lsn;
+use crate::domain::table::Table;
+use crate::postgres::quote_qualified;
+
+const SERVER: &str = include_str!("../../sql/primary/server.sql");
+const SLOT: &str = include_str!("../../sql/primary/slot.sql");
+const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
+const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
+const PUBLICATION_TABLES: &str = include_str!("../../sql/primary/publication_tables.sql");
+const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
+
+pub(super) const PLUGIN: &str = "pgoutput";
+/// The first version whose slots tell all that is asked of them, and whose publications take partition roots.
+pub(super) const MINIMUM_VERSION: i32 = 140_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub version: i32,
+    pub wal_level: String,
+    pub in_recovery: bool,
+    pub may_replicate: bool,
+    pub role: String,
+    pub database: String,
+    pub may_create: bool,
+    pub max_slots: i32,
+    pub slots: i32,
+    /// How much log a slot may keep; `-1` is all of it.
+    pub slot_keep: String,
+    pub system_identifier: i64,
+    pub flushed: Option<Lsn>,
+    pub now: Timestamp,
+}
+
+pub(super) async fn server(client: &Client) -> Result<Server, CaptureError> {
+    let row = client.query_one(SERVER, &[]).await?;
+    Ok(Server {
+        version: row.get("version"),
+        wal_level: row.get("wal_level"),
+        in_recovery: row.get("in_recovery"),
+        may_replicate: row.get("may_replicate"),
+        role: row.get("role"),
+        database: row.get("database"),
+        may_create: row.get("may_create"),
+        max_slots: row.get("max_slots"),
+        slots: row.get("slots"),
+        slot_keep: row.get("slot_keep"),
+        system_identifier: row.get("system_identifier"),
+        flushed: row.get::<_, Option<PgLsn>>("flushed").map(|lsn| Lsn(lsn.into())),
+        now: row.get("now"),
+    })
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub plugin: Option<String>,
+    /// Whether it belongs to this database.
+    pub here: bool,
+    pub active_pid: Option<i32>,
+    pub wal_status: Option<String>,
+    pub confirmed: Option<Lsn>,
+}
+
+impl Slot {
+    pub fn is_lost(&self) -> bool {
+        self.wal_status.as_deref() == Some("lost")
+    }
+
+    /// What makes it somebody else's, if anything does.
+    pub fn foreign(&self) -> Option<String> {
+        match self.plugin.as_deref() {
+            None => Some("a physical slot".into()),
+            Some(plugin) if plugin != PLUGIN => Some(format!("a slot of the plugin {plugin}")),
+            Some(_) => (!self.here).then(|| "a slot of another database".into()),
+        }
+    }
+}
+
+pub(super) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, CaptureError> {
+    let row = client.query_opt(SLOT, &[&name]).await?;
+    Ok(row.map(|row| Slot {
+        plugin: row.get("plugin"),
+        here: row.get("here"),
+        active_pid: row.get("active_pid"),
+        wal_status: row.get("wal_status"),
+        confirmed: row.get::<_, Option<PgLsn>>("confirmed_flush_lsn").map(|lsn| Lsn(lsn.into())),
+    }))
+}
+
+/// A table, or a part of a partitioned one.
+#[derive(Clone, Debug)]
+pub(super) struct Relation {
+    pub oid: u32,
+    pub schema: String,
+    pub name: String,
+    /// As in `pg_class`: `d`, `n`, `f` or `i`.
+    pub identity: String,
+    pub identity_index: Option<String>,
+    pub identity_columns: Vec<String>,
+    pub owned: bool,
+    pub row_security: bool,
+    pub columns: Vec<String>,
+    pub readable: Vec<String>,
+}
+
+impl Relation {
+    pub fn qualified(&self) -> String {
+        format!("{}.{}", self.schema, self.name)
+    }
+
+    pub fn quoted(&self) -> String {
+        quote_qualified(&self.schema, &self.name)
+    }
+
+    /// Whether old rows come with all of `columns`.
+    pub fn identifies(&self, columns: &[&str]) -> bool {
+        self.identity == "f" || columns.iter().all(|column| self.identity_columns.iter().any(|have| have == column))
+    }
+}
+
+/// The platform's table that stands for `table`, then its partitions; none where it does not exist.
+pub(super) async fn relations(client: &Client, source: &Source, table: Table) -> Result<Vec<Relation>, CaptureError> {
+    let (schema, name) = source.tables.qualified_name(table);
+    let rows = client.query(RELATIONS, &[&schema, &name]).await?;
+    let relations = rows.iter().map(|row| Relation {
+        oid: row.get("oid"),
+        schema: row.get("schema"),
+        name: row.get("name"),
+        identity: row.get("identity"),
+        identity_index: row.get("identity_index"),
+        identity_columns: row.get("identity_columns"),
+        owned: row.get("owned"),
+        row_security: row.get("row_security"),
+        columns: row.get("columns"),
+        readable: row.get("readable"),
+    });
+    Ok(relations.collect())
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Publication {
+    pub all_tables: bool,
+    pub options_right: bool,
+    pub owned: bool,
+    /// Schema and name.
+    pub tables: Vec<(String, String)>,
+}
+
+impl Publication {
+    pub fn covers(&self, relation: &Relation) -> bool {
+        self.all_tables || self.tables.iter().any(|(schema, name)| *schema == relation.schema && *name == relation.name)
+    }
+}
+
+pub(super) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, CaptureError> {
+    let Some(row) = client.query_opt(PUBLICATION, &[&name]).await? else { return Ok(None) };
+    let tables = client.query(PUBLICATION_TABLES, &[&name]).await?;
+    Ok(Some(Publication {
+        all_tables: row.get("all_tables"),
+        options_right: row.get("options_right"),
+        owned: row.get("owned"),
+        tables: tables.iter().map(|row| (row.get("schema"), row.get("name"))).collect(),
+    }))
+}
+
+/// Who a new slot may be waiting for.
+pub(super) async fn oldest_transaction(client: &Client) -> Result<Option<String>, CaptureError> {
+    Ok(client.query_opt(OLDEST_TRANSACTION, &[]).await?.map(|row| row.get(0)))
+}
+
+/// Whether a lookup of the table goes by the platform's own SQL.
+pub(super) fn has_custom_lookup(source: &Source, table: Table) -> bool {
+    !table.is_captured() && source.lookups.contains_key(table.name())
+}

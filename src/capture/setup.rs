@@ -1,0 +1,111 @@
+//! Prepares store and primary: looks at everything first, then changes what is missing in the order that is safe.
+
+mod plan;
+mod print;
+mod slot;
+
+use tokio_postgres::Client;
+
+use super::{CaptureError, identity, primary, refuse_triggers};
+use crate::config::Source;
+use crate::domain::lsn::Checkpoint;
+use crate::postgres;
+use crate::postgres::quote_identifier;
+use crate::store::capture::FoundIdentity;
+use crate::store::{Store, migrate};
+
+use plan::{Plan, PublicationPlan};
+pub use print::statements;
+
+const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publication_create.sql");
+const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
+const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_options.sql");
+
+/// Brings store and primary to where streaming can begin, and says what it did. Run again, it finds nothing to do.
+pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, CaptureError> {
+    refuse_triggers(source)?;
+    let client = postgres::connect(url).await?;
+    let plan = plan::make(&client, source).await?;
+    // Reaches the server as a walsender before anything is changed: what refuses that refuses now.
+    let walsender = match plan.slot_exists {
+        true => None,
+        false => Some(slot::connect(source, url).await?),
+    };
+    let migrated = migrate::migrate(store_url).await?;
+    let store = Store::open(store_url, 2)?;
+    let checkpoint = store.checkpoint(&source.slot).await?;
+    if plan.slot_exists && checkpoint.is_none() {
+        return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
+    }
+    if let (false, Some(checkpoint)) = (plan.slot_exists, checkpoint) {
+        return Err(missing_slot(source, &store, checkpoint).await);
+    }
+    let mut done = Vec::new();
+    if !migrated.is_empty() {
+        done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
+    }
+    done.extend(plan.notes.iter().cloned());
+    identity::bound(&client).await?;
+    set_identities(&client, &store, &plan, &mut done).await?;
+    publish(&client, source, &plan, &mut done).await?;
+    if let Some(walsender) = walsender {
+        let created = slot::create(walsender, &client, source, url, &store).await?;
+        done.push(format!(
+            "slot {}: created at {}; {} releases were distributed before",
+            source.slot, created.begins, created.distributed
+        ));
+    }
+    Ok(done)
+}
+
+async fn missing_slot(source: &Source, store: &Store, checkpoint: Checkpoint) -> CaptureError {
+    let gap = super::error::Gap::SlotMissing { slot: source.slot.clone(), at: checkpoint.resume };
+    super::slot::record(source, store, gap).await
+}
+
+/// Before the tables are published: a published table without identity makes the application's own updates fail.
+async fn set_identities(
+    client: &Client,
+    store: &Store,
+    plan: &Plan,
+    done: &mut Vec<String>,
+) -> Result<(), CaptureError> {
+    for relation in &plan.identities {
+        let found = FoundIdentity {
+            table_oid: relation.oid,
+            table_name: relation.qualified(),
+            identity: relation.identity.clone(),
+            index: relation.identity_index.clone().filter(|_| relation.identity == "i"),
+        };
+        store.remember_identity(&found).await?;
+        identity::set_full(client, relation).await?;
+        done.push(format!("table {}: replica identity full", relation.qualified()));
+    }
+    Ok(())
+}
+
+async fn publish(client: &Client, source: &Source, plan: &Plan, done: &mut Vec<String>) -> Result<(), CaptureError> {
+    let name = quote_identifier(&source.publication);
+    let run = async |template: &str, tables: &[String]| {
+        let statement = template.replace("{publication}", &name).replace("{tables}", &tables.join(", "));
+        let result = client.batch_execute(&statement).await;
+        result.map_err(|error| identity::busy(error, "one of the tables to publish"))
+    };
+    match &plan.publication {
+        PublicationPlan::Create { tables } => {
+            run(PUBLICATION_CREATE, tables).await?;
+            done.push(format!("publication {}: created for {} tables", source.publication, tables.len()));
+        }
+        PublicationPlan::Alter { add, set_options } => {
+            if *set_options {
+                run(PUBLICATION_OPTIONS, &[]).await?;
+                done.push(format!("publication {}: options set", source.publication));
+            }
+            if !add.is_empty() {
+                run(PUBLICATION_ADD, add).await?;
+                done.push(format!("publication {}: added {}", source.publication, add.join(", ")));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! The changes of the primary as SQL, for whoever may make them.
+
+use super::{PUBLICATION_CREATE, Source, identity, primary};
+use crate::domain::table::Table;
+use crate::postgres::{self, quote_identifier, quote_qualified};
+
+/// All that setup would do on a primary where nothing has been done, without asking it.
+pub fn statements(source: &Source, url: Option<&str>) -> String {
+    let role = url.and_then(|url| postgres::parse(url).ok()).and_then(|config| config.get_user().map(quote_identifier));
+    let role = role.unwrap_or_else(|| quote_identifier("walhook"));
+    let quoted = |table: &Table| {
+        let (schema, name) = source.tables.qualified_name(*table);
+        quote_qualified(&schema, &name)
+    };
+    let known: Vec<&Table> = Table::ALL.iter().filter(|table| !primary::has_custom_lookup(source, **table)).collect();
+    let tables: Vec<String> = known.iter().map(|table| quoted(table)).collect();
+
+    let mut text = String::from("-- The server must run with wal_level = logical.\n\n");
+    text.push_str(&format!("alter role {role} replication;\n"));
+    text.push_str(&format!("grant select on {} to {role};\n\n", tables.join(", ")));
+    text.push_str(
+        "-- Old values of the tables whose changes raise events. In place of full, an index will do that is unique and covers\n\
+         -- the columns named, all of them not null.\n",
+    );
+    for table in known.iter().filter(|table| table.is_captured()) {
+        let columns = identity::wanted(source, **table).join(", ");
+        text.push_str(&format!("-- {columns}\n{}", identity::statement(&quoted(table), "full")));
+    }
+    text.push_str("\n-- Only after the identities: a published table without one refuses updates.\n");
+    let publication = PUBLICATION_CREATE
+        .replace("{publication}", &quote_identifier(&source.publication))
+        .replace("{tables}", &tables.join(", "));
+    text.push_str(&publication);
+    text.push_str(&format!(
+        "\n-- Then `walhook setup`, as {role}: it creates the slot {} at the snapshot that its own store begins with.\n",
+        source.slot
+    ));
+    text
+}

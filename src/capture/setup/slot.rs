@@ -1,0 +1,132 @@
+//! The slot, and in the store what its snapshot shows: the last step, undone if it does not come to its end.
+
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, ReplicationStreamConfig, RetryConfig};
+use tokio_postgres::Client;
+
+use super::{CaptureError, Source, Store, postgres, primary};
+use crate::capture::conninfo;
+use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use crate::domain::table::Table;
+use crate::postgres::{quote_identifier, quote_qualified};
+use crate::store::StoreError;
+use crate::store::capture::{insert_first_checkpoint, seed_distributed};
+
+const DISTRIBUTED_RELEASES: &str = include_str!("../../../sql/primary/distributed_releases.sql");
+const SLOT_DROP: &str = include_str!("../../../sql/primary/slot_drop.sql");
+
+/// A new slot waits for every transaction that is older than it.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
+/// The server's own bound is for each of those transactions; this one is for all.
+const ALL_WAITS: Duration = Duration::from_secs(180);
+const SEED_CHUNK: usize = 10_000;
+
+pub(super) struct Created {
+    pub begins: Lsn,
+    pub distributed: usize,
+}
+
+/// A connection that can create the slot.
+pub(super) async fn connect(source: &Source, url: &str) -> Result<LogicalReplicationStream, CaptureError> {
+    let options = ReplicationSlotOptions { snapshot: Some("export".into()), ..Default::default() };
+    let config = ReplicationStreamConfig::builder(&source.slot, &source.publication)
+        .with_slot_options(options)
+        .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
+    let bound = format!("{}s", CREATION_TIMEOUT.as_secs());
+    let conninfo = conninfo::replication(url, &[("lock_timeout", &bound)]);
+    Ok(LogicalReplicationStream::new(&conninfo, config).await?)
+}
+
+pub(super) async fn create(
+    mut walsender: LogicalReplicationStream,
+    client: &Client,
+    source: &Source,
+    url: &str,
+    store: &Store,
+) -> Result<Created, CaptureError> {
+    let created = tokio::time::timeout(ALL_WAITS, walsender.ensure_replication_slot()).await;
+    let limit = match created {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) if error.to_string().contains("[55P03]") => Some(CREATION_TIMEOUT),
+        Ok(Err(error)) => return Err(error.into()),
+        Err(_) => Some(ALL_WAITS),
+    };
+    if let Some(limit) = limit {
+        let holder = primary::oldest_transaction(client).await?;
+        let holder = holder.map(|holder| format!(", the oldest is of {holder}")).unwrap_or_default();
+        return Err(CaptureError::SlotCreation { slot: source.slot.clone(), limit, holder });
+    }
+    // Nothing exported means that the slot was there: somebody else made it just now.
+    let Some(snapshot) = walsender.exported_snapshot_name().map(str::to_owned) else {
+        return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
+    };
+    let identity = walsender.server_identity();
+    let lineage = Lineage { system_identifier: identity.system_id(), timeline: identity.timeline() };
+    let begun = begin(client, source, url, store, lineage, &snapshot).await;
+    // The snapshot lives as long as this connection does nothing else.
+    drop(walsender);
+    match begun {
+        Ok(created) => Ok(created),
+        Err(error) => Err(undo(client, source, error).await),
+    }
+}
+
+/// A slot whose beginning is not in the store would be of no use, and would keep the log from being recycled.
+async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureError {
+    match client.execute(SLOT_DROP, &[&source.slot]).await {
+        Ok(_) => error,
+        Err(cleanup) => CaptureError::LeftBehind {
+            slot: source.slot.clone(),
+            source: Box::new(error),
+            cleanup: Box::new(cleanup.into()),
+        },
+    }
+}
+
+/// Stores where the slot begins, with the releases that were distributed by then: both or nothing.
+async fn begin(
+    client: &Client,
+    source: &Source,
+    url: &str,
+    store: &Store,
+    lineage: Lineage,
+    snapshot: &str,
+) -> Result<Created, CaptureError> {
+    let slot = primary::slot(client, &source.slot).await?;
+    let begins = slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
+        CaptureError::Protocol(format!("slot {} does not say where it begins right after its creation", source.slot))
+    })?;
+    let reader = postgres::connect(url).await?;
+    // The name is the server's own, of hexadecimal digits and dashes.
+    let import = format!(
+        "begin isolation level repeatable read read only; set transaction snapshot '{}'; set local statement_timeout = 0",
+        snapshot.replace('\'', "''")
+    );
+    reader.batch_execute(&import).await?;
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await.map_err(StoreError::from)?;
+    let first = Checkpoint { lineage, position: Position::end_of(begins), resume: begins };
+    insert_first_checkpoint(&transaction, &source.slot, &first).await?;
+    let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
+    let rows = reader.query_raw(&distributed_releases(source), [&meanings]).await?;
+    let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
+    let mut distributed = 0;
+    while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
+        let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+        seed_distributed(&transaction, &ids).await?;
+        distributed += ids.len();
+    }
+    transaction.commit().await.map_err(StoreError::from)?;
+    Ok(Created { begins, distributed })
+}
+
+fn distributed_releases(source: &Source) -> String {
+    let (schema, name) = source.tables.qualified_name(Table::Release);
+    let column = |reference| quote_identifier(source.tables.column(Table::Release, reference));
+    DISTRIBUTED_RELEASES
+        .replace("{table}", &quote_qualified(&schema, &name))
+        .replace("{id}", &column("id"))
+        .replace("{delivery_status}", &column("delivery_status"))
+}

@@ -1,0 +1,159 @@
+//! What must hold between the slot, the primary's history and the stored checkpoint before a single change is read.
+
+use jiff::SignedDuration;
+use jiff::Timestamp;
+use metrics::gauge;
+use pg_walstream::{LogicalReplicationStream, TimelineSwitch};
+use tokio_postgres::Client;
+
+use super::CaptureError;
+use super::error::Gap;
+use super::primary;
+use crate::config::Source;
+use crate::domain::lsn::{Checkpoint, Lineage, Lsn};
+use crate::store::Store;
+use crate::telemetry;
+
+pub(super) struct Verified {
+    pub checkpoint: Checkpoint,
+    /// How far the server's clock is ahead of ours.
+    pub clock_ahead: SignedDuration,
+}
+
+/// The stored checkpoint, when the slot can continue from it. A gap is recorded in the store before it is returned.
+pub(super) async fn verify(client: &Client, source: &Source, store: &Store) -> Result<Verified, CaptureError> {
+    let result = examine(client, source, store).await;
+    match result {
+        Err(CaptureError::Gap(gap)) => Err(record(source, store, gap).await),
+        other => {
+            gauge!(telemetry::GAPS).set(store.open_gaps(&source.slot).await? as f64);
+            other
+        }
+    }
+}
+
+/// Notes a gap for good. The error to end with: the gap, or that it could not be noted now.
+pub(super) async fn record(source: &Source, store: &Store, gap: Gap) -> CaptureError {
+    let noted = async {
+        let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string()).await?;
+        Ok::<_, crate::store::StoreError>((new, store.open_gaps(&source.slot).await?))
+    };
+    match noted.await {
+        Ok((new, open)) => {
+            gauge!(telemetry::GAPS).set(open as f64);
+            if new {
+                tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
+            }
+            CaptureError::Gap(gap)
+        }
+        Err(error) => error.into(),
+    }
+}
+
+async fn examine(client: &Client, source: &Source, store: &Store) -> Result<Verified, CaptureError> {
+    let checkpoint = store.checkpoint(&source.slot).await?;
+    let server = primary::server(client).await?;
+    let clock_ahead = server.now.duration_since(Timestamp::now());
+    if server.in_recovery {
+        return Err(CaptureError::Standby);
+    }
+    if server.wal_level != "logical" {
+        return Err(CaptureError::WalLevel(server.wal_level));
+    }
+    let Some(checkpoint) = checkpoint else {
+        return Err(match primary::slot(client, &source.slot).await? {
+            Some(_) => CaptureError::SlotWithoutCheckpoint(source.slot.clone()),
+            None => CaptureError::NotSetUp { slot: source.slot.clone() },
+        });
+    };
+    let found = server.system_identifier as u64;
+    if found != checkpoint.lineage.system_identifier {
+        return Err(CaptureError::ForeignCluster { known: checkpoint.lineage.system_identifier, found });
+    }
+    let Some(slot) = primary::slot(client, &source.slot).await? else {
+        return Err(CaptureError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at: checkpoint.resume }));
+    };
+    if let Some(found) = slot.foreign() {
+        return Err(CaptureError::ForeignSlot { slot: source.slot.clone(), found });
+    }
+    if slot.is_lost() {
+        return Err(CaptureError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at: checkpoint.resume }));
+    }
+    if let Some(end) = server.flushed.filter(|end| *end < checkpoint.resume) {
+        return Err(CaptureError::Gap(Gap::LogBehind { end, at: checkpoint.resume }));
+    }
+    if primary::publication(client, &source.publication).await?.is_none() {
+        return Err(CaptureError::NoPublication(source.publication.clone()));
+    }
+    Ok(Verified { checkpoint, clock_ahead })
+}
+
+/// The history that the stream's server is on, if the checkpoint is part of it.
+pub(super) async fn lineage(
+    stream: &mut LogicalReplicationStream,
+    checkpoint: &Checkpoint,
+) -> Result<Lineage, CaptureError> {
+    let identity = *stream.server_identity();
+    let (known, found) = (checkpoint.lineage, identity.system_id());
+    if found != known.system_identifier {
+        return Err(CaptureError::ForeignCluster { known: known.system_identifier, found });
+    }
+    if identity.timeline() != known.timeline {
+        let history = stream.timeline_history().await?;
+        let switches: Vec<(u32, Lsn)> = history
+            .iter()
+            .map(|switch: &TimelineSwitch| (switch.timeline(), Lsn(switch.switchpoint().value())))
+            .collect();
+        descends(checkpoint, identity.timeline(), &switches).map_err(CaptureError::Gap)?;
+        tracing::warn!(from = known.timeline, to = identity.timeline(), "the primary is on a new timeline");
+    }
+    Ok(Lineage { system_identifier: found, timeline: identity.timeline() })
+}
+
+/// Whether what the store has is part of the history that led to `timeline`.
+fn descends(checkpoint: &Checkpoint, timeline: u32, history: &[(u32, Lsn)]) -> Result<(), Gap> {
+    let known = checkpoint.lineage.timeline;
+    let Some((_, switch)) = history.iter().find(|(ancestor, _)| *ancestor == known) else {
+        return Err(Gap::TimelineUnknown { known, found: timeline });
+    };
+    let Checkpoint { resume, position, .. } = *checkpoint;
+    // A transaction in part stored must have its commit before the switch too.
+    if resume > *switch || (position.commit > resume && position.commit >= *switch) {
+        return Err(Gap::TimelineForked { timeline, switch: *switch, at: resume.max(position.commit) });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::lsn::Position;
+
+    fn checkpoint(commit: u64, resume: u64) -> Checkpoint {
+        Checkpoint {
+            lineage: Lineage { system_identifier: 7, timeline: 2 },
+            position: Position { commit: Lsn(commit), ordinal: 3 },
+            resume: Lsn(resume),
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_before_the_switch_goes_on_and_one_behind_it_is_a_gap() {
+        let history = [(1, Lsn(50)), (2, Lsn(100))];
+        assert_eq!(descends(&checkpoint(90, 95), 3, &history), Ok(()));
+        assert_eq!(descends(&checkpoint(99, 100), 3, &history), Ok(()));
+        assert_eq!(descends(&checkpoint(100, 100), 3, &history), Ok(()), "a first checkpoint at the very switch");
+        assert_eq!(descends(&checkpoint(101, 102), 3, &history).unwrap_err().reason(), "timeline_forked");
+        assert_eq!(
+            descends(&checkpoint(100, 95), 3, &history).unwrap_err().reason(),
+            "timeline_forked",
+            "part of a transaction that did not survive"
+        );
+    }
+
+    #[test]
+    fn an_unrelated_or_earlier_timeline_is_a_gap() {
+        assert_eq!(descends(&checkpoint(9, 9), 3, &[(1, Lsn(50))]).unwrap_err().reason(), "timeline_unknown");
+        assert_eq!(descends(&checkpoint(9, 9), 1, &[]).unwrap_err().reason(), "timeline_unknown");
+    }
+}

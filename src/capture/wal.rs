@@ -1,0 +1,137 @@
+//! Streams the slot's changes and acknowledges what is durable: connecting, again and again, and what one connection does.
+
+mod reader;
+
+use std::time::{Duration, Instant};
+
+use metrics::gauge;
+use pg_walstream::{LogicalReplicationStream, ReplicationError, ReplicationStreamConfig, RetryConfig};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::heartbeat::Heart;
+use super::{CaptureError, conninfo, slot};
+use crate::config::Source;
+use crate::domain::change::Batch;
+use crate::domain::lsn::Lsn;
+use crate::health::Health;
+use crate::store::Store;
+use crate::{postgres, telemetry};
+
+use reader::Reader;
+
+/// Under which name this stage says how it is.
+const STAGE: &str = "capture";
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// A connection that held for this long was a good one: the next retry is a first one.
+const STABLE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// The shortest silence after which a connection is given up.
+const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
+
+pub(super) async fn run(
+    source: &Source,
+    url: &str,
+    store: &Store,
+    health: &Health,
+    batches: &mpsc::Sender<Batch>,
+    durable: &watch::Receiver<Lsn>,
+    shutdown: &CancellationToken,
+) -> Result<(), CaptureError> {
+    let mut wait = FIRST_RETRY;
+    // One line a condition: the same fault again is not news.
+    let mut said = None;
+    health.ail(STAGE, "not reading changes yet");
+    loop {
+        gauge!(telemetry::CAPTURE_CONNECTED).set(0);
+        let begun = Instant::now();
+        let session = Session { source, url, store, health, batches, durable };
+        let Some(result) = shutdown.run_until_cancelled(session.run(&mut said)).await else { break };
+        let Err(error) = result else { break };
+        match error {
+            // Another replica captures; this one stands by, which is what it is for.
+            CaptureError::SlotActive(_) => health.recover(STAGE),
+            _ => health.ail(STAGE, "changes cannot be read now"),
+        }
+        if !error.is_transient() {
+            gauge!(telemetry::CAPTURE_CONNECTED).set(0);
+            return Err(error);
+        }
+        let condition = std::mem::discriminant(&error);
+        if said != Some(condition) {
+            tracing::warn!(%error, "changes cannot be read now; trying again until they can");
+            said = Some(condition);
+        }
+        if begun.elapsed() > STABLE {
+            wait = FIRST_RETRY;
+        }
+        if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+            break;
+        }
+        wait = (wait * 2).min(LONGEST_RETRY);
+    }
+    gauge!(telemetry::CAPTURE_CONNECTED).set(0);
+    Ok(())
+}
+
+/// One connection, from the checks before it to its end.
+struct Session<'a> {
+    source: &'a Source,
+    url: &'a str,
+    store: &'a Store,
+    health: &'a Health,
+    batches: &'a mpsc::Sender<Batch>,
+    durable: &'a watch::Receiver<Lsn>,
+}
+
+type Condition = std::mem::Discriminant<CaptureError>;
+
+impl Session<'_> {
+    /// Ends well only when nobody takes batches any more.
+    async fn run(&self, said: &mut Option<Condition>) -> Result<(), CaptureError> {
+        let client = postgres::connect(self.url).await?;
+        let verified = slot::verify(&client, self.source, self.store).await?;
+        // Read anew each time: another process may have captured meanwhile.
+        let mut checkpoint = verified.checkpoint;
+        let config = ReplicationStreamConfig::builder(&self.source.slot, &self.source.publication)
+            .with_protocol_version(1)
+            .with_messages(true)
+            .with_existing_slot_required(true)
+            .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
+        let conninfo = conninfo::replication(self.url, &[]);
+        let mut stream = LogicalReplicationStream::new(&conninfo, config).await?;
+        checkpoint.lineage = match slot::lineage(&mut stream, &checkpoint).await {
+            Err(CaptureError::Gap(gap)) => return Err(slot::record(self.source, self.store, gap).await),
+            other => other?,
+        };
+        let started = tokio::time::timeout(START_TIMEOUT, stream.start(Some(checkpoint.resume.0))).await;
+        started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
+        tracing::info!(slot = self.source.slot, from = %checkpoint.resume, "reading changes");
+        *said = None;
+        self.health.recover(STAGE);
+        gauge!(telemetry::CAPTURE_CONNECTED).set(1);
+        let period = self.source.heartbeat.0;
+        let heart = Heart::start(self.url, client, period);
+        let silence = (period * 6).max(SHORTEST_SILENCE);
+        let mut reader = Reader::new(stream, heart, self, checkpoint, verified.clock_ahead, silence);
+        match reader.run().await {
+            Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
+                drop(reader);
+                // Dropped or invalidated under us: the checks say which, and note it.
+                let client = postgres::connect(self.url).await?;
+                slot::verify(&client, self.source, self.store).await?;
+                Err(error.into())
+            }
+            other => other,
+        }
+    }
+
+    fn start_error(&self, error: ReplicationError) -> CaptureError {
+        const OBJECT_IN_USE: &str = "[55006]";
+        if error.to_string().contains(OBJECT_IN_USE) {
+            return CaptureError::SlotActive(self.source.slot.clone());
+        }
+        error.into()
+    }
+}

@@ -1,0 +1,347 @@
+//! One stream being read: messages become batches, and what is durable is acknowledged on a timer, whatever else is waited for.
+
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use jiff::{SignedDuration, Timestamp};
+use pg_walstream::{ChangeEvent, LogicalReplicationStream, ReplicationError};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::super::decode::{Decoded, Decoder, weight};
+use super::{CaptureError, Heart, Session};
+use crate::domain::change::{Batch, Change};
+use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+
+/// A batch is sent at the latest when it has this many changes, or values of this many bytes.
+const MAX_CHANGES: usize = 1_000;
+const MAX_WEIGHT: usize = 1 << 20;
+/// The server ends a connection that says nothing for wal_sender_timeout, a minute by default.
+const FEEDBACK_PERIOD: Duration = Duration::from_secs(1);
+/// Messages taken at a stretch before others get the thread, and before the timer is looked at.
+const BURST: usize = 1_000;
+/// How far behind now a transaction's commit lies while we lag. Then waiting a little lets the server send in bulk, which
+/// more than doubles its rate; caught up, it would only add latency.
+const LAGGING: SignedDuration = SignedDuration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(1);
+/// Changes wait for more to go with them for this many bursts at most.
+const MAX_ROUNDS: u32 = 10;
+
+pub(super) struct Reader<'a> {
+    stream: LogicalReplicationStream,
+    heart: Heart,
+    decoder: Decoder,
+    batches: &'a mpsc::Sender<Batch>,
+    durable: &'a watch::Receiver<Lsn>,
+    lineage: Lineage,
+    /// Where this stream began: durable, whatever `durable` says yet.
+    begin: Lsn,
+    outbox: Outbox,
+    /// The resume position of the last batch sent.
+    sent: Lsn,
+    clock_ahead: SignedDuration,
+    last_commit: Timestamp,
+    feedback_due: tokio::time::Instant,
+    pulse: Pulse,
+    never: CancellationToken,
+}
+
+/// Changes not sent yet, and where they stand.
+#[derive(Debug, Default)]
+struct Outbox {
+    changes: Vec<Change>,
+    weight: usize,
+    xid: Option<u32>,
+    /// The end of the last whole transaction received, and its commit.
+    ended: Lsn,
+    committed: Lsn,
+    /// Part of the open transaction has been sent already.
+    partial: bool,
+    /// Changes of the open transaction are among ours.
+    of_open: bool,
+    /// A transaction that was sent in part has ended since: its end must be sent even if nothing else is.
+    owed: bool,
+}
+
+impl Outbox {
+    fn is_clear(&self) -> bool {
+        self.changes.is_empty() && !self.owed
+    }
+
+    fn is_full(&self) -> bool {
+        self.changes.len() >= MAX_CHANGES || self.weight >= MAX_WEIGHT
+    }
+
+    fn end_transaction(&mut self, commit: Lsn, end: Lsn) {
+        (self.committed, self.ended) = (commit, end);
+        self.owed |= self.partial;
+        (self.partial, self.of_open) = (false, false);
+    }
+
+    /// Everything as one batch. `open` is how far the open transaction was received.
+    fn take(&mut self, lineage: Lineage, open: Option<Position>) -> Batch {
+        let position = match open {
+            Some(open) if self.of_open => open,
+            _ => Position::end_of(self.committed),
+        };
+        self.partial |= self.of_open;
+        (self.owed, self.of_open, self.weight) = (false, false, 0);
+        Batch {
+            changes: std::mem::take(&mut self.changes),
+            checkpoint: Checkpoint { lineage, position, resume: self.ended },
+            transaction: self.xid,
+        }
+    }
+}
+
+/// When the stream last got anywhere.
+struct Pulse {
+    received: Lsn,
+    moved: bool,
+    at: Instant,
+    silence: Duration,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(
+        stream: LogicalReplicationStream,
+        heart: Heart,
+        session: &Session<'a>,
+        checkpoint: Checkpoint,
+        clock_ahead: SignedDuration,
+        silence: Duration,
+    ) -> Reader<'a> {
+        let begin = checkpoint.resume;
+        Reader {
+            stream,
+            heart,
+            decoder: Decoder::new(&session.source.tables),
+            batches: session.batches,
+            durable: session.durable,
+            lineage: checkpoint.lineage,
+            begin,
+            outbox: Outbox { ended: begin, ..Outbox::default() },
+            sent: begin,
+            clock_ahead,
+            last_commit: Timestamp::MAX,
+            feedback_due: tokio::time::Instant::now() + FEEDBACK_PERIOD,
+            pulse: Pulse { received: Lsn::ZERO, moved: true, at: Instant::now(), silence },
+            never: CancellationToken::new(),
+        }
+    }
+
+    /// Reads until the stream fails or nobody takes batches any more.
+    pub async fn run(&mut self) -> Result<(), CaptureError> {
+        let mut rounds = 0;
+        loop {
+            let taken = self.burst()?;
+            self.feedback_if_due().await?;
+            let more = taken == BURST || (taken > 0 && self.is_lagging() && !self.outbox.is_clear());
+            let full = self.outbox.is_full();
+            if more && !full && rounds < MAX_ROUNDS {
+                rounds += 1;
+                self.pause().await;
+                continue;
+            }
+            rounds = 0;
+            if !self.outbox.is_clear() && !self.send().await? {
+                return Ok(());
+            }
+            // A full batch or a long stretch ended the burst, not the lack of messages.
+            if !full && taken < BURST && !self.wait().await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn pause(&mut self) {
+        if self.is_lagging() {
+            tokio::time::sleep(PAUSE).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Takes what has arrived, without waiting, until a batch is full. How many messages that were.
+    fn burst(&mut self) -> Result<usize, CaptureError> {
+        for taken in 0..BURST {
+            if self.outbox.is_full() {
+                return Ok(taken);
+            }
+            match self.stream.next_event(&self.never).now_or_never() {
+                Some(event) => self.take(event?)?,
+                None => return Ok(taken),
+            }
+        }
+        Ok(BURST)
+    }
+
+    /// Waits for the next message, acknowledging meanwhile; false when nobody takes batches any more.
+    async fn wait(&mut self) -> Result<bool, CaptureError> {
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = self.stream.next_event(&self.never) => event?,
+                () = tokio::time::sleep_until(self.feedback_due) => {
+                    self.feedback_if_due().await?;
+                    continue;
+                }
+                () = self.batches.closed() => return Ok(false),
+            };
+            self.take(event)?;
+            return Ok(true);
+        }
+    }
+
+    fn take(&mut self, event: ChangeEvent) -> Result<(), CaptureError> {
+        let before = self.outbox.changes.len();
+        let decoded = self.decoder.decode(event, &mut self.outbox.changes)?;
+        self.pulse.moved = true;
+        for change in &self.outbox.changes[before..] {
+            self.outbox.weight += weight(change);
+            self.outbox.of_open = true;
+            self.outbox.xid = self.decoder.open().map(|open| open.xid);
+        }
+        match decoded {
+            Decoded::Nothing => {}
+            Decoded::Began => self.last_commit = self.decoder.open().map_or(self.last_commit, |open| open.committed_at),
+            Decoded::Committed { commit, end } => self.outbox.end_transaction(commit, end),
+            Decoded::Heartbeat(id) => self.heart.returned(&id),
+        }
+        Ok(())
+    }
+
+    fn is_lagging(&self) -> bool {
+        (Timestamp::now() + self.clock_ahead).duration_since(self.last_commit) > LAGGING
+    }
+
+    /// Hands a batch on, acknowledging while there is no room for it; false when nobody takes batches any more.
+    async fn send(&mut self) -> Result<bool, CaptureError> {
+        let open = self.decoder.open().map(|open| open.position);
+        let batch = self.outbox.take(self.lineage, open);
+        self.sent = self.sent.max(batch.checkpoint.resume);
+        let batches = self.batches;
+        let reserve = batches.reserve();
+        tokio::pin!(reserve);
+        loop {
+            let permit = tokio::select! {
+                biased;
+                permit = &mut reserve => permit,
+                () = tokio::time::sleep_until(self.feedback_due) => {
+                    // Waiting for the store is no silence of the server's.
+                    self.pulse.moved = true;
+                    self.feedback_if_due().await?;
+                    continue;
+                }
+            };
+            let Ok(permit) = permit else { return Ok(false) };
+            permit.send(batch);
+            return Ok(true);
+        }
+    }
+
+    /// How far everything is durable or was none of ours.
+    fn acknowledgeable(&self) -> Lsn {
+        let durable = self.begin.max(*self.durable.borrow());
+        if !self.outbox.is_clear() || durable < self.sent {
+            return durable;
+        }
+        // All that was sent is durable. Of the open transaction nothing is, but what ended before it concerns nobody.
+        match self.decoder.open() {
+            Some(_) => durable.max(self.outbox.ended),
+            None => durable.max(self.outbox.ended).max(Lsn(self.stream.current_lsn())),
+        }
+    }
+
+    /// Says on a timer what is durable, changed or not: the server ends connections that it does not hear from.
+    async fn feedback_if_due(&mut self) -> Result<(), CaptureError> {
+        let now = tokio::time::Instant::now();
+        if now < self.feedback_due {
+            return Ok(());
+        }
+        self.feedback_due = now + FEEDBACK_PERIOD;
+        let acknowledged = self.acknowledgeable();
+        self.stream.shared_lsn_feedback.update_applied_lsn(acknowledged.0);
+        let silence = self.pulse.silence;
+        let sent: Result<Result<(), ReplicationError>, _> =
+            tokio::time::timeout(silence, self.stream.send_feedback()).await;
+        sent.map_err(|_| CaptureError::Silent(silence))??;
+        self.check_pulse()
+    }
+
+    fn check_pulse(&mut self) -> Result<(), CaptureError> {
+        let received = Lsn(self.stream.current_lsn());
+        let pulse = &mut self.pulse;
+        if std::mem::take(&mut pulse.moved) || received > pulse.received {
+            (pulse.received, pulse.at) = (received, Instant::now());
+        }
+        if pulse.at.elapsed() > pulse.silence {
+            return Err(CaptureError::Silent(pulse.silence));
+        }
+        if self.heart.is_lost(received, pulse.silence) {
+            return Err(CaptureError::HeartbeatLost(pulse.silence));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::change::Operation;
+    use crate::domain::table::Table;
+
+    const LINEAGE: Lineage = Lineage { system_identifier: 7, timeline: 1 };
+
+    fn add(outbox: &mut Outbox, commit: u64, ordinal: u64) -> Position {
+        let position = Position { commit: Lsn(commit), ordinal };
+        outbox.changes.push(Change {
+            position,
+            committed_at: Timestamp::UNIX_EPOCH,
+            muted: false,
+            table: Table::Release,
+            operation: Operation::Truncate,
+        });
+        (outbox.of_open, outbox.xid) = (true, Some(commit as u32));
+        position
+    }
+
+    #[test]
+    fn whole_transactions_go_out_with_their_end() {
+        let mut outbox = Outbox { ended: Lsn(5), ..Outbox::default() };
+        add(&mut outbox, 10, 1);
+        outbox.end_transaction(Lsn(10), Lsn(12));
+        let batch = outbox.take(LINEAGE, None);
+        assert_eq!((batch.checkpoint.position, batch.checkpoint.resume), (Position::end_of(Lsn(10)), Lsn(12)));
+        assert!(outbox.is_clear());
+    }
+
+    #[test]
+    fn a_part_of_a_transaction_resumes_before_it_and_owes_its_end() {
+        let mut outbox = Outbox { ended: Lsn(5), ..Outbox::default() };
+        add(&mut outbox, 8, 1);
+        outbox.end_transaction(Lsn(8), Lsn(9));
+        let at = add(&mut outbox, 10, 1);
+        let first = outbox.take(LINEAGE, Some(at));
+        assert_eq!((first.checkpoint.position, first.checkpoint.resume), (at, Lsn(9)));
+        // Nothing else of it was ours; without its end, a part in flight could not be told from a stored one.
+        assert!(outbox.is_clear());
+        outbox.end_transaction(Lsn(10), Lsn(12));
+        assert!(!outbox.is_clear());
+        let last = outbox.take(LINEAGE, None);
+        assert_eq!((last.checkpoint.position, last.checkpoint.resume), (Position::end_of(Lsn(10)), Lsn(12)));
+        assert_eq!((last.changes.len(), last.transaction), (0, Some(10)));
+        assert!(outbox.is_clear());
+    }
+
+    #[test]
+    fn an_open_transaction_without_changes_of_ours_is_not_begun() {
+        let mut outbox = Outbox::default();
+        add(&mut outbox, 8, 1);
+        outbox.end_transaction(Lsn(8), Lsn(9));
+        let batch = outbox.take(LINEAGE, Some(Position { commit: Lsn(10), ordinal: 4 }));
+        assert_eq!(batch.checkpoint.position, Position::end_of(Lsn(8)));
+        outbox.end_transaction(Lsn(10), Lsn(12));
+        assert!(outbox.is_clear(), "nothing was sent of it, nothing is owed");
+    }
+}

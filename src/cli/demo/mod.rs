@@ -1,0 +1,148 @@
+//! `walhook demo`: a whole platform on loopback, to watch and to try things on. Nothing is left of it afterwards.
+
+mod client;
+mod platform;
+mod receiver;
+mod scenario;
+mod screen;
+mod sidecar;
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::sync::mpsc;
+
+use self::client::Client;
+use self::platform::Platform;
+use self::receiver::{Delivery, Receiver};
+use self::screen::Screen;
+use self::sidecar::{Installation, Sidecar};
+use super::CommandResult;
+use crate::domain::event::EventKind;
+use crate::private_postgres::{Options, PrivatePostgres};
+
+/// Without a delivery for so long, something is broken.
+const SILENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// End by itself after so many verified deliveries; without it, Ctrl-C ends it
+    #[arg(long, value_name = "NUMBER")]
+    events: Option<NonZeroU64>,
+    /// The platform's transactions a second
+    #[arg(long, value_name = "NUMBER", default_value = "25")]
+    rate: NonZeroU32,
+}
+
+/// Everything that runs. Dropped in this order: the sidecar first, its database last.
+struct Demo {
+    sidecar: Sidecar,
+    deliveries: mpsc::Receiver<Delivery>,
+    platform: Platform,
+    _postgres: PrivatePostgres,
+}
+
+pub async fn execute(arguments: Arguments) -> CommandResult {
+    let mut stop = std::pin::pin!(super::told_to_stop());
+    let mut demo = tokio::select! {
+        demo = Demo::start() => demo?,
+        () = &mut stop => return Ok(ExitCode::FAILURE),
+    };
+    let wanted = arguments.events.map(NonZeroU64::get);
+    let mut screen = Screen::new(wanted);
+    let ended = {
+        let live = demo.platform.live(arguments.rate.get());
+        tokio::select! {
+            watched = watch(&mut demo.deliveries, &mut screen) => watched,
+            error = demo.sidecar.failed() => Err(error),
+            error = live => error.map(|never| match never {}),
+            () = &mut stop => Ok(()),
+        }
+    };
+    screen.sum_up();
+    ended.with_context(|| demo.sidecar.last_words())?;
+    // From here on the receiver answers without telling anybody: nothing that is under way has to wait for a reader.
+    drop(demo.deliveries);
+    let status = demo.sidecar.stop().await?;
+    if !status.success() {
+        bail!("the sidecar ended with {status}");
+    }
+    let complete = wanted.is_none_or(|wanted| screen.verified >= wanted);
+    Ok(if complete && screen.unverified == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows deliveries until there are enough, or one is not as it should be.
+async fn watch(deliveries: &mut mpsc::Receiver<Delivery>, screen: &mut Screen) -> anyhow::Result<()> {
+    loop {
+        let Ok(delivery) = tokio::time::timeout(SILENCE, deliveries.recv()).await else {
+            bail!("no delivery for {SILENCE:?}");
+        };
+        let Some(delivery) = delivery else { bail!("the receiver ended") };
+        if screen.show(&delivery) {
+            return Ok(());
+        }
+    }
+}
+
+impl Demo {
+    async fn start() -> anyhow::Result<Demo> {
+        println!("Starting a private PostgreSQL …");
+        let postgres = PrivatePostgres::start(Options { fsync: true, settings: &[] }).await?;
+        for database in ["platform", "store"] {
+            postgres.create_database(database).await?;
+        }
+        let platform = Platform::found(&postgres.url("platform")).await?;
+
+        println!("Setting up and starting Walhook …");
+        let log = postgres.directory().join("walhook.log");
+        let installation = Installation::new(postgres.url("platform"), postgres.url("store"), log)?;
+        installation.walhook(&["setup"]).await?;
+        let client = Client::new()?;
+        let sidecar = installation.run(&client).await?;
+        let (receiver, deliveries) = Receiver::start().await?;
+        let token = create_webhooks(&installation, &client, &receiver).await?;
+        introduce(&installation, &postgres, &token);
+        Ok(Demo { sidecar, deliveries, platform, _postgres: postgres })
+    }
+}
+
+/// A token for each user, and webhooks of different tastes. Gives the first user's token.
+async fn create_webhooks(installation: &Installation, client: &Client, receiver: &Receiver) -> anyhow::Result<String> {
+    let all: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
+    let outlets = ["delivery.completed", "delivery.failed", "takedown.completed"];
+    let radar = ["stream_radar.flag_created", "stream_radar.flag_resolved"];
+    let business = ["release.distributed", "payment.statement_ready", "release.review.status_changed"];
+    // User, name, events, and whether it is now and then out of order.
+    let webhooks: [(i64, &str, &[&str], bool); 4] = [
+        (scenario::USERS[0], "Everything", &all, false),
+        (scenario::USERS[1], "Outlets", &outlets, false),
+        (scenario::USERS[1], "Stream Radar", &radar, false),
+        (scenario::USERS[2], "Back office (now and then out of order)", &business, true),
+    ];
+    let mut tokens = Vec::new();
+    for user in scenario::USERS {
+        tokens.push(installation.walhook(&["token", "create", "--user", &user.to_string(), "--name", "demo"]).await?);
+    }
+    for (number, (user, name, events, flaky)) in webhooks.into_iter().enumerate() {
+        let token = scenario::USERS.iter().position(|other| *other == user).map(|place| &tokens[place]);
+        let token = token.expect("the webhooks are of the demo's users");
+        let url = format!("{}/hooks/{}", receiver.url, number + 1);
+        let (id, secret) = client.create_webhook(&installation.api_url(), token, name, &url, events).await?;
+        receiver.expect(&id, secret, flaky);
+    }
+    Ok(tokens.swap_remove(0))
+}
+
+fn introduce(installation: &Installation, postgres: &PrivatePostgres, token: &str) {
+    println!();
+    println!("  UI        {}/ui", installation.base_url);
+    println!("  API       {}", installation.api_url());
+    println!("  Metrics   {}/metrics", installation.metrics_url);
+    println!("  Platform  {}", postgres.url("platform"));
+    println!("  Token     {token}  (user {})", scenario::USERS[0]);
+    println!();
+    println!("  curl -H 'Authorization: Bearer {token}' {}/webhooks", installation.api_url());
+    println!();
+}

@@ -1,0 +1,144 @@
+//! The demo's receiver: verifies every delivery as `walhook receive` does, and tells the screen.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+
+use super::scenario::below;
+use crate::cli::receive::{Refusal, Verifier};
+
+const TOLERANCE: Duration = Duration::from_secs(300);
+/// The flaky receiver is out of order for one delivery in so many, on their first attempt.
+const FLAKY: usize = 25;
+/// Deliveries waiting to be shown at most.
+const BACKLOG: usize = 1_024;
+
+/// What came in.
+#[derive(Debug)]
+pub struct Delivery {
+    pub event: String,
+    pub id: String,
+    pub attempt: u32,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Verified,
+    /// Genuine, and turned away to be seen again.
+    TurnedAway,
+    Refused(Refusal),
+    /// For a webhook that the demo did not create.
+    Unknown,
+}
+
+struct Webhook {
+    verifier: Verifier,
+    flaky: bool,
+}
+
+#[derive(Clone)]
+pub struct Receiver {
+    pub url: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    webhooks: RwLock<HashMap<String, Webhook>>,
+    deliveries: mpsc::Sender<Delivery>,
+}
+
+impl Receiver {
+    /// Listens on loopback until the process ends.
+    pub async fn start() -> anyhow::Result<(Receiver, mpsc::Receiver<Delivery>)> {
+        let (deliveries, incoming) = mpsc::channel(BACKLOG);
+        let shared = Arc::new(Shared { webhooks: RwLock::default(), deliveries });
+        let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let router = Router::new().fallback(receive).with_state(shared.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Ok((Receiver { url, shared }, incoming))
+    }
+
+    /// Deliveries of this webhook are expected from now on.
+    pub fn expect(&self, webhook: &str, secret: String, flaky: bool) {
+        let verifier = Verifier { secret: secret.into(), tolerance: TOLERANCE };
+        let mut webhooks = self.shared.webhooks.write().expect("no holder of this lock panics");
+        webhooks.insert(webhook.to_owned(), Webhook { verifier, flaky });
+    }
+}
+
+impl Shared {
+    fn judge(&self, headers: &HeaderMap, body: &[u8], attempt: u32) -> Outcome {
+        let webhooks = self.webhooks.read().expect("no holder of this lock panics");
+        let Some(webhook) = webhooks.get(text(headers, "x-webhook-id")) else { return Outcome::Unknown };
+        match webhook.verifier.verify(headers, body, Timestamp::now()) {
+            Err(refusal) => Outcome::Refused(refusal),
+            Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => Outcome::TurnedAway,
+            Ok(()) => Outcome::Verified,
+        }
+    }
+}
+
+async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let attempt = text(&headers, "x-webhook-attempt").parse().unwrap_or(1);
+    let outcome = shared.judge(&headers, &body, attempt);
+    let status = match outcome {
+        Outcome::Verified => StatusCode::OK,
+        Outcome::TurnedAway => StatusCode::SERVICE_UNAVAILABLE,
+        Outcome::Refused(_) | Outcome::Unknown => StatusCode::UNAUTHORIZED,
+    };
+    let (event, id) = (text(&headers, "x-webhook-event").to_owned(), text(&headers, "x-webhook-delivery").to_owned());
+    // Nobody listens any more once the demo is ending.
+    let _ = shared.deliveries.send(Delivery { event, id, attempt, outcome }).await;
+    status
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hmac::{Hmac, KeyInit, Mac};
+
+    fn headers(webhook: &str, secret: &str, body: &str) -> HeaderMap {
+        let mac = Hmac::<sha2::Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+        let signature = hex::encode(mac.chain_update(body).finalize().into_bytes());
+        let mut headers = HeaderMap::new();
+        headers.insert("x-webhook-id", webhook.parse().unwrap());
+        headers.insert("x-webhook-signature", signature.parse().unwrap());
+        headers.insert("x-webhook-timestamp", Timestamp::now().to_string().parse().unwrap());
+        headers
+    }
+
+    #[tokio::test]
+    async fn only_what_a_known_webhook_signed_is_verified() {
+        let (receiver, _deliveries) = Receiver::start().await.unwrap();
+        receiver.expect("1", "s1".into(), false);
+        receiver.expect("2", "s2".into(), false);
+        let judge = |webhook, secret| receiver.shared.judge(&headers(webhook, secret, "{}"), b"{}", 1);
+        assert_eq!(judge("1", "s1"), Outcome::Verified);
+        assert_eq!(judge("1", "s2"), Outcome::Refused(Refusal::WrongSignature));
+        assert_eq!(judge("3", "s1"), Outcome::Unknown);
+    }
+
+    #[tokio::test]
+    async fn a_flaky_receiver_takes_every_second_attempt() {
+        let (receiver, _deliveries) = Receiver::start().await.unwrap();
+        receiver.expect("1", "s1".into(), true);
+        let judge = |attempt| receiver.shared.judge(&headers("1", "s1", "{}"), b"{}", attempt);
+        let turned_away = (0..1_000).filter(|_| judge(1) == Outcome::TurnedAway).count();
+        assert!((1..1_000).contains(&turned_away), "{turned_away}");
+        assert!((0..1_000).all(|_| judge(2) == Outcome::Verified));
+    }
+}

@@ -1,0 +1,132 @@
+//! What the demo shows: a table that moves on a terminal, plain lines elsewhere.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::receiver::{Delivery, Outcome};
+use crate::domain::event::EventKind;
+
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Counts, and shows the counts.
+pub struct Screen {
+    wanted: Option<u64>,
+    pub verified: u64,
+    pub turned_away: u64,
+    pub unverified: u64,
+    by_event: BTreeMap<&'static str, u64>,
+    started: Instant,
+    last_line: Instant,
+    table: Option<Table>,
+}
+
+struct Table {
+    rows: BTreeMap<&'static str, ProgressBar>,
+    total: ProgressBar,
+}
+
+impl Screen {
+    pub fn new(wanted: Option<u64>) -> Screen {
+        let now = Instant::now();
+        let table = std::io::stderr().is_terminal().then(|| Table::new(wanted));
+        let by_event = EventKind::ALL.iter().map(|kind| (kind.as_str(), 0)).collect();
+        Screen { wanted, verified: 0, turned_away: 0, unverified: 0, by_event, started: now, last_line: now, table }
+    }
+
+    /// Counts one delivery and gives whether there are as many as wanted.
+    pub fn show(&mut self, delivery: &Delivery) -> bool {
+        match &delivery.outcome {
+            Outcome::Verified => self.verified += 1,
+            Outcome::TurnedAway => self.turned_away += 1,
+            Outcome::Refused(refusal) => {
+                self.unverified += 1;
+                self.say(&format!("unverified: {} {}: {refusal}", delivery.event, delivery.id));
+            }
+            Outcome::Unknown => {
+                self.unverified += 1;
+                self.say(&format!("unverified: {} {}: of no webhook of the demo", delivery.event, delivery.id));
+            }
+        }
+        if delivery.outcome == Outcome::Verified {
+            self.count(delivery);
+        }
+        self.wanted.is_some_and(|wanted| self.verified >= wanted)
+    }
+
+    fn count(&mut self, delivery: &Delivery) {
+        let rate = self.verified as f64 / self.elapsed();
+        let Some((event, count)) = self.by_event.iter_mut().find(|(event, _)| **event == delivery.event) else {
+            return;
+        };
+        *count += 1;
+        let last = format!("{rate:.1}/s, last {event} (attempt {})", delivery.attempt);
+        if let Some(table) = &self.table {
+            table.rows[event].set_position(*count);
+            table.total.set_position(self.verified);
+            table.total.set_message(last);
+        } else if self.verified == 1 || self.last_line.elapsed() >= LINE_INTERVAL {
+            self.last_line = Instant::now();
+            println!("{} verified, {last}", self.verified);
+        }
+    }
+
+    fn elapsed(&self) -> f64 {
+        self.started.elapsed().as_secs_f64().max(0.001)
+    }
+
+    /// A line that stays.
+    fn say(&self, line: &str) {
+        match &self.table {
+            Some(table) => table.total.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    /// The last word: what came, and how fast.
+    pub fn sum_up(&self) {
+        if let Some(table) = &self.table {
+            table.clear();
+        }
+        println!();
+        for (event, count) in &self.by_event {
+            println!("{count:>8}  {event}");
+        }
+        println!(
+            "{:>8}  verified in {:.1} s; {} turned away to be tried again, {} unverified",
+            self.verified,
+            self.elapsed(),
+            self.turned_away,
+            self.unverified
+        );
+    }
+}
+
+impl Table {
+    fn new(wanted: Option<u64>) -> Table {
+        let bars = MultiProgress::new();
+        let style =
+            |template: &str| ProgressStyle::with_template(template).expect("a constant template is well-formed");
+        let mut rows = BTreeMap::new();
+        for kind in EventKind::ALL {
+            let row = bars.add(ProgressBar::no_length().with_style(style("{pos:>8}  {prefix}")));
+            row.set_prefix(kind.as_str());
+            row.tick();
+            rows.insert(kind.as_str(), row);
+        }
+        let total = match wanted {
+            Some(wanted) => {
+                ProgressBar::new(wanted).with_style(style("{pos:>8}  of {len} verified {bar:24} {wide_msg}"))
+            }
+            None => ProgressBar::no_length().with_style(style("{pos:>8}  verified, {wide_msg}")),
+        };
+        Table { rows, total: bars.add(total) }
+    }
+
+    fn clear(&self) {
+        self.rows.values().for_each(ProgressBar::finish_and_clear);
+        self.total.finish_and_clear();
+    }
+}

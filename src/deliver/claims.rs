@@ -1,0 +1,210 @@
+//! When to ask the store for what is due, and for how much. Pure.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use crate::handoff::{CAPACITY, Room};
+use crate::store::deliver::{ClaimRequest, Claimed, Due};
+
+/// Between two looks when the last one found all there was.
+const IDLE: Duration = Duration::from_millis(200);
+/// The same while deliveries wait here: a webhook that had no room may have some now.
+const BUSY: Duration = Duration::from_millis(50);
+/// After a look that failed.
+const AFTER_ERROR: Duration = Duration::from_secs(1);
+/// While more is known to wait, a look is worth its while once this many have left.
+const STEP: usize = 64;
+const MAX_ROWS: usize = 1_024;
+const MAX_WEBHOOKS: usize = 1_000;
+/// Deliveries of one webhook to hold, in multiples of what it may have under way: enough to be busy until the next claim.
+/// More would only wait here until their leases end.
+const AHEAD: usize = 16;
+/// Retries to hold at most.
+const MAX_RETRIES: usize = CAPACITY / 4;
+
+/// What the dispatcher holds at the moment.
+pub struct Holding {
+    pub by_webhook: HashMap<Uuid, usize>,
+    pub queued_retries: usize,
+}
+
+/// One class's way round the webhooks.
+#[derive(Debug)]
+pub struct Pace {
+    due: Due,
+    behind: Uuid,
+    next_at: Instant,
+    /// The last look did not find the end.
+    more: bool,
+    left_since: usize,
+}
+
+impl Pace {
+    pub fn new(due: Due, now: Instant) -> Pace {
+        Pace { due, behind: Uuid::nil(), next_at: now, more: false, left_since: 0 }
+    }
+
+    pub fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    /// Notes that deliveries have left and made room.
+    pub fn left(&mut self, count: usize) {
+        self.left_since += count;
+    }
+
+    pub fn is_due(&self, now: Instant, queued: usize) -> bool {
+        now >= self.next_at || (self.more && (self.left_since >= STEP || queued == 0))
+    }
+
+    /// The next look, unless there is no room for anything it could find.
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        timeout: Duration,
+        per_webhook: usize,
+        holding: &Holding,
+        room: &Room,
+    ) -> Option<ClaimRequest> {
+        let free = room.free();
+        let for_retries = free.div_ceil(4).min(MAX_RETRIES.saturating_sub(holding.queued_retries));
+        let max_rows = match self.due {
+            Due::Fresh => free - free / 4,
+            Due::Retries => for_retries,
+        };
+        self.next_at = now + IDLE;
+        self.left_since = 0;
+        if max_rows == 0 {
+            return None;
+        }
+        let ahead = per_webhook.saturating_mul(AHEAD);
+        let room_of = |webhook: Uuid, held: usize| ahead.saturating_sub(held).min(room.free_for(webhook));
+        Some(ClaimRequest {
+            due: self.due,
+            timeout,
+            behind: self.behind,
+            max_webhooks: MAX_WEBHOOKS,
+            max_rows: max_rows.min(MAX_ROWS),
+            per_webhook: room_of(Uuid::nil(), 0),
+            rooms: holding.by_webhook.iter().map(|(webhook, held)| (*webhook, room_of(*webhook, *held))).collect(),
+        })
+    }
+
+    pub fn found(&mut self, now: Instant, request: &ClaimRequest, claimed: &Claimed, queued: usize) {
+        let mut by_webhook: HashMap<Uuid, usize> = HashMap::new();
+        for delivery in &claimed.deliveries {
+            *by_webhook.entry(delivery.webhook).or_default() += 1;
+        }
+        let rooms: HashMap<Uuid, usize> = request.rooms.iter().copied().collect();
+        let full = |(webhook, count): (&Uuid, &usize)| *count >= *rooms.get(webhook).unwrap_or(&request.per_webhook);
+        let all_taken = claimed.deliveries.len() + claimed.orphans.len() >= request.max_rows;
+        // One that began in the middle has seen only the rest of the circle.
+        let partial = claimed.behind.is_some() || !request.behind.is_nil();
+        self.more = all_taken || partial || by_webhook.iter().any(full);
+        // Full, it may have stopped anywhere: go on behind the last webhook that had something.
+        let stopped_at = claimed.deliveries.iter().map(|delivery| delivery.webhook).max().filter(|_| all_taken);
+        self.behind = stopped_at.or(claimed.behind).unwrap_or(Uuid::nil());
+        self.next_at = match claimed.behind {
+            Some(_) => now,
+            None if queued > 0 => now + BUSY,
+            None => now + IDLE,
+        };
+    }
+
+    pub fn failed(&mut self, now: Instant) {
+        self.more = false;
+        self.next_at = now + AFTER_ERROR;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::delivery::{Delivery, Lease};
+    use crate::domain::event::EventKind;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn nothing() -> Holding {
+        Holding { by_webhook: HashMap::new(), queued_retries: 0 }
+    }
+
+    fn claimed(webhook: u128, count: usize) -> Claimed {
+        let delivery = Delivery {
+            id: Uuid::nil(),
+            webhook: Uuid::from_u128(webhook),
+            event: Uuid::nil(),
+            kind: EventKind::DeliveryCompleted,
+            occurred_at: jiff::Timestamp::UNIX_EPOCH,
+            data: "{}".into(),
+            round: 1,
+            attempt: 1,
+            lease: Lease { token: Uuid::nil(), until: Instant::now() },
+        };
+        Claimed { deliveries: vec![delivery; count], ..Claimed::default() }
+    }
+
+    #[test]
+    fn a_look_that_found_the_end_is_followed_by_a_rest() {
+        let now = Instant::now();
+        let mut pace = Pace::new(Due::Fresh, now);
+        assert!(pace.is_due(now, 0));
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+        pace.found(now, &request, &claimed(1, 3), 0);
+        assert!(!pace.is_due(now, 0));
+        assert!(pace.is_due(now + IDLE, 0));
+    }
+
+    #[test]
+    fn a_look_that_did_not_is_repeated_as_soon_as_there_is_room() {
+        let now = Instant::now();
+        let mut pace = Pace::new(Due::Fresh, now);
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+        assert_eq!(request.per_webhook, 4 * AHEAD);
+        pace.found(now, &request, &claimed(1, 4 * AHEAD), 60);
+        assert!(!pace.is_due(now, 60));
+        assert!(pace.is_due(now, 0));
+        pace.left(STEP);
+        assert!(pace.is_due(now, 60));
+    }
+
+    #[test]
+    fn a_webhook_that_waits_here_gets_no_more() {
+        let now = Instant::now();
+        let webhook = Uuid::from_u128(1);
+        let holding = Holding { by_webhook: HashMap::from([(webhook, 4 * AHEAD)]), queued_retries: 0 };
+        let request = Pace::new(Due::Fresh, now).begin(now, TIMEOUT, 4, &holding, &Room::default()).unwrap();
+        assert_eq!(request.rooms, [(webhook, 0)]);
+    }
+
+    #[test]
+    fn the_circle_goes_on_where_it_stopped_and_begins_again_at_its_end() {
+        let now = Instant::now();
+        let mut pace = Pace::new(Due::Fresh, now);
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+        let last = Uuid::from_u128(77);
+        pace.found(now, &request, &Claimed { behind: Some(last), ..claimed(1, 1) }, 0);
+        assert!(pace.is_due(now, 1));
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+        assert_eq!(request.behind, last);
+        pace.found(now, &request, &claimed(99, request.max_rows), 0);
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+        assert_eq!(request.behind, Uuid::from_u128(99));
+        pace.found(now, &request, &Claimed::default(), 0);
+        assert_eq!(pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap().behind, Uuid::nil());
+    }
+
+    #[test]
+    fn retries_are_held_in_bounds_and_a_full_room_asks_for_nothing() {
+        let now = Instant::now();
+        let holding = Holding { queued_retries: MAX_RETRIES, ..nothing() };
+        assert!(Pace::new(Due::Retries, now).begin(now, TIMEOUT, 4, &holding, &Room::default()).is_none());
+        let room = Room::default();
+        for webhook in 0..CAPACITY as u128 {
+            assert!(room.reserve(Uuid::from_u128(webhook)));
+        }
+        assert!(Pace::new(Due::Fresh, now).begin(now, TIMEOUT, 4, &nothing(), &room).is_none());
+    }
+}

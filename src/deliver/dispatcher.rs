@@ -1,0 +1,370 @@
+//! The loop that owns the lanes: takes work in, gives slots out, and starts one task an attempt.
+
+use std::future::pending;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::Context;
+use super::claims::{Holding, Pace};
+use super::lanes::{Class, Lanes, Limits};
+use super::targets::{Destination, Lookup, Targets};
+use crate::domain::delivery::{Attempted, Delivery};
+use crate::handoff::Room;
+use crate::store::StoreError;
+use crate::store::deliver::{ClaimRequest, Claimed, Due, SealedTarget};
+use crate::telemetry;
+
+/// What is left of a lease behind the timeout must do for recording the answer.
+const TIME_TO_RECORD: Duration = Duration::from_secs(2);
+/// Between two tries to read targets while the store does not answer.
+const LOAD_RETRY: Duration = Duration::from_millis(250);
+/// How long the end of the process waits for the store.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A delivery whose turn it is.
+struct Turn {
+    delivery: Delivery,
+    slot: Slot,
+}
+
+/// A delivery's place in this process and its slot among the requests; both are free again when it is dropped, whatever
+/// became of the task that held it.
+struct Slot {
+    webhook: Uuid,
+    class: Class,
+    room: Room,
+    finished: mpsc::UnboundedSender<(Uuid, Class)>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.room.release(self.webhook);
+        // The dispatcher may have ended, and counts no more.
+        let _ = self.finished.send((self.webhook, self.class));
+    }
+}
+
+struct Load {
+    webhooks: Vec<Uuid>,
+    asked_at: Instant,
+    found: Result<Vec<SealedTarget>, StoreError>,
+}
+
+struct Claim {
+    request: ClaimRequest,
+    result: Result<Claimed, StoreError>,
+}
+
+pub(super) struct Dispatcher {
+    context: Context,
+    fresh: mpsc::UnboundedReceiver<Vec<Delivery>>,
+    room: Room,
+    attempted: mpsc::Sender<Attempted>,
+    lanes: Lanes,
+    targets: Targets,
+    /// Waiting for a question for their targets to be put.
+    parked: Vec<Turn>,
+    /// Waiting for the answer to the question under way.
+    loading: Vec<Turn>,
+    load: Option<BoxFuture<'static, Load>>,
+    load_again_at: Option<Instant>,
+    fresh_pace: Pace,
+    retry_pace: Pace,
+    claim: Option<BoxFuture<'static, Claim>>,
+    tasks: JoinSet<()>,
+    finished: mpsc::UnboundedSender<(Uuid, Class)>,
+    finishes: mpsc::UnboundedReceiver<(Uuid, Class)>,
+}
+
+impl Dispatcher {
+    pub fn new(
+        context: Context,
+        fresh: mpsc::UnboundedReceiver<Vec<Delivery>>,
+        room: Room,
+        attempted: mpsc::Sender<Attempted>,
+    ) -> Dispatcher {
+        let (finished, finishes) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        let settings = &context.settings;
+        let limits = Limits { total: settings.concurrency, per_webhook: settings.per_webhook_concurrency };
+        Dispatcher {
+            lanes: Lanes::new(limits),
+            targets: Targets::new(context.vault.clone()),
+            parked: Vec::new(),
+            loading: Vec::new(),
+            load: None,
+            load_again_at: None,
+            fresh_pace: Pace::new(Due::Fresh, now),
+            retry_pace: Pace::new(Due::Retries, now),
+            claim: None,
+            tasks: JoinSet::new(),
+            finished,
+            finishes,
+            context,
+            fresh,
+            room,
+            attempted,
+        }
+    }
+
+    pub async fn run(mut self, stop: CancellationToken) {
+        let in_flight = metrics::gauge!(telemetry::IN_FLIGHT);
+        let mut fresh_is_open = true;
+        loop {
+            self.give_turns();
+            self.begin_load();
+            self.begin_claim();
+            self.reap();
+            in_flight.set(self.lanes.in_flight() as f64);
+            let wake_at = self.wake_at();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(finish) = self.finishes.recv() => self.finish(finish),
+                load = ready(&mut self.load) => self.end_load(load),
+                claim = ready(&mut self.claim) => self.end_claim(claim),
+                fresh = self.fresh.recv(), if fresh_is_open => match fresh {
+                    Some(deliveries) => deliveries.into_iter().for_each(|delivery| self.lanes.push(delivery)),
+                    None => fresh_is_open = false,
+                },
+                () = tokio::time::sleep_until(wake_at.into()) => {}
+            }
+        }
+        self.drain().await;
+        in_flight.set(0.0);
+    }
+
+    fn wake_at(&self) -> Instant {
+        let claim_at = self.fresh_pace.next_at().min(self.retry_pace.next_at());
+        // A claim under way wakes us by itself.
+        let claim_at = if self.claim.is_some() { Instant::now() + GIVE_BACK_TIMEOUT } else { claim_at };
+        self.load_again_at.map_or(claim_at, |load_at| load_at.min(claim_at))
+    }
+
+    fn finish(&mut self, first: (Uuid, Class)) {
+        let mut count = 0;
+        let mut next = Some(first);
+        while let Some((webhook, class)) = next {
+            self.lanes.finish(webhook, class);
+            count += 1;
+            next = self.finishes.try_recv().ok();
+        }
+        self.fresh_pace.left(count);
+        self.retry_pace.left(count);
+    }
+
+    fn reap(&mut self) {
+        while let Some(end) = self.tasks.try_join_next() {
+            if let Err(error) = end {
+                tracing::error!(%error, "an attempt's task failed; its lease runs out and it is made again");
+            }
+        }
+    }
+
+    /// Starts what has a turn and a target; the others wait for theirs to be read.
+    fn give_turns(&mut self) {
+        while let Some(delivery) = self.lanes.pop() {
+            let slot = Slot {
+                webhook: delivery.webhook,
+                class: Class::of(&delivery),
+                room: self.room.clone(),
+                finished: self.finished.clone(),
+            };
+            let turn = Turn { delivery, slot };
+            match self.targets.recent(turn.delivery.webhook) {
+                _ if self.has_lapsed(&turn.delivery) => drop(turn),
+                Some(lookup) => self.start(turn, lookup),
+                None => self.parked.push(turn),
+            }
+        }
+    }
+
+    /// Whether the lease might end before the attempt is recorded: then the delivery comes due by itself, for whoever claims it.
+    fn has_lapsed(&self, delivery: &Delivery) -> bool {
+        delivery.lease.until < Instant::now() + self.context.settings.timeout + TIME_TO_RECORD
+    }
+
+    fn start(&mut self, turn: Turn, lookup: Lookup) {
+        let destination = match lookup {
+            Lookup::Found(destination) if !self.has_lapsed(&turn.delivery) => destination,
+            Lookup::Found(_) | Lookup::Gone | Lookup::Unreadable => return,
+        };
+        let sender = self.context.sender.clone();
+        let attempted = self.attempted.clone();
+        self.tasks.spawn(async move {
+            let Turn { delivery, slot } = turn;
+            let Destination { url, active, signer } = &*destination;
+            let attempt = match active {
+                true => sender.signed(url, signer, &(&delivery).into()).await,
+                false => sender.cancelled(),
+            };
+            if attempted.send(Attempted { delivery, attempt }).await.is_err() {
+                tracing::error!("an attempt could not be recorded: nobody records any more");
+            }
+            drop(slot);
+        });
+    }
+
+    /// Asks for the targets of all that wait for one; one question at a time.
+    fn begin_load(&mut self) {
+        let too_soon = self.load_again_at.is_some_and(|again| Instant::now() < again);
+        if self.load.is_some() || self.parked.is_empty() || too_soon {
+            return;
+        }
+        self.load_again_at = None;
+        // Another's answer may have come while these waited.
+        for turn in std::mem::take(&mut self.parked) {
+            match self.targets.recent(turn.delivery.webhook) {
+                Some(lookup) => self.start(turn, lookup),
+                None => self.loading.push(turn),
+            }
+        }
+        let mut webhooks: Vec<Uuid> = self.loading.iter().map(|turn| turn.delivery.webhook).collect();
+        webhooks.sort_unstable();
+        webhooks.dedup();
+        if webhooks.is_empty() {
+            return;
+        }
+        let store = self.context.store.clone();
+        self.load = Some(Box::pin(async move {
+            let asked_at = Instant::now();
+            let found = store.targets(&webhooks).await;
+            Load { webhooks, asked_at, found }
+        }));
+    }
+
+    fn end_load(&mut self, load: Load) {
+        self.load = None;
+        let waiting = std::mem::take(&mut self.loading);
+        let found = match load.found {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "cannot read webhooks; deliveries wait");
+                self.load_again_at = Some(Instant::now() + LOAD_RETRY);
+                self.parked.extend(waiting);
+                return;
+            }
+        };
+        self.targets.learn(load.asked_at, &load.webhooks, found);
+        let gone = load.webhooks.iter().filter(|webhook| matches!(self.targets.learned(**webhook), Lookup::Gone));
+        self.remove_orphans(gone.copied().collect(), Vec::new());
+        for turn in waiting {
+            let lookup = self.targets.learned(turn.delivery.webhook);
+            self.start(turn, lookup);
+        }
+    }
+
+    fn begin_claim(&mut self) {
+        let now = Instant::now();
+        let queued = self.lanes.queued();
+        if self.claim.is_some() {
+            return;
+        }
+        for due in [Due::Fresh, Due::Retries] {
+            if !self.pace(due).is_due(now, queued) {
+                continue;
+            }
+            let holding = Holding { by_webhook: self.lanes.held(), queued_retries: self.lanes.queued_retries() };
+            let (timeout, per_webhook) = (self.context.settings.timeout, self.context.settings.per_webhook_concurrency);
+            let room = self.room.clone();
+            if let Some(request) = self.pace(due).begin(now, timeout, per_webhook, &holding, &room) {
+                let store = self.context.store.clone();
+                self.claim = Some(Box::pin(async move {
+                    let result = store.claim(&request).await;
+                    Claim { request, result }
+                }));
+                return;
+            }
+        }
+    }
+
+    fn pace(&mut self, due: Due) -> &mut Pace {
+        match due {
+            Due::Fresh => &mut self.fresh_pace,
+            Due::Retries => &mut self.retry_pace,
+        }
+    }
+
+    fn end_claim(&mut self, claim: Claim) {
+        self.claim = None;
+        let now = Instant::now();
+        let queued = self.lanes.queued();
+        let claimed = match claim.result {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                tracing::warn!(%error, "cannot claim deliveries; trying again shortly");
+                return self.pace(claim.request.due).failed(now);
+            }
+        };
+        self.pace(claim.request.due).found(now, &claim.request, &claimed, queued);
+        let (kept, refused): (Vec<Delivery>, Vec<Delivery>) =
+            claimed.deliveries.into_iter().partition(|delivery| self.room.reserve(delivery.webhook));
+        kept.into_iter().for_each(|delivery| self.lanes.push(delivery));
+        self.remove_orphans(Vec::new(), claimed.orphans);
+        if !refused.is_empty() {
+            let store = self.context.store.clone();
+            self.tasks.spawn(async move {
+                if let Err(error) = store.release(&refused).await {
+                    tracing::debug!(%error, "leases were not given back; they run out");
+                }
+            });
+        }
+    }
+
+    /// Nothing can come of deliveries whose webhook or event is gone.
+    fn remove_orphans(&mut self, webhooks: Vec<Uuid>, deliveries: Vec<Uuid>) {
+        if webhooks.is_empty() && deliveries.is_empty() {
+            return;
+        }
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            match store.remove_orphans(&webhooks, &deliveries).await {
+                Ok(removed) => tracing::info!(removed, "removed deliveries whose webhook or event is gone"),
+                Err(error) => tracing::debug!(%error, "deliveries of deleted webhooks stay until the next look"),
+            }
+        });
+    }
+
+    /// No new attempts. What waits is given back at once, so that another replica need not wait for leases to end.
+    async fn drain(mut self) {
+        let deadline = tokio::time::Instant::now() + self.context.settings.drain;
+        let mut waiting = self.lanes.drain();
+        self.fresh.close();
+        while let Ok(deliveries) = self.fresh.try_recv() {
+            waiting.extend(deliveries);
+        }
+        for delivery in &waiting {
+            self.room.release(delivery.webhook);
+        }
+        waiting.extend(self.parked.drain(..).chain(self.loading.drain(..)).map(|turn| turn.delivery));
+        if self.claim.is_some()
+            && let Ok(claim) = tokio::time::timeout(GIVE_BACK_TIMEOUT, ready(&mut self.claim)).await
+            && let Ok(claimed) = claim.result
+        {
+            waiting.extend(claimed.deliveries);
+        }
+        if !waiting.is_empty() {
+            match tokio::time::timeout(GIVE_BACK_TIMEOUT, self.context.store.release(&waiting)).await {
+                Ok(Ok(())) => tracing::info!(deliveries = waiting.len(), "gave back deliveries that were not begun"),
+                Ok(Err(_)) | Err(_) => tracing::warn!("leases were not given back; they run out by themselves"),
+            }
+        }
+        let end = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout_at(deadline, end).await.is_err() {
+            tracing::warn!(requests = self.tasks.len(), "requests under way are dropped; they are made again");
+            self.tasks.shutdown().await;
+        }
+    }
+}
+
+/// The end of a future that may not be there.
+async fn ready<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}

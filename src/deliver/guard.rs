@@ -1,0 +1,390 @@
+//! Which receivers may be called: addresses that are globally reachable by IANA's special-purpose registries, and those that
+//! the configuration exempts. Asked when a webhook is saved and again for every connection, on the address dialled.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use url::{Host, Url};
+
+pub const MAX_URL_BYTES: usize = 2_048;
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a URL cannot be a receiver's, before any look at where it leads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlProblem {
+    #[error("must be at most {MAX_URL_BYTES} bytes long")]
+    TooLong,
+    #[error("is not a URL: {0}")]
+    Malformed(url::ParseError),
+    #[error("must begin with https://")]
+    NotHttps,
+    #[error("must begin with https:// or http://")]
+    NotHttp,
+    #[error("must not contain a user name or password")]
+    UserInfo,
+    #[error("must name a host")]
+    NoHost,
+    #[error("must be reachable from the internet: localhost is not")]
+    Localhost,
+}
+
+/// Why a host is not connected to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    #[error("the host's name does not resolve")]
+    Unresolved,
+    #[error("the host resolves to {0}, which is not reachable from the internet")]
+    Blocked(IpAddr),
+}
+
+/// The parts of the configuration that decide.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    allow_http: bool,
+    allow_networks: Vec<IpNet>,
+}
+
+impl Guard {
+    pub fn new(allow_http: bool, allow_networks: Vec<IpNet>) -> Guard {
+        Guard { allow_http, allow_networks }
+    }
+
+    /// What can be said of a URL by looking at it alone.
+    pub fn check_url(&self, url: &str) -> Result<Url, UrlProblem> {
+        check_url(url, self.allow_http)
+    }
+
+    /// Whether an address may be connected to.
+    pub fn allows(&self, ip: IpAddr) -> bool {
+        let embedded = embedded_v4(ip).map(IpAddr::V4);
+        let exempt = |ip: &IpAddr| self.allow_networks.iter().any(|network| network.contains(ip));
+        is_global(ip) || exempt(&ip) || embedded.as_ref().is_some_and(exempt)
+    }
+
+    /// The address in the URL itself, where its host is one: no resolver is asked for those.
+    pub fn check_literal(&self, url: &Url) -> Result<(), Unreachable> {
+        match literal(url) {
+            Some(ip) if !self.allows(ip) => Err(Unreachable::Blocked(ip)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The addresses of a name, if every one of them may be connected to.
+    pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
+        let found = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port))).await;
+        let addresses: Vec<SocketAddr> = match found {
+            Ok(Ok(addresses)) => addresses.collect(),
+            Ok(Err(_)) | Err(_) => return Err(Unreachable::Unresolved),
+        };
+        if addresses.is_empty() {
+            return Err(Unreachable::Unresolved);
+        }
+        match addresses.iter().find(|address| !self.allows(address.ip())) {
+            Some(address) => Err(Unreachable::Blocked(address.ip())),
+            None => Ok(addresses),
+        }
+    }
+
+    /// Whether a connection to the URL's host would be made now.
+    pub async fn check_reachable(&self, url: &Url) -> Result<(), Unreachable> {
+        self.check_literal(url)?;
+        let Some(Host::Domain(name)) = url.host() else { return Ok(()) };
+        self.resolve(name, url.port_or_known_default().unwrap_or(443)).await.map(drop)
+    }
+}
+
+/// What can be said of a URL by looking at it alone.
+pub fn check_url(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
+    if text.len() > MAX_URL_BYTES {
+        return Err(UrlProblem::TooLong);
+    }
+    let url = Url::parse(text).map_err(|error| match error {
+        url::ParseError::EmptyHost => UrlProblem::NoHost,
+        error => UrlProblem::Malformed(error),
+    })?;
+    // Normalised it may be longer, such as by percent-encoding; this is what is sent.
+    if url.as_str().len() > MAX_URL_BYTES {
+        return Err(UrlProblem::TooLong);
+    }
+    match url.scheme() {
+        "https" => {}
+        "http" if allow_http => {}
+        _ if allow_http => return Err(UrlProblem::NotHttp),
+        _ => return Err(UrlProblem::NotHttps),
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(UrlProblem::UserInfo);
+    }
+    match url.host() {
+        None => Err(UrlProblem::NoHost),
+        Some(Host::Domain(name)) if is_localhost(name) => Err(UrlProblem::Localhost),
+        Some(_) => Ok(url),
+    }
+}
+
+/// `url` has lower-cased the name.
+fn is_localhost(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+fn literal(url: &Url) -> Option<IpAddr> {
+    match url.host()? {
+        Host::Domain(_) => None,
+        Host::Ipv4(ip) => Some(IpAddr::V4(ip)),
+        Host::Ipv6(ip) => Some(IpAddr::V6(ip)),
+    }
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
+}
+
+const fn v6(a: u16, b: u16, c: u16, prefix: u8) -> Ipv6Net {
+    Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0), prefix)
+}
+
+const SPECIAL_V4: [Ipv4Net; 16] = [
+    v4(0, 0, 0, 0, 8),       // this network
+    v4(10, 0, 0, 0, 8),      // private
+    v4(100, 64, 0, 0, 10),   // carrier-grade NAT
+    v4(127, 0, 0, 0, 8),     // loopback
+    v4(169, 254, 0, 0, 16),  // link local, and clouds' metadata
+    v4(172, 16, 0, 0, 12),   // private
+    v4(192, 0, 0, 0, 24),    // protocol assignments
+    v4(192, 0, 2, 0, 24),    // documentation
+    v4(192, 88, 99, 0, 24),  // 6to4 relays, deprecated
+    v4(192, 168, 0, 0, 16),  // private
+    v4(198, 18, 0, 0, 15),   // benchmarking
+    v4(198, 51, 100, 0, 24), // documentation
+    v4(203, 0, 113, 0, 24),  // documentation
+    v4(224, 0, 0, 0, 4),     // multicast
+    v4(240, 0, 0, 0, 4),     // reserved
+    v4(255, 255, 255, 255, 32),
+];
+
+/// All of global unicast that is assigned. Unique local, link local, site local, multicast, loopback, discard and the local
+/// NAT64 prefix 64:ff9b:1::/48 are outside of it.
+const GLOBAL_UNICAST: Ipv6Net = v6(0x2000, 0, 0, 3);
+const SPECIAL_V6: [Ipv6Net; 3] = [
+    v6(0x2001, 0, 0, 23),     // protocol assignments: Teredo, benchmarking, ORCHID
+    v6(0x2001, 0xdb8, 0, 32), // documentation
+    v6(0x3fff, 0, 0, 20),     // documentation
+];
+const NAT64: Ipv6Net = v6(0x64, 0xff9b, 0, 96);
+const SIX_TO_FOUR: Ipv6Net = v6(0x2002, 0, 0, 16);
+
+/// Whether an address is globally reachable; an IPv4 address inside an IPv6 one is what decides.
+pub fn is_global(ip: IpAddr) -> bool {
+    match (ip, embedded_v4(ip)) {
+        (IpAddr::V4(ip), _) | (IpAddr::V6(_), Some(ip)) => !SPECIAL_V4.iter().any(|network| network.contains(&ip)),
+        (IpAddr::V6(ip), None) => {
+            GLOBAL_UNICAST.contains(&ip) && !SPECIAL_V6.iter().any(|network| network.contains(&ip))
+        }
+    }
+}
+
+/// The IPv4 address that a packet to this IPv6 address ends up at: mapped, NAT64 and 6to4 forms. The deprecated compatible
+/// form (::/96) is no global unicast and needs no look inside.
+fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(ip) = ip else { return None };
+    let octets = ip.octets();
+    let at = |start: usize| Ipv4Addr::new(octets[start], octets[start + 1], octets[start + 2], octets[start + 3]);
+    if let Some(mapped) = ip.to_ipv4_mapped() {
+        Some(mapped)
+    } else if NAT64.contains(&ip) {
+        Some(at(12))
+    } else if SIX_TO_FOUR.contains(&ip) {
+        Some(at(2))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn special_addresses_are_not_global() {
+        let special = [
+            "0.0.0.0",
+            "0.255.1.1",
+            "10.0.0.1",
+            "100.64.0.1",
+            "100.127.255.255",
+            "127.0.0.1",
+            "127.255.255.254",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.8",
+            "192.0.0.170",
+            "192.0.2.1",
+            "192.88.99.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.19.255.255",
+            "198.51.100.7",
+            "203.0.113.9",
+            "224.0.0.1",
+            "239.1.2.3",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::7f00:1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.1.2.3",
+            "::ffff:0:7f00:1",
+            "::8.8.8.8",
+            "64:ff9b::a00:1",
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::808:808",
+            "100::1",
+            "2001::1",
+            "2001:0:4136:e378::1",
+            "2001:2::1",
+            "2001:10::1",
+            "2001:20::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "2002:a00:1::1",
+            "2002:a9fe:a9fe::1",
+            "3fff::1",
+            "3fff:fff::1",
+            "4000::1",
+            "5f00::1",
+            "fc00::1",
+            "fd12:3456::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "ff0e::1",
+        ];
+        for text in special {
+            assert!(!is_global(ip(text)), "{text}");
+        }
+    }
+
+    #[test]
+    fn neighbours_of_special_networks_are_global() {
+        let global = [
+            "1.1.1.1",
+            "8.8.8.8",
+            "9.255.255.255",
+            "11.0.0.0",
+            "100.63.255.255",
+            "100.128.0.0",
+            "126.255.255.255",
+            "128.0.0.0",
+            "169.253.255.255",
+            "169.255.0.0",
+            "172.15.255.255",
+            "172.32.0.0",
+            "192.0.1.0",
+            "192.0.3.0",
+            "192.88.98.255",
+            "192.88.100.0",
+            "192.167.255.255",
+            "192.169.0.0",
+            "198.17.255.255",
+            "198.20.0.0",
+            "203.0.112.255",
+            "223.255.255.255",
+            "2001:200::1",
+            "2001:4860:4860::8888",
+            "2003::1",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "3ffe::1",
+            "::ffff:8.8.8.8",
+            "64:ff9b::808:808",
+            "2002:808:808::1",
+        ];
+        for text in global {
+            assert!(is_global(ip(text)), "{text}");
+        }
+    }
+
+    #[test]
+    fn networks_can_be_exempted_in_whatever_form_the_address_comes() {
+        let guard = Guard::new(false, vec!["10.1.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()]);
+        for allowed in ["10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "fd00::1", "8.8.8.8"] {
+            assert!(guard.allows(ip(allowed)), "{allowed}");
+        }
+        for refused in ["10.2.0.1", "127.0.0.1", "fc00::1", "::ffff:10.2.0.1"] {
+            assert!(!guard.allows(ip(refused)), "{refused}");
+        }
+    }
+
+    #[test]
+    fn urls_are_judged_by_their_looks() {
+        let ok = [
+            "https://example.com",
+            "https://example.com:8443/hook?a=b#c",
+            "https://[2606:4700::1111]/",
+            "HTTPS://EXAMPLE.COM",
+        ];
+        for url in ok {
+            assert!(check_url(url, false).is_ok(), "{url}");
+        }
+        let long = format!("https://example.com/{}", "a".repeat(MAX_URL_BYTES));
+        let swelling = format!("https://example.com/{}", "é".repeat(500));
+        let cases = [
+            ("http://example.com", UrlProblem::NotHttps),
+            ("ftp://example.com", UrlProblem::NotHttps),
+            ("https://user@example.com", UrlProblem::UserInfo),
+            ("https://:secret@example.com", UrlProblem::UserInfo),
+            ("https://localhost/", UrlProblem::Localhost),
+            ("https://LOCALHOST.:80/", UrlProblem::Localhost),
+            ("https://a.localhost/", UrlProblem::Localhost),
+            ("https://a.b.localhost./", UrlProblem::Localhost),
+            ("https://", UrlProblem::NoHost),
+            (long.as_str(), UrlProblem::TooLong),
+            (swelling.as_str(), UrlProblem::TooLong),
+        ];
+        for (url, problem) in cases {
+            assert_eq!(check_url(url, false).unwrap_err(), problem, "{url}");
+        }
+        assert!(matches!(check_url("example.com/hook", false), Err(UrlProblem::Malformed(_))));
+        assert!(check_url("http://example.com", true).is_ok());
+        assert_eq!(check_url("ftp://example.com", true).unwrap_err(), UrlProblem::NotHttp);
+        assert!(check_url("https://notlocalhost/", false).is_ok());
+    }
+
+    #[tokio::test]
+    async fn literals_are_refused_however_they_are_written() {
+        let guard = Guard::new(true, Vec::new());
+        for url in [
+            "http://127.0.0.1/",
+            "http://2130706433/",
+            "http://0x7f.1/",
+            "http://017700000001/",
+            "http://127.1/",
+            "http://[::1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://[2002:7f00:1::]/",
+            "http://169.254.169.254/latest",
+        ] {
+            let url = guard.check_url(url).unwrap();
+            assert!(matches!(guard.check_literal(&url), Err(Unreachable::Blocked(_))), "{url}");
+            assert!(matches!(guard.check_reachable(&url).await, Err(Unreachable::Blocked(_))), "{url}");
+        }
+        assert!(guard.check_literal(&guard.check_url("https://1.1.1.1/").unwrap()).is_ok());
+    }
+
+    #[tokio::test]
+    async fn names_are_refused_when_any_address_is_or_when_there_is_none() {
+        let guard = Guard::new(false, Vec::new());
+        assert!(matches!(guard.resolve("localhost", 443).await, Err(Unreachable::Blocked(ip)) if ip.is_loopback()));
+        assert_eq!(guard.resolve("no-such-host.invalid", 443).await, Err(Unreachable::Unresolved));
+        let exempt = Guard::new(false, vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+        assert!(exempt.resolve("localhost", 443).await.is_ok_and(|found| !found.is_empty()));
+    }
+}

@@ -1,0 +1,242 @@
+//! What goes over the wire: the body, its signatures and the headers. Pure.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
+use jiff::Timestamp;
+use sha2::Sha256;
+use uuid::Uuid;
+
+use crate::domain::delivery::{Delivery, Signatures};
+use crate::domain::event::EventKind;
+use crate::domain::time;
+
+const SECRET_PREFIX: &str = "whsec_";
+
+/// One attempt's facts, all but the time and the secret.
+#[derive(Clone, Copy, Debug)]
+pub struct Notification<'a> {
+    pub delivery: Uuid,
+    pub webhook: Uuid,
+    pub event: Uuid,
+    pub kind: EventKind,
+    pub occurred_at: Timestamp,
+    pub data: &'a str,
+    pub attempt: u16,
+    /// Asked for by the owner, not raised by the platform.
+    pub test: bool,
+}
+
+impl<'a> From<&'a Delivery> for Notification<'a> {
+    fn from(delivery: &'a Delivery) -> Self {
+        Notification {
+            delivery: delivery.id,
+            webhook: delivery.webhook,
+            event: delivery.event,
+            kind: delivery.kind,
+            occurred_at: delivery.occurred_at,
+            data: &delivery.data,
+            attempt: delivery.attempt,
+            test: false,
+        }
+    }
+}
+
+/// The two keys of a webhook's secret, ready for use.
+#[derive(Clone)]
+pub struct Signer {
+    body: Hmac<Sha256>,
+    standard: Hmac<Sha256>,
+}
+
+impl Signer {
+    /// The whole secret is the key of `X-Webhook-Signature`; Standard Webhooks' key is what its base64 decodes to.
+    pub fn new(secret: &str) -> Signer {
+        let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
+        let decoded = STANDARD.decode(encoded).map(zeroize::Zeroizing::new);
+        let standard = decoded.as_ref().map_or(secret.as_bytes(), |key| key.as_slice());
+        Signer { body: mac(secret.as_bytes()), standard: mac(standard) }
+    }
+
+    pub fn sign(&self, delivery: Uuid, at: Timestamp, body: &[u8]) -> Signatures {
+        let mut id = Uuid::encode_buffer();
+        let id = delivery.hyphenated().encode_lower(&mut id);
+        let standard = self.standard.clone().chain_update(id).chain_update(format!(".{}.", at.as_second()));
+        Signatures {
+            body: self.body.clone().chain_update(body).finalize().into_bytes().into(),
+            standard: standard.chain_update(body).finalize().into_bytes().into(),
+        }
+    }
+}
+
+fn mac(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
+}
+
+/// A request as it will be sent.
+#[derive(Clone, Debug)]
+pub struct Rendered {
+    pub body: Bytes,
+    pub headers: Vec<(&'static str, String)>,
+    pub signatures: Signatures,
+}
+
+/// The body would have this many bytes, which is more than may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    pub bytes: usize,
+}
+
+/// `at` is to the millisecond, and fresh for every attempt: a retry must pass the receiver's replay check.
+pub fn render(
+    notification: &Notification<'_>,
+    at: Timestamp,
+    signer: &Signer,
+    user_agent: &str,
+    max_bytes: usize,
+) -> Result<Rendered, TooLarge> {
+    let timestamp = time::millis(at);
+    let body = body(notification, &timestamp, max_bytes)?;
+    let signatures = signer.sign(notification.delivery, at, &body);
+    let headers = headers(notification, at, timestamp, &signatures, user_agent);
+    Ok(Rendered { body: body.into(), headers, signatures })
+}
+
+/// The request of an attempt in the past, from what the log has kept of it: the secret it was signed with may be gone.
+pub fn replay(notification: &Notification<'_>, at: Timestamp, signatures: Signatures, user_agent: &str) -> Rendered {
+    let timestamp = time::millis(at);
+    let body = body(notification, &timestamp, usize::MAX).expect("nothing is larger than that");
+    let headers = headers(notification, at, timestamp, &signatures, user_agent);
+    Rendered { body: body.into(), headers, signatures }
+}
+
+/// The envelope, with `data` in it byte for byte.
+fn body(notification: &Notification<'_>, timestamp: &str, max_bytes: usize) -> Result<Vec<u8>, TooLarge> {
+    // None of the three has a character that JSON escapes.
+    let head = format!(
+        r#"{{"event":"{}","timestamp":"{timestamp}","webhook_id":"{}","data":"#,
+        notification.kind, notification.webhook
+    );
+    let bytes = head.len() + notification.data.len() + 1;
+    if bytes > max_bytes {
+        return Err(TooLarge { bytes });
+    }
+    let mut body = head.into_bytes();
+    body.reserve_exact(bytes - body.len());
+    body.extend_from_slice(notification.data.as_bytes());
+    body.push(b'}');
+    Ok(body)
+}
+
+fn headers(
+    notification: &Notification<'_>,
+    at: Timestamp,
+    timestamp: String,
+    signatures: &Signatures,
+    user_agent: &str,
+) -> Vec<(&'static str, String)> {
+    let delivery = notification.delivery.to_string();
+    let mut headers = vec![
+        ("X-Webhook-Signature", hex::encode(signatures.body)),
+        ("X-Webhook-Timestamp", timestamp),
+        ("X-Webhook-Event", notification.kind.as_str().to_owned()),
+        ("X-Webhook-Id", notification.webhook.to_string()),
+        ("User-Agent", user_agent.to_owned()),
+        ("Content-Type", "application/json".to_owned()),
+        ("X-Webhook-Delivery", delivery.clone()),
+        ("X-Webhook-Attempt", notification.attempt.to_string()),
+        ("X-Webhook-Event-Id", notification.event.to_string()),
+        ("X-Webhook-Occurred-At", time::micros(notification.occurred_at)),
+        ("webhook-id", delivery),
+        ("webhook-timestamp", at.as_second().to_string()),
+        ("webhook-signature", format!("v1,{}", STANDARD.encode(signatures.standard))),
+    ];
+    if notification.test {
+        headers.push(("X-Webhook-Test", "true".to_owned()));
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Base64 of the bytes 0 to 31. The expected digests below come from Python's hmac module.
+    const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+    fn notification(data: &str) -> Notification<'_> {
+        Notification {
+            delivery: "0195504c-a3a0-7abc-8def-0123456789ab".parse().unwrap(),
+            webhook: "0195504c-0000-7000-8000-000000000001".parse().unwrap(),
+            event: "0195504c-1111-7000-8000-000000000002".parse().unwrap(),
+            kind: EventKind::ReleaseDistributed,
+            occurred_at: "2026-03-01T09:04:59.123456Z".parse().unwrap(),
+            data,
+            attempt: 3,
+            test: false,
+        }
+    }
+
+    fn rendered(data: &str, max: usize) -> Result<Rendered, TooLarge> {
+        let at = "2026-03-01T09:05:00.120Z".parse().unwrap();
+        render(&notification(data), at, &Signer::new(SECRET), "Walhook-Webhooks/1.0", max)
+    }
+
+    const BODY: &str = concat!(
+        r#"{"event":"release.distributed","timestamp":"2026-03-01T09:05:00.120+00:00","#,
+        r#""webhook_id":"0195504c-0000-7000-8000-000000000001","data":{"release_id": 7,  "t":"ä\u0041"}}"#
+    );
+
+    #[test]
+    fn the_envelope_keeps_its_order_and_every_byte_of_data() {
+        let request = rendered(r#"{"release_id": 7,  "t":"ä\u0041"}"#, 65_536).unwrap();
+        assert_eq!(std::str::from_utf8(&request.body).unwrap(), BODY);
+    }
+
+    #[test]
+    fn headers_and_signatures_are_those_of_the_contract() {
+        let request = rendered(r#"{"release_id": 7,  "t":"ä\u0041"}"#, 65_536).unwrap();
+        let expected = [
+            ("X-Webhook-Signature", "37449586aaf1d60e87b2df4ec1910bfea681d6cbbc91daa7d280e7b2d7907e35"),
+            ("X-Webhook-Timestamp", "2026-03-01T09:05:00.120+00:00"),
+            ("X-Webhook-Event", "release.distributed"),
+            ("X-Webhook-Id", "0195504c-0000-7000-8000-000000000001"),
+            ("User-Agent", "Walhook-Webhooks/1.0"),
+            ("Content-Type", "application/json"),
+            ("X-Webhook-Delivery", "0195504c-a3a0-7abc-8def-0123456789ab"),
+            ("X-Webhook-Attempt", "3"),
+            ("X-Webhook-Event-Id", "0195504c-1111-7000-8000-000000000002"),
+            ("X-Webhook-Occurred-At", "2026-03-01T09:04:59.123456+00:00"),
+            ("webhook-id", "0195504c-a3a0-7abc-8def-0123456789ab"),
+            ("webhook-timestamp", "1772355900"),
+            ("webhook-signature", "v1,cvzK7yhjhYBvU/TW3LsxbfsjUkdSUjCTkX2PCDyyajE="),
+        ];
+        let headers: Vec<(&str, &str)> = request.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        assert_eq!(headers, expected);
+    }
+
+    #[test]
+    fn a_test_says_so() {
+        let test = Notification { test: true, ..notification("{}") };
+        let request = render(&test, Timestamp::UNIX_EPOCH, &Signer::new(SECRET), "W", 1_000).unwrap();
+        assert!(request.headers.contains(&("X-Webhook-Test", "true".to_owned())));
+    }
+
+    #[test]
+    fn the_limit_is_on_the_whole_body() {
+        let envelope = rendered("{}", 65_536).unwrap().body.len() - 2;
+        let fitting = format!("\"{}\"", "x".repeat(65_536 - envelope - 2));
+        assert_eq!(rendered(&fitting, 65_536).unwrap().body.len(), 65_536);
+        let larger = format!("\"{}\"", "x".repeat(65_536 - envelope - 1));
+        assert_eq!(rendered(&larger, 65_536).unwrap_err(), TooLarge { bytes: 65_537 });
+    }
+
+    /// RFC 4231, test case 2.
+    #[test]
+    fn the_body_is_signed_with_the_whole_secret() {
+        let signatures = Signer::new("Jefe").sign(Uuid::nil(), Timestamp::UNIX_EPOCH, b"what do ya want for nothing?");
+        let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(hex::encode(signatures.body), expected);
+    }
+}

@@ -1,0 +1,152 @@
+//! Where deliveries go: read from the store right before they go there, with the secrets decrypted.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use secrecy::ExposeSecret;
+use uuid::Uuid;
+
+use super::request::Signer;
+use crate::store::deliver::SealedTarget;
+use crate::vault::Vault;
+
+/// How long what was read may be used again: an edit, a toggle or a new secret holds for what begins later than this.
+const REUSE: Duration = Duration::from_millis(5);
+const SIGNERS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+
+/// A webhook, ready to be delivered to.
+pub struct Destination {
+    pub url: Arc<str>,
+    pub active: bool,
+    pub signer: Signer,
+}
+
+#[derive(Clone)]
+pub enum Lookup {
+    Found(Arc<Destination>),
+    /// Deleted.
+    Gone,
+    /// There, but its secret does not decrypt: our own fault and not the receiver's.
+    Unreadable,
+}
+
+pub struct Targets {
+    vault: Arc<Vault>,
+    recent: HashMap<Uuid, (Instant, Lookup)>,
+    /// By webhook, with the ciphertext they were made from: a new secret has another.
+    signers: LruCache<Uuid, (Vec<u8>, Signer)>,
+}
+
+impl Targets {
+    pub fn new(vault: Arc<Vault>) -> Targets {
+        Targets { vault, recent: HashMap::new(), signers: LruCache::new(SIGNERS) }
+    }
+
+    /// What was read of a webhook, if that was just now.
+    pub fn recent(&self, webhook: Uuid) -> Option<Lookup> {
+        let (read_at, lookup) = self.recent.get(&webhook)?;
+        (read_at.elapsed() <= REUSE).then(|| lookup.clone())
+    }
+
+    /// Takes in the answer to a question for `webhooks` that was put at `asked_at`.
+    pub fn learn(&mut self, asked_at: Instant, webhooks: &[Uuid], found: Vec<SealedTarget>) {
+        self.recent.retain(|_, (read_at, _)| read_at.elapsed() <= REUSE);
+        for webhook in webhooks {
+            self.recent.insert(*webhook, (asked_at, Lookup::Gone));
+        }
+        for target in found {
+            let webhook = target.webhook;
+            let lookup = self.open(target);
+            self.recent.insert(webhook, (asked_at, lookup));
+        }
+    }
+
+    /// What `learn` took in last, for those who waited for it, however long the answer took.
+    pub fn learned(&self, webhook: Uuid) -> Lookup {
+        self.recent.get(&webhook).map_or(Lookup::Gone, |(_, lookup)| lookup.clone())
+    }
+
+    fn open(&mut self, target: SealedTarget) -> Lookup {
+        let SealedTarget { webhook, url, active, secret, secret_key_id } = target;
+        let known = self.signers.get(&webhook).filter(|(sealed, _)| *sealed == secret);
+        let signer = match known {
+            Some((_, signer)) => signer.clone(),
+            None => match self.vault.open_text(webhook, &secret_key_id, &secret) {
+                Ok(opened) => {
+                    let signer = Signer::new(opened.expose_secret());
+                    self.signers.put(webhook, (secret, signer.clone()));
+                    signer
+                }
+                Err(error) => {
+                    tracing::error!(%webhook, %error, "cannot sign for a webhook: its deliveries wait");
+                    return Lookup::Unreadable;
+                }
+            },
+        };
+        Lookup::Found(Arc::new(Destination { url: url.into(), active, signer }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vault;
+
+    fn sealed(vault: &Vault, webhook: Uuid, secret: &str) -> SealedTarget {
+        let sealed = vault.seal(webhook, secret.as_bytes());
+        SealedTarget {
+            webhook,
+            url: "https://example.com".into(),
+            active: true,
+            secret: sealed.bytes,
+            secret_key_id: sealed.key_id,
+        }
+    }
+
+    fn vault() -> Arc<Vault> {
+        use base64::Engine;
+        let key = base64::engine::general_purpose::STANDARD.encode(vault::random_bytes::<32>());
+        Arc::new(Vault::new(&[key.into()]).unwrap())
+    }
+
+    fn signature(lookup: Lookup) -> [u8; 32] {
+        let Lookup::Found(destination) = lookup else { panic!("not found") };
+        destination.signer.sign(Uuid::nil(), jiff::Timestamp::UNIX_EPOCH, b"body").body
+    }
+
+    #[test]
+    fn a_new_secret_replaces_the_one_kept() {
+        let (vault, webhook) = (vault(), Uuid::from_u128(1));
+        let mut targets = Targets::new(vault.clone());
+        let mut signed = |secret: &str| {
+            targets.learn(Instant::now(), &[webhook], vec![sealed(&vault, webhook, secret)]);
+            signature(targets.learned(webhook))
+        };
+        let first = signed("whsec_a");
+        assert_eq!(first, signed("whsec_a"));
+        assert_ne!(first, signed("whsec_b"));
+    }
+
+    #[test]
+    fn what_is_not_found_is_gone_and_what_does_not_decrypt_is_neither() {
+        let (mine, other) = (vault(), vault());
+        let (gone, unreadable) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut targets = Targets::new(mine);
+        targets.learn(Instant::now(), &[gone, unreadable], vec![sealed(&other, unreadable, "s")]);
+        assert!(matches!(targets.learned(gone), Lookup::Gone));
+        assert!(matches!(targets.learned(unreadable), Lookup::Unreadable));
+    }
+
+    #[test]
+    fn what_was_read_too_long_ago_is_read_again() {
+        let webhook = Uuid::from_u128(1);
+        let mut targets = Targets::new(vault());
+        let long_ago = Instant::now().checked_sub(REUSE * 2).unwrap();
+        targets.learn(long_ago, &[webhook], Vec::new());
+        assert!(targets.recent(webhook).is_none());
+        assert!(matches!(targets.learned(webhook), Lookup::Gone));
+    }
+}

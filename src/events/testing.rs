@@ -1,0 +1,173 @@
+//! What the tests of the rules share: two tenants whose rows are fetched one by one, and changes to show to the rules.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jsonschema::Validator;
+use serde_json::Value;
+
+use super::{Derived, Fact, Facts, Halt, LookupKey, Release, Rule, TranscodedFile, Verdict, rule};
+use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::event::{Addon, EventKind, UserId};
+use crate::domain::lsn::Position;
+use crate::domain::table::Table;
+
+const RECOGNISED: [&str; 8] =
+    ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
+
+/// Two tenants. Every id of alice's rows begins with 1, every id of bob's with 2; label 3 and what is under it have no user.
+///
+/// Nothing is at hand before it was asked for once, as in a cold cache.
+#[derive(Default)]
+pub struct FakeFacts {
+    fetched: RefCell<HashSet<LookupKey>>,
+    pub without_addons: Cell<bool>,
+}
+
+impl FakeFacts {
+    fn fetch(&self, key: LookupKey) -> Fact<()> {
+        if self.fetched.borrow().contains(&key) { Ok(()) } else { Err(Halt::Lookup(key)) }
+    }
+
+    /// How many rows were asked for so far.
+    pub fn lookups(&self) -> usize {
+        self.fetched.borrow().len()
+    }
+
+    /// Asks the rule until it has all that it needs.
+    pub fn derive(&self, kind: EventKind, change: &Change) -> Result<Verdict, Halt> {
+        loop {
+            match (rule(kind).derive)(change, self) {
+                Err(Halt::Lookup(key)) => {
+                    assert!(self.fetched.borrow_mut().insert(key.clone()), "{key:?} asked for twice");
+                }
+                end => return end,
+            }
+        }
+    }
+
+    /// What the rule must raise, its data held against the schema.
+    pub fn raised(&self, kind: EventKind, change: &Change) -> Derived {
+        match self.derive(kind, change) {
+            Ok(Verdict::Raise(derived)) => {
+                assert_valid(&validator(rule(kind)), &derived.data);
+                derived
+            }
+            other => panic!("{kind} not raised: {other:?}"),
+        }
+    }
+}
+
+impl Facts for FakeFacts {
+    fn release(&self, id: i64) -> Fact<Arc<Release>> {
+        self.fetch(LookupKey::Release(id))?;
+        let (label_id, bare) = match id {
+            10 => (1, false),
+            11 => (1, true),
+            20 => (2, false),
+            30 => (3, false),
+            _ => return Err(Halt::Unrouted("release_not_found")),
+        };
+        Ok(Arc::new(Release {
+            label_id,
+            cat: (!bare).then(|| format!("CAT-{id}")),
+            title: (!bare).then(|| format!("Title {id}")),
+            pre_review_hold: !bare,
+        }))
+    }
+
+    fn label_owner(&self, label: i64) -> Fact<Option<UserId>> {
+        self.fetch(LookupKey::Label(label))?;
+        match label {
+            1 => Ok(Some(user("alice"))),
+            2 => Ok(Some(user("bob"))),
+            3 => Ok(None),
+            _ => Err(Halt::Unrouted("label_not_found")),
+        }
+    }
+
+    fn outlet_name(&self, outlet: i64) -> Fact<Option<Arc<str>>> {
+        self.fetch(LookupKey::Outlet(outlet))?;
+        Ok((outlet == 5).then(|| "Example Music".into()))
+    }
+
+    fn track_release(&self, track: i64) -> Fact<i64> {
+        self.fetch(LookupKey::Track(track))?;
+        match track {
+            100 => Ok(10),
+            200 => Ok(20),
+            300 => Ok(30),
+            _ => Err(Halt::Unrouted("track_not_found")),
+        }
+    }
+
+    fn transcoded_files(&self, entry: i64) -> Fact<Arc<[TranscodedFile]>> {
+        self.fetch(LookupKey::Files(entry))?;
+        let file = |asset_type_id, status: &str| TranscodedFile { asset_type_id, status: status.into() };
+        Ok(if entry == 8 { Arc::default() } else { [file(4, "complete"), file(2, "error")].into() })
+    }
+
+    fn has_addon(&self, user: &UserId, _: Addon) -> Fact<bool> {
+        self.fetch(LookupKey::Addons(user.clone()))?;
+        Ok(!self.without_addons.get())
+    }
+
+    fn recognises_distribution_status(&self, status: &str) -> bool {
+        RECOGNISED.contains(&status)
+    }
+}
+
+pub fn user(name: &str) -> UserId {
+    UserId(name.into())
+}
+
+/// A row with these columns; the others are null.
+pub fn tuple(table: Table, values: &[(&str, &str)]) -> Tuple {
+    let mut tuple = Tuple::absent(table);
+    for name in table.columns() {
+        let given = values.iter().find(|(column, _)| column == name);
+        tuple.set(table.column(name).unwrap(), given.map_or(Datum::Null, |(_, value)| Datum::text(*value)));
+    }
+    assert!(values.iter().all(|(name, _)| table.column(name).is_some()), "{values:?}");
+    tuple
+}
+
+/// The same row with one column of another value.
+pub fn with(table: Table, row: &Tuple, column: &str, value: Option<&str>) -> Tuple {
+    let mut row = row.clone();
+    row.set(table.column(column).unwrap(), value.map_or(Datum::Null, Datum::text));
+    row
+}
+
+pub fn change(table: Table, operation: Operation) -> Change {
+    let committed_at = "2026-03-01T09:05:00.25Z".parse().unwrap();
+    Change { position: Position::default(), committed_at, muted: false, table, operation }
+}
+
+pub fn insert(table: Table, new: Tuple) -> Change {
+    change(table, Operation::Insert { new })
+}
+
+pub fn update(table: Table, old: Option<Tuple>, new: Tuple) -> Change {
+    change(table, Operation::Update { old, new })
+}
+
+/// An update that moves `column` of `new` from `from` to what it is now.
+pub fn moved(table: Table, new: &Tuple, column: &str, from: Option<&str>) -> Change {
+    update(table, Some(with(table, new, column, from)), new.clone())
+}
+
+pub fn muted(change: Change) -> Change {
+    Change { muted: true, ..change }
+}
+
+pub fn validator(rule: &Rule) -> Validator {
+    jsonschema::options().should_validate_formats(true).build(&(rule.schema)()).expect("the schema is one")
+}
+
+pub fn assert_valid(validator: &Validator, data: &str) {
+    let instance: Value = serde_json::from_str(data).expect("data is JSON");
+    let faults: Vec<String> = validator.iter_errors(&instance).map(|fault| fault.to_string()).collect();
+    assert!(faults.is_empty(), "{data}: {faults:?}");
+}

@@ -1,0 +1,189 @@
+//! The types that `data` is made of beside strings and integers, each with its JSON form and its schema.
+
+use std::borrow::Cow;
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, civil};
+use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::domain::time;
+
+/// The JSON Schema of a data struct, whole in itself.
+pub(super) fn schema_of<T: JsonSchema>() -> serde_json::Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| settings.inline_subschemas = true);
+    settings.with_transform(RecursiveTransform(drop_width)).into_generator().into_root_schema_for::<T>().to_value()
+}
+
+/// `int64` is no format of JSON Schema's own: validators in their strict modes refuse a schema that has it.
+fn drop_width(schema: &mut Schema) {
+    if schema.get("format").and_then(|format| format.as_str()).is_some_and(|format| format.starts_with("int")) {
+        schema.remove("format");
+    }
+}
+
+/// The JSON text of a data object.
+pub(super) fn to_json<T: Serialize>(data: &T) -> String {
+    serde_json::to_string(data).expect("data has string keys and values that always serialise")
+}
+
+macro_rules! schema {
+    ($type:ty, $name:literal, $schema:tt) => {
+        impl JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($schema)
+            }
+        }
+    };
+}
+
+/// A point in time, in UTC and with microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Time(Timestamp);
+
+impl Time {
+    /// Reads the server's text. A column without time zone is taken to hold UTC, as such columns do by convention.
+    pub fn parse(text: &str) -> Option<Self> {
+        let without_zone = || text.parse::<civil::DateTime>().ok()?.to_zoned(TimeZone::UTC).ok();
+        let at = text.parse::<Timestamp>().ok().or_else(|| without_zone().map(|zoned| zoned.timestamp()));
+        at.map(Time)
+    }
+}
+
+impl From<Timestamp> for Time {
+    fn from(at: Timestamp) -> Self {
+        Time(at)
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&time::micros(self.0))
+    }
+}
+
+schema!(Time, "Time", { "type": "string", "format": "date-time" });
+
+/// A calendar day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Date(civil::Date);
+
+impl Date {
+    pub fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().map(Date)
+    }
+}
+
+schema!(Date, "Date", { "type": "string", "format": "date" });
+
+/// A decimal number with every digit that the database keeps: through a binary float, `120.50` would lose its zero and a
+/// long one its end.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Amount(Box<RawValue>);
+
+impl Amount {
+    /// Nothing for NaN and the infinities, which JSON does not have.
+    pub fn parse(text: &str) -> Option<Self> {
+        let starts = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+        let ends = text.ends_with(|last: char| last.is_ascii_digit());
+        let number = (starts && ends).then(|| RawValue::from_string(text.to_owned()))?;
+        number.ok().map(Amount)
+    }
+}
+
+schema!(Amount, "Amount", { "type": "number" });
+
+/// A JSON array that the platform wrote, byte for byte.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Issues(Box<RawValue>);
+
+impl Issues {
+    /// Nothing, in SQL's or JSON's words, is no issues; a lone value is one. None where the text is no JSON.
+    pub fn parse(text: Option<&str>) -> Option<Self> {
+        let text = text.map_or("null", str::trim);
+        let value: &RawValue = serde_json::from_str(text).ok()?;
+        let array = match value.get() {
+            "null" => RawValue::from_string("[]".to_owned()),
+            array if array.starts_with('[') => Ok(value.to_owned()),
+            lone => RawValue::from_string(format!("[{lone}]")),
+        };
+        array.ok().map(Issues)
+    }
+}
+
+schema!(Issues, "Issues", { "type": "array", "items": true });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json<T: Serialize>(value: Option<T>) -> Option<String> {
+        value.map(|value| to_json(&value))
+    }
+
+    #[test]
+    fn times_are_utc_with_six_digits_whatever_the_server_sent() {
+        for (text, expected) in [
+            ("2026-03-01 09:05:00.123+00", "2026-03-01T09:05:00.123000+00:00"),
+            ("2026-03-01 09:05:00+00", "2026-03-01T09:05:00.000000+00:00"),
+            ("2026-03-01 09:05:00.000001+00", "2026-03-01T09:05:00.000001+00:00"),
+            ("2026-03-01 14:35:00+05:30", "2026-03-01T09:05:00.000000+00:00"),
+            ("2026-02-28 23:35:00.5-09:30", "2026-03-01T09:05:00.500000+00:00"),
+            ("1900-01-01 05:53:28+05:53:28", "1900-01-01T00:00:00.000000+00:00"),
+            ("2026-03-01T09:05:00.123456+00:00", "2026-03-01T09:05:00.123456+00:00"),
+            ("2026-03-01 09:05:00.7", "2026-03-01T09:05:00.700000+00:00"),
+        ] {
+            assert_eq!(json(Time::parse(text)), Some(format!("\"{expected}\"")), "{text}");
+        }
+        for text in ["infinity", "-infinity", "", "0044-03-15 00:00:00+00 BC", "12000-01-01 00:00:00+00", "yesterday"] {
+            assert_eq!(Time::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn dates_are_days() {
+        assert_eq!(json(Date::parse("2026-03-31")), Some("\"2026-03-31\"".into()));
+        for text in ["infinity", "", "0044-03-15 BC", "31.03.2026"] {
+            assert_eq!(Date::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_keep_their_digits() {
+        for text in ["120.50", "0.00", "-3.10", "12345678901234567890.123456789012345678901", "7", "1e+20"] {
+            assert_eq!(json(Amount::parse(text)).as_deref(), Some(text));
+        }
+        for text in ["NaN", "Infinity", "-Infinity", "", "-", "$120.50", " 1", "1 ", "1,5", "01", "null", "\"1\"", "[1"]
+        {
+            assert!(Amount::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn issues_are_an_array_byte_for_byte() {
+        for (text, expected) in [
+            (Some(r#"[{"code": "artwork",  "n": 1.50}]"#), r#"[{"code": "artwork",  "n": 1.50}]"#),
+            (Some("[]"), "[]"),
+            (Some(" null "), "[]"),
+            (None, "[]"),
+            (Some(r#"{"code": "artwork"}"#), r#"[{"code": "artwork"}]"#),
+            (Some(r#""blurred""#), r#"["blurred"]"#),
+        ] {
+            assert_eq!(json(Issues::parse(text)).as_deref(), Some(expected), "{text:?}");
+        }
+        for text in ["", "[", "blurred", "[] []"] {
+            assert!(Issues::parse(Some(text)).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! A PostgreSQL server of one's own for tests, benchmarks and the demo: found on this machine, started in a temporary
+//! directory on loopback, and gone when its owner is, however the owner ends.
+
+use std::fs::DirBuilder;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::postgres;
+use crate::vault::random_bytes;
+
+/// Names the directory with PostgreSQL's programs when they are not to be searched for.
+pub const BIN_VARIABLE: &str = "WALHOOK_PG_BIN";
+
+const SUPERUSER: &str = "postgres";
+/// Below the range that outgoing connections take their ports from: a restarted server gets its own port back.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+const START_ATTEMPTS: usize = 5;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PrivatePostgresError {
+    #[error(
+        "PostgreSQL is not installed (no initdb in ${BIN_VARIABLE}, pg_config's directory, PATH or /usr/lib/postgresql): \
+         install it with `apt-get install postgresql`, or set {BIN_VARIABLE}"
+    )]
+    NotInstalled,
+    #[error("{program} failed: {detail}")]
+    Command { program: String, detail: String },
+    #[error("cannot {action}: {source}")]
+    Io { action: String, source: std::io::Error },
+    #[error(transparent)]
+    Connect(#[from] postgres::ConnectError),
+    #[error("{}", postgres::describe(.0))]
+    Sql(#[from] tokio_postgres::Error),
+}
+
+type Result<T> = std::result::Result<T, PrivatePostgresError>;
+
+fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> PrivatePostgresError {
+    let action = action.into();
+    move |source| PrivatePostgresError::Io { action, source }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// Whether commits reach the disk: off, the server is faster and a crash of the machine ruins it.
+    pub fsync: bool,
+    /// Lines for postgresql.conf, over our own.
+    pub settings: &'a [(&'a str, &'a str)],
+}
+
+/// How to stop: `Fast` disconnects clients and writes a checkpoint, `Immediate` is as good as a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopMode {
+    Fast,
+    Immediate,
+}
+
+impl StopMode {
+    const fn as_str(self) -> &'static str {
+        match self {
+            StopMode::Fast => "fast",
+            StopMode::Immediate => "immediate",
+        }
+    }
+}
+
+/// A running (or deliberately stopped) server. Dropping it stops the server and removes its directory.
+#[derive(Debug)]
+pub struct PrivatePostgres {
+    bin: PathBuf,
+    directory: PathBuf,
+    port: u16,
+    /// Waits for the end of our process on a pipe, then stops the server and removes the directory.
+    janitor: Child,
+}
+
+impl PrivatePostgres {
+    /// Makes a cluster and starts it.
+    pub async fn start(options: Options<'_>) -> Result<PrivatePostgres> {
+        let bin = find_programs().await?;
+        let directory = std::env::temp_dir().join(format!("walhook-postgres-{}", uuid::Uuid::now_v7().simple()));
+        DirBuilder::new().mode(0o700).create(&directory).map_err(io(format!("create {}", directory.display())))?;
+        let janitor = start_janitor(&bin, &directory).inspect_err(|_| drop(std::fs::remove_dir(&directory)))?;
+        let mut server = PrivatePostgres { bin, directory, port: 0, janitor };
+        server.init().await?;
+        let mut attempt = 1;
+        loop {
+            server.port = free_port().map_err(io("find a free port"))?;
+            server.configure(&options)?;
+            match server.start_again().await {
+                // Somebody else may have taken the port in between.
+                Err(_) if attempt < START_ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+                Ok(()) => return Ok(server),
+            }
+        }
+    }
+
+    async fn init(&self) -> Result<()> {
+        if is_root() {
+            let mut command = tokio::process::Command::new("chown");
+            run("chown", command.arg(SUPERUSER).arg(&self.directory)).await?;
+        }
+        let mut command = self.program("initdb");
+        command.args(["--username", SUPERUSER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"]);
+        run("initdb", command.arg("-D").arg(self.data_dir())).await
+    }
+
+    fn configure(&self, options: &Options<'_>) -> Result<()> {
+        let path = self.data_dir().join("postgresql.auto.conf");
+        let durable = if options.fsync { "on" } else { "off" };
+        let (port, directory) = (self.port.to_string(), self.directory.display().to_string());
+        let ours: [(&str, &str); 11] = [
+            ("listen_addresses", "127.0.0.1"),
+            ("port", &port),
+            ("unix_socket_directories", &directory),
+            ("wal_level", "logical"),
+            ("fsync", durable),
+            ("full_page_writes", durable),
+            ("max_connections", "200"),
+            // One server may carry a whole test binary, with a slot for each test.
+            ("max_wal_senders", "50"),
+            ("max_replication_slots", "50"),
+            ("max_prepared_transactions", "10"),
+            ("shared_buffers", "64MB"),
+        ];
+        // Of two lines for one setting the later holds.
+        let lines = ours.iter().chain(options.settings).map(|(name, value)| {
+            let value = value.replace('\'', "''");
+            format!("{name} = '{value}'\n")
+        });
+        std::fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(lines.collect::<String>().as_bytes()))
+            .map_err(io(format!("write {}", path.display())))
+    }
+
+    /// Starts the server after a `stop`, on the same port; returns when it takes connections.
+    pub async fn start_again(&self) -> Result<()> {
+        let log = self.log_file();
+        let mut command = self.control("start");
+        command.arg("-l").arg(&log).args(["-w", "-t", "60"]);
+        run("pg_ctl start", &mut command).await.map_err(|error| {
+            let detail = format!("{error}; the server's log says: {}", last_lines(&log, 5));
+            PrivatePostgresError::Command { program: "pg_ctl start".into(), detail }
+        })
+    }
+
+    /// Stops the server and keeps its data; returns when it has ended.
+    pub async fn stop(&self, mode: StopMode) -> Result<()> {
+        let mut command = self.control("stop");
+        run("pg_ctl stop", command.args(["-m", mode.as_str(), "-w", "-t", "60"])).await
+    }
+
+    pub async fn restart(&self, mode: StopMode) -> Result<()> {
+        self.stop(mode).await?;
+        self.start_again().await
+    }
+
+    pub async fn create_database(&self, name: &str) -> Result<()> {
+        let client = postgres::connect(&self.url(SUPERUSER)).await?;
+        let statement = format!("create database {}", postgres::quote_identifier(name));
+        Ok(client.batch_execute(&statement).await?)
+    }
+
+    /// A URL for `database`, as the superuser.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://{SUPERUSER}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The server's process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        let text = std::fs::read_to_string(self.data_dir().join("postmaster.pid")).ok()?;
+        text.lines().next()?.trim().parse().ok()
+    }
+
+    /// The directory that the cluster and its unix socket are in.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    pub fn log_file(&self) -> PathBuf {
+        self.directory.join("server.log")
+    }
+
+    /// One of PostgreSQL's programs, run as the user who owns the cluster.
+    pub fn program(&self, name: &str) -> tokio::process::Command {
+        let words = as_owner(&self.bin.join(name));
+        let mut command = tokio::process::Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(&self.directory).stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    fn control(&self, action: &str) -> tokio::process::Command {
+        let mut command = self.program("pg_ctl");
+        command.arg(action).arg("-D").arg(self.data_dir());
+        command
+    }
+}
+
+impl Drop for PrivatePostgres {
+    fn drop(&mut self) {
+        // The end of its input is the janitor's sign.
+        drop(self.janitor.stdin.take());
+        if let Err(error) = self.janitor.wait() {
+            tracing::warn!(%error, directory = %self.directory.display(), "a private PostgreSQL was not cleaned up");
+        }
+    }
+}
+
+/// A process in a group of its own that neither Ctrl-C nor our death reaches: when the pipe to it closes, for whatever
+/// reason, it stops the server and removes the directory.
+fn start_janitor(bin: &Path, directory: &Path) -> Result<Child> {
+    const SCRIPT: &str = r#"cat >/dev/null; cd /; directory=$1; shift; "$@"; rm -rf -- "$directory""#;
+    std::process::Command::new("sh")
+        .args(["-c", SCRIPT, "walhook-janitor"])
+        .arg(directory)
+        .args(as_owner(&bin.join("pg_ctl")))
+        .args(["stop", "-m", "immediate", "-w", "-D"])
+        .arg(directory.join("data"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(io("start sh"))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The server refuses to run as root: then its programs run as the user that its package makes.
+fn as_owner(program: &Path) -> Vec<std::ffi::OsString> {
+    let mut words: Vec<std::ffi::OsString> = Vec::new();
+    if is_root() {
+        words.extend(["setpriv", "--reuid", SUPERUSER, "--regid", SUPERUSER, "--init-groups", "--"].map(Into::into));
+    }
+    words.push(program.into());
+    words
+}
+
+async fn run(name: &str, command: &mut tokio::process::Command) -> Result<()> {
+    let output: Output = command.output().await.map_err(io(format!("run {name}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stderr, output.stdout].concat();
+    let detail = format!("{}: {}", output.status, String::from_utf8_lossy(&said).trim());
+    Err(PrivatePostgresError::Command { program: name.into(), detail })
+}
+
+/// The directory with initdb, pg_ctl and postgres.
+async fn find_programs() -> Result<PathBuf> {
+    let has_programs = |directory: &PathBuf| directory.join("initdb").is_file() && directory.join("pg_ctl").is_file();
+    if let Some(directory) = std::env::var_os(BIN_VARIABLE) {
+        return Some(PathBuf::from(directory)).filter(has_programs).ok_or(PrivatePostgresError::NotInstalled);
+    }
+    let mut places = Vec::new();
+    if let Some(pg_config) = std::env::var_os("PG_CONFIG")
+        && let Ok(output) = tokio::process::Command::new(pg_config).arg("--bindir").output().await
+    {
+        places.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    }
+    places.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    places.extend(packaged_versions(Path::new("/usr/lib/postgresql")));
+    places.into_iter().find(has_programs).ok_or(PrivatePostgresError::NotInstalled)
+}
+
+/// Debian's layout: a directory for each major version. The newest first.
+fn packaged_versions(root: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let mut versions: Vec<(u32, PathBuf)> = entries
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
+        .collect();
+    versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
+    versions.into_iter().map(|(_, path)| path).collect()
+}
+
+/// A port on 127.0.0.1 that nobody listens on now, that no outgoing connection will be given, and that no earlier call
+/// gave out.
+pub fn free_port() -> std::io::Result<u16> {
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(u16::from_be_bytes(random_bytes())));
+    let width = PORTS.end - PORTS.start;
+    let candidates = (0..width).map(|_| PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % width);
+    let mut free = candidates.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().ok_or_else(|| std::io::Error::other(format!("every port of {PORTS:?} is taken")))
+}
+
+fn last_lines(path: &Path, count: usize) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join(" | ")
+}

@@ -1,0 +1,128 @@
+//! The stage that writes down what attempts ended in: everything that waits in one transaction.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::domain::backoff::RetrySchedule;
+use crate::domain::delivery::{Answer, Attempted, Next, Outcome, next};
+use crate::store::record::{Entry, LogLine};
+use crate::store::{Store, StoreError};
+use crate::telemetry;
+use crate::vault::random_bytes;
+
+/// Attempts recorded in one transaction at most.
+pub const MAX_BATCH: usize = 512;
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// An attempt with everything decided, so that trying again to record it decides nothing anew.
+struct Decided {
+    id: Uuid,
+    attempted: Attempted,
+    next: Next,
+}
+
+impl Decided {
+    fn new(attempted: Attempted, schedule: &RetrySchedule) -> Decided {
+        let next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random());
+        Decided { id: log_id(attempted.attempt.started_at), attempted, next }
+    }
+
+    fn entry(&self, with_response: bool) -> Entry<'_> {
+        let line = LogLine { with_response, ..LogLine::new(self.id, &self.attempted, self.next.outcome()) };
+        Entry { line, next: self.next }
+    }
+
+    fn count(&self) {
+        let error = self.attempted.attempt.answer.error().map_or("none", |kind| kind.as_str());
+        let outcome = self.next.outcome().as_str();
+        metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome, "error_kind" => error).increment(1);
+        if let Some(sent) = &self.attempted.attempt.sent {
+            metrics::histogram!(telemetry::ATTEMPT_DURATION).record(sent.duration);
+        }
+    }
+}
+
+/// Records until the channel is closed and empty. A store that does not answer is waited for, and holds up deliveries by
+/// the channel's bound; `give_up` ends the waiting when the process must end.
+pub async fn run(
+    store: Store,
+    schedule: RetrySchedule,
+    mut attempted: mpsc::Receiver<Attempted>,
+    give_up: CancellationToken,
+) {
+    let mut waiting = Vec::with_capacity(MAX_BATCH);
+    while attempted.recv_many(&mut waiting, MAX_BATCH).await > 0 {
+        let batch: Vec<Decided> = waiting.drain(..).map(|attempted| Decided::new(attempted, &schedule)).collect();
+        tokio::select! {
+            () = save(&store, &batch) => {}
+            () = give_up.cancelled() => {
+                let count = batch.len() + attempted.len();
+                tracing::error!(count, "attempts were not recorded in time: they are made again when their leases end");
+                return;
+            }
+        }
+    }
+}
+
+async fn save(store: &Store, batch: &[Decided]) {
+    if try_save(store, batch, true).await.is_ok() {
+        return;
+    }
+    // One of them is at fault: it must not hold up the others for ever.
+    for decided in batch.chunks(1) {
+        let Err(error) = try_save(store, decided, true).await else { continue };
+        let delivery = decided[0].attempted.delivery.id;
+        tracing::error!(%delivery, %error, "the store refuses an attempt; recording it without the receiver's words");
+        if let Err(error) = try_save(store, decided, false).await {
+            tracing::error!(%delivery, %error, "the store refuses an attempt; it is made again when its lease ends");
+        }
+    }
+}
+
+/// Saves all or, where the store refuses what it was given, nothing. Any other error passes, and is waited for.
+async fn try_save(store: &Store, batch: &[Decided], with_response: bool) -> Result<(), StoreError> {
+    let entries: Vec<Entry<'_>> = batch.iter().map(|decided| decided.entry(with_response)).collect();
+    let mut wait = FIRST_WAIT;
+    loop {
+        match store.record(&entries).await {
+            Ok(counted) => {
+                batch.iter().zip(counted).filter(|(_, counted)| *counted).for_each(|(decided, _)| decided.count());
+                return Ok(());
+            }
+            Err(error) if error.refuses_data() => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, attempts = batch.len(), "cannot record attempts; trying again");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+        }
+    }
+}
+
+/// Writes a test's line of the log: it counts nowhere and nothing follows from it. Gives the line's id.
+pub async fn record_test(store: &Store, attempted: &Attempted) -> Result<Uuid, StoreError> {
+    let id = log_id(attempted.attempt.started_at);
+    let outcome = match attempted.attempt.answer {
+        Answer::Accepted { .. } => Outcome::Delivered,
+        _ => Outcome::Failed,
+    };
+    store.log(LogLine { test: true, ..LogLine::new(id, attempted, outcome) }).await?;
+    Ok(id)
+}
+
+/// Ids of the log are in the order of their attempts.
+fn log_id(started_at: Timestamp) -> Uuid {
+    let seconds = u64::try_from(started_at.as_second()).unwrap_or(0);
+    let nanos = u32::try_from(started_at.subsec_nanosecond()).unwrap_or(0);
+    Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos))
+}
+
+/// Uniform in 0..1.
+fn random() -> f64 {
+    (u64::from_be_bytes(random_bytes()) >> 11) as f64 / (1_u64 << 53) as f64
+}

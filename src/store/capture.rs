@@ -1,0 +1,128 @@
+//! What capture and its setup keep: the first checkpoint, gaps, releases distributed before, replica identities as found.
+
+use deadpool_postgres::Transaction;
+use jiff::Timestamp;
+use tokio_postgres::types::PgLsn;
+
+use super::{Result, Store};
+use crate::domain::lsn::Checkpoint;
+
+const GAP_RECORD: &str = include_str!("../../sql/store/gap_record.sql");
+const GAP_COUNT: &str = include_str!("../../sql/store/gap_count.sql");
+const GAP_CLOSE: &str = include_str!("../../sql/store/gap_close.sql");
+const CHECKPOINT_FIRST: &str = include_str!("../../sql/store/checkpoint_first.sql");
+const CHECKPOINT_DELETE: &str = include_str!("../../sql/store/checkpoint_delete.sql");
+const DISTRIBUTED_RELEASE_SEED: &str = include_str!("../../sql/store/distributed_release_seed.sql");
+const REPLICA_IDENTITY_REMEMBER: &str = include_str!("../../sql/store/replica_identity_remember.sql");
+const REPLICA_IDENTITY_LIST: &str = include_str!("../../sql/store/replica_identity_list.sql");
+const REPLICA_IDENTITY_FORGET: &str = include_str!("../../sql/store/replica_identity_forget.sql");
+const SCHEMA_DROP: &str = include_str!("../../sql/store/schema_drop.sql");
+const SCHEMA_EXISTS: &str = include_str!("../../sql/store/schema_exists.sql");
+const IDENTIFY: &str = include_str!("../../sql/store/identify.sql");
+
+/// A table's replica identity before setup changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundIdentity {
+    pub table_oid: u32,
+    /// For people; the number is what identifies it.
+    pub table_name: String,
+    /// As in `pg_class`: `d`, `n`, `f` or `i`.
+    pub identity: String,
+    pub index: Option<String>,
+}
+
+/// Where the store is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub system_identifier: i64,
+    pub database: String,
+    pub now: Timestamp,
+}
+
+impl Store {
+    /// Notes a stretch of the log as lost; false when it was known.
+    pub async fn record_gap(&self, slot: &str, reason: &str, detail: &str) -> Result<bool> {
+        let connection = self.connection().await?;
+        let statement = connection.prepare_cached(GAP_RECORD).await?;
+        Ok(connection.execute(&statement, &[&slot, &reason, &detail]).await? == 1)
+    }
+
+    pub async fn open_gaps(&self, slot: &str) -> Result<i64> {
+        let connection = self.connection().await?;
+        let statement = connection.prepare_cached(GAP_COUNT).await?;
+        Ok(connection.query_one(&statement, &[&slot]).await?.get(0))
+    }
+
+    /// Gives the slot's position up, with the gaps that were measured from it.
+    pub async fn forget_checkpoint(&self, slot: &str) -> Result<()> {
+        let mut connection = self.connection().await?;
+        let transaction = connection.transaction().await?;
+        transaction.execute(CHECKPOINT_DELETE, &[&slot]).await?;
+        transaction.execute(GAP_CLOSE, &[&slot]).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    pub async fn remember_identity(&self, found: &FoundIdentity) -> Result<()> {
+        let connection = self.connection().await?;
+        connection
+            .execute(REPLICA_IDENTITY_REMEMBER, &[&found.table_oid, &found.table_name, &found.identity, &found.index])
+            .await?;
+        Ok(())
+    }
+
+    pub async fn found_identities(&self) -> Result<Vec<FoundIdentity>> {
+        let rows = self.connection().await?.query(REPLICA_IDENTITY_LIST, &[]).await?;
+        let found = rows.iter().map(|row| FoundIdentity {
+            table_oid: row.get(0),
+            table_name: row.get(1),
+            identity: row.get(2),
+            index: row.get(3),
+        });
+        Ok(found.collect())
+    }
+
+    pub async fn forget_identity(&self, table_oid: u32) -> Result<()> {
+        self.connection().await?.execute(REPLICA_IDENTITY_FORGET, &[&table_oid]).await?;
+        Ok(())
+    }
+
+    pub async fn has_schema(&self) -> Result<bool> {
+        Ok(self.connection().await?.query_one(SCHEMA_EXISTS, &[]).await?.get(0))
+    }
+
+    pub async fn drop_schema(&self) -> Result<()> {
+        Ok(self.connection().await?.batch_execute(SCHEMA_DROP).await?)
+    }
+
+    pub async fn place(&self) -> Result<Place> {
+        let row = self.connection().await?.query_one(IDENTIFY, &[]).await?;
+        Ok(Place { system_identifier: row.get(0), database: row.get(1), now: row.get(2) })
+    }
+}
+
+/// Stores where a new slot begins. Fails where the slot has a checkpoint.
+pub async fn insert_first_checkpoint(transaction: &Transaction<'_>, slot: &str, first: &Checkpoint) -> Result<()> {
+    // The catalog shows the identifier as a signed number too.
+    let system_identifier = first.lineage.system_identifier as i64;
+    transaction
+        .execute(
+            CHECKPOINT_FIRST,
+            &[
+                &slot,
+                &system_identifier,
+                &(first.lineage.timeline as i32),
+                &PgLsn::from(first.position.commit.0),
+                &(first.position.ordinal as i64),
+                &PgLsn::from(first.resume.0),
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Enters releases that were distributed before capture began: for them the event is not raised again.
+pub async fn seed_distributed(transaction: &Transaction<'_>, releases: &[i64]) -> Result<()> {
+    let statement = transaction.prepare_cached(DISTRIBUTED_RELEASE_SEED).await?;
+    transaction.execute(&statement, &[&releases]).await?;
+    Ok(())
+}

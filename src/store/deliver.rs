@@ -1,0 +1,162 @@
+//! What the dispatcher needs of the store: work to do, where to send it, and a way to give work back.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{Result, Store, StoreError};
+use crate::domain::delivery::{Delivery, Lease, lease_length};
+
+const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim_fresh.sql");
+const CLAIM_RETRY: &str = include_str!("../../sql/store/delivery_claim_retry.sql");
+const RELEASE: &str = include_str!("../../sql/store/delivery_release.sql");
+const REMOVE_ORPHANS: &str = include_str!("../../sql/store/delivery_remove_orphans.sql");
+const TARGETS: &str = include_str!("../../sql/store/webhook_targets.sql");
+
+/// First attempts and retries are claimed apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    Fresh,
+    Retries,
+}
+
+/// How much to claim, and where to begin.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    pub due: Due,
+    /// How long a request may take: leases are longer.
+    pub timeout: Duration,
+    /// Webhooks are visited in order of id, from behind this one.
+    pub behind: Uuid,
+    pub max_webhooks: usize,
+    pub max_rows: usize,
+    /// Rows of each webhook that is not in `rooms`.
+    pub per_webhook: usize,
+    pub rooms: Vec<(Uuid, usize)>,
+}
+
+#[derive(Debug, Default)]
+pub struct Claimed {
+    pub deliveries: Vec<Delivery>,
+    /// Deliveries whose event is gone by age: they can only be removed.
+    pub orphans: Vec<Uuid>,
+    /// Where the next claim should begin; none when all webhooks have been visited.
+    pub behind: Option<Uuid>,
+}
+
+/// A webhook as the store keeps it: the secret is still sealed.
+#[derive(Clone, Debug)]
+pub struct SealedTarget {
+    pub webhook: Uuid,
+    pub url: String,
+    pub active: bool,
+    pub secret: Vec<u8>,
+    pub secret_key_id: String,
+}
+
+impl Store {
+    /// Leases deliveries that are due and nobody's.
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
+        let connection = self.connection().await?;
+        let statement = connection
+            .prepare_cached(match request.due {
+                Due::Fresh => CLAIM_FRESH,
+                Due::Retries => CLAIM_RETRY,
+            })
+            .await?;
+        let token = Uuid::now_v7();
+        let length = lease_length(request.timeout);
+        let (webhooks, rooms): (Vec<Uuid>, Vec<i64>) =
+            request.rooms.iter().map(|(webhook, room)| (*webhook, *room as i64)).unzip();
+        // Read before the database reads its own clock: ours ends first.
+        let until = Instant::now() + length;
+        let rows = connection
+            .query(
+                &statement,
+                &[
+                    &token,
+                    &length.as_secs_f64(),
+                    &request.behind,
+                    &i32::try_from(request.max_webhooks).unwrap_or(i32::MAX),
+                    &(request.max_rows as i64),
+                    &(request.per_webhook as i64),
+                    &webhooks,
+                    &rooms,
+                ],
+            )
+            .await?;
+        let mut claimed = Claimed::default();
+        if let Some(row) = rows.first() {
+            let visited: i64 = row.get("visited");
+            claimed.behind = row.get::<_, Option<Uuid>>("last").filter(|_| visited as usize >= request.max_webhooks);
+        }
+        for row in &rows {
+            claimed.add(row, Lease { token, until })?;
+        }
+        Ok(claimed)
+    }
+
+    /// Gives leases back that nothing was done with.
+    pub async fn release(&self, deliveries: &[Delivery]) -> Result<()> {
+        let connection = self.connection().await?;
+        let statement = connection.prepare_cached(RELEASE).await?;
+        let ids: Vec<Uuid> = deliveries.iter().map(|delivery| delivery.id).collect();
+        let leases: Vec<Uuid> = deliveries.iter().map(|delivery| delivery.lease.token).collect();
+        connection.execute(&statement, &[&ids, &leases]).await?;
+        Ok(())
+    }
+
+    /// Removes the deliveries of those `webhooks` that are gone, and those of `deliveries` whose event is gone.
+    pub async fn remove_orphans(&self, webhooks: &[Uuid], deliveries: &[Uuid]) -> Result<u64> {
+        let connection = self.connection().await?;
+        let statement = connection.prepare_cached(REMOVE_ORPHANS).await?;
+        Ok(connection.execute(&statement, &[&webhooks, &deliveries]).await?)
+    }
+
+    /// Those of `webhooks` that exist, as they are now.
+    pub async fn targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
+        let connection = self.connection().await?;
+        let statement = connection.prepare_cached(TARGETS).await?;
+        let rows = connection.query(&statement, &[&webhooks]).await?;
+        let target = |row: &Row| SealedTarget {
+            webhook: row.get("id"),
+            url: row.get("url"),
+            active: row.get("active"),
+            secret: row.get("secret"),
+            secret_key_id: row.get("secret_key_id"),
+        };
+        Ok(rows.iter().map(target).collect())
+    }
+}
+
+impl Claimed {
+    fn add(&mut self, row: &Row, lease: Lease) -> Result<()> {
+        let Some(id) = row.get::<_, Option<Uuid>>("id") else { return Ok(()) };
+        let Some(kind) = row.get::<_, Option<&str>>("kind") else {
+            self.orphans.push(id);
+            return Ok(());
+        };
+        let Ok(kind) = kind.parse() else {
+            // Of a newer build, perhaps: its replicas know it. The lease keeps it from us for a while.
+            tracing::warn!(delivery = %id, kind, "a delivery of an event that this build does not know");
+            return Ok(());
+        };
+        let number = |name: &str| {
+            let negative = |_| StoreError::Corrupt(format!("delivery {id}: {name} is negative"));
+            u16::try_from(row.get::<_, i16>(name)).map_err(negative)
+        };
+        self.deliveries.push(Delivery {
+            id,
+            webhook: row.get("webhook_id"),
+            event: row.get("event_id"),
+            kind,
+            occurred_at: row.get("occurred_at"),
+            data: row.get::<_, &str>("data").into(),
+            round: number("round")?,
+            attempt: number("attempt")?,
+            lease,
+        });
+        Ok(())
+    }
+}

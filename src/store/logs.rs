@@ -1,0 +1,136 @@
+//! The delivery log as a webhook's owner reads it.
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{Result, Store};
+use crate::domain::event::{EventKind, UserId};
+
+/// A line of the log's id tells its time, give or take what clocks and long requests differ by.
+const ID_TOLERANCE_MS: i64 = 3_600_000;
+
+/// One attempt, or a cancellation.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub id: Uuid,
+    pub delivery: Uuid,
+    pub event_kind: String,
+    pub round: i16,
+    pub attempt: i16,
+    pub test: bool,
+    pub started_at: Timestamp,
+    pub duration_ms: Option<i32>,
+    pub outcome: String,
+    pub response_status: Option<i16>,
+    pub error: Option<(String, String)>,
+}
+
+/// One attempt with what is needed to show its request again.
+#[derive(Clone, Debug)]
+pub struct Detail {
+    pub entry: Entry,
+    pub event: Uuid,
+    /// Null where no request was made.
+    pub url: Option<String>,
+    pub signature: Option<Vec<u8>>,
+    pub standard_signature: Option<Vec<u8>>,
+    pub response_body: Option<Vec<u8>>,
+    pub event_data: Option<EventData>,
+}
+
+#[derive(Clone, Debug)]
+pub struct EventData {
+    pub occurred_at: Timestamp,
+    /// As stored: the bytes that were sent.
+    pub data: String,
+}
+
+/// Which lines of the log to show.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub event: Option<String>,
+    pub outcome: Option<String>,
+    /// From this time on.
+    pub since: Option<Timestamp>,
+    /// Before this time.
+    pub until: Option<Timestamp>,
+}
+
+/// The webhook's log, newest first, below the id `before`.
+pub async fn list(
+    store: &Store,
+    user: &UserId,
+    webhook: Uuid,
+    filter: &Filter,
+    before: Option<Uuid>,
+    limit: usize,
+) -> Result<Vec<Entry>> {
+    let Filter { event, outcome, since, until } = filter;
+    let lowest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
+    let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
+    let below = before.unwrap_or(Uuid::max()).min(latest);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(include_str!("../../sql/store/log_list.sql")).await?;
+    let rows = connection
+        .query(&statement, &[&&*user.0, &webhook, &lowest, &below, event, outcome, since, until, &limit])
+        .await?;
+    Ok(rows.iter().map(entry).collect())
+}
+
+pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Result<Option<Detail>> {
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(include_str!("../../sql/store/log_get.sql")).await?;
+    let row = connection.query_opt(&statement, &[&&*user.0, &webhook, &id]).await?;
+    Ok(row.map(|row| Detail {
+        entry: entry(&row),
+        event: row.get("event_id"),
+        url: row.get("url"),
+        signature: row.get("signature"),
+        standard_signature: row.get("standard_signature"),
+        response_body: row.get("response_body"),
+        event_data: row
+            .get::<_, Option<Timestamp>>("occurred_at")
+            .map(|occurred_at| EventData { occurred_at, data: row.get("data") }),
+    }))
+}
+
+/// Adds an event that the owner asked for and no commit raised, so that its log entry can show what was sent.
+pub async fn insert_test_event(
+    store: &Store,
+    user: &UserId,
+    id: Uuid,
+    kind: EventKind,
+    occurred_at: Timestamp,
+    data: &str,
+) -> Result<()> {
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(include_str!("../../sql/store/event_insert_test.sql")).await?;
+    connection.execute(&statement, &[&id, &&*user.0, &kind.as_str(), &occurred_at, &data]).await?;
+    Ok(())
+}
+
+/// The lowest UUIDv7 of a time.
+fn lowest_id_at(millis: i64) -> Uuid {
+    let millis = u64::try_from(millis).unwrap_or(0);
+    Uuid::from_u128(u128::from(millis) << 80)
+}
+
+fn entry(row: &Row) -> Entry {
+    let kind: Option<String> = row.get("error_kind");
+    let message: Option<String> = row.get("error_message");
+    Entry {
+        id: row.get("id"),
+        delivery: row.get("delivery_id"),
+        event_kind: row.get("event_kind"),
+        round: row.get("round"),
+        attempt: row.get("attempt"),
+        test: row.get("test"),
+        started_at: row.get("started_at"),
+        duration_ms: row.get("duration_ms"),
+        outcome: row.get("outcome"),
+        response_status: row.get("response_status"),
+        error: kind.map(|kind| (kind, message.unwrap_or_default())),
+    }
+}

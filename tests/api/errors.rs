@@ -1,0 +1,230 @@
+//! What is wrong with a request, and how the API says so.
+
+use serde_json::{Value, json};
+use walhook::api::router;
+use walhook::config::Config;
+use walhook::store::Store;
+
+use crate::fixture::{BASE, BLOCKED_URL, Service, serve, state};
+use crate::support::{Api, ApiAnswer};
+
+const URL: &str = "https://receiver.example/in";
+
+#[track_caller]
+fn expect_problem(answer: ApiAnswer, status: u16, slug: &str) -> Value {
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{answer:?}");
+    let problem = answer.expect(status).json();
+    assert_eq!(problem["type"], format!("/problems/{slug}"));
+    assert_eq!(problem["status"], status);
+    assert!(problem["title"].is_string() && problem["detail"].is_string());
+    problem
+}
+
+fn pointers(problem: &Value) -> Vec<&str> {
+    let errors = problem["errors"].as_array().unwrap();
+    assert!(errors.iter().all(|error| error["detail"].is_string()));
+    errors.iter().map(|error| error["pointer"].as_str().unwrap()).collect()
+}
+
+/// A POST of just these bytes.
+async fn post_raw(api: &Api, content_type: &str, body: impl Into<reqwest::Body>) -> ApiAnswer {
+    let request = reqwest::Client::builder().no_proxy().build().unwrap().post(format!("{}/webhooks", api.url));
+    let request = request.bearer_auth(&api.token).header("content-type", content_type).body(body);
+    let answer = request.send().await.unwrap();
+    let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+    ApiAnswer { status, headers, body: answer.text().await.unwrap() }
+}
+
+#[tokio::test]
+async fn every_fault_of_a_body_is_named() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let good = json!({ "name": "x", "url": URL, "events": ["delivery.failed"] });
+    let with = |key: &str, value: Value| {
+        let mut body = good.clone();
+        body[key] = value;
+        body
+    };
+    let cases = [
+        (json!({}), vec!["/name", "/url", "/events"]),
+        (json!([]), vec![""]),
+        (json!("text"), vec![""]),
+        (with("name", json!("")), vec!["/name"]),
+        (with("name", json!("a\u{7}")), vec!["/name"]),
+        (with("name", json!("a\u{0}")), vec!["/name"]),
+        (with("name", Value::Null), vec!["/name"]),
+        (with("url", json!("receiver.example")), vec!["/url"]),
+        (with("url", json!(BLOCKED_URL)), vec!["/url"]),
+        (with("events", json!([])), vec!["/events"]),
+        (with("events", json!(["delivery.failed", "nothing.known"])), vec!["/events/1"]),
+        (with("active", json!("yes")), vec!["/active"]),
+        (with("secret", json!("mine")), vec!["/secret"]),
+        (json!({ "name": 1, "url": BLOCKED_URL, "events": {}, "a/b": 1 }), vec!["/name", "/events", "/url", "/a~1b"]),
+    ];
+    for (body, expected) in cases {
+        let problem = expect_problem(api.post("/webhooks", body.clone()).await, 422, "validation-failed");
+        assert_eq!(pointers(&problem), expected, "{body}");
+    }
+    let refused = api.post("/webhooks", with("url", json!(BLOCKED_URL))).await.json();
+    assert_eq!(refused["errors"][0]["detail"], "its host is not allowed");
+    assert!(api.webhooks().await.is_empty());
+
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let body = json!({ "id": id, "success_count": 5, "url": BLOCKED_URL });
+    let problem = expect_problem(api.patch(&format!("/webhooks/{id}"), body).await, 422, "validation-failed");
+    assert_eq!(pointers(&problem), ["/url", "/id", "/success_count"]);
+}
+
+#[tokio::test]
+async fn a_body_must_be_json_and_say_so_and_be_small() {
+    let service = Service::start_with(|config| config.http.max_body_bytes = walhook::config::Size(1_000)).await;
+    let api = service.api("1").await;
+    for body in ["", "{", "{\"name\": }", "\u{feff}{}", "nonsense"] {
+        expect_problem(post_raw(&api, "application/json", body).await, 400, "malformed-json");
+    }
+    expect_problem(post_raw(&api, "application/json", vec![b'"', 0xFF, b'"']).await, 400, "malformed-json");
+    let nested = "[".repeat(900);
+    expect_problem(post_raw(&api, "application/json", nested).await, 400, "malformed-json");
+    expect_problem(post_raw(&api, "text/plain", "{}").await, 415, "unsupported-media-type");
+    let body = |length: usize| format!("{{\"x\":\"{}\"}}", "x".repeat(length - 8));
+    expect_problem(post_raw(&api, "application/json; charset=utf-8", body(1_000)).await, 422, "validation-failed");
+    expect_problem(post_raw(&api, "application/json", body(1_001)).await, 413, "content-too-large");
+    expect_problem(post_raw(&api, "application/json", body(3_000_000)).await, 413, "content-too-large");
+}
+
+#[tokio::test]
+async fn there_are_no_endless_lists_of_faults() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let body = json!({ "name": "x", "url": URL, "events": vec![0; 100_000] });
+    let problem = expect_problem(api.post("/webhooks", body).await, 422, "validation-failed");
+    assert_eq!(pointers(&problem).len(), 100);
+}
+
+#[tokio::test]
+async fn what_is_nowhere_is_a_problem_too() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    for path in ["/nothing", "/webhooks/", "/webhooks/no-id", "/webhooks/%FF", "/webhooks/%00"] {
+        expect_problem(api.get(path).await, 404, "not-found");
+    }
+    for path in ["/", "/webhooks"] {
+        let origin = service.url.strip_suffix(BASE).unwrap();
+        expect_problem(api.at(origin).get(path).await, 404, "not-found");
+    }
+    expect_problem(api.get(&format!("/webhooks/{id}/logs/no-id")).await, 404, "not-found");
+    let wrong_methods = [
+        ("PUT", "/webhooks".to_owned(), "GET,HEAD,POST"),
+        ("POST", format!("/webhooks/{id}"), "GET,HEAD,PATCH,DELETE"),
+        ("DELETE", "/webhooks/event-types".into(), "GET,HEAD"),
+        ("GET", format!("/webhooks/{id}/regenerate-secret"), "POST"),
+    ];
+    for (method, path, allowed) in wrong_methods {
+        let answer = api.send(method, &path, &[], None).await;
+        assert_eq!(answer.header("allow"), Some(allowed), "{method} {path}");
+        expect_problem(answer, 405, "method-not-allowed");
+    }
+}
+
+#[tokio::test]
+async fn queries_are_checked() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    for query in ["limit=0", "limit=101", "limit=ten", "cursor=x", "cursor=AAAA"] {
+        for path in ["/webhooks".to_owned(), format!("/webhooks/{id}/logs")] {
+            let problem = expect_problem(api.get(&format!("{path}?{query}")).await, 422, "validation-failed");
+            assert_eq!(pointers(&problem), [format!("/{}", query.split('=').next().unwrap())]);
+        }
+    }
+    let path = format!("/webhooks/{id}/logs?event=none&outcome=good&since=yesterday&until=2026-02-30T00:00:00Z");
+    let problem = expect_problem(api.get(&path).await, 422, "validation-failed");
+    assert_eq!(pointers(&problem), ["/event", "/outcome", "/since", "/until"]);
+}
+
+#[tokio::test]
+async fn who_has_no_token_gets_nothing() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let flipped = |token: &str| token.replace(|c: char| c.is_ascii_lowercase(), "A");
+    let tokens = [String::new(), "whk_".into(), flipped(&api.token), api.token[..46].into(), format!("{}x", api.token)];
+    for token in tokens {
+        let api = Api::new(&api.url, &token);
+        let operations = [
+            ("GET", "/webhooks".to_owned()),
+            ("POST", "/webhooks".to_owned()),
+            ("GET", "/webhooks/event-types".to_owned()),
+            ("GET", format!("/webhooks/{id}")),
+            ("PATCH", format!("/webhooks/{id}")),
+            ("DELETE", format!("/webhooks/{id}")),
+            ("POST", format!("/webhooks/{id}/regenerate-secret")),
+            ("POST", format!("/webhooks/{id}/test")),
+            ("GET", format!("/webhooks/{id}/logs")),
+            ("GET", format!("/webhooks/{id}/logs/{id}")),
+        ];
+        for (method, path) in operations {
+            let answer = api.send(method, &path, &[], None).await;
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer"), "{method} {path}");
+            expect_problem(answer, 401, "unauthorized");
+        }
+    }
+    api.get(&format!("/webhooks/{id}")).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_token_may_ask_so_often_and_another_one_still_may() {
+    let service = Service::start_with(|config| {
+        config.limits.requests_per_second = 1;
+        config.limits.burst = 3;
+    })
+    .await;
+    let (api, other) = (service.api("1").await, service.api("1").await);
+    for _ in 0..3 {
+        api.get("/webhooks").await.expect(200);
+    }
+    let mut answer = api.get("/webhooks").await;
+    while answer.status == 200 {
+        // A slow machine may have earned another request meanwhile.
+        answer = api.get("/webhooks").await;
+    }
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    expect_problem(answer, 429, "rate-limited");
+    other.get("/webhooks").await.expect(200);
+}
+
+#[tokio::test]
+async fn our_own_faults_are_told_without_their_inside() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    service.sql.batch_execute("drop schema walhook cascade").await.unwrap();
+    let answer = api.get("/webhooks").await;
+    assert!(!answer.body.contains("api_token") && !answer.body.contains("relation"), "{answer:?}");
+    expect_problem(answer, 500, "internal-error");
+
+    let nobody = walhook::private_postgres::free_port().unwrap();
+    let store = Store::open(&format!("postgres://nobody:hidden@127.0.0.1:{nobody}/none?sslmode=disable"), 1).unwrap();
+    let origin = serve(router(state(&Config::default(), store))).await;
+    let answer = api.at(&format!("{origin}{BASE}")).get("/webhooks").await;
+    assert!(answer.header("retry-after").is_some() && !answer.body.contains("127.0.0.1"), "{answer:?}");
+    expect_problem(answer, 503, "unavailable");
+}
+
+#[tokio::test]
+async fn answers_carry_a_request_id_and_protect_browsers() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    for path in ["/webhooks", "/nothing", "/webhooks/no-id"] {
+        let answer = api.send("GET", path, &[("x-request-id", "given-1.x:y")], None).await;
+        assert_eq!(answer.header("x-request-id"), Some("given-1.x:y"));
+        let made = api.send("GET", path, &[("x-request-id", "with space")], None).await;
+        let made_again = api.get(path).await;
+        assert_eq!(made.header("x-request-id").unwrap().len(), 36);
+        assert_ne!(made.header("x-request-id"), made_again.header("x-request-id"));
+        for (name, value) in [("x-content-type-options", "nosniff"), ("cache-control", "no-store")] {
+            assert_eq!(answer.header(name), Some(value), "{path}");
+        }
+        assert!(answer.header("content-security-policy").unwrap().contains("default-src 'none'"));
+    }
+}

@@ -1,0 +1,116 @@
+//! The API alone, on a port of its own, with a migrated store and a stand-in for what other parts do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use futures_util::FutureExt;
+use secrecy::ExposeSecret;
+use tokio::net::TcpListener;
+use tokio_postgres::Client;
+use uuid::Uuid;
+use walhook::api::{ApiState, RenderRequest, RenderedRequest, SendTest, TestResult, UrlCheck, router};
+use walhook::config::Config;
+use walhook::domain::delivery::ErrorKind;
+use walhook::domain::event::{EventKind, UserId};
+use walhook::store::{Store, migrate, tokens};
+use walhook::vault::Vault;
+
+use crate::support::{Api, TestApp};
+
+pub const BASE: &str = "/api/public";
+/// A host that the stand-in for the guard refuses.
+pub const BLOCKED_URL: &str = "https://blocked.example/in";
+const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
+pub struct Service {
+    pub app: TestApp,
+    pub store: Store,
+    /// With the base path.
+    pub url: String,
+    pub sql: Client,
+}
+
+impl Service {
+    pub async fn start() -> Service {
+        Service::start_with(|_| {}).await
+    }
+
+    pub async fn start_with(change: impl FnOnce(&mut Config)) -> Service {
+        let app = TestApp::prepare().await;
+        migrate::migrate(&app.store_url).await.unwrap();
+        let mut config = Config::default();
+        change(&mut config);
+        let store = Store::open(&app.store_url, 8).unwrap();
+        let url = format!("{}{}", serve(router(state(&config, store.clone()))).await, config.http.base_path);
+        let sql = app.store().await;
+        Service { app, store, url, sql }
+    }
+
+    /// A client with a new token of `user`.
+    pub async fn api(&self, user: &str) -> Api {
+        let token = tokens::create(&self.store, &UserId(user.into()), "test").await.unwrap();
+        Api::new(&self.url, token.expose_secret())
+    }
+
+    /// The webhook's secret as the store has it, decrypted.
+    pub async fn stored_secret(&self, webhook: &str) -> String {
+        let id: Uuid = webhook.parse().unwrap();
+        let row = self
+            .sql
+            .query_one("select secret, secret_key_id from walhook.webhook where id = $1", &[&id])
+            .await
+            .unwrap();
+        vault().open_text(id, row.get(1), row.get(0)).unwrap().expose_secret().to_owned()
+    }
+}
+
+pub fn state(config: &Config, store: Store) -> ApiState {
+    let url_check: UrlCheck = Arc::new(|url| {
+        let refused = url == BLOCKED_URL;
+        async move { if refused { Err("its host is not allowed".to_owned()) } else { Ok(()) } }.boxed()
+    });
+    let render: RenderRequest = Arc::new(|sent| RenderedRequest {
+        headers: BTreeMap::from([
+            ("X-Webhook-Id".to_owned(), sent.webhook.to_string()),
+            ("X-Webhook-Signature".to_owned(), hex::encode(&sent.signature)),
+        ]),
+        body: format!("{} {} {}", sent.kind, sent.attempt, sent.data),
+    });
+    ApiState::new(config, store, Arc::new(vault()), url_check, render, send_test())
+}
+
+/// The event chooses what the receiver does.
+fn send_test() -> SendTest {
+    Arc::new(|test| {
+        let error = match test.kind {
+            EventKind::DeliveryFailed => Some((ErrorKind::HttpStatus, "it answered 500".to_owned())),
+            _ => None,
+        };
+        let broken = test.kind == EventKind::TranscodeFailed;
+        async move {
+            anyhow::ensure!(!broken, "the vault is shut");
+            let status = if error.is_some() { 500 } else { 204 };
+            Ok(TestResult {
+                log: test.delivery,
+                response_status: Some(status),
+                duration: Some(Duration::from_millis(31)),
+                error,
+            })
+        }
+        .boxed()
+    })
+}
+
+fn vault() -> Vault {
+    Vault::new(&[MASTER_KEY.to_owned().into()]).unwrap()
+}
+
+/// Serves until the test ends, and gives the origin.
+pub async fn serve(router: Router) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}")
+}

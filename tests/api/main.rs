@@ -1,0 +1,14 @@
+//! The management API over real HTTP, on a real Postgres.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod document;
+mod errors;
+mod fixture;
+mod logs;
+mod operations;
+mod tenants;
+mod tests_sent;
+mod tokens;
+mod webhooks;

@@ -1,0 +1,43 @@
+//! A user sees what is the user's own.
+
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::fixture::Service;
+
+#[tokio::test]
+async fn another_user_s_webhook_is_not_found_by_any_operation() {
+    let service = Service::start().await;
+    let (owner, stranger) = (service.api("owner").await, service.api("stranger").await);
+    let (id, secret) = owner.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
+    let log = Uuid::now_v7();
+    let insert = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+                  values ($1, $2, $1, $1, 'delivery.failed', 1, 1, now(), 'delivered')";
+    service.sql.execute(insert, &[&log, &id.parse::<Uuid>().unwrap()]).await.unwrap();
+    let before = owner.webhook(&id).await;
+    let path = format!("/webhooks/{id}");
+    let (mine, _) = stranger.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
+    let attempts = [
+        ("GET", path.clone(), None),
+        ("PATCH", path.clone(), Some(json!({ "active": false }))),
+        ("PATCH", path.clone(), Some(json!({ "url": "not even a URL" }))),
+        ("DELETE", path.clone(), None),
+        ("POST", format!("{path}/regenerate-secret"), None),
+        ("POST", format!("{path}/test"), None),
+        ("GET", format!("{path}/logs"), None),
+        ("GET", format!("{path}/logs/{log}"), None),
+        ("GET", format!("/webhooks/{mine}/logs/{log}"), None),
+    ];
+    for (method, path, body) in attempts {
+        let answer = stranger.send(method, &path, &[], body.as_ref()).await.expect(404);
+        assert_eq!(answer.json()["type"], "/problems/not-found");
+        let none = path.replace(&id, &Uuid::nil().to_string()).replace(&log.to_string(), &Uuid::nil().to_string());
+        let nowhere = stranger.send(method, &none, &[], body.as_ref()).await;
+        assert_eq!(answer.body, nowhere.body, "it cannot be told from one that does not exist");
+    }
+    let ids: Vec<_> = stranger.webhooks().await.iter().map(|webhook| webhook["id"].clone()).collect();
+    assert_eq!(ids, [json!(mine)]);
+    assert_eq!(owner.webhook(&id).await, before);
+    assert_eq!(service.stored_secret(&id).await, secret);
+    owner.get(&format!("{path}/logs/{log}")).await.expect(200);
+}

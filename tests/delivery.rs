@@ -1,0 +1,153 @@
+//! Deliveries from outside: attempts, signatures, the log, and what one user sees of another's.
+
+mod support;
+
+use std::collections::HashSet;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use support::{Answer, Received, Receiver, TestApp};
+
+/// The signature of Standard Webhooks, computed from the documentation alone.
+fn standard_signature(secret: &str, received: &Received) -> String {
+    let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
+    let mac = Hmac::<Sha256>::new_from_slice(&key)
+        .unwrap()
+        .chain_update(received.header("webhook-id"))
+        .chain_update(".")
+        .chain_update(received.header("webhook-timestamp"))
+        .chain_update(".")
+        .chain_update(&received.body);
+    format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+}
+
+#[tokio::test]
+async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
+    let mut app = TestApp::prepare().await;
+    app.set_fast_retries();
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    receiver.answer_status(500);
+    let api = app.api(&user.to_string()).await;
+    let (webhook, secret) = api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    platform.payment(user, "ready").await;
+
+    let ends = |logs: &[serde_json::Value]| logs.len() == 10;
+    let logs = api.wait_for_logs(&webhook, "ten attempts", ends).await;
+    let received = receiver.requests();
+    assert_eq!(received.len(), 10);
+    let distinct =
+        |header: &str| received.iter().map(|request| request.header(header).to_owned()).collect::<HashSet<_>>();
+    for request in &received {
+        request.assert_sound(&secret);
+        assert_eq!(request.header("webhook-signature"), standard_signature(&secret, request));
+        assert_eq!(request.header("webhook-id"), request.delivery());
+    }
+    assert_eq!(distinct("x-webhook-timestamp").len(), 10);
+    assert_eq!(distinct("x-webhook-delivery").len(), 1);
+    assert_eq!(distinct("x-webhook-event-id").len(), 1);
+    assert_eq!(distinct("x-webhook-occurred-at").len(), 1);
+    let attempts: Vec<u32> = received.iter().map(Received::attempt).collect();
+    assert_eq!(attempts, (1..=10).collect::<Vec<_>>());
+
+    // Newest first; the last attempt's end is final.
+    for (index, log) in logs.iter().rev().enumerate() {
+        assert_eq!(log["attempt"], index + 1);
+        assert_eq!(log["round"], 1);
+        assert_eq!(log["response_status"], 500);
+        assert_eq!(log["event_type"], "payment.statement_ready");
+        assert_eq!(log["delivery_id"], received[0].delivery());
+        assert_eq!(log["error"]["kind"], "http_status");
+        assert_eq!(log["outcome"], if index == 9 { "permanently_failed" } else { "failed" });
+        assert_eq!(log["timestamp"], received[index].header("x-webhook-timestamp"));
+        assert!(log["duration_ms"].is_u64(), "{log}");
+    }
+    let webhook = api.webhook(&webhook).await;
+    assert_eq!(webhook["failure_count"], 10);
+    assert_eq!(webhook["success_count"], 0);
+    assert_eq!(webhook["last_triggered_at"], logs[0]["timestamp"]);
+    let store = app.store().await;
+    let left: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
+    assert_eq!(left, 0, "what has ended leaves the table of what is to be delivered");
+}
+
+#[tokio::test]
+async fn a_receiver_that_recovers_gets_the_event_once_and_the_run_of_failures_ends() {
+    let mut app = TestApp::prepare().await;
+    app.set_fast_retries();
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    receiver.answer_in_turn(&[Answer::Reset, Answer::Status(301), Answer::Status(204)]);
+    let api = app.api(&user.to_string()).await;
+    let (webhook, _) = api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    platform.payment(user, "ready").await;
+    let logs =
+        api.wait_for_logs(&webhook, "a success", |logs| logs.iter().any(|log| log["outcome"] == "delivered")).await;
+    let told: Vec<(&str, Option<&str>)> =
+        logs.iter().rev().map(|log| (log["outcome"].as_str().unwrap(), log["error"]["kind"].as_str())).collect();
+    assert_eq!(told, [("failed", Some("connection_reset")), ("failed", Some("http_status")), ("delivered", None)]);
+    let webhook = api.webhook(&webhook).await;
+    assert_eq!((&webhook["success_count"], &webhook["failure_count"]), (&1.into(), &2.into()));
+    assert_eq!(webhook["consecutive_failures"], 0);
+}
+
+#[tokio::test]
+async fn two_tenants_see_their_own_alone() {
+    let app = TestApp::start().await;
+    let platform = app.platform().await;
+    let mut tenants = Vec::new();
+    for _ in 0..2 {
+        let user = platform.user(&[]).await;
+        let label = platform.label(user).await;
+        let receiver = Receiver::start().await;
+        let api = app.api(&user.to_string()).await;
+        let (webhook, _) = api.create_webhook(&receiver.url("/"), &["distribution.outlet.status_changed"]).await;
+        tenants.push((label, receiver, api, webhook));
+    }
+    let outlet = platform.outlet("Shop").await;
+    for round in 0..10 {
+        for (label, ..) in &tenants {
+            let release = platform.release(*label).await;
+            platform.distribution(release, outlet, if round % 2 == 0 { "scheduled" } else { "batched" }).await;
+        }
+    }
+    for (index, (label, receiver, api, webhook)) in tenants.iter().enumerate() {
+        let received = receiver.wait_for(10).await;
+        assert_eq!(received.len(), 10);
+        assert!(received.iter().all(|request| request.data()["label_id"] == *label));
+        let (_, _, _, others_webhook) = &tenants[1 - index];
+        api.get(&format!("/webhooks/{webhook}")).await.expect(200);
+        api.get(&format!("/webhooks/{others_webhook}")).await.expect(404);
+        api.get(&format!("/webhooks/{others_webhook}/logs")).await.expect(404);
+        api.delete(&format!("/webhooks/{others_webhook}")).await.expect(404);
+        let listed: Vec<String> =
+            api.webhooks().await.iter().map(|webhook| webhook["id"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(listed, [webhook.clone()]);
+    }
+}
+
+#[tokio::test]
+async fn a_hanging_receiver_holds_up_nobody_else() {
+    let app = TestApp::start().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let (hanging, quick) = (Receiver::start().await, Receiver::start().await);
+    hanging.answer(|_| Answer::Hang);
+    let api = app.api(&user.to_string()).await;
+    api.create_webhook(&hanging.url("/"), &["payment.statement_ready"]).await;
+    api.create_webhook(&quick.url("/"), &["payment.statement_ready"]).await;
+    for _ in 0..200 {
+        platform.payment(user, "ready").await;
+    }
+    quick.wait_for(200).await;
+    // The cap of one webhook's requests is all that the hanging one ever had under way.
+    assert!(hanging.requests().len() <= 32, "{}", hanging.requests().len());
+}

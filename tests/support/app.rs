@@ -1,0 +1,209 @@
+//! One sidecar with databases of its own on a private Postgres.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+use tokio_postgres::Client;
+use walhook::postgres;
+use walhook::private_postgres::{Options, PrivatePostgres};
+
+use super::sidecar::Sidecar;
+use super::{Api, Platform};
+
+const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
+/// Any 32 bytes.
+const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
+pub struct TestApp {
+    pub server: Arc<PrivatePostgres>,
+    /// Names the databases, the slot and the log of this app: several share a server.
+    pub name: String,
+    pub source_url: String,
+    pub store_url: String,
+    settings: BTreeMap<String, String>,
+    sidecar: Option<Sidecar>,
+}
+
+/// The server that the tests of one binary share. It ends with the test process: nothing here has to drop it.
+async fn shared_server() -> Arc<PrivatePostgres> {
+    static SERVER: OnceCell<Arc<PrivatePostgres>> = OnceCell::const_new();
+    let start = || async { Arc::new(PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL")) };
+    SERVER.get_or_init(start).await.clone()
+}
+
+impl TestApp {
+    /// Databases with the reference schema and settings; nothing of Walhook's has run.
+    pub async fn prepare() -> TestApp {
+        TestApp::prepare_on(shared_server().await).await
+    }
+
+    /// The same on a server of its own, for tests that stop it or change its settings.
+    pub async fn prepare_alone(options: Options<'_>) -> TestApp {
+        let server = PrivatePostgres::start(options).await.expect("a private PostgreSQL");
+        TestApp::prepare_on(Arc::new(server)).await
+    }
+
+    pub async fn prepare_on(server: Arc<PrivatePostgres>) -> TestApp {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let (source, store) = (format!("{name}_platform"), format!("{name}_store"));
+        server.create_database(&source).await.expect("a database for the platform");
+        server.create_database(&store).await.expect("a database for the store");
+        let (source_url, store_url) = (server.url(&source), server.url(&store));
+        let client = postgres::connect(&source_url).await.expect("the platform's database");
+        client.batch_execute(REFERENCE_SCHEMA).await.expect("the reference schema");
+        let settings = [
+            ("source.url", source_url.as_str()),
+            ("source.slot", &name),
+            ("source.publication", &name),
+            ("store.url", &store_url),
+            ("secrets.master_key", MASTER_KEY),
+            ("delivery.allow_http", "true"),
+            ("delivery.allow_networks", "127.0.0.0/8,::1/128"),
+        ];
+        let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        TestApp { server, name, source_url, store_url, settings, sidecar: None }
+    }
+
+    /// Prepared, set up, running and ready.
+    pub async fn start() -> TestApp {
+        let mut app = TestApp::prepare().await;
+        app.setup().await;
+        app.run().await;
+        app
+    }
+
+    /// One setting, such as `("delivery.timeout", "200ms")`, for the processes started from now on.
+    pub fn set(&mut self, key: &str, value: &str) -> &mut TestApp {
+        self.settings.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Ten attempts within a second, so that a test of retries need not wait for hours.
+    pub fn set_fast_retries(&mut self) -> &mut TestApp {
+        self.set("delivery.retry_schedule", &["50ms"; 9].join(",")).set("delivery.retry_jitter", "0ms")
+    }
+
+    /// `walhook ARGUMENTS…` with this app's settings and no others.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walhook"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WALHOOK_")) {
+            command.env_remove(name);
+        }
+        for (key, value) in &self.settings {
+            command.env(format!("WALHOOK_{}", key.replace('.', "__").to_uppercase()), value);
+        }
+        command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// Runs a subcommand to its end.
+    pub async fn walhook(&self, arguments: &[&str]) -> Output {
+        let output = self.command(arguments).output();
+        let output = tokio::time::timeout(super::DEADLINE, output).await;
+        output.unwrap_or_else(|_| panic!("`walhook {}` does not end", arguments.join(" "))).expect("walhook starts")
+    }
+
+    /// Runs a subcommand that must succeed, and gives what it printed.
+    pub async fn walhook_ok(&self, arguments: &[&str]) -> String {
+        let output = self.walhook(arguments).await;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "`walhook {}`: {}\n{errors}", arguments.join(" "), output.status);
+        String::from_utf8(output.stdout).expect("UTF-8 on standard output")
+    }
+
+    pub async fn setup(&self) {
+        self.walhook_ok(&["setup"]).await;
+    }
+
+    /// Starts `walhook run` and waits until it is ready.
+    pub async fn run(&mut self) {
+        self.run_with(&[]).await;
+    }
+
+    /// The same with arguments behind `run`, such as `--roles api`.
+    pub async fn run_with(&mut self, arguments: &[&str]) {
+        assert!(self.sidecar.is_none(), "it runs already");
+        self.sidecar = Some(self.replica(arguments).await);
+    }
+
+    /// Another process beside the first, ready; the caller holds it.
+    pub async fn replica(&self, arguments: &[&str]) -> Sidecar {
+        let mut sidecar = self.spawn(arguments);
+        sidecar.wait_until_ready().await;
+        sidecar
+    }
+
+    /// `walhook run` on fresh ports; not waited for.
+    pub fn spawn(&self, arguments: &[&str]) -> Sidecar {
+        let arguments = [&["run"], arguments].concat();
+        Sidecar::spawn(self.command(&arguments), &self.log_file())
+    }
+
+    pub fn sidecar(&mut self) -> &mut Sidecar {
+        self.sidecar.as_mut().expect("the sidecar runs")
+    }
+
+    /// Takes the running process away without waiting for it, as the kernel or a power cut would.
+    pub async fn kill(&mut self) {
+        self.sidecar.take().expect("the sidecar runs").kill().await;
+    }
+
+    /// Asks it to end (SIGTERM) and waits for that.
+    pub async fn stop(&mut self) -> ExitStatus {
+        self.sidecar.take().expect("the sidecar runs").stop().await
+    }
+
+    pub async fn restart(&mut self) {
+        let status = self.stop().await;
+        assert!(status.success(), "the sidecar ended with {status}");
+        self.run().await;
+    }
+
+    /// What every process of this app wrote to standard error.
+    pub fn log_file(&self) -> PathBuf {
+        let binary = std::env::current_exe().ok().and_then(|path| Some(path.file_stem()?.to_owned()));
+        let binary = binary.expect("a test has a name").to_string_lossy().into_owned();
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{binary}-{}-{}.log", std::process::id(), self.name))
+    }
+
+    /// A connection to the platform's database.
+    pub async fn source(&self) -> Client {
+        postgres::connect(&self.source_url).await.expect("the platform's database")
+    }
+
+    /// A connection to the store's database.
+    pub async fn store(&self) -> Client {
+        postgres::connect(&self.store_url).await.expect("the store's database")
+    }
+
+    /// The platform: users, labels, releases and what happens to them.
+    pub async fn platform(&self) -> Platform {
+        Platform::new(self.source().await)
+    }
+
+    /// A client of the management API with a new token of `user`.
+    pub async fn api(&self, user: &str) -> Api {
+        let token = self.walhook_ok(&["token", "create", "--user", user]).await;
+        let sidecar = self.sidecar.as_ref().expect("the sidecar runs");
+        Api::new(&sidecar.api_url, token.trim())
+    }
+}
+
+impl Drop for TestApp {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.log_file()).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(60)..].join("\n");
+            eprintln!("--- the sidecar's last words ({}):\n{last}\n---", self.log_file().display());
+        } else {
+            let _ = std::fs::remove_file(self.log_file());
+        }
+    }
+}

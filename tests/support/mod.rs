@@ -1,0 +1,38 @@
+//! The harness of the black-box tests: a real Postgres, the real binary, and a receiver that remembers what it got.
+//!
+//! `let app = TestApp::start().await` gives a prepared sidecar that is ready; `TestApp::prepare()` stops before `setup`, for
+//! tests that want settings or a database of their own first.
+
+#![allow(dead_code, reason = "every test binary compiles this for itself and uses a part")]
+#![allow(unused_imports, reason = "as above")]
+
+mod api;
+mod app;
+mod platform;
+mod receiver;
+mod sidecar;
+
+pub use api::{Answer as ApiAnswer, Api};
+pub use app::TestApp;
+pub use platform::{Platform, next_id};
+pub use receiver::{Answer, Received, Receiver, signature};
+pub use sidecar::Sidecar;
+
+use std::time::Duration;
+
+/// How long anything may take that a test waits for. Generous: it ends a hanging test and times nothing.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+/// Between two looks at something that does not tell by itself when it changes.
+pub const POLL: Duration = Duration::from_millis(20);
+
+/// Waits until `probe` gives something; panics with `what` otherwise.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
+    let end = tokio::time::Instant::now() + DEADLINE;
+    loop {
+        if let Some(found) = probe().await {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        tokio::time::sleep(POLL).await;
+    }
+}

@@ -1,0 +1,240 @@
+//! A receiver that remembers every request and answers as it is told. It shares no code with the sender: signatures are
+//! computed here anew.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Response, StatusCode, Uri};
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::Value;
+use sha2::Sha256;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::DEADLINE;
+
+/// What to answer a request with.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Status(u16),
+    /// A status with headers and a body.
+    Full(u16, Vec<(&'static str, String)>, Vec<u8>),
+    /// A status after a while.
+    After(Duration, u16),
+    /// Nothing, until the sender gives up.
+    Hang,
+    /// The connection closed without a word.
+    Reset,
+}
+
+/// One request, as it came.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// The path with its query.
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub at: std::time::SystemTime,
+}
+
+impl Received {
+    pub fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name).unwrap_or_else(|| panic!("no header {name} in {:?}", self.headers));
+        value.to_str().expect("a header in ASCII")
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
+    }
+
+    pub fn data(&self) -> Value {
+        self.json()["data"].clone()
+    }
+
+    pub fn event(&self) -> &str {
+        self.header("x-webhook-event")
+    }
+
+    /// The delivery's id, the same on every attempt.
+    pub fn delivery(&self) -> &str {
+        self.header("x-webhook-delivery")
+    }
+
+    pub fn attempt(&self) -> u32 {
+        self.header("x-webhook-attempt").parse().expect("a number")
+    }
+
+    pub fn is_signed_with(&self, secret: &str) -> bool {
+        self.header("x-webhook-signature") == signature(secret, &self.body)
+    }
+
+    /// Everything a receiver can rely on, whatever the event.
+    #[track_caller]
+    pub fn assert_sound(&self, secret: &str) {
+        assert!(self.is_signed_with(secret), "the signature is another: {self:?}");
+        assert_eq!(self.header("content-type"), "application/json");
+        let body = self.json();
+        assert_eq!(body["event"], self.event());
+        assert_eq!(body["timestamp"], self.header("x-webhook-timestamp"));
+        assert_eq!(body["webhook_id"], self.header("x-webhook-id"));
+        assert!(body["data"].is_object(), "{body}");
+        let keys: Vec<&String> = body.as_object().expect("an object").keys().collect();
+        assert_eq!(keys.len(), 4, "{keys:?}");
+    }
+}
+
+/// HMAC-SHA256 in lowercase hexadecimal.
+pub fn signature(secret: &str, body: &[u8]) -> String {
+    let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
+    hex::encode(mac.chain_update(body).finalize().into_bytes())
+}
+
+type Script = Box<dyn FnMut(&Received) -> Answer + Send>;
+
+struct Shared {
+    requests: Mutex<Vec<Received>>,
+    script: Mutex<Script>,
+    arrived: Notify,
+}
+
+/// Closed when dropped.
+pub struct Receiver {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Receiver {
+    /// Listens on a port of its own and answers 200 until told otherwise.
+    pub async fn start() -> Receiver {
+        let port = walhook::private_postgres::free_port().expect("a free port");
+        let shared = Arc::new(Shared {
+            requests: Mutex::default(),
+            script: Mutex::new(Box::new(|_| Answer::Status(200))),
+            arrived: Notify::new(),
+        });
+        let mut receiver = Receiver { address: SocketAddr::from(([127, 0, 0, 1], port)), shared, server: None };
+        receiver.open().await;
+        receiver
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Listens again after `close`, on the same port.
+    pub async fn open(&mut self) {
+        assert!(self.server.is_none(), "it listens already");
+        let listener = TcpListener::bind(self.address).await.expect("the receiver's port");
+        let router = Router::new().fallback(receive).with_state(self.shared.clone());
+        let serve = async move { axum::serve(listener, router).await.expect("serving does not fail") };
+        self.server = Some(tokio::spawn(serve));
+    }
+
+    /// Stops listening: connections are refused until `open`.
+    pub async fn close(&mut self) {
+        let server = self.server.take().expect("it listens");
+        server.abort();
+        let _ = server.await;
+    }
+
+    /// From now on, answers what `script` says for each request.
+    pub fn answer(&self, script: impl FnMut(&Received) -> Answer + Send + 'static) {
+        *self.shared.script.lock().expect("a script does not panic") = Box::new(script);
+    }
+
+    pub fn answer_status(&self, status: u16) {
+        self.answer(move |_| Answer::Status(status));
+    }
+
+    /// Answers these in turn, and the last of them for ever.
+    pub fn answer_in_turn(&self, answers: &[Answer]) {
+        let mut answers: VecDeque<Answer> = answers.iter().cloned().collect();
+        self.answer(move |_| match answers.len() {
+            1 => answers[0].clone(),
+            _ => answers.pop_front().expect("at least one answer"),
+        });
+    }
+
+    /// Everything so far, in order of arrival.
+    pub fn requests(&self) -> Vec<Received> {
+        self.shared.requests.lock().expect("nobody panics with this lock").clone()
+    }
+
+    pub fn clear(&self) {
+        self.shared.requests.lock().expect("nobody panics with this lock").clear();
+    }
+
+    /// Waits until at least `count` requests have arrived, and gives all there are.
+    pub async fn wait_for(&self, count: usize) -> Vec<Received> {
+        self.wait_until(&format!("{count} requests"), |requests| requests.len() >= count).await
+    }
+
+    /// Waits until what has arrived is as wanted.
+    pub async fn wait_until(&self, what: &str, wanted: impl Fn(&[Received]) -> bool) -> Vec<Received> {
+        let arrive = async {
+            loop {
+                // Before the look, so that no arrival between look and wait is missed.
+                let arrived = self.shared.arrived.notified();
+                let requests = self.requests();
+                if wanted(&requests) {
+                    return requests;
+                }
+                arrived.await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, arrive).await.unwrap_or_else(|_| {
+            let seen: Vec<String> = self.requests().iter().map(summary).collect();
+            panic!("not within {DEADLINE:?}: {what}. Seen are {}:\n{}", seen.len(), seen.join("\n"));
+        })
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(server) = &self.server {
+            server.abort();
+        }
+    }
+}
+
+fn summary(request: &Received) -> String {
+    format!("{} {}", request.path, String::from_utf8_lossy(&request.body))
+}
+
+async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    let received = Received { path: uri.to_string(), headers, body, at: std::time::SystemTime::now() };
+    let answer = {
+        let mut script = shared.script.lock().expect("a script does not panic");
+        let mut requests = shared.requests.lock().expect("nobody panics with this lock");
+        requests.push(received);
+        script(requests.last().expect("one was pushed"))
+    };
+    shared.arrived.notify_waiters();
+    match answer {
+        Answer::Status(status) => respond(status, Vec::new(), Vec::new()),
+        Answer::Full(status, headers, body) => respond(status, headers, body),
+        Answer::After(wait, status) => {
+            tokio::time::sleep(wait).await;
+            respond(status, Vec::new(), Vec::new())
+        }
+        Answer::Hang => std::future::pending().await,
+        // Unwinding ends the connection's task, and the connection with it, without the noise of a panic.
+        Answer::Reset => std::panic::resume_unwind(Box::new(())),
+    }
+}
+
+fn respond(status: u16, headers: Vec<(&'static str, String)>, body: Vec<u8>) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+    for (name, value) in headers {
+        response.headers_mut().append(name, value.parse().expect("a header's value"));
+    }
+    response
+}

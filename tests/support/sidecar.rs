@@ -1,0 +1,100 @@
+//! One running `walhook run`.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::process::{Child, Command};
+use walhook::private_postgres::free_port;
+
+use super::api::get;
+use super::{DEADLINE, POLL};
+
+/// Killed when dropped.
+pub struct Sidecar {
+    child: Child,
+    log: PathBuf,
+    /// The management API with its base path.
+    pub api_url: String,
+    /// `/metrics`, `/healthz` and `/readyz`.
+    pub metrics_url: String,
+}
+
+impl Sidecar {
+    pub fn spawn(mut command: Command, log: &Path) -> Sidecar {
+        let file = OpenOptions::new().create(true).append(true).open(log).expect("a log file");
+        let listen = || format!("127.0.0.1:{}", free_port().expect("a free port"));
+        let (api, metrics) = (listen(), listen());
+        command.env("WALHOOK_HTTP__LISTEN", &api).env("WALHOOK_HTTP__METRICS_LISTEN", &metrics);
+        let child = command.stdout(Stdio::null()).stderr(file).spawn().expect("walhook starts");
+        Sidecar {
+            child,
+            log: log.to_owned(),
+            api_url: format!("http://{api}/api/public"),
+            metrics_url: format!("http://{metrics}"),
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it has not been waited for")
+    }
+
+    /// Waits for `/readyz` to say so; an end of the process is told at once.
+    pub async fn wait_until_ready(&mut self) {
+        let url = format!("{}/readyz", self.metrics_url);
+        let end = tokio::time::Instant::now() + DEADLINE;
+        let mut last = "no answer".to_owned();
+        while tokio::time::Instant::now() < end {
+            if let Some(status) = self.child.try_wait().expect("a child can be asked for its end") {
+                panic!("the sidecar ended with {status}: {}", self.words());
+            }
+            match get(&url).await {
+                Some((200, _)) => return,
+                Some((status, body)) => last = format!("{status} {body}"),
+                None => {}
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        panic!("the sidecar is not ready within {DEADLINE:?} ({last}): {}", self.words());
+    }
+
+    /// What `/readyz` answers now, if anything.
+    pub async fn readiness(&self) -> Option<(u16, String)> {
+        get(&format!("{}/readyz", self.metrics_url)).await
+    }
+
+    /// The value of one metric, its labels as Prometheus writes them: `walhook_events_total{event="…"}`.
+    pub async fn metric(&self, name: &str) -> Option<f64> {
+        let (_, text) = get(&format!("{}/metrics", self.metrics_url)).await?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        line.trim().parse().ok()
+    }
+
+    pub async fn kill(mut self) {
+        self.child.kill().await.expect("a child can be killed");
+    }
+
+    /// Sends `signal` and returns at once.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.expect("a process id"), signal).expect("a child can be signalled");
+    }
+
+    /// SIGTERM, and the end that follows.
+    pub async fn stop(mut self) -> ExitStatus {
+        self.signal(rustix::process::Signal::TERM);
+        self.ended().await
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let end = tokio::time::timeout(DEADLINE + Duration::from_secs(15), self.child.wait()).await;
+        let end = end.unwrap_or_else(|_| panic!("the sidecar does not end: {}", self.words()));
+        end.expect("a child can be waited for")
+    }
+
+    fn words(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
