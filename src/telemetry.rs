@@ -20,7 +20,11 @@ pub const GAPS: &str = "walhook_gaps_open";
 pub fn start() {
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("walhook=info,pg_walstream=off,warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
 }
 
 /// Installs the metrics recorder and describes every metric. Once a process.

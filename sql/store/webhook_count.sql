@@ -1,9 +1,9 @@
 -- Adds to the counters. The rows are locked in order of id: two replicas that count for the same webhooks wait, never deadlock.
 -- $1 webhooks, $2 successes, $3 failures, $4 failures behind the last success, $5 since when, $6 last triggered
 with counted as materialized (
-    select webhook.id, successes, failures, trailing, since, triggered
+    select webhook.id, successes, failures, recent, since, triggered
     from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::timestamptz[], $6::timestamptz[])
-        as tally (id, successes, failures, trailing, since, triggered)
+        as tally (id, successes, failures, recent, since, triggered)
     join walhook.webhook on webhook.id = tally.id
     order by webhook.id
     for no key update of webhook
@@ -11,7 +11,7 @@ with counted as materialized (
 update walhook.webhook
 set success_count = success_count + successes,
     failure_count = failure_count + failures,
-    consecutive_failures = case when successes > 0 then trailing else consecutive_failures + trailing end,
+    consecutive_failures = case when successes > 0 then recent else consecutive_failures + recent end,
     failing_since = case when successes > 0 then since else coalesce(failing_since, since) end,
     last_triggered_at = greatest(last_triggered_at, triggered)
 from counted

@@ -12,9 +12,12 @@ use crate::store::StoreError;
 /// A body may be wrong in half a million places; the first of them tell enough.
 const MOST_ERRORS: usize = 100;
 
-/// An answer that is an error.
+/// An answer that is an error. Boxed: it is what hardly any request comes to.
 #[derive(Debug)]
-pub struct Problem {
+pub struct Problem(Box<Details>);
+
+#[derive(Debug)]
+struct Details {
     status: StatusCode,
     slug: &'static str,
     title: &'static str,
@@ -63,11 +66,11 @@ impl Problem {
         title: &'static str,
         detail: impl Into<Cow<'static, str>>,
     ) -> Problem {
-        Problem { status, slug, title, detail: detail.into(), errors: Vec::new(), header: None }
+        Problem(Box::new(Details { status, slug, title, detail: detail.into(), errors: Vec::new(), header: None }))
     }
 
     fn with_header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Problem {
-        self.header = Some((name, value.into()));
+        self.0.header = Some((name, value.into()));
         self
     }
 
@@ -128,7 +131,9 @@ impl Problem {
             more => format!("{} faults, listed in `errors`", more.len()),
         };
         let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Problem { errors, ..Problem::new(status, "validation-failed", "The request is not valid", detail) }
+        let mut problem = Problem::new(status, "validation-failed", "The request is not valid", detail);
+        problem.0.errors = errors;
+        problem
     }
 
     pub fn rate_limited(seconds: u64) -> Problem {
@@ -157,17 +162,18 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        let Problem(details) = self;
         let body = ProblemBody {
-            kind: format!("/problems/{}", self.slug),
-            title: self.title,
-            status: self.status.as_u16(),
-            detail: &self.detail,
-            errors: &self.errors,
+            kind: format!("/problems/{}", details.slug),
+            title: details.title,
+            status: details.status.as_u16(),
+            detail: &details.detail,
+            errors: &details.errors,
         };
         let json = serde_json::to_vec(&body).expect("texts and numbers are representable");
         let content_type = (header::CONTENT_TYPE, "application/problem+json");
-        let mut response = (self.status, [content_type], json).into_response();
-        if let Some((name, value)) = self.header {
+        let mut response = (details.status, [content_type], json).into_response();
+        if let Some((name, value)) = details.header {
             response.headers_mut().insert(name, value);
         }
         response

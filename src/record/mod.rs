@@ -91,12 +91,17 @@ async fn try_save(store: &Store, batch: &[Decided], with_response: bool) -> Resu
     loop {
         match store.record(&entries).await {
             Ok(counted) => {
+                if wait > FIRST_WAIT {
+                    tracing::info!("recording attempts works again");
+                }
                 batch.iter().zip(counted).filter(|(_, counted)| *counted).for_each(|(decided, _)| decided.count());
                 return Ok(());
             }
             Err(error) if error.refuses_data() => return Err(error),
             Err(error) => {
-                tracing::warn!(%error, attempts = batch.len(), "cannot record attempts; trying again");
+                if wait == FIRST_WAIT {
+                    tracing::warn!(%error, "attempts cannot be recorded now; trying again until they can");
+                }
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LONGEST_WAIT);
             }

@@ -17,9 +17,11 @@ use walhook::domain::event::{EventKind, UserId};
 use walhook::store::{Store, migrate, tokens};
 use walhook::vault::Vault;
 
-use crate::support::{Api, TestApp};
+use crate::support::{Api, TestApp, eventually};
 
 pub const BASE: &str = "/api/public";
+/// How many requests can be at the store at once.
+pub const CONNECTIONS: usize = 8;
 /// A host that the stand-in for the guard refuses.
 pub const BLOCKED_URL: &str = "https://blocked.example/in";
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -42,7 +44,7 @@ impl Service {
         migrate::migrate(&app.store_url).await.unwrap();
         let mut config = Config::default();
         change(&mut config);
-        let store = Store::open(&app.store_url, 8).unwrap();
+        let store = Store::open(&app.store_url, CONNECTIONS).unwrap();
         let url = format!("{}{}", serve(router(state(&config, store.clone()))).await, config.http.base_path);
         let sql = app.store().await;
         Service { app, store, url, sql }
@@ -52,6 +54,19 @@ impl Service {
     pub async fn api(&self, user: &str) -> Api {
         let token = tokens::create(&self.store, &UserId(user.into()), "test").await.unwrap();
         Api::new(&self.url, token.expose_secret())
+    }
+
+    /// Waits until so many of the store's connections wait for a lock.
+    pub async fn wait_until_blocked(&self, connections: usize) {
+        // A connection of its own: inside a transaction the view would stand still.
+        let sql = self.app.store().await;
+        let blocked =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        let probe = || async {
+            let count: i64 = sql.query_one(blocked, &[]).await.unwrap().get(0);
+            (count == connections as i64).then_some(())
+        };
+        eventually("connections that wait for a lock", probe).await;
     }
 
     /// The webhook's secret as the store has it, decrypted.

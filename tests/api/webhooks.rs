@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::fixture::Service;
+use crate::fixture::{CONNECTIONS, Service};
 use crate::support::Api;
 
 const URL: &str = "https://receiver.example/in";
@@ -218,7 +218,18 @@ async fn the_limit_holds_under_simultaneous_creations() {
     for _ in 0..9 {
         api.create_webhook(URL, &["delivery.failed"]).await;
     }
-    let answers = join_all((0..20).map(|_| api.post("/webhooks", new_webhook("race")))).await;
+    // Held up behind the count of webhooks and before the insertion is seen, until all that can run at once have come so far.
+    let hold = "create function public.hold() returns trigger language plpgsql as $$
+                    begin perform pg_advisory_xact_lock_shared(1); return new; end $$;
+                create trigger hold before insert on walhook.webhook for each row execute function public.hold();
+                select pg_advisory_lock(1)";
+    service.sql.batch_execute(hold).await.unwrap();
+    let answers = join_all((0..20).map(|_| api.post("/webhooks", new_webhook("race"))));
+    let release = async {
+        service.wait_until_blocked(CONNECTIONS).await;
+        service.sql.batch_execute("select pg_advisory_unlock(1)").await.unwrap();
+    };
+    let (answers, ()) = tokio::join!(answers, release);
     let created = answers.iter().filter(|answer| answer.status == 201).count();
     let refused = answers.iter().filter(|answer| answer.status == 409).count();
     assert_eq!((created, refused), (1, 19));
@@ -293,14 +304,20 @@ async fn of_simultaneous_edits_of_one_version_one_succeeds() {
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     let tag = api.get(&path).await.header("etag").unwrap().to_owned();
+    // Held up behind the first look at the version, until all have come so far.
+    service.sql.batch_execute("begin; select from walhook.webhook for update").await.unwrap();
     let edits =
-        (0..8).map(|n| {
+        (0..CONNECTIONS).map(|n| {
             let (api, path, tag) = (&api, &path, &tag);
             async move {
                 api.send("PATCH", path, &[("if-match", tag)], Some(&json!({ "name": format!("{n}") }))).await.status
             }
         });
-    let mut answers = join_all(edits).await;
+    let release = async {
+        service.wait_until_blocked(CONNECTIONS).await;
+        service.sql.batch_execute("commit").await.unwrap();
+    };
+    let (mut answers, ()) = tokio::join!(join_all(edits), release);
     answers.sort_unstable();
     assert_eq!(answers, [200, 412, 412, 412, 412, 412, 412, 412]);
 }
