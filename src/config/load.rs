@@ -58,9 +58,9 @@ pub fn load(sources: Sources) -> Result<Config, ConfigError> {
         }
         set(&mut settings, key, value)?;
     }
-    let config: Config = settings.try_into().map_err(|error: toml::de::Error| {
-        // The file passed by itself, so the fault is in the environment or the flags: the message names the key's value.
-        ConfigError::Invalid(format!("environment or flags: {}", error.message()))
+    // The file passed by itself, so a fault here is of the environment or the flags.
+    let config: Config = serde_path_to_error::deserialize(settings).map_err(|error| {
+        ConfigError::Invalid(format!("environment or flags: {}: {}", error.path(), error.inner().message()))
     })?;
     validate(&config)?;
     Ok(config)

@@ -182,9 +182,11 @@ impl Receiver {
             loop {
                 // Before the look, so that no arrival between look and wait is missed.
                 let arrived = self.shared.arrived.notified();
-                let requests = self.requests();
-                if wanted(&requests) {
-                    return requests;
+                {
+                    let requests = self.shared.requests.lock().expect("nobody panics with this lock");
+                    if wanted(&requests) {
+                        return requests.clone();
+                    }
                 }
                 arrived.await;
             }
