@@ -121,6 +121,14 @@ create table walhook.distributed_release (
     release_id bigint primary key
 );
 
+-- Which add-ons each user has at the checkpoint: seeded when the slot is made, kept by the stream. The primary itself would
+-- tell what they have now, which is not what they had at a change that is read late.
+create table walhook.user_addon (
+    user_id text not null,
+    addon   text not null,
+    primary key (user_id, addon)
+);
+
 -- Transitions whose owner could not be found.
 create table walhook.unrouted_event (
     id          uuid primary key,

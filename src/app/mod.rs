@@ -240,7 +240,7 @@ impl CapturePipeline {
         let (durable, acknowledge) = watch::channel(Lsn::ZERO);
         let enqueue = Enqueue {
             store: self.store.clone(),
-            lookups: Lookups::new(url, source),
+            lookups: Lookups::new(url, source, self.store.clone()),
             slot: source.slot.clone(),
             handoff: self.handoff.clone(),
             lease_length: lease_length(delivery.timeout.0),

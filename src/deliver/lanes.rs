@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use crate::domain::delivery::Delivery;
 
-/// A webhook may hold as many slots as this share of those still free, beside its own limit (a dynamic threshold): however
-/// many receivers hang, the others find a free slot.
+/// A webhook may hold as many slots as this share of those still free, beside its own limit (a dynamic threshold): the more
+/// receivers hang the fewer each of them holds, and the others find a free slot.
 const SHARE_OF_FREE: usize = 2;
 
 /// First attempts and later ones queue apart.
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_receivers_hang_another_finds_a_slot() {
+    fn while_many_receivers_hang_another_finds_a_slot() {
         let mut lanes = lanes(64, 32);
         for webhook in 1..=20 {
             for number in 0..40 {

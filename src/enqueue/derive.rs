@@ -8,7 +8,8 @@ use crate::domain::event::{Event, event_id};
 use crate::domain::lsn::{Lineage, Position};
 use crate::domain::table::Column;
 use crate::events::{Halt, LookupKey, Rule, Verdict, rules_for};
-use crate::lookup::{LookupError, Lookups};
+use crate::lookup::{LookupError, Lookups, follow_addons};
+use crate::store::addons::AddonChanges;
 use crate::store::enqueue::Unrouted;
 
 /// What a batch comes to.
@@ -19,6 +20,7 @@ pub struct Raised {
     pub ignored: Vec<&'static str>,
     /// Releases that moved into distribution, in this batch; muted ones too.
     pub distributed: HashSet<i64>,
+    pub addons: AddonChanges,
     /// Which events, by index, are raised once a release.
     once: Vec<(usize, i64)>,
 }
@@ -40,14 +42,17 @@ impl Raised {
 }
 
 pub async fn derive(lookups: &mut Lookups, batch: &Batch, stored: Position) -> Result<Raised, LookupError> {
-    lookups.forget_unpublished();
     let mut raised = Raised::default();
     let mut fetched: HashSet<LookupKey> = HashSet::new();
     let mut changes = &batch.changes[batch.changes.partition_point(|change| change.position <= stored)..];
+    lookups.begin(changes).await?;
     while let Some((change, rest)) = changes.split_first() {
         lookups.follow(change);
         match derive_one(lookups, change, batch.checkpoint.lineage, &mut raised) {
-            Step::Done => changes = rest,
+            Step::Done => {
+                follow_addons(change, &mut raised.addons);
+                changes = rest;
+            }
             Step::FactMissing => {
                 let keys = missing_for(lookups, changes);
                 // A key that stays missing although it was fetched would be asked for for ever.

@@ -20,6 +20,7 @@ use crate::domain::event::{Event, delivery_id};
 use crate::domain::lsn::{Checkpoint, Lsn};
 use crate::handoff::Handoff;
 use crate::lookup::{LookupError, Lookups};
+use crate::store::addons::change_addons;
 use crate::store::enqueue::{
     NewDelivery, NewLease, Subscription, advance_checkpoint, claim_distributed, insert_deliveries, insert_events,
     insert_unrouted, subscriptions,
@@ -112,6 +113,7 @@ impl<C: Clock> Enqueue<C> {
             }
             // The commit may have gone through all the same: the store knows.
             *checkpoint = None;
+            self.lookups.abandon();
             if wait == FIRST_RETRY {
                 tracing::warn!(%error, "events cannot be stored now; trying again until they can");
             }
@@ -163,6 +165,7 @@ impl<C: Clock> Enqueue<C> {
         insert_events(&transaction, &raised.events).await?;
         insert_deliveries(&transaction, &reserved.rows(&deliveries), lease).await?;
         insert_unrouted(&transaction, &raised.unrouted).await?;
+        change_addons(&transaction, &raised.addons).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         reserved.hand_over(&deliveries, &raised.events, Lease { token: lease.token, until });
         raised.count();

@@ -30,7 +30,7 @@ impl<K: Hash + Eq, V: Clone> Kept<K, V> {
         self.0.get_mut().put(key, value);
     }
 
-    fn forget(&mut self, key: &K) {
+    fn remove(&mut self, key: &K) {
         self.0.get_mut().pop(key);
     }
 }
@@ -58,6 +58,8 @@ pub struct Cache {
     tracks: Kept<i64, Option<i64>>,
     files: Kept<i64, Files>,
     addons: Kept<UserId, HashSet<Box<str>>>,
+    /// The batch has emptied the table of add-ons: until it is stored, the store tells of those there were.
+    addons_emptied: bool,
 }
 
 impl Cache {
@@ -83,7 +85,24 @@ impl Cache {
     }
 
     pub fn has_addon(&self, user: &UserId, addon: Addon) -> Option<bool> {
-        self.addons.0.borrow_mut().get(user).map(|addons| addons.contains(addon.as_str()))
+        let known = self.addons.0.borrow_mut().get(user).map(|addons| addons.contains(addon.as_str()));
+        known.or_else(|| self.addons_emptied.then_some(false))
+    }
+
+    /// Another batch: all before it is in the store.
+    pub fn begin(&mut self) {
+        self.addons_emptied = false;
+    }
+
+    /// Takes in what the store has of `users`. What is known already is newer.
+    pub fn addons_stored(&mut self, users: &[String], found: &[(String, String)]) {
+        for user in users {
+            let id = UserId(user.as_str().into());
+            if self.addons.get(&id).is_none() && !self.addons_emptied {
+                let of_user = found.iter().filter(|(owner, _)| owner == user);
+                self.addons.put(id, of_user.map(|(_, addon)| addon.as_str().into()).collect());
+            }
+        }
     }
 
     /// A transcoder queue entry was inserted: from here on the stream shows all of its files.
@@ -104,7 +123,7 @@ impl Cache {
             Table::Outlet => {
                 let Some(id) = int(row, outlet::id) else { return };
                 match row.get(outlet::name) {
-                    Datum::Absent => self.outlets.forget(&id),
+                    Datum::Absent => self.outlets.remove(&id),
                     name => self.outlets.put(id, name.as_str().map(Arc::from)),
                 }
             }
@@ -142,7 +161,7 @@ impl Cache {
             Table::TranscoderQueueFile => {
                 let (Some(id), Some(entry)) = (int(old, file::id), int(old, file::transcoder_queue_id)) else {
                     // Without the entry's number nobody can say whose file it was.
-                    self.truncate(table);
+                    self.forget(table);
                     return;
                 };
                 self.files_of(entry).shown.insert(id, None);
@@ -157,7 +176,8 @@ impl Cache {
         }
     }
 
-    pub fn truncate(&mut self, table: Table) {
+    /// Forgets all of a table.
+    pub fn forget(&mut self, table: Table) {
         match table {
             Table::Release => self.releases = Kept::default(),
             Table::Label => self.labels = Kept::default(),
@@ -167,6 +187,12 @@ impl Cache {
             Table::UserAddon => self.addons = Kept::default(),
             _ => {}
         }
+    }
+
+    /// The stream has emptied a table. Of releases, labels, outlets and tracks, what was known may be asked for again.
+    pub fn emptied(&mut self, table: Table) {
+        self.forget(table);
+        self.addons_emptied |= table == Table::UserAddon;
     }
 
     /// Takes in the answer to a fetch of `keys`: what is not among `rows` is not there.
@@ -209,7 +235,7 @@ impl Cache {
                 let pre_review_hold = row.text(release::pre_review_hold).is_some_and(is_true);
                 self.releases.put(id, Some(Arc::new(Release { label_id, cat, title, pre_review_hold })));
             }
-            _ => self.releases.forget(&id),
+            _ => self.releases.remove(&id),
         }
     }
 
@@ -229,7 +255,7 @@ fn int(row: &Tuple, column: crate::domain::table::Column) -> Option<i64> {
     row.text(column)?.parse().ok()
 }
 
-fn addon_of(row: &Tuple) -> Option<(UserId, Box<str>)> {
+pub fn addon_of(row: &Tuple) -> Option<(UserId, Box<str>)> {
     let user = row.text(user_addon::user_id)?;
     Some((UserId(user.into()), row.text(user_addon::addon)?.into()))
 }

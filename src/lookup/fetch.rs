@@ -9,6 +9,7 @@ use crate::config::{self, TableMappings};
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
 use crate::postgres::{self, ConnectError, quote_identifier, quote_qualified};
+use crate::store::StoreError;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
 const KEY_TYPE: &str = include_str!("../../sql/primary/key_type.sql");
@@ -27,6 +28,8 @@ pub enum LookupError {
     NoSuchColumn { table: String, column: String },
     #[error("source.lookups.{table}: its rows must have the column {column}")]
     LookupLacksColumn { table: &'static str, column: &'static str },
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("a lookup came back without an answer for {0}")]
     Unanswered(String),
 }
@@ -35,7 +38,7 @@ impl LookupError {
     /// Whether the same again may go well.
     pub fn is_transient(&self) -> bool {
         match self {
-            LookupError::Connect(_) | LookupError::Unanswered(_) => true,
+            LookupError::Connect(_) | LookupError::Store(_) | LookupError::Unanswered(_) => true,
             // A missing table or privilege does not come back by itself, but is mended without us: keep asking.
             LookupError::Query { .. } => true,
             LookupError::NoSuchColumn { .. } | LookupError::LookupLacksColumn { .. } => false,

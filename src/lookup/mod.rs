@@ -9,10 +9,12 @@ mod fetch;
 use std::collections::HashSet;
 
 use crate::config;
-use crate::domain::change::{Change, Operation};
+use crate::domain::change::{Change, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
-use crate::domain::table::{Table, distro_queue};
+use crate::domain::table::{Table, distro_queue, user_addon};
 use crate::events::{Fact, Facts, Halt, LookupKey, Release, TranscodedFile};
+use crate::store::Store;
+use crate::store::addons::AddonChanges;
 
 pub use fetch::LookupError;
 
@@ -25,6 +27,8 @@ const DISTRIBUTION_STATUSES: [&str; 8] =
 
 pub struct Lookups {
     primary: Primary,
+    /// Add-ons are kept there as of the checkpoint.
+    store: Store,
     cache: Cache,
     distribution_statuses: HashSet<String>,
     /// Tables found by SQL of the platform's own: the stream does not show them, so nothing of theirs is kept.
@@ -32,12 +36,13 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    pub fn new(url: &str, source: &config::Source) -> Lookups {
+    pub fn new(url: &str, source: &config::Source, store: Store) -> Lookups {
         let configured = source.distribution_statuses.iter().map(String::as_str);
         let mapped = source.tables.meanings(Table::DistroQueue, column_name(Table::DistroQueue, distro_queue::status));
         let known = DISTRIBUTION_STATUSES.into_iter().chain(configured).chain(mapped);
         Lookups {
             primary: Primary::new(url, source),
+            store,
             cache: Cache::default(),
             distribution_statuses: known.map(str::to_owned).collect(),
             uncached: source.lookups.keys().filter_map(|name| Table::by_name(name)).collect(),
@@ -55,27 +60,75 @@ impl Lookups {
             }
             Operation::Update { old, new } => self.cache.update(change.table, old.as_ref(), new),
             Operation::Delete { old } => self.cache.delete(change.table, old),
-            Operation::Truncate => self.cache.truncate(change.table),
+            Operation::Truncate => self.cache.emptied(change.table),
         }
     }
 
-    /// Forgets what the stream cannot keep right. To be called between batches.
-    pub fn forget_unpublished(&mut self) {
+    /// Prepares for a batch: forgets what the stream cannot keep right, and takes in the add-ons of users whose add-ons the
+    /// batch is going to change, so that it changes what is known.
+    pub async fn begin(&mut self, changes: &[Change]) -> Result<(), LookupError> {
         for table in &self.uncached {
-            self.cache.truncate(*table);
+            self.cache.forget(*table);
         }
+        self.cache.begin();
+        let mut users = HashSet::new();
+        for change in changes.iter().filter(|change| change.table == Table::UserAddon) {
+            let (old, new) = rows(&change.operation);
+            let named = old.into_iter().chain(new).filter_map(|row| row.text(user_addon::user_id));
+            users.extend(named.map(|user| LookupKey::Addons(UserId(user.into()))));
+        }
+        if users.is_empty() { Ok(()) } else { self.fetch(&users, None).await }
+    }
+
+    /// Forgets the add-ons, when a batch that changed them was not stored: it is going to change them again.
+    pub fn abandon(&mut self) {
+        self.cache.forget(Table::UserAddon);
     }
 
     /// Fetches all of `keys`; afterwards each is known, if only to be absent. Waits until the primary shows `transaction`.
     pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
-        if let Some(transaction) = transaction {
-            self.primary.wait_until_visible(transaction).await?;
-        }
+        let mut seen = false;
         for (table, wanted) in by_table(keys) {
+            if table == Table::UserAddon && !self.uncached.contains(&table) {
+                let found = self.store.addons(&wanted).await?;
+                self.cache.addons_stored(&wanted, &found);
+                continue;
+            }
+            if let Some(transaction) = transaction.filter(|_| !seen) {
+                self.primary.wait_until_visible(transaction).await?;
+                seen = true;
+            }
             let rows = self.primary.rows(table, &wanted).await?;
             self.cache.fetched(table, &wanted, &rows);
         }
         Ok(())
+    }
+}
+
+/// The rows that an operation names: before and after.
+fn rows(operation: &Operation) -> (Option<&Tuple>, Option<&Tuple>) {
+    match operation {
+        Operation::Insert { new } => (None, Some(new)),
+        Operation::Update { old, new } => (old.as_ref(), Some(new)),
+        Operation::Delete { old } => (Some(old), None),
+        Operation::Truncate => (None, None),
+    }
+}
+
+/// What a change of a user's add-ons is to the store.
+pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
+    if change.table != Table::UserAddon {
+        return;
+    }
+    if change.operation == Operation::Truncate {
+        changes.clear();
+    }
+    let (old, new) = rows(&change.operation);
+    if let Some((user, addon)) = old.and_then(cache::addon_of) {
+        changes.revoke(&user.0, &addon);
+    }
+    if let Some((user, addon)) = new.and_then(cache::addon_of) {
+        changes.grant(&user.0, &addon);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Walhook's own tables: a pool of connections, the schema's migrations, and one function a statement.
 
+pub mod addons;
 pub mod capture;
 pub mod deliver;
 pub mod enqueue;

@@ -30,7 +30,7 @@ pub struct TestApp {
 }
 
 /// The server that the tests of one binary share. It ends with the test process: nothing here has to drop it.
-async fn shared_server() -> Arc<PrivatePostgres> {
+pub(super) async fn shared_server() -> Arc<PrivatePostgres> {
     static SERVER: OnceCell<Arc<PrivatePostgres>> = OnceCell::const_new();
     let start = || async { Arc::new(PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL")) };
     SERVER.get_or_init(start).await.clone()

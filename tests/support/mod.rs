@@ -11,12 +11,14 @@ mod app;
 mod platform;
 mod receiver;
 mod sidecar;
+mod stages;
 
 pub use api::{Answer as ApiAnswer, Api};
 pub use app::TestApp;
 pub use platform::{Platform, next_id};
 pub use receiver::{Answer, Received, Receiver, signature};
 pub use sidecar::Sidecar;
+pub use stages::{Bench, DATA};
 
 use std::time::Duration;
 

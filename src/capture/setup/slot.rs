@@ -12,9 +12,11 @@ use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::table::Table;
 use crate::postgres::{quote_identifier, quote_qualified};
 use crate::store::StoreError;
+use crate::store::addons::{AddonChanges, change_addons};
 use crate::store::capture::{insert_first_checkpoint, seed_distributed};
 
 const DISTRIBUTED_RELEASES: &str = include_str!("../../../sql/primary/distributed_releases.sql");
+const USER_ADDONS: &str = include_str!("../../../sql/primary/user_addons.sql");
 const SLOT_DROP: &str = include_str!("../../../sql/primary/slot_drop.sql");
 
 /// A new slot waits for every transaction that is older than it.
@@ -85,7 +87,8 @@ async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureE
     }
 }
 
-/// Stores where the slot begins, with the releases that were distributed by then: both or nothing.
+/// Stores where the slot begins, with the releases that were distributed and the add-ons that users had by then: all or
+/// nothing.
 async fn begin(
     client: &Client,
     source: &Source,
@@ -107,10 +110,13 @@ async fn begin(
     reader.batch_execute(&import).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
-    let first = Checkpoint { lineage, position: Position::end_of(begins), resume: begins };
+    // The next transaction's commit may begin at the very byte at which the slot does: the slot streams it, so it must not
+    // count as stored. Ordinals begin at one.
+    let first = Checkpoint { lineage, position: Position { commit: begins, ordinal: 0 }, resume: begins };
     insert_first_checkpoint(&transaction, &source.slot, &first).await?;
     let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
-    let rows = reader.query_raw(&distributed_releases(source), [&meanings]).await?;
+    let query = rendered(DISTRIBUTED_RELEASES, source, Table::Release, &["id", "delivery_status"]);
+    let rows = reader.query_raw(&query, [&meanings]).await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     let mut distributed = 0;
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
@@ -118,15 +124,41 @@ async fn begin(
         seed_distributed(&transaction, &ids).await?;
         distributed += ids.len();
     }
+    seed_addons(&reader, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     Ok(Created { begins, distributed })
 }
 
-fn distributed_releases(source: &Source) -> String {
-    let (schema, name) = source.tables.qualified_name(Table::Release);
-    let column = |reference| quote_identifier(source.tables.column(Table::Release, reference));
-    DISTRIBUTED_RELEASES
-        .replace("{table}", &quote_qualified(&schema, &name))
-        .replace("{id}", &column("id"))
-        .replace("{delivery_status}", &column("delivery_status"))
+/// What add-ons users have as the slot begins. Those that the platform's own SQL finds are not in the stream: they are asked
+/// for each time.
+async fn seed_addons(
+    reader: &Client,
+    source: &Source,
+    transaction: &deadpool_postgres::Transaction<'_>,
+) -> Result<(), CaptureError> {
+    const ADDON: &str = "addon";
+    if source.lookups.contains_key(Table::UserAddon.name()) {
+        return Ok(());
+    }
+    let query = rendered(USER_ADDONS, source, Table::UserAddon, &["user_id", ADDON]);
+    let rows = reader.query_raw(&query, std::iter::empty::<&str>()).await?;
+    let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
+    while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
+        let mut found = AddonChanges::default();
+        for row in rows {
+            let (user, addon): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+            found.grant(user, source.tables.value(Table::UserAddon, ADDON, addon).unwrap_or(addon));
+        }
+        change_addons(transaction, &found).await?;
+    }
+    Ok(())
+}
+
+/// A statement's template with the platform's names.
+fn rendered(template: &str, source: &Source, table: Table, columns: &[&str]) -> String {
+    let (schema, name) = source.tables.qualified_name(table);
+    let statement = template.replace("{table}", &quote_qualified(&schema, &name));
+    columns.iter().fold(statement, |statement, column| {
+        statement.replace(&format!("{{{column}}}"), &quote_identifier(source.tables.column(table, column)))
+    })
 }

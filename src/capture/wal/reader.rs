@@ -24,6 +24,8 @@ const BURST: usize = 1_000;
 /// more than doubles its rate; caught up, it would only add latency.
 const LAGGING: SignedDuration = SignedDuration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long the rest of a transaction is waited for before what there is of it goes out.
+const PATIENCE: Duration = Duration::from_millis(10);
 /// Changes wait for more to go with them for this many bursts at most.
 const MAX_ROUNDS: u32 = 10;
 
@@ -44,6 +46,14 @@ pub(super) struct Reader<'a> {
     feedback_due: tokio::time::Instant,
     pulse: Pulse,
     never: CancellationToken,
+}
+
+/// What ended a wait: a message was taken, the time was over, or nobody takes batches any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    Taken,
+    Elapsed,
+    Closed,
 }
 
 /// Changes not sent yet, and where they stand.
@@ -136,19 +146,28 @@ impl<'a> Reader<'a> {
         loop {
             let taken = self.burst()?;
             self.feedback_if_due().await?;
-            let more = taken == BURST || (taken > 0 && self.is_lagging() && !self.outbox.is_clear());
             let full = self.outbox.is_full();
-            if more && !full && rounds < MAX_ROUNDS {
+            if !full && rounds < MAX_ROUNDS {
                 rounds += 1;
-                self.pause().await;
-                continue;
+                if taken == BURST || (taken > 0 && self.is_lagging() && !self.outbox.is_clear()) {
+                    self.pause().await;
+                    continue;
+                }
+                // The rest of a transaction is on its way: in one batch with its end it costs the store half as much.
+                if self.decoder.open().is_some() && !self.outbox.is_clear() {
+                    match self.wait(Some(PATIENCE)).await? {
+                        Waited::Taken => continue,
+                        Waited::Elapsed => {}
+                        Waited::Closed => return Ok(()),
+                    }
+                }
             }
             rounds = 0;
             if !self.outbox.is_clear() && !self.send().await? {
                 return Ok(());
             }
             // A full batch or a long stretch ended the burst, not the lack of messages.
-            if !full && taken < BURST && !self.wait().await? {
+            if !full && taken < BURST && self.wait(None).await? == Waited::Closed {
                 return Ok(());
             }
         }
@@ -176,20 +195,25 @@ impl<'a> Reader<'a> {
         Ok(BURST)
     }
 
-    /// Waits for the next message, acknowledging meanwhile; false when nobody takes batches any more.
-    async fn wait(&mut self) -> Result<bool, CaptureError> {
+    /// Waits for the next message, for at most `limit`, acknowledging meanwhile.
+    async fn wait(&mut self, limit: Option<Duration>) -> Result<Waited, CaptureError> {
+        let end = limit.map(|limit| tokio::time::Instant::now() + limit);
         loop {
+            let until = end.map_or(self.feedback_due, |end| end.min(self.feedback_due));
             let event = tokio::select! {
                 biased;
                 event = self.stream.next_event(&self.never) => event?,
-                () = tokio::time::sleep_until(self.feedback_due) => {
+                () = tokio::time::sleep_until(until) => {
                     self.feedback_if_due().await?;
+                    if end.is_some_and(|end| end <= tokio::time::Instant::now()) {
+                        return Ok(Waited::Elapsed);
+                    }
                     continue;
                 }
-                () = self.batches.closed() => return Ok(false),
+                () = self.batches.closed() => return Ok(Waited::Closed),
             };
             self.take(event)?;
-            return Ok(true);
+            return Ok(Waited::Taken);
         }
     }
 

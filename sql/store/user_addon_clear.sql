@@ -1,0 +1,2 @@
+-- Nobody has any
+delete from walhook.user_addon

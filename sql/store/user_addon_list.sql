@@ -1,0 +1,4 @@
+-- $1 users
+select user_id, addon
+from walhook.user_addon
+where user_id = any($1::text[])

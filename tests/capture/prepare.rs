@@ -1,0 +1,271 @@
+//! setup, check and teardown.
+
+use walhook::capture;
+use walhook::config::CaptureMode;
+use walhook::private_postgres::Options;
+use walhook::store::Store;
+
+use crate::stage::source;
+use crate::support::TestApp;
+
+/// All that setup may touch on the primary.
+async fn catalog(app: &TestApp) -> Vec<String> {
+    let statement = format!(
+        "select 'slot ' || slot_name from pg_replication_slots where slot_name = '{0}'
+         union all select 'publication ' || pubname from pg_publication
+         union all select 'member ' || prrelid::regclass from pg_publication_rel
+         union all select 'identity ' || oid::regclass || ' ' || relreplident::text from pg_class
+            where relnamespace = 'public'::regnamespace and relkind = 'r'
+         union all select 'schema ' || nspname from pg_namespace where nspname !~ '^pg_'
+         order by 1",
+        app.name
+    );
+    let rows = app.source().await.query(&statement, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+async fn seeded(app: &TestApp) -> Vec<i64> {
+    let rows =
+        app.store().await.query("select release_id from walhook.distributed_release order by 1", &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// What a command that fails says.
+async fn refusal(app: &TestApp, arguments: &[&str]) -> String {
+    let output = app.walhook(arguments).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[tokio::test]
+async fn setup_prepares_once_and_seeds_once() {
+    let app = TestApp::prepare().await;
+    let platform = app.platform().await;
+    let label = platform.label(platform.user(&[]).await).await;
+    let before = platform.release(label).await;
+    platform.set_delivery_status(before, "distributed").await;
+    let said = app.walhook_ok(&["setup"]).await;
+    assert!(said.contains("1 releases were distributed before"), "{said}");
+    let prepared = catalog(&app).await;
+    for line in ["identity release f", "identity payment f", "identity label d", "identity user_addon d"] {
+        assert!(prepared.iter().any(|have| have == line), "{line} in {prepared:?}");
+    }
+    assert_eq!(prepared.iter().filter(|line| line.starts_with("member ")).count(), 12, "{prepared:?}");
+
+    let between = platform.release(label).await;
+    platform.set_delivery_status(between, "distributed").await;
+    let again = app.walhook_ok(&["setup"]).await;
+    assert!(again.contains("everything is set up"), "{again}");
+    assert_eq!(seeded(&app).await, [before], "a second setup would swallow what happened in between");
+    assert_eq!(catalog(&app).await, prepared);
+}
+
+#[tokio::test]
+async fn setup_adds_what_a_publication_lacks_and_keeps_good_identities() {
+    let app = TestApp::prepare().await;
+    let source = app.source().await;
+    let statement = format!(
+        "create unique index watched on payment (id, status);
+         alter table payment replica identity using index watched;
+         create publication \"{}\" for table payment with (publish = 'insert')",
+        app.name
+    );
+    source.batch_execute(&statement).await.unwrap();
+    app.setup().await;
+    let prepared = catalog(&app).await;
+    assert!(prepared.contains(&"identity payment i".to_owned()), "{prepared:?}");
+    assert_eq!(prepared.iter().filter(|line| line.starts_with("member ")).count(), 12, "{prepared:?}");
+    let row =
+        source.query_one("select pubupdate and pubdelete and pubtruncate and pubviaroot from pg_publication", &[]);
+    assert!(row.await.unwrap().get::<_, bool>(0));
+}
+
+#[tokio::test]
+async fn teardown_leaves_the_catalog_as_it_was() {
+    let app = TestApp::prepare().await;
+    let source = app.source().await;
+    let statement = "create unique index by_id on payment (id); alter table payment replica identity using index by_id;
+         alter table release replica identity nothing; alter table stream_radar_flag replica identity full";
+    source.batch_execute(statement).await.unwrap();
+    let before = catalog(&app).await;
+    app.setup().await;
+    assert_ne!(catalog(&app).await, before);
+    let refused = refusal(&app, &["teardown"]).await;
+    assert!(refused.contains("--yes"), "{refused}");
+    app.walhook_ok(&["teardown", "--yes"]).await;
+    assert_eq!(catalog(&app).await, before);
+    let store = Store::open(&app.store_url, 1).unwrap();
+    assert_eq!(store.checkpoint(&app.name).await.unwrap(), None);
+    assert!(store.found_identities().await.unwrap().is_empty());
+    let again = app.walhook_ok(&["teardown", "--yes", "--store"]).await;
+    assert!(again.contains("schema walhook dropped"), "{again}");
+    assert!(!store.has_schema().await.unwrap());
+    let nothing = app.walhook_ok(&["teardown", "--yes", "--store"]).await;
+    assert!(nothing.contains("nothing of Walhook's is left"), "{nothing}");
+    // A new start is possible.
+    app.setup().await;
+}
+
+#[tokio::test]
+async fn without_logical_decoding_nothing_is_done() {
+    let app = TestApp::prepare_alone(Options { settings: &[("wal_level", "replica")], ..Options::default() }).await;
+    let before = catalog(&app).await;
+    let refused = refusal(&app, &["setup"]).await;
+    assert!(refused.contains("set wal_level = logical"), "{refused}");
+    assert_eq!(refused.trim().lines().count(), 1, "{refused}");
+    assert_eq!(catalog(&app).await, before);
+    assert!(!Store::open(&app.store_url, 1).unwrap().has_schema().await.unwrap(), "the store is untouched too");
+    let checked = app.walhook(&["check"]).await;
+    assert_eq!(checked.status.code(), Some(1));
+    let lines = String::from_utf8(checked.stdout).unwrap();
+    assert!(lines.lines().any(|line| line.starts_with("fail  wal_level: replica; ")), "{lines}");
+}
+
+#[tokio::test]
+async fn every_obstacle_is_named_before_anything_is_changed() {
+    let mut app = TestApp::prepare().await;
+    let owner = app.source().await;
+    let role = format!("{}_role", app.name);
+    let statement = format!(
+        "create role {role} login; alter table payment drop column currency; drop table preflight_report;
+         grant create on database {}_platform to {role}",
+        app.name
+    );
+    owner.batch_execute(&statement).await.unwrap();
+    let before = catalog(&app).await;
+    let url = app.source_url.replace("postgres@", &format!("{role}@"));
+    app.set("source.url", &url);
+    let refused = refusal(&app, &["setup"]).await;
+    for problem in [
+        "may not replicate",
+        "column currency of public.payment is missing: name the platform's own in source.tables.payment.columns.currency",
+        "table public.preflight_report is missing: name the platform's own in source.tables.preflight_report.table",
+        "table public.release is another role's",
+        "table public.release cannot be read",
+    ] {
+        assert!(refused.contains(problem), "{problem} in {refused}");
+    }
+    assert_eq!(catalog(&app).await, before);
+    assert!(!Store::open(&app.store_url, 1).unwrap().has_schema().await.unwrap());
+    owner.batch_execute(&format!("drop owned by {role}; drop role {role}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn partitions_get_their_identity_too() {
+    let app = TestApp::prepare().await;
+    let statement = "alter table payment rename to old_payment;
+         create table payment (like old_payment, primary key (id)) partition by hash (id);
+         create table payment_0 partition of payment for values with (modulus 2, remainder 0);
+         create table payment_1 partition of payment for values with (modulus 2, remainder 1)";
+    app.source().await.batch_execute(statement).await.unwrap();
+    app.setup().await;
+    let prepared = catalog(&app).await;
+    for line in ["identity payment_0 f", "identity payment_1 f"] {
+        assert!(prepared.iter().any(|have| have == line), "{line} in {prepared:?}");
+    }
+    assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
+}
+
+#[tokio::test]
+async fn a_slot_without_a_checkpoint_is_refused_with_its_mend() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    app.store().await.batch_execute("drop schema walhook cascade").await.unwrap();
+    let refused = refusal(&app, &["setup"]).await;
+    assert!(refused.contains("`walhook teardown`"), "{refused}");
+    app.walhook_ok(&["teardown", "--yes"]).await;
+    app.setup().await;
+}
+
+#[tokio::test]
+async fn a_missing_slot_is_a_gap_that_is_kept() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    app.source().await.execute("select pg_drop_replication_slot($1)", &[&app.name]).await.unwrap();
+    let store = Store::open(&app.store_url, 2).unwrap();
+    for _ in 0..2 {
+        let error = capture::preflight(&source(&app), &app.source_url, &store).await.unwrap_err();
+        assert!(error.to_string().contains("walhook repair"), "{error}");
+        assert!(!error.is_transient());
+    }
+    let refused = refusal(&app, &["setup"]).await;
+    assert!(refused.contains("is missing"), "{refused}");
+    let gaps =
+        app.store().await.query("select slot, reason from walhook.gap where repaired_at is null", &[]).await.unwrap();
+    let gaps: Vec<(&str, &str)> = gaps.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(gaps, [(app.name.as_str(), "slot_missing")]);
+    // Teardown gives the position up, and the gap with it.
+    app.walhook_ok(&["teardown", "--yes"]).await;
+    assert_eq!(store.open_gaps(&app.name).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn preflight_names_what_is_missing() {
+    let app = TestApp::prepare().await;
+    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    let store = Store::open(&app.store_url, 2).unwrap();
+    let preflight = async || capture::preflight(&source(&app), &app.source_url, &store).await;
+    assert!(preflight().await.unwrap_err().to_string().contains("run `walhook setup`"));
+    app.setup().await;
+    preflight().await.unwrap();
+    let owner = app.source().await;
+    owner.batch_execute(&format!("drop publication \"{}\"", app.name)).await.unwrap();
+    assert!(preflight().await.unwrap_err().to_string().contains("publication"), "named");
+    let mut trigger = source(&app);
+    trigger.capture = CaptureMode::Trigger;
+    let error = capture::preflight(&trigger, &app.source_url, &store).await.unwrap_err();
+    assert!(error.to_string().contains("later version"), "{error}");
+}
+
+#[tokio::test]
+async fn another_clusters_changes_are_refused() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    app.store().await.batch_execute("update walhook.checkpoint set system_identifier = 1").await.unwrap();
+    let store = Store::open(&app.store_url, 2).unwrap();
+    let error = capture::preflight(&source(&app), &app.source_url, &store).await.unwrap_err();
+    assert!(error.to_string().contains("another cluster") && !error.is_transient(), "{error}");
+}
+
+#[tokio::test]
+async fn printing_touches_nothing_and_its_sql_is_what_setup_needs() {
+    let app = TestApp::prepare().await;
+    let before = catalog(&app).await;
+    let sql = app.walhook_ok(&["setup", "--print"]).await;
+    assert_eq!(catalog(&app).await, before);
+    app.source().await.batch_execute(&sql).await.unwrap();
+    let said = app.walhook_ok(&["setup"]).await;
+    assert!(!said.contains("identity") && !said.contains("publication"), "only the slot was left to do: {said}");
+}
+
+#[tokio::test]
+async fn check_passes_after_setup_and_fails_before() {
+    let app = TestApp::prepare().await;
+    let before = app.walhook(&["check"]).await;
+    assert_eq!(before.status.code(), Some(1));
+    let lines = String::from_utf8(before.stdout).unwrap();
+    assert!(lines.contains(&format!("fail  slot {}: missing; run `walhook setup`", app.name)), "{lines}");
+    app.setup().await;
+    let lines = app.walhook_ok(&["check"]).await;
+    assert!(lines.lines().all(|line| line.starts_with("ok ") || line.starts_with("warn ")), "{lines}");
+    assert!(lines.contains("warn  max_slot_wal_keep_size"), "{lines}");
+    assert!(lines.contains("ok    store's place"), "{lines}");
+}
+
+#[tokio::test]
+async fn check_warns_of_a_shared_database_and_row_level_security() {
+    let mut app = TestApp::prepare().await;
+    let owner = app.source().await;
+    let role = format!("{}_role", app.name);
+    let statement = format!(
+        "create role {role} login replication; grant select on all tables in schema public to {role};
+         alter table label enable row level security"
+    );
+    owner.batch_execute(&statement).await.unwrap();
+    let shared = app.source_url.clone();
+    app.set("source.url", &shared.replace("postgres@", &format!("{role}@"))).set("store.url", &shared);
+    let lines = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+    assert!(lines.contains("fail  table public.label row security"), "{lines}");
+    assert!(lines.contains("warn  store's place"), "{lines}");
+    owner.batch_execute(&format!("drop owned by {role}; drop role {role}")).await.unwrap();
+}

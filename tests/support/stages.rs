@@ -1,0 +1,169 @@
+//! The stages deliver and record without the process around them: a store, and rows put into it by hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use base64::Engine;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+use walhook::clock::SystemClock;
+use walhook::config::{Config, Period};
+use walhook::deliver::{self, Context, Sender, Settings};
+use walhook::domain::delivery::Delivery;
+use walhook::handoff::{Handoff, handoff};
+use walhook::private_postgres::PrivatePostgres;
+use walhook::record;
+use walhook::store::deliver::{ClaimRequest, Due};
+use walhook::store::{Store, migrate};
+use walhook::vault::{self, Vault};
+
+use super::app::shared_server;
+use super::{DEADLINE, eventually};
+
+pub const DATA: &str = r#"{"release_id": 7,  "label_id":1}"#;
+
+/// A store of its own on the shared server, and what the stages need.
+pub struct Bench {
+    _server: Arc<PrivatePostgres>,
+    pub client: Client,
+    pub store: Store,
+    pub vault: Arc<Vault>,
+    pub config: Config,
+}
+
+/// Deliver and record at work.
+pub struct Running {
+    pub handoff: Handoff,
+    pub stop: CancellationToken,
+    pub stages: JoinHandle<()>,
+}
+
+impl Running {
+    /// Stops both and waits for their ends.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        tokio::time::timeout(DEADLINE, self.stages).await.expect("they end").expect("they do not panic");
+    }
+}
+
+impl Bench {
+    pub async fn new() -> Bench {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let server = shared_server().await;
+        let name = format!("stages{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        server.create_database(&name).await.unwrap();
+        let url = server.url(&name);
+        migrate::migrate(&url).await.unwrap();
+        let client = walhook::postgres::connect(&url).await.unwrap();
+        let store = Store::open(&url, 6).unwrap();
+        let key = base64::engine::general_purpose::STANDARD.encode([9; 32]);
+        let mut config = Config::default();
+        config.delivery.allow_http = true;
+        config.delivery.allow_networks = vec!["127.0.0.0/8".parse().unwrap()];
+        config.delivery.retry_schedule = vec![Period(Duration::from_millis(5)); 9];
+        config.delivery.retry_jitter = Period(Duration::from_millis(5));
+        config.shutdown.drain = Period(Duration::from_millis(100));
+        Bench { _server: server, client, store, vault: Arc::new(Vault::new(&[key.into()]).unwrap()), config }
+    }
+
+    pub fn settings(&self) -> Settings {
+        Settings::from_config(&self.config).unwrap()
+    }
+
+    pub fn sender(&self) -> Sender {
+        Sender::new(&self.settings(), Arc::new(SystemClock)).unwrap()
+    }
+
+    pub fn run(&self) -> Running {
+        let (handoff, fresh) = handoff();
+        let (attempted, outcomes) = mpsc::channel(64);
+        let stop = CancellationToken::new();
+        let context = Context {
+            store: self.store.clone(),
+            vault: self.vault.clone(),
+            sender: self.sender(),
+            settings: self.settings(),
+        };
+        let room = handoff.room.clone();
+        let recorder =
+            record::run(self.store.clone(), self.config.delivery.schedule(), outcomes, CancellationToken::new());
+        let deliverer = deliver::run(context, fresh, room, attempted, stop.clone());
+        let stages = tokio::spawn(async move {
+            tokio::join!(deliverer, recorder);
+        });
+        Running { handoff, stop, stages }
+    }
+
+    pub async fn webhook(&self, url: &str) -> (Uuid, SecretString) {
+        let id = Uuid::now_v7();
+        let secret = vault::new_webhook_secret();
+        let sealed = self.vault.seal(id, secret.expose_secret().as_bytes());
+        let statement = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id) \
+                         values ($1, 'u', 'n', $2, array['release.distributed'], $3, $4)";
+        self.client.execute(statement, &[&id, &url, &sealed.bytes, &sealed.key_id]).await.unwrap();
+        (id, secret)
+    }
+
+    pub async fn event(&self, data: &str) -> Uuid {
+        let id = Uuid::now_v7();
+        let statement = "insert into walhook.event (id, user_id, kind, occurred_at, data) \
+                         values ($1, 'u', 'release.distributed', '2026-03-01T09:04:59.123456Z', $2::text::json)";
+        self.client.execute(statement, &[&id, &data]).await.unwrap();
+        id
+    }
+
+    /// A delivery that is due and nobody's.
+    pub async fn delivery(&self, webhook: Uuid) -> Uuid {
+        self.delivery_of(webhook, self.event(DATA).await).await
+    }
+
+    pub async fn delivery_of(&self, webhook: Uuid, event: Uuid) -> Uuid {
+        let id = Uuid::now_v7();
+        let statement = "insert into walhook.delivery (id, webhook_id, event_id, due_at) values ($1, $2, $3, now())";
+        self.client.execute(statement, &[&id, &webhook, &event]).await.unwrap();
+        id
+    }
+
+    /// Outcome, error kind and status of each line of the log, in order of attempts.
+    pub async fn log(&self, delivery: Uuid) -> Vec<(i16, String, Option<String>, Option<i16>)> {
+        let statement = "select attempt, outcome, error_kind, response_status from walhook.attempt \
+                         where delivery_id = $1 order by attempt, id";
+        let rows = self.client.query(statement, &[&delivery]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect()
+    }
+
+    pub async fn is_pending(&self, delivery: Uuid) -> bool {
+        let statement = "select exists (select from walhook.delivery where id = $1)";
+        self.client.query_one(statement, &[&delivery]).await.unwrap().get(0)
+    }
+
+    pub async fn wait_for_end(&self, delivery: Uuid) {
+        eventually("the delivery's end", || async { (!self.is_pending(delivery).await).then_some(()) }).await;
+    }
+
+    /// Successes, failures, consecutive failures, whether failing, whether ever triggered.
+    pub async fn counters(&self, webhook: Uuid) -> (i64, i64, i64, bool, bool) {
+        let statement = "select success_count, failure_count, consecutive_failures, failing_since is not null, \
+                         last_triggered_at is not null from walhook.webhook where id = $1";
+        let row = self.client.query_one(statement, &[&webhook]).await.unwrap();
+        (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4))
+    }
+
+    pub async fn claim(&self) -> Vec<Delivery> {
+        let request = ClaimRequest {
+            due: Due::Fresh,
+            timeout: self.config.delivery.timeout.0,
+            behind: Uuid::nil(),
+            max_webhooks: 100,
+            max_rows: 100,
+            per_webhook: 100,
+            rooms: Vec::new(),
+        };
+        self.store.claim(&request).await.unwrap().deliveries
+    }
+}
