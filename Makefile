@@ -5,7 +5,7 @@ CARGO ?= cargo
 EVENTS ?=
 RATE ?=
 
-.PHONY: help demo test check format postgres
+.PHONY: help demo test check format dependencies
 
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
@@ -13,11 +13,11 @@ help:
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
 	@echo 'make format                     format the sources'
 
-demo: postgres
+demo: dependencies
 	$(CARGO) build --release --locked
 	$(CARGO) run --release --locked --quiet -- demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
 
-test: postgres
+test: dependencies
 	$(CARGO) test --locked
 
 check:
@@ -31,5 +31,5 @@ check:
 format:
 	$(CARGO) fmt
 
-postgres:
-	@scripts/install-postgres
+dependencies:
+	@scripts/install-dependencies

@@ -67,8 +67,11 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         config,
     };
     if roles.capture {
-        let Config { source, .. } = &*app.config;
-        capture::preflight(source, app.config.source_url()?, &app.store).await?;
+        match capture::preflight(&app.config.source, app.config.source_url()?, &app.store).await {
+            // Capture waits for what passes by itself, such as a primary that restarts.
+            Err(error) if error.is_transient() => tracing::warn!(%error, "starting all the same"),
+            result => result?,
+        }
     }
     let shutdown = CancellationToken::new();
     let mut tasks = Tasks { set: JoinSet::new(), shutdown: shutdown.clone(), give_up: CancellationToken::new() };

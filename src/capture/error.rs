@@ -33,6 +33,10 @@ pub enum CaptureError {
     WalLevel(String),
     #[error("slot {slot} is not set up: run `walhook setup`")]
     NotSetUp { slot: String },
+    #[error(
+        "the replica identity of {table} does not cover {columns}, so its transitions cannot be told: run `walhook setup`"
+    )]
+    IdentityLacking { table: String, columns: String },
     #[error("publication {0} is missing on the primary: run `walhook setup`")]
     NoPublication(String),
     #[error(

@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::CaptureError;
-use super::primary::Relation;
+use super::primary::{self, Relation};
 use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::{quote_identifier, quote_qualified};
@@ -27,6 +27,18 @@ pub(super) fn wanted(source: &Source, table: Table) -> Vec<&str> {
         // A table that is only looked up: its key says which row is no longer what it was.
         _ => std::iter::once("id").chain(table.watched().iter().copied()).map(name).collect(),
     }
+}
+
+/// Without the old status in the log, a transition could not be told from a row that stayed as it was.
+pub(super) async fn verify(client: &Client, source: &Source) -> Result<(), CaptureError> {
+    for table in Table::ALL.iter().copied().filter(|table| table.is_captured()) {
+        let wanted = wanted(source, table);
+        let relations = primary::relations(client, source, table).await?;
+        if let Some(lacking) = relations.iter().find(|relation| !relation.identifies(&wanted)) {
+            return Err(CaptureError::IdentityLacking { table: lacking.qualified(), columns: wanted.join(", ") });
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn statement(table: &str, identity: &str) -> String {

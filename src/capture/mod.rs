@@ -45,7 +45,8 @@ pub async fn run(
 pub async fn preflight(config: &config::Source, url: &str, store: &Store) -> Result<(), CaptureError> {
     refuse_triggers(config)?;
     let client = crate::postgres::connect(url).await?;
-    slot::verify(&client, config, store).await.map(drop)
+    slot::verify(&client, config, store).await?;
+    identity::verify(&client, config).await
 }
 
 fn refuse_triggers(config: &config::Source) -> Result<(), CaptureError> {

@@ -209,12 +209,48 @@ async fn preflight_names_what_is_missing() {
     app.setup().await;
     preflight().await.unwrap();
     let owner = app.source().await;
+    owner.batch_execute("alter table payment replica identity default").await.unwrap();
+    let error = preflight().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the replica identity of public.payment does not cover id, status, so its transitions cannot be told: run \
+         `walhook setup`"
+    );
+    assert!(!error.is_transient());
+    app.setup().await;
+    preflight().await.unwrap();
     owner.batch_execute(&format!("drop publication \"{}\"", app.name)).await.unwrap();
     assert!(preflight().await.unwrap_err().to_string().contains("publication"), "named");
     let mut trigger = source(&app);
     trigger.capture = CaptureMode::Trigger;
     let error = capture::preflight(&trigger, &app.source_url, &store).await.unwrap_err();
     assert!(error.to_string().contains("later version"), "{error}");
+}
+
+#[tokio::test]
+async fn run_refuses_with_one_line_and_a_mend() {
+    let app = TestApp::prepare().await;
+    let refused = async || {
+        let refused = refusal(&app, &["run"]).await;
+        let said: Vec<&str> = refused.lines().filter(|line| line.starts_with("walhook: ")).collect();
+        assert_eq!(said.len(), 1, "{refused}");
+        said[0].to_owned()
+    };
+    assert!(refused().await.contains("run `walhook setup` first"));
+    app.setup().await;
+    app.source().await.execute("select pg_drop_replication_slot($1)", &[&app.name]).await.unwrap();
+    let said = refused().await;
+    assert!(said.contains("is missing and the store has a checkpoint") && said.contains("`walhook repair`"), "{said}");
+    let said = refusal(&app, &["setup"]).await;
+    assert!(said.contains("is missing and the store has a checkpoint"), "{said}");
+    let slots: i64 = app
+        .source()
+        .await
+        .query_one("select count(*) from pg_replication_slots where slot_name = $1", &[&app.name])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(slots, 0, "a slot is never made again in silence");
 }
 
 #[tokio::test]
