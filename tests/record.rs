@@ -161,3 +161,30 @@ async fn outcomes_survive_a_log_that_cannot_be_written_for_a_while() {
     assert_eq!(receiver.requests().len(), 1);
     assert_eq!(bench.log(delivery).await.len(), 1);
 }
+
+/// Statements are planned once a connection: on an empty table, when a replica starts.
+#[tokio::test]
+async fn claims_are_planned_for_a_backlog_while_there_is_none() {
+    let bench = Bench::new().await;
+    bench.client.batch_execute("analyze walhook.delivery").await.unwrap();
+    for _ in 0..10 {
+        assert!(bench.claim().await.is_empty());
+    }
+    let fill = "insert into walhook.delivery (id, webhook_id, event_id, due_at) \
+                select gen_random_uuid(), $1, gen_random_uuid(), now() + interval '1 day' from generate_series(1, 5000)";
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    bench.client.execute(fill, &[&webhook]).await.unwrap();
+    let id = bench.delivery(webhook).await;
+    let reads = async || -> (i64, i64) {
+        let statement = "select seq_tup_read, idx_tup_fetch from pg_stat_user_tables \
+                         where relid = 'walhook.delivery'::regclass";
+        let row = bench.client.query_one(statement, &[]).await.unwrap();
+        (row.get(0), row.get(1))
+    };
+    let claimed: Vec<Uuid> = bench.claim().await.iter().map(|delivery| delivery.id).collect();
+    assert_eq!(claimed, [id]);
+    // Each connection tells its statistics once it is idle.
+    let told = || async { Some(reads().await).filter(|(all, by_index)| *all >= 5_000 || *by_index > 0) };
+    let (all, _) = eventually("the claim in the statistics", told).await;
+    assert!(all < 5_000, "the claim has read the whole table: {all} rows");
+}

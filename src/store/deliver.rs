@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError};
+use super::{Result, Store, StoreError, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
 
 const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim_fresh.sql");
@@ -58,34 +59,14 @@ pub struct SealedTarget {
 impl Store {
     /// Leases deliveries that are due and nobody's.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
-        let connection = self.connection().await?;
-        let statement = connection
-            .prepare_cached(match request.due {
-                Due::Fresh => CLAIM_FRESH,
-                Due::Retries => CLAIM_RETRY,
-            })
-            .await?;
+        let mut connection = self.connection().await?;
         let token = Uuid::now_v7();
         let length = lease_length(request.timeout);
-        let (webhooks, rooms): (Vec<Uuid>, Vec<i64>) =
-            request.rooms.iter().map(|(webhook, room)| (*webhook, *room as i64)).unzip();
-        // Read before the database reads its own clock: ours ends first.
+        // Read before the database reads its own clock, which is when the transaction begins: ours ends first.
         let until = Instant::now() + length;
-        let rows = connection
-            .query(
-                &statement,
-                &[
-                    &token,
-                    &length.as_secs_f64(),
-                    &request.behind,
-                    &i32::try_from(request.max_webhooks).unwrap_or(i32::MAX),
-                    &(request.max_rows as i64),
-                    &(request.per_webhook as i64),
-                    &webhooks,
-                    &rooms,
-                ],
-            )
-            .await?;
+        let transaction = connection.transaction().await?;
+        let ((), rows) = tokio::try_join!(plan_by_index(&transaction), claim(&transaction, request, token, length))?;
+        transaction.commit().await?;
         let mut claimed = Claimed::default();
         if let Some(row) = rows.first() {
             let visited: i64 = row.get("visited");
@@ -128,6 +109,37 @@ impl Store {
         };
         Ok(rows.iter().map(target).collect())
     }
+}
+
+async fn claim(
+    transaction: &Transaction<'_>,
+    request: &ClaimRequest,
+    token: Uuid,
+    length: Duration,
+) -> Result<Vec<Row>> {
+    let statement = match request.due {
+        Due::Fresh => CLAIM_FRESH,
+        Due::Retries => CLAIM_RETRY,
+    };
+    let statement = transaction.prepare_cached(statement).await?;
+    let (webhooks, rooms): (Vec<Uuid>, Vec<i64>) =
+        request.rooms.iter().map(|(webhook, room)| (*webhook, *room as i64)).unzip();
+    let rows = transaction
+        .query(
+            &statement,
+            &[
+                &token,
+                &length.as_secs_f64(),
+                &request.behind,
+                &i32::try_from(request.max_webhooks).unwrap_or(i32::MAX),
+                &(request.max_rows as i64),
+                &(request.per_webhook as i64),
+                &webhooks,
+                &rooms,
+            ],
+        )
+        .await?;
+    Ok(rows)
 }
 
 impl Claimed {

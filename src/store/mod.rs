@@ -46,4 +46,11 @@ impl From<deadpool_postgres::PoolError> for StoreError {
     }
 }
 
+const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
+
+/// For transactions that look for single deliveries, however many there are.
+async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
+    Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
+}
+
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

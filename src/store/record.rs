@@ -7,7 +7,7 @@ use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::{Result, Store};
+use super::{Result, Store, plan_by_index};
 use crate::domain::delivery::{Attempted, Next, Outcome};
 use crate::domain::webhook::Tally;
 
@@ -49,7 +49,7 @@ impl Store {
     pub async fn record(&self, entries: &[Entry<'_>]) -> Result<Vec<bool>> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
-        let counted = fence(&transaction, entries).await?;
+        let ((), counted) = tokio::try_join!(plan_by_index(&transaction), fence(&transaction, entries))?;
         let entries: Vec<Entry<'_>> =
             entries.iter().zip(&counted).filter_map(|(entry, counted)| counted.then_some(*entry)).collect();
         if !entries.is_empty() {
