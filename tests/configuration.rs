@@ -134,7 +134,9 @@ fn secrets_are_redacted_and_may_stand_in_files() {
 fn each_mistake_is_one_clear_line_and_exit_code_2() {
     let unknown_key = file("[delivery]\ntimeout = \"5s\"\ntimeuot = \"5s\"\n");
     let unknown_section = file("\n\n[deliveries]\nx = 1\n");
-    let cases: [(&[&str], &[(&str, &str)], &[&str]); 13] = [
+    /// Arguments, environment, and what the error must say.
+    type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
+    let cases: [Case<'_>; 13] = [
         (&["run"], &[("WALHOOK_SECRETS__MASTER_KEY", KEY)], &["source.url is not set", "WALHOOK_SOURCE__URL"]),
         (&["setup"], &[], &["source.url is not set"]),
         (&["run"], &[("WALHOOK_SOURCE__URL", "postgres://x@y/z")], &["secrets.master_key is not set"]),

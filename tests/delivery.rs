@@ -130,7 +130,7 @@ async fn two_tenants_see_their_own_alone() {
         api.delete(&format!("/webhooks/{others_webhook}")).await.expect(404);
         let listed: Vec<String> =
             api.webhooks().await.iter().map(|webhook| webhook["id"].as_str().unwrap().to_owned()).collect();
-        assert_eq!(listed, [webhook.clone()]);
+        assert_eq!(listed, std::slice::from_ref(webhook));
     }
 }
 

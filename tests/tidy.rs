@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("events", &["domain"]),
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
     // Not a stage of its own: enqueue's eyes on the primary.
-    ("lookup", &["config", "domain", "events", "postgres", "telemetry"]),
+    ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
     ("capture", STAGE),
     (
         "enqueue",
@@ -257,12 +257,12 @@ fn crates_are_named_only_in_their_places() {
                     .any(|(at, _)| !line[..at].ends_with(|letter| is_word(letter) || letter == ':'))
             };
             for (name, places) in CRATES {
-                if names(name) && !places.iter().any(|place| is_below(place)) {
+                if names(name) && !places.iter().any(&is_below) {
                     complaints.push(format!("{}:{number}: {name} may be named in {places:?} only", source.path));
                 }
             }
             for name in IMPURE {
-                if names(name) && PURE_LAYERS.iter().any(|layer| is_below(layer)) {
+                if names(name) && PURE_LAYERS.iter().any(&is_below) {
                     complaints.push(format!("{}:{number}: {name} in a pure layer", source.path));
                 }
             }

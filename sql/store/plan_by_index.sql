@@ -1,4 +1,3 @@
 -- The table of deliveries is empty at one time and has a million rows at another. A plan made for the former reads the whole
 -- table, and is kept for the latter: every statement on it has an index, so have it used.
-set local enable_seqscan = off;
-set local enable_bitmapscan = off
+select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)

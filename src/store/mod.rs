@@ -12,6 +12,7 @@ pub mod record;
 pub mod tokens;
 pub mod webhooks;
 
+pub use deadpool_postgres::Transaction;
 pub use pool::Store;
 
 #[derive(Debug, thiserror::Error)]

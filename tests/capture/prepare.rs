@@ -142,6 +142,7 @@ async fn every_obstacle_is_named_before_anything_is_changed() {
         "table public.preflight_report is missing: name the platform's own in source.tables.preflight_report.table",
         "table public.release is another role's",
         "table public.release cannot be read",
+        "table public.user_addon cannot be read",
     ] {
         assert!(refused.contains(problem), "{problem} in {refused}");
     }

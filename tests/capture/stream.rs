@@ -289,11 +289,8 @@ async fn the_server_keeps_a_connection_whose_batches_find_no_room() {
     app.setup().await;
     let mut stage = Stage::start(&app).await;
     let client = app.source().await;
-    write(
-        &app,
-        &format!("insert into distro_queue (id, release_id, status) select n, 1, 's' from generate_series(1, 20000) n"),
-    )
-    .await;
+    write(&app, "insert into distro_queue (id, release_id, status) select n, 1, 's' from generate_series(1, 20000) n")
+        .await;
     let first = stage.receive().await;
     let walsender = "select pid, reply_time from pg_stat_replication where reply_time is not null";
     let begun = eventually("the first feedback", async || client.query_opt(walsender, &[]).await.unwrap()).await;

@@ -84,7 +84,7 @@ impl Findings<'_> {
         let Some(root) = relations.first().cloned() else {
             let missing =
                 format!("table {schema}.{name} is missing: name the platform's own in source.tables.{key}.table");
-            match table.is_captured() {
+            match table.is_captured() || table == Table::UserAddon {
                 true => self.problems.push(missing),
                 false => self.notes.push(format!("note: {missing}; without it what depends on it is not looked up")),
             }
@@ -99,8 +99,10 @@ impl Findings<'_> {
                 ));
             }
         }
-        if seeds && table == Table::Release {
-            self.readable(&root);
+        match table {
+            Table::Release if seeds => self.readable(table, &root, &["id", "delivery_status"]),
+            Table::UserAddon if seeds => self.readable(table, &root, &["user_id", "addon"]),
+            _ => {}
         }
         let wanted = identity::wanted(self.source, table);
         for relation in relations.into_iter().filter(|relation| !relation.identifies(&wanted)) {
@@ -117,17 +119,16 @@ impl Findings<'_> {
         self.published.push(root);
     }
 
-    /// Which releases were distributed before is read once, when the slot is made.
-    fn readable(&mut self, release: &Relation) {
-        let columns = ["id", "delivery_status"].map(|column| self.source.tables.column(Table::Release, column));
-        if columns.iter().any(|column| !release.readable.iter().any(|have| have == column)) {
-            self.problems
-                .push(format!("table {} cannot be read: `grant select on {0}` to our role", release.qualified()));
+    /// What was there before the slot is read once, when it is made.
+    fn readable(&mut self, table: Table, relation: &Relation, columns: &[&str]) {
+        let mut columns = columns.iter().map(|column| self.source.tables.column(table, column));
+        let name = relation.qualified();
+        if columns.any(|column| !relation.readable.iter().any(|have| have == column)) {
+            self.problems.push(format!("table {name} cannot be read: `grant select on {name}` to our role"));
         }
-        if release.row_security {
+        if relation.row_security {
             self.problems.push(format!(
-                "row-level security hides rows of {} from our role: give it `bypassrls` or a policy that shows all",
-                release.qualified()
+                "row-level security hides rows of {name} from our role: give it `bypassrls` or a policy that shows all"
             ));
         }
     }

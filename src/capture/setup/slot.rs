@@ -11,9 +11,9 @@ use crate::capture::conninfo;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::table::Table;
 use crate::postgres::{quote_identifier, quote_qualified};
-use crate::store::StoreError;
 use crate::store::addons::{AddonChanges, change_addons};
 use crate::store::capture::{insert_first_checkpoint, seed_distributed};
+use crate::store::{StoreError, Transaction};
 
 const DISTRIBUTED_RELEASES: &str = include_str!("../../../sql/primary/distributed_releases.sql");
 const USER_ADDONS: &str = include_str!("../../../sql/primary/user_addons.sql");
@@ -131,11 +131,7 @@ async fn begin(
 
 /// What add-ons users have as the slot begins. Those that the platform's own SQL finds are not in the stream: they are asked
 /// for each time.
-async fn seed_addons(
-    reader: &Client,
-    source: &Source,
-    transaction: &deadpool_postgres::Transaction<'_>,
-) -> Result<(), CaptureError> {
+async fn seed_addons(reader: &Client, source: &Source, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
     const ADDON: &str = "addon";
     if source.lookups.contains_key(Table::UserAddon.name()) {
         return Ok(());
