@@ -50,6 +50,7 @@ pub mod lookup;
 pub mod postgres;
 pub mod private_postgres;
 pub mod record;
+pub mod recover;
 pub mod store;
 pub mod telemetry;
 pub mod vault;

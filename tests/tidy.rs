@@ -29,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("deliver", STAGE),
     ("record", STAGE),
+    ("recover", STAGE),
     ("notify", STAGE),
     ("api", STAGE),
     ("ui", &["api", "clock", "config", "domain", "events", "store", "telemetry", "vault"]),

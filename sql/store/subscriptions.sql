@@ -1,4 +1,4 @@
--- The active webhooks of these users. $1 user ids
-select id, user_id, events
+-- The webhooks of these users. $1 user ids
+select id, user_id, events, active
 from walhook.webhook
-where active and user_id = any($1::text[])
+where user_id = any($1::text[])

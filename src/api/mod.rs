@@ -9,8 +9,11 @@ mod openapi;
 mod operations;
 mod problem;
 mod query;
+mod recover;
+mod redeliver;
 mod serve;
 mod settings;
+mod stats;
 mod test;
 mod webhooks;
 
@@ -54,6 +57,7 @@ pub struct ApiState {
     base_path: Arc<str>,
     max_body_bytes: usize,
     webhooks_per_user: u32,
+    retention_days: u32,
     throttle: Arc<Throttle>,
     url_check: UrlCheck,
     render: RenderRequest,
@@ -76,6 +80,7 @@ impl ApiState {
             base_path: config.http.base_path.trim_end_matches('/').into(),
             max_body_bytes: usize::try_from(config.http.max_body_bytes.0).unwrap_or(usize::MAX),
             webhooks_per_user: config.limits.webhooks_per_user,
+            retention_days: config.retention.days,
             throttle: Arc::new(Throttle::new(&config.limits)),
             url_check,
             render,

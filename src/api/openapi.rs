@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::ApiState;
 use super::problem::{FieldError, ProblemBody};
-use super::{event_types, logs, test, webhooks};
+use super::{event_types, logs, recover, redeliver, stats, test, webhooks};
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 
@@ -54,6 +54,9 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(test::send))
         .routes(routes!(logs::list))
         .routes(routes!(logs::read))
+        .routes(routes!(redeliver::redeliver))
+        .routes(routes!(recover::recover))
+        .routes(routes!(stats::read))
 }
 
 /// The document of the API under `base_path`.

@@ -108,6 +108,25 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, "webhook-limit-reached", "Webhook limit reached", detail)
     }
 
+    pub fn webhook_inactive() -> Problem {
+        let detail = "nothing is delivered to an inactive webhook: switch it on first";
+        Problem::new(StatusCode::CONFLICT, "webhook-inactive", "The webhook is inactive", detail)
+    }
+
+    pub fn not_redeliverable(detail: &'static str) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "not-redeliverable", "The entry cannot be redelivered", detail)
+    }
+
+    pub fn event_gone() -> Problem {
+        let detail = "the delivery's event is older than events are kept";
+        Problem::new(StatusCode::GONE, "event-gone", "The event is gone", detail)
+    }
+
+    pub fn too_many_recoveries() -> Problem {
+        let detail = "several recoveries of this webhook are under way: wait until one is over";
+        Problem::new(StatusCode::CONFLICT, "too-many-recoveries", "Too many recoveries", detail)
+    }
+
     pub fn precondition_failed() -> Problem {
         let detail = "the webhook is not as If-Match says: read it again";
         Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed", detail)

@@ -106,7 +106,7 @@ pub fn event(value: Value) -> Checked<EventKind> {
     string(value)?.parse().or_else(|_| fault("is not an event: GET /webhooks/event-types lists them"))
 }
 
-fn boolean(value: Value) -> Checked<bool> {
+pub fn boolean(value: Value) -> Checked<bool> {
     value.as_bool().map_or_else(|| fault("expected true or false"), Ok)
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use jiff::SignedDuration;
 use jiff::tz::TimeZone;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{mpsc, watch};
@@ -23,7 +24,7 @@ use crate::health::Health;
 use crate::lookup::Lookups;
 use crate::store::{Store, migrate};
 use crate::vault::Vault;
-use crate::{capture, deliver, record, telemetry};
+use crate::{capture, deliver, record, recover, telemetry};
 
 /// What one process does.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +142,7 @@ impl App {
             deliver::run(context, fresh, room, attempted, stop).await;
             Ok(())
         });
+        tasks.spawn("recovery", recover::run(self.store.clone(), tasks.shutdown.clone()));
         let (store, schedule) = (self.store.clone(), self.config.delivery.schedule());
         let give_up = tasks.give_up.clone();
         tasks.spawn("recording", async move {
@@ -205,8 +207,12 @@ impl App {
 }
 
 async fn maintain(store: &Store, retention_days: u32) -> anyhow::Result<()> {
-    let today = SystemClock.now().to_zoned(TimeZone::UTC).date();
+    let now = SystemClock.now();
+    let today = now.to_zoned(TimeZone::UTC).date();
     let done = store.maintain_partitions(today, retention_days).await?;
+    // As partitions go, when their last moment is so old.
+    let kept = SignedDuration::from_hours((i64::from(retention_days) + 1) * 24);
+    store.expire_recoveries(now.checked_sub(kept)?).await?;
     if !done.dropped.is_empty() {
         tracing::info!(partitions = ?done.dropped, "dropped what is older than retention.days");
     }

@@ -3,6 +3,7 @@
 pub mod backoff;
 pub mod change;
 pub mod delivery;
+pub mod durations;
 pub mod event;
 pub mod lsn;
 pub mod table;

@@ -16,14 +16,14 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::domain::change::Batch;
 use crate::domain::delivery::{Delivery, Lease};
-use crate::domain::event::{Event, delivery_id};
+use crate::domain::event::{Event, UserId, delivery_id};
 use crate::domain::lsn::{Checkpoint, Lsn};
 use crate::handoff::Handoff;
 use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
     NewDelivery, NewLease, Subscription, advance_checkpoint, claim_distributed, insert_deliveries, insert_events,
-    insert_unrouted, subscriptions,
+    insert_missed, insert_unrouted, subscriptions,
 };
 use crate::store::{Store, StoreError};
 use crate::telemetry;
@@ -153,8 +153,8 @@ impl<C: Clock> Enqueue<C> {
         }
         let first_time = claim_distributed(&transaction, &raised.distributed).await?;
         raised.keep_first_distributions(first_time);
-        let deliveries = if raised.events.is_empty() {
-            Vec::new()
+        let (deliveries, missed) = if raised.events.is_empty() {
+            Default::default()
         } else {
             let mut users: Vec<&str> = raised.events.iter().map(|event| &*event.user.0).collect();
             users.sort_unstable();
@@ -164,6 +164,7 @@ impl<C: Clock> Enqueue<C> {
         let reserved = Reserved::take(self.handoff.as_ref(), &deliveries);
         insert_events(&transaction, &raised.events).await?;
         insert_deliveries(&transaction, &reserved.rows(&deliveries), lease).await?;
+        insert_missed(&transaction, &missed).await?;
         insert_unrouted(&transaction, &raised.unrouted).await?;
         change_addons(&transaction, &raised.addons).await?;
         transaction.commit().await.map_err(StoreError::from)?;
@@ -193,16 +194,21 @@ struct FanOut {
     event_id: Uuid,
 }
 
-fn fan_out(events: &[Event], subscriptions: &HashMap<crate::domain::event::UserId, Vec<Subscription>>) -> Vec<FanOut> {
-    let mut deliveries = Vec::new();
+/// The deliveries of `events`, and what webhooks miss by being inactive: webhook and event.
+fn fan_out(events: &[Event], subscriptions: &HashMap<UserId, Vec<Subscription>>) -> (Vec<FanOut>, Vec<(Uuid, Uuid)>) {
+    let (mut deliveries, mut missed) = (Vec::new(), Vec::new());
     for (index, event) in events.iter().enumerate() {
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
         for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
             let webhook = subscription.webhook;
+            if !subscription.active {
+                missed.push((webhook, event.id));
+                continue;
+            }
             deliveries.push(FanOut { id: delivery_id(event.id, webhook), webhook, event: index, event_id: event.id });
         }
     }
-    deliveries
+    (deliveries, missed)
 }
 
 /// Places taken with the dispatcher. They go back unless the transaction commits.

@@ -17,13 +17,16 @@ const DISTRIBUTED_RELEASE_CLAIM: &str = include_str!("../../sql/store/distribute
 const SUBSCRIPTIONS: &str = include_str!("../../sql/store/subscriptions.sql");
 const EVENT_INSERT: &str = include_str!("../../sql/store/event_insert.sql");
 const DELIVERY_INSERT: &str = include_str!("../../sql/store/delivery_insert.sql");
+const MISSED_EVENT_INSERT: &str = include_str!("../../sql/store/missed_event_insert.sql");
 const UNROUTED_EVENT_INSERT: &str = include_str!("../../sql/store/unrouted_event_insert.sql");
 
-/// A webhook to deliver to, as the transaction found it.
+/// A webhook, as the transaction found it.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     pub webhook: Uuid,
     pub events: Vec<EventKind>,
+    /// To an inactive one nothing is delivered, but what it misses is remembered.
+    pub active: bool,
 }
 
 /// A delivery to store; `leased` where this process keeps it at hand.
@@ -110,7 +113,7 @@ pub async fn claim_distributed(transaction: &Transaction<'_>, releases: &HashSet
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// The active webhooks of each of `users`.
+/// The webhooks of each of `users`.
 pub async fn subscriptions(
     transaction: &Transaction<'_>,
     users: &[&str],
@@ -122,7 +125,7 @@ pub async fn subscriptions(
         // An event of a newer build: this one cannot raise it.
         let events = names.iter().filter_map(|name| name.parse().ok()).collect();
         let user = UserId(row.get::<_, &str>(1).into());
-        found.entry(user).or_default().push(Subscription { webhook: row.get(0), events });
+        found.entry(user).or_default().push(Subscription { webhook: row.get(0), events, active: row.get(3) });
     }
     Ok(found)
 }
@@ -157,6 +160,17 @@ pub async fn insert_deliveries(
     let events: Vec<Uuid> = deliveries.iter().map(|delivery| delivery.event).collect();
     let leased: Vec<bool> = deliveries.iter().map(|delivery| delivery.leased).collect();
     transaction.execute(&statement, &[&ids, &webhooks, &events, &leased, &lease.token, &lease.seconds]).await?;
+    Ok(())
+}
+
+/// Remembers which webhooks, being inactive, were not told of which events.
+pub async fn insert_missed(transaction: &Transaction<'_>, missed: &[(Uuid, Uuid)]) -> Result<()> {
+    if missed.is_empty() {
+        return Ok(());
+    }
+    let statement = transaction.prepare_cached(MISSED_EVENT_INSERT).await?;
+    let (webhooks, events): (Vec<Uuid>, Vec<Uuid>) = missed.iter().copied().unzip();
+    transaction.execute(&statement, &[&webhooks, &events]).await?;
     Ok(())
 }
 

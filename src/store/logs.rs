@@ -8,7 +8,7 @@ use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};
 
 /// A line of the log's id tells its time, give or take what clocks and long requests differ by.
-const ID_TOLERANCE_MS: i64 = 3_600_000;
+pub(super) const ID_TOLERANCE_MS: i64 = 3_600_000;
 
 /// One attempt, or a cancellation.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ pub async fn insert_test_event(
 }
 
 /// The lowest UUIDv7 of a time.
-fn lowest_id_at(millis: i64) -> Uuid {
+pub(super) fn lowest_id_at(millis: i64) -> Uuid {
     let millis = u64::try_from(millis).unwrap_or(0);
     Uuid::from_u128(u128::from(millis) << 80)
 }

@@ -4,11 +4,13 @@ pub mod addons;
 pub mod capture;
 pub mod deliver;
 pub mod enqueue;
+pub mod hours;
 pub mod logs;
 pub mod migrate;
 pub mod partitions;
 mod pool;
 pub mod record;
+pub mod recovery;
 pub mod tokens;
 pub mod webhooks;
 

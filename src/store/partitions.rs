@@ -1,4 +1,4 @@
-//! Daily partitions of events and attempts: made ahead, dropped when their days are over.
+//! Daily partitions of events, attempts and missed events: made ahead, dropped when their days are over.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::{Result, Store, StoreError};
 
 const PARTITION_LIST: &str = include_str!("../../sql/store/partition_list.sql");
 const PARTITION_CREATE: &str = include_str!("../../sql/store/partition_create.sql");
-const PARTITIONED: [&str; 2] = ["event", "attempt"];
+const PARTITIONED: [&str; 3] = ["event", "attempt", "missed_event"];
 const DAYS_AHEAD: i64 = 3;
 /// Dropping needs the table to itself for a moment: rather try again in an hour than hold up deliveries.
 const SESSION: &str = "set local lock_timeout = '2s'";

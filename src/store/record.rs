@@ -7,7 +7,7 @@ use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::{Result, Store, plan_by_index};
+use super::{Result, Store, hours, plan_by_index};
 use crate::domain::delivery::{Attempted, Next, Outcome};
 use crate::domain::webhook::Tally;
 
@@ -59,7 +59,7 @@ impl Store {
                 insert_attempts(&transaction, &lines),
                 end_deliveries(&transaction, &entries),
                 retry_deliveries(&transaction, &entries),
-                count(&transaction, &tallies),
+                count(&transaction, &tallies, &entries),
             )?;
         }
         transaction.commit().await?;
@@ -181,7 +181,13 @@ async fn retry_deliveries(transaction: &Transaction<'_>, entries: &[Entry<'_>]) 
     Ok(())
 }
 
-async fn count(transaction: &Transaction<'_>, tallies: &BTreeMap<Uuid, Tally>) -> Result<()> {
+/// Counts for the webhooks, then for their hours: one behind the other, so that everybody locks in this order.
+async fn count(transaction: &Transaction<'_>, tallies: &BTreeMap<Uuid, Tally>, entries: &[Entry<'_>]) -> Result<()> {
+    count_webhooks(transaction, tallies).await?;
+    hours::add(transaction, entries).await
+}
+
+async fn count_webhooks(transaction: &Transaction<'_>, tallies: &BTreeMap<Uuid, Tally>) -> Result<()> {
     if tallies.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError};
+use super::{Result, Store, StoreError, hours};
 use crate::domain::event::{EventKind, UserId};
 use crate::vault::Sealed;
 
@@ -185,7 +185,9 @@ async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: 
 
 async fn cancel_deliveries(transaction: &Transaction<'_>, webhook: Uuid, reason: &str) -> Result<u64> {
     let statement = transaction.prepare_cached(include_str!("../../sql/store/delivery_cancel.sql")).await?;
-    Ok(transaction.execute(&statement, &[&webhook, &reason]).await?)
+    let cancelled = transaction.execute(&statement, &[&webhook, &reason]).await?;
+    hours::add_cancelled(transaction, webhook, cancelled).await?;
+    Ok(cancelled)
 }
 
 async fn retry_deadlocks<'a, T>(attempt: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {

@@ -8,6 +8,8 @@ mod errors;
 mod fixture;
 mod logs;
 mod operations;
+mod recovery;
+mod stats;
 mod tenants;
 mod tests_sent;
 mod tokens;

@@ -27,6 +27,11 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
         ("GET", format!("{path}/logs"), None),
         ("GET", format!("{path}/logs/{log}"), None),
         ("GET", format!("/webhooks/{mine}/logs/{log}"), None),
+        ("POST", format!("{path}/logs/{log}/redeliver"), None),
+        ("POST", format!("/webhooks/{mine}/logs/{log}/redeliver"), None),
+        ("POST", format!("{path}/recover"), Some(json!({ "since": "2026-03-01T00:00:00Z" }))),
+        ("POST", format!("{path}/recover"), Some(json!({ "since": "yesterday" }))),
+        ("GET", format!("{path}/stats"), None),
     ];
     for (method, path, body) in attempts {
         let answer = stranger.send(method, &path, &[], body.as_ref()).await.expect(404);
@@ -37,6 +42,8 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
     }
     let ids: Vec<_> = stranger.webhooks().await.iter().map(|webhook| webhook["id"].clone()).collect();
     assert_eq!(ids, [json!(mine)]);
+    let made = "select (select count(*) from walhook.delivery) + (select count(*) from walhook.recovery)";
+    assert_eq!(service.sql.query_one(made, &[]).await.unwrap().get::<_, i64>(0), 0, "nothing was begun");
     assert_eq!(owner.webhook(&id).await, before);
     assert_eq!(service.stored_secret(&id).await, secret);
     owner.get(&format!("{path}/logs/{log}")).await.expect(200);

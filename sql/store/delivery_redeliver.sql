@@ -1,0 +1,19 @@
+-- Begins the next round of deliveries: at attempt 1, due now, in the place of a retry that is pending or under way, whose
+-- lease is gone with it.
+-- $1 ids in order, $2 webhook, $3 events, $4 rounds they are in, $5 whether they must be in these rounds still
+with next as (
+    insert into walhook.delivery_round (delivery_id, round)
+    select id, round + 1 from unnest($1::uuid[], $4::smallint[]) with ordinality as wanted (id, round, place)
+    where round < 32767
+    order by place
+    on conflict (delivery_id) do update set round = delivery_round.round + 1
+    where delivery_round.round < 32767 and (not $5::boolean or delivery_round.round = excluded.round - 1)
+    returning delivery_id, round
+)
+insert into walhook.delivery (id, webhook_id, event_id, round, due_at)
+select next.delivery_id, $2::uuid, wanted.event_id, next.round, now()
+from next
+join unnest($1::uuid[], $3::uuid[]) as wanted (id, event_id) on wanted.id = next.delivery_id
+order by next.delivery_id
+on conflict (id) do update set round = excluded.round, attempt = 1, due_at = excluded.due_at, lease = null
+returning id, round

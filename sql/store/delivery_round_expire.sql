@@ -1,0 +1,2 @@
+-- $1 the lowest id to keep: the events of deliveries below it are gone
+delete from walhook.delivery_round where delivery_id < $1

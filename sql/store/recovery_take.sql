@@ -1,0 +1,8 @@
+-- The recovery whose turn it is, held until the transaction ends; no other replica sees it meanwhile.
+select id, webhook_id, since, until, outcomes, missed, phase, position,
+    (select active from walhook.webhook where webhook.id = webhook_id) is true as active
+from walhook.recovery
+where finished_at is null and due_at <= now()
+order by due_at
+limit 1
+for update skip locked

@@ -1,0 +1,6 @@
+-- $1 user, $2 webhook, $3 the attempt: what there is to make again, and whether it can be
+select webhook.active, attempt.delivery_id, attempt.event_id, attempt.test,
+    (select true from walhook.event where event.id = attempt.event_id) is true as kept
+from walhook.webhook
+join walhook.attempt on attempt.webhook_id = webhook.id
+where webhook.user_id = $1 and webhook.id = $2 and attempt.id = $3

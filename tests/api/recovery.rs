@@ -1,0 +1,248 @@
+//! Redelivery and recovery as the store has them, without anybody who delivers.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use uuid::Uuid;
+use walhook::domain::event::delivery_id;
+use walhook::store::recovery::Step;
+
+use crate::fixture::Service;
+use crate::support::Api;
+
+const URL: &str = "https://receiver.example/in";
+
+/// A webhook with a log.
+struct Logged {
+    service: Service,
+    api: Api,
+    id: String,
+    webhook: Uuid,
+}
+
+fn id_at(at: Timestamp) -> Uuid {
+    Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, at.as_second() as u64, at.subsec_nanosecond() as u32))
+}
+
+fn hours_ago(hours: i64) -> Timestamp {
+    Timestamp::now() - SignedDuration::from_hours(hours)
+}
+
+impl Logged {
+    async fn start() -> Logged {
+        let service = Service::start().await;
+        let api = service.api("1").await;
+        let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+        let webhook = id.parse().unwrap();
+        Logged { service, api, id, webhook }
+    }
+
+    async fn event(&self, kind: &str, at: Timestamp) -> Uuid {
+        let (id, at) = (id_at(at), at.to_string());
+        let insert = "insert into walhook.event (id, user_id, kind, occurred_at, data)
+                      values ($1, '1', $2, $3::text::timestamptz, '{}')";
+        self.service.sql.execute(insert, &[&id, &kind, &at]).await.unwrap();
+        id
+    }
+
+    /// An event and a line of the log about its delivery; gives both ids.
+    async fn logged(&self, outcome: &str, at: Timestamp) -> (Uuid, Uuid) {
+        let event = self.event("delivery.failed", at).await;
+        (event, self.log(event, 1, 10, outcome, at).await)
+    }
+
+    async fn log(&self, event: Uuid, round: i16, attempt: i16, outcome: &str, at: Timestamp) -> Uuid {
+        let (id, at) = (id_at(at), at.to_string());
+        let delivery = delivery_id(event, self.webhook);
+        let insert = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt,
+                          started_at, outcome)
+                      values ($1, $2, $3, $4, 'delivery.failed', $5, $6, $7::text::timestamptz, $8)";
+        let sql = &self.service.sql;
+        sql.execute(insert, &[&id, &self.webhook, &delivery, &event, &round, &attempt, &at, &outcome]).await.unwrap();
+        id
+    }
+
+    async fn missed(&self, event: Uuid) {
+        let insert = "insert into walhook.missed_event (webhook_id, event_id) values ($1, $2)";
+        self.service.sql.execute(insert, &[&self.webhook, &event]).await.unwrap();
+    }
+
+    /// What is pending: delivery, round and attempt; only what nobody holds.
+    async fn pending(&self) -> Vec<(Uuid, i16, i16)> {
+        let rows =
+            "select id, round, attempt from walhook.delivery where lease is null and due_at <= now() order by id";
+        let rows = self.service.sql.query(rows, &[]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+    }
+
+    async fn redeliver(&self, log: Uuid) -> crate::support::ApiAnswer {
+        self.api.send("POST", &format!("/webhooks/{}/logs/{log}/redeliver", self.id), &[], None).await
+    }
+
+    async fn recover(&self, body: Value) -> Value {
+        self.api.post(&format!("/webhooks/{}/recover", self.id), body).await.expect(202).json()
+    }
+
+    /// Works off what has been begun, and gives how many deliveries were made.
+    async fn work(&self) -> i64 {
+        let mut made = 0;
+        loop {
+            match self.service.store.step_recovery().await.unwrap() {
+                Step::Idle => return made,
+                Step::Worked => {}
+                Step::Finished { recovered, .. } => made += recovered,
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_redelivery_takes_the_place_of_the_retry_and_of_the_attempt_under_way() {
+    let it = Logged::start().await;
+    let (event, log) = it.logged("failed", hours_ago(1)).await;
+    let delivery = delivery_id(event, it.webhook);
+    let held = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at, lease)
+                values ($1, $2, $3, 4, now() + interval '1 hour', gen_random_uuid())";
+    it.service.sql.execute(held, &[&delivery, &it.webhook, &event]).await.unwrap();
+    for round in [2, 3] {
+        let begun = it.redeliver(log).await.expect(202).json();
+        assert_eq!(begun, json!({ "delivery_id": delivery, "round": round }));
+        assert_eq!(it.pending().await, [(delivery, round, 1)], "an answer under the old lease finds none");
+    }
+    it.service.sql.execute("delete from walhook.delivery", &[]).await.unwrap();
+    assert_eq!(it.redeliver(log).await.expect(202).json()["round"], 4, "rounds go on when the delivery has ended");
+}
+
+#[tokio::test]
+async fn what_cannot_be_redelivered_is_told_apart() {
+    let it = Logged::start().await;
+    let (_, log) = it.logged("permanently_failed", hours_ago(1)).await;
+    let (_, test) = it.logged("failed", hours_ago(1)).await;
+    it.service.sql.execute("update walhook.attempt set test = true where id = $1", &[&test]).await.unwrap();
+    let gone = it.log(Uuid::now_v7(), 1, 10, "permanently_failed", hours_ago(1)).await;
+    assert_eq!(it.redeliver(test).await.expect(409).json()["type"], "/problems/not-redeliverable");
+    assert_eq!(it.redeliver(gone).await.expect(410).json()["type"], "/problems/event-gone");
+    assert_eq!(it.redeliver(Uuid::now_v7()).await.expect(404).json()["type"], "/problems/not-found");
+    it.api.patch(&format!("/webhooks/{}", it.id), json!({ "active": false })).await.expect(200);
+    assert_eq!(it.redeliver(log).await.expect(409).json()["type"], "/problems/webhook-inactive");
+    let refused =
+        it.api.post(&format!("/webhooks/{}/recover", it.id), json!({ "since": "2026-01-01T00:00:00Z" })).await;
+    assert_eq!(refused.expect(409).json()["type"], "/problems/webhook-inactive");
+    assert_eq!((it.pending().await, it.work().await), (vec![], 0));
+}
+
+#[tokio::test]
+async fn a_recovery_takes_last_outcomes_and_missed_events_of_its_time_once() {
+    let it = Logged::start().await;
+    let mut wanted = Vec::new();
+    for outcome in ["permanently_failed", "cancelled"] {
+        wanted.push((delivery_id(it.logged(outcome, hours_ago(2)).await.0, it.webhook), 2, 1));
+    }
+    for outcome in ["delivered", "failed"] {
+        it.logged(outcome, hours_ago(2)).await;
+    }
+    it.logged("permanently_failed", hours_ago(6)).await;
+    // Of its two rounds the second ended well.
+    let (healed, _) = it.logged("permanently_failed", hours_ago(2)).await;
+    let round = "insert into walhook.delivery_round values ($1, 2)";
+    it.service.sql.execute(round, &[&delivery_id(healed, it.webhook)]).await.unwrap();
+    it.log(healed, 2, 1, "delivered", hours_ago(1)).await;
+    it.log(Uuid::now_v7(), 1, 10, "permanently_failed", hours_ago(2)).await;
+    for (kind, hours) in [("delivery.failed", 2), ("delivery.failed", 6), ("transcode.failed", 2)] {
+        let event = it.event(kind, hours_ago(hours)).await;
+        it.missed(event).await;
+        if (kind, hours) == ("delivery.failed", 2) {
+            wanted.push((delivery_id(event, it.webhook), 1, 1));
+        }
+    }
+    wanted.sort_unstable();
+    let body = |dry_run: bool| json!({ "since": hours_ago(4).to_string(), "dry_run": dry_run });
+    for _ in 0..2 {
+        let dry = it.recover(body(true)).await;
+        assert_eq!((&dry["count"], &dry["count_is_exact"], &dry["dry_run"]), (&json!(3), &json!(true), &json!(true)));
+        assert_eq!(dry["recovery_id"], Value::Null);
+        assert_eq!((it.work().await, it.pending().await), (0, vec![]), "a dry run changes nothing");
+    }
+    let begun = it.recover(body(false)).await;
+    assert_eq!(begun["count"], 3);
+    assert!(begun["recovery_id"].is_string());
+    assert_eq!(it.work().await, 3);
+    assert_eq!(it.pending().await, wanted);
+    assert_eq!(it.recover(body(false)).await["count"], 0, "they are under way now");
+    assert_eq!((it.work().await, it.pending().await), (0, wanted));
+}
+
+#[tokio::test]
+async fn an_outcome_chooses_and_a_failure_counts_while_its_retry_is_pending() {
+    let it = Logged::start().await;
+    let (delivered, _) = it.logged("delivered", hours_ago(1)).await;
+    it.logged("cancelled", hours_ago(1)).await;
+    let failing = it.event("delivery.failed", hours_ago(1)).await;
+    let pending = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
+                   values ($1, $2, $3, 3, now() + interval '1 hour')";
+    let delivery = delivery_id(failing, it.webhook);
+    it.service.sql.execute(pending, &[&delivery, &it.webhook, &failing]).await.unwrap();
+    for attempt in [1, 2] {
+        it.log(failing, 1, attempt, "failed", hours_ago(1)).await;
+    }
+    for (outcome, event) in [("delivered", delivered), ("failed", failing)] {
+        let body = json!({ "since": hours_ago(2).to_string(), "outcome": outcome });
+        assert_eq!(it.recover(body).await["count"], 1, "{outcome}");
+        assert_eq!(it.work().await, 1, "{outcome}");
+        assert!(it.pending().await.contains(&(delivery_id(event, it.webhook), 2, 1)), "{outcome}");
+    }
+    assert_eq!(it.pending().await.len(), 2);
+}
+
+#[tokio::test]
+async fn chunks_wait_for_what_is_pending_and_overlapping_recoveries_make_nothing_twice() {
+    let it = Logged::start().await;
+    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, data)
+                select ('01900000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, '1', 'delivery.failed',
+                    now() - interval '1 hour', '{}' from generate_series(1, 1200) as n";
+    it.service.sql.execute(fill, &[]).await.unwrap();
+    // Their ids are of the attempts' time, as they are in the log.
+    let log = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+               select (overlay(event.id::text placing substr($2::text, 1, 18) from 1 for 18))::uuid, $1, event.id, event.id,
+                   'delivery.failed', 1, 10, now() - interval '1 hour', 'permanently_failed' from walhook.event";
+    let like = id_at(hours_ago(1)).to_string();
+    it.service.sql.execute(log, &[&it.webhook, &like]).await.unwrap();
+    for _ in 0..2 {
+        let begun = it.recover(json!({ "since": hours_ago(3).to_string() })).await;
+        assert_eq!(begun["count"], 1_200);
+    }
+    let count = async |what: &str| -> i64 { it.service.sql.query_one(what, &[]).await.unwrap().get(0) };
+    let (mut made, mut most) = (0, 0);
+    loop {
+        // Two replicas at the same time.
+        let (one, other) = tokio::join!(it.service.store.step_recovery(), it.service.store.step_recovery());
+        for step in [one.unwrap(), other.unwrap()] {
+            if let Step::Finished { recovered, .. } = step {
+                made += recovered;
+            }
+        }
+        most = most.max(count("select count(*) from walhook.delivery").await);
+        // What was pending is delivered.
+        count("with gone as (delete from walhook.delivery returning 1) select count(*) from gone").await;
+        if count("select count(*) from walhook.recovery where finished_at is null").await == 0 {
+            break;
+        }
+    }
+    assert_eq!(made, 1_200);
+    assert!(most <= 1_500, "{most} at once");
+    assert_eq!(count("select count(*) from walhook.delivery_round where round = 2").await, 1_200);
+    assert_eq!(count("select count(*) from walhook.delivery_round where round <> 2").await, 0);
+}
+
+#[tokio::test]
+async fn a_recovery_ends_when_its_webhook_does_and_few_may_be_open() {
+    let it = Logged::start().await;
+    it.logged("cancelled", hours_ago(1)).await;
+    let body = json!({ "since": hours_ago(2).to_string() });
+    for _ in 0..10 {
+        it.recover(body.clone()).await;
+    }
+    let refused = it.api.post(&format!("/webhooks/{}/recover", it.id), body).await.expect(409);
+    assert_eq!(refused.json()["type"], "/problems/too-many-recoveries");
+    it.api.delete(&format!("/webhooks/{}", it.id)).await.expect(204);
+    assert_eq!((it.work().await, it.pending().await), (0, vec![]));
+}
