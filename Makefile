@@ -5,11 +5,15 @@ CARGO ?= cargo
 EVENTS ?=
 RATE ?=
 
-.PHONY: help demo test check format dependencies
+# `make soak ROWS=N` reads a log of so many rows; ten million unless told.
+ROWS ?=
+
+.PHONY: help demo test soak check format dependencies
 
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
 	@echo 'make test                       all tests, on a private PostgreSQL'
+	@echo 'make soak [ROWS=N]              reads of a very large log: their plans and how long they take'
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
 	@echo 'make format                     format the sources'
 
@@ -19,6 +23,9 @@ demo: dependencies
 
 test: dependencies
 	$(CARGO) test --locked
+
+soak: dependencies
+	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test --release --locked --test soak -- --ignored --nocapture
 
 check:
 	$(CARGO) fmt --check

@@ -10,8 +10,12 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("not a Postgres URL: {0}")]
-    Url(tokio_postgres::Error),
+    /// Without the parser's words: they quote what it stumbled over, which may be the password.
+    #[error(
+        "not a Postgres URL such as postgres://user:password@host:5432/database?sslmode=require: see to the scheme, the port \
+         and the options, and percent-encode special characters in user name and password"
+    )]
+    Url,
     #[error("{}", describe(.0))]
     Connect(#[from] tokio_postgres::Error),
     #[error("no connection within {0:?}")]
@@ -22,7 +26,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection parameters of a URL.
 pub fn parse(url: &str) -> Result<Config, ConnectError> {
-    let mut config: Config = url.parse().map_err(ConnectError::Url)?;
+    let mut config: Config = url.parse().map_err(|_| ConnectError::Url)?;
     if config.get_application_name().is_none() {
         config.application_name("walhook");
     }

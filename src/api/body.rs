@@ -1,11 +1,15 @@
 //! Request bodies: JSON objects, bounded in size and time, whose every key is known. All faults are told at once.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::ApiState;
@@ -78,9 +82,40 @@ async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
 
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, Problem> {
     match serde_json::from_slice(bytes) {
-        Ok(Value::Object(object)) => Ok(object),
+        Ok(Value::Object(object)) => match serde_json::from_slice::<UniqueKeys>(bytes) {
+            Ok(UniqueKeys) => Ok(object),
+            Err(error) => Err(Problem::malformed_json(error.to_string())),
+        },
         Ok(_) => Err(Problem::validation(vec![FieldError::new("", "expected an object")])),
         Err(error) => Err(Problem::malformed_json(error.to_string())),
+    }
+}
+
+/// An object that gives each key once. Of two values for one key we would take another than what stands before us may have
+/// looked at.
+struct UniqueKeys;
+
+impl<'de> Deserialize<'de> for UniqueKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(UniqueKeys)
+    }
+}
+
+impl<'de> Visitor<'de> for UniqueKeys {
+    type Value = UniqueKeys;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Self, M::Error> {
+        let mut seen = HashSet::new();
+        while let Some((name, IgnoredAny)) = members.next_entry::<String, _>()? {
+            if !seen.insert(name) {
+                return Err(M::Error::custom("a key is given twice"));
+            }
+        }
+        Ok(self)
     }
 }
 

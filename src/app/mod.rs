@@ -2,6 +2,8 @@
 
 mod wiring;
 
+pub use self::wiring::url_check;
+
 use std::sync::Arc;
 use std::time::Duration;
 

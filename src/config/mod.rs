@@ -288,6 +288,10 @@ fn redact_url<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Re
 /// The URL with its password, user-info and any `password` parameter taken out; what is no URL is hidden whole.
 pub fn without_password(url: &str) -> String {
     let Ok(mut url) = url::Url::parse(url) else { return REDACTED.into() };
+    // Without `//`, or with an `@` that is not encoded, a part of the password may be anywhere.
+    if !url.has_authority() || url[url::Position::BeforePath..].contains('@') {
+        return REDACTED.into();
+    }
     if url.password().is_some() && url.set_password(Some("redacted")).is_err() {
         return REDACTED.into();
     }

@@ -1,9 +1,13 @@
 //! Which receivers may be called: addresses that are globally reachable by IANA's special-purpose registries, and those that
 //! the configuration exempts. Asked when a webhook is saved and again for every connection, on the address dialled.
 
+use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
@@ -38,16 +42,36 @@ pub enum Unreachable {
     Blocked(IpAddr),
 }
 
-/// The parts of the configuration that decide.
-#[derive(Clone, Debug, Default)]
+/// Asks for the addresses of a name, to be called at a port.
+pub type Lookup = Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// The parts of the configuration that decide, and the resolver to ask.
+#[derive(Clone)]
 pub struct Guard {
     allow_http: bool,
     allow_networks: Vec<IpNet>,
+    lookup: Lookup,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Guard { allow_http, allow_networks, lookup: _ } = self;
+        formatter.debug_tuple("Guard").field(allow_http).field(allow_networks).finish()
+    }
 }
 
 impl Guard {
+    /// With the system's resolver.
     pub fn new(allow_http: bool, allow_networks: Vec<IpNet>) -> Guard {
-        Guard { allow_http, allow_networks }
+        let lookup: Lookup = Arc::new(|host, port| {
+            Box::pin(async move { Ok(tokio::net::lookup_host((host.as_str(), port)).await?.collect()) })
+        });
+        Guard { allow_http, allow_networks, lookup }
+    }
+
+    /// With another resolver, such as one whose answers change.
+    pub fn with_lookup(self, lookup: Lookup) -> Guard {
+        Guard { lookup, ..self }
     }
 
     /// What can be said of a URL by looking at it alone.
@@ -72,9 +96,9 @@ impl Guard {
 
     /// The addresses of a name, if every one of them may be connected to.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
-        let found = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port))).await;
+        let found = tokio::time::timeout(RESOLVE_TIMEOUT, (self.lookup)(host.to_owned(), port)).await;
         let addresses: Vec<SocketAddr> = match found {
-            Ok(Ok(addresses)) => addresses.collect(),
+            Ok(Ok(addresses)) => addresses,
             Ok(Err(_)) | Err(_) => return Err(Unreachable::Unresolved),
         };
         if addresses.is_empty() {

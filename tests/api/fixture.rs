@@ -40,12 +40,20 @@ impl Service {
     }
 
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Service {
+        Service::start_guarded(change, stand_in_guard()).await
+    }
+
+    pub async fn start_guarded(change: impl FnOnce(&mut Config), url_check: UrlCheck) -> Service {
         let app = TestApp::prepare().await;
         migrate::migrate(&app.store_url).await.unwrap();
         let mut config = Config::default();
         change(&mut config);
         let store = Store::open(&app.store_url, CONNECTIONS).unwrap();
-        let url = format!("{}{}", serve(router(state(&config, store.clone()))).await, config.http.base_path);
+        let url = format!(
+            "{}{}",
+            serve(router(guarded_state(&config, store.clone(), url_check))).await,
+            config.http.base_path
+        );
         let sql = app.store().await;
         Service { app, store, url, sql }
     }
@@ -81,11 +89,18 @@ impl Service {
     }
 }
 
-pub fn state(config: &Config, store: Store) -> ApiState {
-    let url_check: UrlCheck = Arc::new(|url| {
+fn stand_in_guard() -> UrlCheck {
+    Arc::new(|url| {
         let refused = url == BLOCKED_URL;
         async move { if refused { Err("its host is not allowed".to_owned()) } else { Ok(()) } }.boxed()
-    });
+    })
+}
+
+pub fn state(config: &Config, store: Store) -> ApiState {
+    guarded_state(config, store, stand_in_guard())
+}
+
+fn guarded_state(config: &Config, store: Store, url_check: UrlCheck) -> ApiState {
     let render: RenderRequest = Arc::new(|sent| RenderedRequest {
         headers: BTreeMap::from([
             ("X-Webhook-Id".to_owned(), sent.webhook.to_string()),

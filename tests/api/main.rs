@@ -3,10 +3,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attacks;
 mod document;
 mod errors;
 mod fixture;
 mod logs;
+mod names;
 mod operations;
 mod recovery;
 mod stats;

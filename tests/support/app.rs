@@ -26,6 +26,7 @@ pub struct TestApp {
     pub source_url: String,
     pub store_url: String,
     settings: BTreeMap<String, String>,
+    environment: BTreeMap<String, String>,
     sidecar: Option<Sidecar>,
 }
 
@@ -67,7 +68,7 @@ impl TestApp {
             ("delivery.allow_networks", "127.0.0.0/8,::1/128"),
         ];
         let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        TestApp { server, name, source_url, store_url, settings, sidecar: None }
+        TestApp { server, name, source_url, store_url, settings, environment: BTreeMap::new(), sidecar: None }
     }
 
     /// Prepared, set up, running and ready.
@@ -81,6 +82,12 @@ impl TestApp {
     /// One setting, such as `("delivery.timeout", "200ms")`, for the processes started from now on.
     pub fn set(&mut self, key: &str, value: &str) -> &mut TestApp {
         self.settings.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// A variable that is no setting, such as `RUST_LOG`, for the processes started from now on.
+    pub fn set_environment(&mut self, name: &str, value: &str) -> &mut TestApp {
+        self.environment.insert(name.to_owned(), value.to_owned());
         self
     }
 
@@ -98,6 +105,7 @@ impl TestApp {
         for (key, value) in &self.settings {
             command.env(format!("WALHOOK_{}", key.replace('.', "__").to_uppercase()), value);
         }
+        command.envs(&self.environment);
         command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
         command
     }

@@ -8,6 +8,7 @@
 
 mod api;
 mod app;
+pub mod plan;
 mod platform;
 mod receiver;
 mod sidecar;
@@ -26,6 +27,11 @@ use std::time::Duration;
 pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Between two looks at something that does not tell by itself when it changes.
 pub const POLL: Duration = Duration::from_millis(20);
+
+/// What `/metrics` says.
+pub async fn metrics(metrics_url: &str) -> String {
+    api::get(&format!("{metrics_url}/metrics")).await.expect("metrics").1
+}
 
 /// Waits until `probe` gives something; panics with `what` otherwise.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {

@@ -27,6 +27,8 @@ pub enum Answer {
     Full(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// A status after a while.
     After(Duration, u16),
+    /// A status once somebody has called `notify_one`: each call lets one request go.
+    When(Arc<Notify>, u16),
     /// Nothing, until the sender gives up.
     Hang,
     /// The connection closed without a word.
@@ -224,6 +226,10 @@ async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap
         Answer::Full(status, headers, body) => respond(status, headers, body),
         Answer::After(wait, status) => {
             tokio::time::sleep(wait).await;
+            respond(status, Vec::new(), Vec::new())
+        }
+        Answer::When(gate, status) => {
+            gate.notified().await;
             respond(status, Vec::new(), Vec::new())
         }
         Answer::Hang => std::future::pending().await,

@@ -1,0 +1,61 @@
+//! How PostgreSQL would run a statement.
+
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+/// The plan of a prepared statement with these arguments, as SQL texts: made for them, and made for any.
+pub async fn plans(client: &Client, statement: &str, types: &str, arguments: &str) -> [String; 2] {
+    let mut plans = [String::new(), String::new()];
+    for (plan, mode) in plans.iter_mut().zip(["force_custom_plan", "force_generic_plan"]) {
+        let script = format!(
+            "set plan_cache_mode = {mode}; prepare planned ({types}) as {statement};
+             explain execute planned ({arguments}); deallocate planned; reset plan_cache_mode"
+        );
+        let messages = client.simple_query(&script).await;
+        for message in messages.unwrap_or_else(|error| panic!("{}", walhook::postgres::describe(&error))) {
+            if let SimpleQueryMessage::Row(row) = message {
+                plan.push_str(row.get(0).unwrap_or_default());
+                plan.push('\n');
+            }
+        }
+    }
+    plans
+}
+
+/// No table is read from end to end, and of the log nothing is sorted: its rows come off an index in the order they are
+/// wanted in. A user's few webhooks may be.
+#[track_caller]
+pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
+    for plan in plans {
+        assert!(plan.contains("Index"), "{what}:\n{plan}");
+        for wrong in ["Seq Scan", "->  Sort", "->  Incremental Sort", "Bitmap"] {
+            if wrong != "Seq Scan" && !what.starts_with("the log") {
+                continue;
+            }
+            assert!(!plan.contains(wrong), "{what}:\n{plan}");
+        }
+    }
+}
+
+/// The statements that the API reads with: what they are, their text, their parameters' types, and arguments for `user` and
+/// `webhook`.
+pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
+    const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
+    const GET: &str = include_str!("../../sql/store/webhook_get.sql");
+    const LOG: &str = include_str!("../../sql/store/log_list.sql");
+    const ENTRY: &str = include_str!("../../sql/store/log_get.sql");
+    const TOKEN: &str = include_str!("../../sql/store/token_user.sql");
+    const LOG_TYPES: &str = "text, uuid, uuid, uuid, text, text, timestamptz, timestamptz, bigint";
+    let nil = "00000000-0000-0000-0000-000000000000";
+    let max = "ffffffff-ffff-ffff-ffff-ffffffffffff";
+    let log = |rest: &str| format!("'{user}', '{webhook}', '{nil}', '{max}', {rest}");
+    vec![
+        ("webhooks", LIST, "text, uuid, bigint", format!("'{user}', '{nil}', 51")),
+        ("a webhook", GET, "text, uuid", format!("'{user}', '{webhook}'")),
+        ("a token", TOKEN, "bytea", "'\\x00'".into()),
+        ("the log", LOG, LOG_TYPES, log("null, null, null, null, 51")),
+        ("the log of an event", LOG, LOG_TYPES, log("'delivery.failed', null, null, null, 51")),
+        ("the log of an outcome", LOG, LOG_TYPES, log("null, 'failed', null, null, 51")),
+        ("the log of a time", LOG, LOG_TYPES, log("null, null, now() - interval '2 days', now(), 51")),
+        ("an entry", ENTRY, "text, uuid, uuid", format!("'{user}', '{webhook}', '{nil}'")),
+    ]
+}
