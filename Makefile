@@ -8,13 +8,14 @@ RATE ?=
 # `make soak ROWS=N` reads a log of so many rows; ten million unless told.
 ROWS ?=
 
-.PHONY: help demo test soak check format dependencies
+.PHONY: help demo test soak check schemathesis format dependencies
 
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
 	@echo 'make test                       all tests, on a private PostgreSQL'
 	@echo 'make soak [ROWS=N]              reads of a very large log: their plans and how long they take'
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
+	@echo 'make schemathesis                the API against its OpenAPI document (needs Python 3)'
 	@echo 'make format                     format the sources'
 
 demo: dependencies
@@ -34,6 +35,9 @@ check:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --document-private-items
 	@if $(CARGO) audit --version >/dev/null 2>&1; then $(CARGO) audit; \
 	else echo 'skipped: cargo-audit is not installed (cargo install cargo-audit)'; fi
+
+schemathesis: dependencies
+	@scripts/schemathesis
 
 format:
 	$(CARGO) fmt

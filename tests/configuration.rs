@@ -171,3 +171,41 @@ fn usage_errors_exit_with_2_and_help_covers_every_command() {
         assert_eq!(walhook(&[command, "--help"], &[]).code, 0, "{command}");
     }
 }
+
+#[test]
+fn who_may_call_the_api_is_checked() {
+    let jwt = |name: &str, value: &str| {
+        let settings = [("ISSUER", "i"), ("AUDIENCE", "a")].into_iter().chain([(name, value)]);
+        let settings = settings.map(|(name, value)| (format!("WALHOOK_AUTH__JWT__{name}"), value.to_owned()));
+        let settings: Vec<(String, String)> = settings.collect();
+        let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
+        walhook(&["config"], &settings)
+    };
+    let secret = "a secret of at least thirty-two bytes";
+    let good = jwt("SECRET", secret);
+    assert_eq!(good.code, 0, "{}", good.stderr);
+    assert!(!good.stdout.contains(secret) && good.stdout.contains("[redacted]"));
+    for url in ["https://platform.example/keys", "http://127.0.0.1:1/keys", "http://localhost/keys"] {
+        assert_eq!(jwt("JWKS_URL", url).code, 0, "{url}");
+    }
+    for (name, value, told) in [
+        ("USER_CLAIM", "sub", "set jwks_url, jwks_file or secret"),
+        ("SECRET", "short", "auth.jwt.secret must have at least 32 bytes"),
+        ("JWKS_URL", "http://platform.example/keys", "auth.jwt.jwks_url must begin with https://"),
+        ("JWKS_URL", "keys", "auth.jwt.jwks_url"),
+        ("ISSUER", "", "auth.jwt.issuer must not be empty"),
+    ] {
+        let run = jwt(name, value);
+        assert_eq!(run.code, 2, "{name}");
+        assert!(run.stderr.contains(told), "{}", run.stderr);
+    }
+    let origins = |value: &str| walhook(&["config"], &[("WALHOOK_HTTP__CORS_ORIGINS", value)]);
+    assert_eq!(
+        effective(&origins("https://a.example,http://b.example:81"))["http"]["cors_origins"].as_array().unwrap().len(),
+        2
+    );
+    for wrong in ["*", "a.example", "https://a.example/", "https://A.example", "https://a.example:443", "null"] {
+        let run = origins(wrong);
+        assert!(run.code == 2 && run.stderr.contains("http.cors_origins"), "{wrong}: {}", run.stderr);
+    }
+}

@@ -45,8 +45,8 @@ const ANY: &[&str] = &["*"];
 /// Crates that only some places may name, so that each can be exchanged there alone.
 const CRATES: &[(&str, &[&str])] = &[
     ("pg_walstream", &["capture"]),
-    // The demo plays the user of the API; it has no other business with HTTP.
-    ("reqwest", &["deliver/client.rs", "cli/demo/client.rs"]),
+    // The demo plays the user of the API, and the platform's keys are fetched from where it publishes them.
+    ("reqwest", &["deliver/client.rs", "api/jwks.rs", "cli/demo/client.rs"]),
     ("axum", &["api", "ui", "cli/receive.rs", "cli/demo/receiver.rs"]),
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),

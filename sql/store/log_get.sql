@@ -6,5 +6,6 @@ select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attem
        event.occurred_at, event.data::text as data
 from walhook.attempt
 left join walhook.event on event.id = attempt.event_id
-where attempt.webhook_id = (select id from walhook.webhook where user_id = $1 and id = $2)
+where attempt.webhook_id = $2
+  and exists (select from walhook.webhook where user_id = $1 and id = $2)
   and attempt.id = $3

@@ -4,7 +4,8 @@ select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attem
        attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
        attempt.error_kind, attempt.error_message
 from walhook.attempt
-where attempt.webhook_id = (select id from walhook.webhook where user_id = $1 and id = $2)
+where attempt.webhook_id = $2
+  and exists (select from walhook.webhook where user_id = $1 and id = $2)
   and attempt.id >= $3
   and attempt.id < $4
   and ($5::text is null or attempt.event_kind = $5)

@@ -1,4 +1,6 @@
 -- $1 id; the first revocation's time stays
-update walhook.api_token
-set revoked_at = coalesce(revoked_at, now())
-where id = $1
+update walhook.api_token as token
+set revoked_at = coalesce(token.revoked_at, now())
+from (select id, revoked_at from walhook.api_token where id = $1 for update) before
+where token.id = before.id
+returning token.user_id, before.revoked_at is null as ended_now

@@ -1,4 +1,4 @@
-//! Who is asking: a bearer token stands for one user. Each token may ask so often and no more.
+//! Who is asking: a bearer token, of ours or of the platform, stands for one user. Each may ask so often and no more.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use super::ApiState;
 use super::problem::Problem;
 use crate::config::Limits;
 use crate::domain::event::UserId;
+use crate::store::audit::{Actor, Via};
 use crate::store::tokens;
 
 /// The user a request is made for. Taken before anything else of the request is looked at.
@@ -24,12 +25,47 @@ impl FromRequestParts<ApiState> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Problem> {
-        let token = bearer_token(&parts.headers).ok_or_else(Problem::unauthorized)?;
-        let bearer = tokens::bearer(&state.store, token).await?.ok_or_else(Problem::unauthorized)?;
-        state.throttle.check(bearer.token)?;
-        Ok(Caller(bearer.user))
+        authenticate(parts, state).await.map(|actor| Caller(actor.user))
     }
 }
+
+/// The same for a request that changes something: with how the user showed who they are, for the record.
+#[derive(Debug)]
+pub struct Changer(pub Actor);
+
+impl FromRequestParts<ApiState> for Changer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Problem> {
+        authenticate(parts, state).await.map(Changer)
+    }
+}
+
+/// Once a request, whoever asks first.
+pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, Problem> {
+    if let Some(actor) = parts.extensions.get::<Actor>() {
+        return Ok(actor.clone());
+    }
+    let token = bearer_token(&parts.headers).ok_or_else(Problem::unauthorized)?;
+    let (actor, throttled) = match &state.jwt {
+        Some(verifier) if !tokens::is_api_token(token) => {
+            let user = verifier.user(token).await?;
+            // The platform makes a new token as often as it likes: what counts is the user.
+            let throttled = Uuid::new_v5(&JWT_USERS, user.0.as_bytes());
+            (Actor { user, via: Via::Jwt }, throttled)
+        }
+        _ => {
+            let bearer = tokens::bearer(&state.store, token).await?.ok_or_else(Problem::unauthorized)?;
+            (Actor { user: bearer.user, via: Via::Token(bearer.token) }, bearer.token)
+        }
+    };
+    state.throttle.check(throttled)?;
+    parts.extensions.insert(actor.clone());
+    Ok(actor)
+}
+
+/// Any id that is ours alone: keeps users apart from API tokens where both are counted.
+const JWT_USERS: Uuid = Uuid::from_u128(0x6f1d_3c1a_52a4_4b0e_9d57_0c7f_25e3_b8a6);
 
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();

@@ -60,7 +60,8 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence == "application/merge-patch+json"
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
+/// The whole body, if it comes in time and is no larger than that.
+pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
     let whole = async {
         let mut frames = body.into_data_stream();
         let mut bytes = Vec::new();

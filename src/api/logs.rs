@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -131,20 +132,22 @@ impl From<logs::Entry> for LogEntry {
     params(
         ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("limit" = Option<u8>, Query, description = "How many; 50 unless told", minimum = 1, maximum = 100),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before",
+         pattern = "^[A-Za-z0-9_-]{21}[AQgw]$"),
         ("event" = Option<EventName>, Query, description = "Only this event"),
         ("outcome" = Option<OutcomeName>, Query, description = "Only this outcome"),
         ("since" = Option<String>, Query, format = DateTime, description = "From this time on (RFC 3339)"),
         ("until" = Option<String>, Query, format = DateTime, description = "Before this time (RFC 3339)"),
     ),
-    responses((status = 200, description = "A page of the log", body = Page<LogEntry>))
+    responses((status = 200, description = "A page of the log", body = Page<LogEntry>,
+               headers(("Link" = String, description = "The next page, with rel=\"next\"; not on the last one"))))
 )]
 pub async fn list(
     State(state): State<ApiState>,
     Caller(user): Caller,
     WebhookId(webhook): WebhookId,
     mut parameters: Parameters,
-) -> Result<Json<Page<LogEntry>>, Problem> {
+) -> Result<Response, Problem> {
     let (limit, cursor) = (parameters.limit(), parameters.cursor());
     let filter = logs::Filter {
         event: parameters.optional("event", event),
@@ -153,9 +156,9 @@ pub async fn list(
         until: parameters.time("until"),
     };
     webhooks::get(&state.store, &user, webhook).await?.ok_or_else(no_such_webhook)?;
-    parameters.finish()?;
+    let target = parameters.finish()?;
     let rows = logs::list(&state.store, &user, webhook, &filter, cursor, limit + 1).await?;
-    Ok(Json(Page::new(rows, limit, |entry| entry.id, LogEntry::from)))
+    Ok(Page::new(rows, limit, |entry| entry.id, LogEntry::from).answer(&target))
 }
 
 fn event(text: &str) -> Result<String, String> {

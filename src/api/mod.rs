@@ -2,7 +2,13 @@
 
 mod auth;
 mod body;
+mod browser;
+mod docs;
+mod enrich;
 mod event_types;
+mod idempotency;
+mod jwks;
+mod jwt;
 mod logs;
 mod middleware;
 mod openapi;
@@ -18,21 +24,26 @@ mod test;
 mod webhooks;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::http::header;
+use axum::http::{HeaderValue, header};
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use futures_util::future::BoxFuture;
+use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use self::auth::Throttle;
+use self::docs::Docs;
 use self::problem::Problem;
 use crate::config::Config;
 use crate::store::Store;
 use crate::vault::Vault;
 
+pub use self::jwt::{JwtError, JwtVerifier};
 pub use self::logs::{RenderedRequest, SentRequest};
 pub use self::openapi::document_text as openapi_document;
 pub use self::operations::{Readiness, RenderMetrics, router as operations_router};
@@ -63,6 +74,11 @@ pub struct ApiState {
     render: RenderRequest,
     send_test: SendTest,
     tests: test::UnderWay,
+    jwt: Option<Arc<JwtVerifier>>,
+    /// Whose pages may call the API from a browser.
+    cors_origins: Vec<HeaderValue>,
+    /// How long a request with an Idempotency-Key is taken to be under way.
+    hold: Duration,
 }
 
 impl ApiState {
@@ -86,7 +102,15 @@ impl ApiState {
             render,
             send_test,
             tests: test::UnderWay::default(),
+            jwt: None,
+            cors_origins: config.http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
+            hold: idempotency::LONGEST_REQUEST + config.delivery.timeout.0,
         }
+    }
+
+    /// Takes the platform's tokens too.
+    pub fn with_jwt(self, verifier: Option<JwtVerifier>) -> ApiState {
+        ApiState { jwt: verifier.map(Arc::new), ..self }
     }
 }
 
@@ -95,8 +119,14 @@ pub fn router(state: ApiState) -> Router {
     let base_path = state.base_path.clone();
     let document = Bytes::from(openapi_document(&base_path));
     let serve_document = async || ([(header::CONTENT_TYPE, "application/json")], document).into_response();
+    let docs = Docs::new(&base_path);
+    let cors = browser::cors(&state.cors_origins);
     let (operations, _) = openapi::operations().split_for_parts();
-    let operations = operations.route("/openapi.json", get(serve_document)).with_state(state);
+    let operations = operations
+        .route_layer(from_fn_with_state(state.clone(), idempotency::replay))
+        .route("/openapi.json", get(serve_document))
+        .route("/docs", get(async move || docs.answer()))
+        .with_state(state);
     let router = match &*base_path {
         "" => operations,
         path => Router::new().nest(path, operations),
@@ -105,6 +135,7 @@ pub fn router(state: ApiState) -> Router {
         .fallback(async || Problem::not_found("there is nothing at this path"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(CatchPanicLayer::custom(middleware::answer_panic))
-        .layer(axum::middleware::from_fn(middleware::protect))
-        .layer(axum::middleware::from_fn(middleware::request_id))
+        .layer(option_layer(cors))
+        .layer(from_fn(middleware::protect))
+        .layer(from_fn(middleware::request_id))
 }

@@ -2,24 +2,22 @@
 
 use std::borrow::Cow;
 
-use utoipa::openapi::content::ContentBuilder;
-use utoipa::openapi::path::Operation;
+use serde_json::Value;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{
-    ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder, ServerBuilder,
-};
+use utoipa::openapi::{ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, RefOr, ServerBuilder};
 use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::ApiState;
 use super::problem::{FieldError, ProblemBody};
-use super::{event_types, logs, recover, redeliver, stats, test, webhooks};
+use super::{enrich, event_types, logs, recover, redeliver, stats, test, webhooks};
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 
-const SCHEME: &str = "token";
+const TOKEN: &str = "token";
+const PLATFORM: &str = "platform";
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -60,13 +58,16 @@ pub fn operations() -> OpenApiRouter<ApiState> {
 }
 
 /// The document of the API under `base_path`.
-pub fn document(base_path: &str) -> OpenApi {
-    finished(operations().into_openapi(), base_path)
+pub fn document_json(base_path: &str) -> Value {
+    let collected = finished(operations().into_openapi(), base_path);
+    let mut document = serde_json::to_value(collected).expect("the document is representable");
+    enrich::enrich(&mut document);
+    document
 }
 
 /// The document as it is served and printed.
 pub fn document_text(base_path: &str) -> String {
-    let mut text = document(base_path).to_pretty_json().expect("the document is representable");
+    let mut text = serde_json::to_string_pretty(&document_json(base_path)).expect("the document is representable");
     text.push('\n');
     text
 }
@@ -83,52 +84,22 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
         .scheme(HttpAuthScheme::Bearer)
         .description(Some("An API token, which stands for one user"))
         .build();
+    let platform = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .bearer_format("JWT")
+        .description(Some("A token of the platform's own, where the service is configured to take them"))
+        .build();
     let components = ComponentsBuilder::from(collected.components.unwrap_or_default())
-        .security_scheme(SCHEME, SecurityScheme::Http(token))
+        .security_scheme(TOKEN, SecurityScheme::Http(token))
+        .security_scheme(PLATFORM, SecurityScheme::Http(platform))
         .schema(ProblemBody::name(), ProblemBody::schema())
         .schema(FieldError::name(), FieldError::schema())
         .build();
-    let mut paths = collected.paths;
-    for item in paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete];
-        for operation in operations.into_iter().flatten() {
-            add_problems(operation);
-        }
-    }
     OpenApiBuilder::new()
         .info(info)
         .servers(Some([ServerBuilder::new().url(if base_path.is_empty() { "/" } else { base_path }).build()]))
-        .security(Some([SecurityRequirement::new(SCHEME, [""; 0])]))
-        .paths(paths)
+        .security(Some([SecurityRequirement::new(TOKEN, [""; 0]), SecurityRequirement::new(PLATFORM, [""; 0])]))
+        .paths(collected.paths)
         .components(Some(components))
         .build()
-}
-
-/// Adds the errors that any operation, or any with a body, a path or an If-Match, can answer with.
-fn add_problems(operation: &mut Operation) {
-    let parameters = operation.parameters.as_deref().unwrap_or_default();
-    let mentions = |name: &str| {
-        parameters.iter().any(|parameter| matches!(parameter, RefOr::T(parameter) if parameter.name == name))
-    };
-    let has_body = operation.request_body.is_some();
-    let problems = [
-        ("400", has_body, "The body is not JSON"),
-        ("401", true, "No valid token"),
-        ("404", mentions("webhook"), "The user has no such webhook"),
-        ("412", mentions("If-Match"), "The webhook is another version"),
-        ("413", has_body, "The body is too large"),
-        ("415", has_body, "The body is not declared as JSON"),
-        ("422", has_body || mentions("limit"), "The request is not valid: `errors` lists every fault"),
-        ("429", true, "Too many requests with this token; Retry-After says how many seconds to wait"),
-        ("default", true, "Any other error"),
-    ];
-    for (status, applies, description) in problems {
-        if applies {
-            let schema = Ref::from_schema_name(ProblemBody::name());
-            let content = ContentBuilder::new().schema(Some(schema)).build();
-            let response =
-                ResponseBuilder::new().description(description).content("application/problem+json", content).build();
-            operation.responses.responses.insert(status.to_owned(), RefOr::T(response));
-        }
-    }
 }

@@ -84,7 +84,7 @@ impl Problem {
     }
 
     pub fn unauthorized() -> Problem {
-        let detail = "send `Authorization: Bearer <token>` with a token that is not revoked";
+        let detail = "send `Authorization: Bearer <token>` with a token that is neither revoked nor expired";
         Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "No valid token", detail)
             .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
@@ -132,6 +132,24 @@ impl Problem {
         Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed", detail)
     }
 
+    pub fn malformed_idempotency_key() -> Problem {
+        let detail = "Idempotency-Key: expected one header of 1 to 255 printable ASCII characters";
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Problem::new(status, "idempotency-key-malformed", "The idempotency key is malformed", detail)
+    }
+
+    pub fn idempotency_key_reused() -> Problem {
+        let detail = "this Idempotency-Key was used for another request within 24 hours: choose a new one";
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Problem::new(status, "idempotency-key-reused", "The idempotency key was used before", detail)
+    }
+
+    pub fn idempotency_key_in_use() -> Problem {
+        let detail = "a request with this Idempotency-Key is being served: ask again for its answer";
+        Problem::new(StatusCode::CONFLICT, "idempotency-key-in-use", "The request is being served", detail)
+            .with_header(header::RETRY_AFTER, 1_u64)
+    }
+
     pub fn content_too_large(limit: usize) -> Problem {
         let detail = format!("a body may have {limit} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large", detail)
@@ -170,6 +188,12 @@ impl Problem {
     pub fn internal() -> Problem {
         let detail = "the fault is ours; the header X-Request-Id names this request in our log";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error", detail)
+    }
+
+    pub fn keys_unavailable() -> Problem {
+        let detail = "the service cannot fetch the keys that tokens are verified with at the moment";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
+            .with_header(header::RETRY_AFTER, 60_u64)
     }
 
     pub fn unavailable() -> Problem {

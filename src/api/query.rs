@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 
+use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::{FromRequestParts, OriginalUri, Path};
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
@@ -60,6 +63,7 @@ pub fn no_such_log() -> Problem {
 
 /// The parameters of a query. Those that nobody asks for are ignored; all that are wrong are told at once.
 pub struct Parameters {
+    path: String,
     values: Vec<(String, String)>,
     errors: Vec<FieldError>,
 }
@@ -68,13 +72,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Parameters {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Ok(Parameters::parse(parts.uri.query().unwrap_or_default()))
+        // As the client wrote it: a router below a path sees the rest of it alone.
+        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+        let path = uri.path().to_owned();
+        Ok(Parameters { path, ..Parameters::parse(uri.query().unwrap_or_default()) })
     }
 }
 
 impl Parameters {
     fn parse(query: &str) -> Parameters {
-        Parameters { values: form_urlencoded::parse(query.as_bytes()).into_owned().collect(), errors: Vec::new() }
+        let values = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        Parameters { path: String::new(), values, errors: Vec::new() }
     }
 
     /// The parameter `name`, if it is there and `check` takes it.
@@ -111,8 +119,28 @@ impl Parameters {
         })
     }
 
-    pub fn finish(self) -> Result<(), Problem> {
-        if self.errors.is_empty() { Ok(()) } else { Err(Problem::validation(self.errors)) }
+    pub fn finish(self) -> Result<Target, Problem> {
+        match self.errors.is_empty() {
+            true => Ok(Target { path: self.path, values: self.values }),
+            false => Err(Problem::validation(self.errors)),
+        }
+    }
+}
+
+/// What a list was asked for: the next page is the same but for the cursor.
+#[derive(Debug)]
+pub struct Target {
+    path: String,
+    values: Vec<(String, String)>,
+}
+
+impl Target {
+    /// The next page as a `Link` header tells it (RFC 8288).
+    fn next_link(&self, cursor: &str) -> Option<HeaderValue> {
+        let kept = self.values.iter().filter(|(name, _)| name != "cursor");
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        let query = query.extend_pairs(kept).append_pair("cursor", cursor).finish();
+        HeaderValue::try_from(format!("<{}?{query}>; rel=\"next\"", self.path)).ok()
     }
 }
 
@@ -133,6 +161,18 @@ impl<T> Page<T> {
         let last = rows.last().filter(|_| more);
         let next_cursor = last.map(|row| URL_SAFE_NO_PAD.encode(id(row).as_bytes()));
         Page { data: rows.into_iter().map(show).collect(), next_cursor }
+    }
+
+    pub fn answer(self, target: &Target) -> Response
+    where
+        T: Serialize,
+    {
+        let link = self.next_cursor.as_deref().and_then(|cursor| target.next_link(cursor));
+        let mut response = Json(self).into_response();
+        if let Some(link) = link {
+            response.headers_mut().insert(header::LINK, link);
+        }
+        response
     }
 }
 
@@ -173,5 +213,14 @@ mod tests {
         let query = format!("cursor={}", page.next_cursor.unwrap());
         assert_eq!(Parameters::parse(&query).cursor(), Some(ids[1]));
         assert_eq!(Page::new(ids, 3, |id| *id, |id| id).next_cursor, None);
+    }
+
+    #[test]
+    fn the_next_page_is_asked_for_as_this_one_was() {
+        let parameters = Parameters::parse("limit=2&cursor=old&since=2026-03-01T09:05:00%2B01:00&x=%3E");
+        let target = Parameters { path: "/base/webhooks".into(), ..parameters }.finish().unwrap();
+        let expected =
+            "</base/webhooks?limit=2&since=2026-03-01T09%3A05%3A00%2B01%3A00&x=%3E&cursor=new>; rel=\"next\"";
+        assert_eq!(target.next_link("new").unwrap(), expected);
     }
 }

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ApiState;
-use super::auth::Caller;
+use super::auth::{Caller, Changer};
 use super::body::Object;
 use super::openapi::EventName;
 use super::problem::{Problem, ProblemBody};
@@ -101,7 +101,7 @@ pub struct NewSecret {
 #[expect(dead_code, reason = "documents a body that is read member by member, to tell all its faults")]
 pub struct CreateWebhook {
     /// Without control characters
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     name: String,
     /// The receiver's address
     #[schema(format = "uri", max_length = 2048, example = "https://receiver.example/hooks")]
@@ -117,7 +117,7 @@ pub struct CreateWebhook {
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "documents a body that is read member by member, to tell all its faults")]
 pub struct UpdateWebhook {
-    #[schema(min_length = 1, max_length = 200, nullable = false)]
+    #[schema(min_length = 1, max_length = 200, nullable = false, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     name: Option<String>,
     #[schema(format = "uri", max_length = 2048, nullable = false)]
     url: Option<String>,
@@ -166,19 +166,21 @@ fn applied<T>(result: Conditional<T>) -> Result<T, Problem> {
     get, path = "/webhooks", tag = "webhooks", operation_id = "listWebhooks",
     params(
         ("limit" = Option<u8>, Query, description = "How many; 50 unless told", minimum = 1, maximum = 100),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before",
+         pattern = "^[A-Za-z0-9_-]{21}[AQgw]$"),
     ),
-    responses((status = 200, description = "A page of webhooks", body = Page<WebhookBody>))
+    responses((status = 200, description = "A page of webhooks", body = Page<WebhookBody>,
+               headers(("Link" = String, description = "The next page, with rel=\"next\"; not on the last one"))))
 )]
 pub async fn list(
     State(state): State<ApiState>,
     Caller(user): Caller,
     mut parameters: Parameters,
-) -> Result<Json<Page<WebhookBody>>, Problem> {
+) -> Result<Response, Problem> {
     let (limit, cursor) = (parameters.limit(), parameters.cursor());
-    parameters.finish()?;
+    let target = parameters.finish()?;
     let rows = webhooks::list(&state.store, &user, cursor.unwrap_or(Uuid::nil()), limit + 1).await?;
-    Ok(Json(Page::new(rows, limit, |webhook| webhook.id, WebhookBody::from)))
+    Ok(Page::new(rows, limit, |webhook| webhook.id, WebhookBody::from).answer(&target))
 }
 
 /// Create a webhook
@@ -190,13 +192,13 @@ pub async fn list(
     responses(
         (status = 201, description = "Created", body = CreatedWebhook,
          headers(("Location" = String, description = "Where the webhook is"), ("ETag" = String, description = "Its version"))),
-        (status = 409, description = "The user has as many webhooks as allowed", body = ProblemBody,
+        (status = 409, description = "The user has as many webhooks as allowed, or a request with this Idempotency-Key is being served", body = ProblemBody,
          content_type = "application/problem+json"),
     )
 )]
 pub async fn create(
     State(state): State<ApiState>,
-    Caller(user): Caller,
+    Changer(actor): Changer,
     Object(members): Object,
 ) -> Result<Response, Problem> {
     let settings = settings::new_settings(&state, members).await?;
@@ -204,9 +206,9 @@ pub async fn create(
     let secret = new_webhook_secret();
     let sealed = state.vault.seal(id, secret.expose_secret().as_bytes());
     let limit = state.webhooks_per_user;
-    let created = webhooks::create(&state.store, &user, id, &settings, &sealed, limit).await?;
+    let created = webhooks::create(&state.store, &actor, id, &settings, &sealed, limit).await?;
     let webhook = created.ok_or_else(|| Problem::webhook_limit_reached(limit))?;
-    tracing::info!(webhook = %id, %user, "webhook created");
+    tracing::info!(webhook = %id, user = %actor.user, "webhook created");
     let etag = etag(&webhook.settings);
     let location = format!("{}/webhooks/{id}", state.base_path);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
@@ -247,19 +249,19 @@ pub async fn read(
 )]
 pub async fn update(
     State(state): State<ApiState>,
-    Caller(user): Caller,
+    Changer(actor): Changer,
     WebhookId(id): WebhookId,
     headers: HeaderMap,
     Object(members): Object,
 ) -> Result<Response, Problem> {
     // First of all: a host is looked up for those alone who have the webhook.
-    let found = webhooks::get(&state.store, &user, id).await?.ok_or_else(no_such_webhook)?;
+    let found = webhooks::get(&state.store, &actor.user, id).await?.ok_or_else(no_such_webhook)?;
     if !if_match(&headers, &found.settings) {
         return Err(Problem::precondition_failed());
     }
     let changes = settings::changes(&state, members).await?;
     let condition = |settings: &Settings| if_match(&headers, settings);
-    applied(webhooks::update(&state.store, &user, id, &changes, &condition).await?).map(with_etag)
+    applied(webhooks::update(&state.store, &actor, id, &changes, &condition).await?).map(with_etag)
 }
 
 /// Delete a webhook
@@ -275,13 +277,13 @@ pub async fn update(
 )]
 pub async fn delete(
     State(state): State<ApiState>,
-    Caller(user): Caller,
+    Changer(actor): Changer,
     WebhookId(id): WebhookId,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let condition = |settings: &Settings| if_match(&headers, settings);
-    applied(webhooks::delete(&state.store, &user, id, &condition).await?)?;
-    tracing::info!(webhook = %id, %user, "webhook deleted");
+    applied(webhooks::delete(&state.store, &actor, id, &condition).await?)?;
+    tracing::info!(webhook = %id, user = %actor.user, "webhook deleted");
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -295,14 +297,14 @@ pub async fn delete(
 )]
 pub async fn regenerate_secret(
     State(state): State<ApiState>,
-    Caller(user): Caller,
+    Changer(actor): Changer,
     WebhookId(id): WebhookId,
 ) -> Result<Json<NewSecret>, Problem> {
     let secret = new_webhook_secret();
     let sealed = state.vault.seal(id, secret.expose_secret().as_bytes());
-    if !webhooks::set_secret(&state.store, &user, id, &sealed).await? {
+    if !webhooks::set_secret(&state.store, &actor, id, &sealed).await? {
         return Err(no_such_webhook());
     }
-    tracing::info!(webhook = %id, %user, "webhook secret replaced");
+    tracing::info!(webhook = %id, user = %actor.user, "webhook secret replaced");
     Ok(Json(NewSecret { id, secret: secret.expose_secret().to_owned() }))
 }

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, ApiState};
+use crate::api::{self, ApiState, JwtVerifier};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::domain::delivery::lease_length;
@@ -24,7 +24,7 @@ use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
 use crate::lookup::Lookups;
-use crate::store::{Store, migrate};
+use crate::store::{Store, audit, idempotency, migrate};
 use crate::vault::Vault;
 use crate::{capture, deliver, record, recover, telemetry};
 
@@ -162,7 +162,8 @@ impl App {
             wiring::url_check(self.settings.guard.clone()),
             wiring::render(&self.settings),
             wiring::send_test(self.store.clone(), self.vault.clone(), self.sender.clone()),
-        );
+        )
+        .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
         let listen = self.config.http.listen;
         let server = api::serve(listen, "http.listen", api::router(state), tasks.shutdown.clone()).await?;
         tasks.spawn("api", async move { Ok(server.await?) });
@@ -200,7 +201,7 @@ impl App {
         async move {
             while shutdown.run_until_cancelled(tokio::time::sleep(MAINTENANCE_INTERVAL)).await.is_some() {
                 if let Err(error) = maintain(&store, days).await {
-                    tracing::warn!(%error, "the store's partitions could not be maintained; trying again in an hour");
+                    tracing::warn!(%error, "the store could not be maintained; trying again in an hour");
                 }
             }
             Ok(())
@@ -218,6 +219,8 @@ async fn maintain(store: &Store, retention_days: u32) -> anyhow::Result<()> {
     if !done.dropped.is_empty() {
         tracing::info!(partitions = ?done.dropped, "dropped what is older than retention.days");
     }
+    audit::remove_old(store, retention_days).await?;
+    idempotency::remove_old(store).await?;
     Ok(())
 }
 

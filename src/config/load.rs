@@ -8,7 +8,7 @@ use base64::Engine;
 use secrecy::ExposeSecret;
 use toml::{Table, Value};
 
-use super::Config;
+use super::{Config, access};
 use crate::domain::table::Table as SourceTable;
 
 const PREFIX: &str = "WALHOOK_";
@@ -16,8 +16,13 @@ const PREFIX: &str = "WALHOOK_";
 const SECRET_KEYS: [&str; 6] =
     ["source.url", "store.url", "secrets.master_key", "mail.smtp_url", "delivery.proxy", "auth.jwt.secret"];
 /// Keys that hold lists; their defaults may be empty or absent, so the defaults do not tell.
-const LIST_KEYS: [&str; 4] =
-    ["delivery.retry_schedule", "delivery.allow_networks", "source.distribution_statuses", "secrets.master_key"];
+const LIST_KEYS: [&str; 5] = [
+    "delivery.retry_schedule",
+    "delivery.allow_networks",
+    "source.distribution_statuses",
+    "secrets.master_key",
+    "http.cors_origins",
+];
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -181,6 +186,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     if config.delivery.retry_schedule.len() > 99 {
         return fail("delivery.retry_schedule: at most 99 waits".into());
     }
+    access::check(config).map_err(ConfigError::Invalid)?;
     for key in &config.secrets.master_key {
         let length = base64::engine::general_purpose::STANDARD.decode(key.expose_secret()).map(|key| key.len());
         if length != Ok(32) {

@@ -1,5 +1,6 @@
 //! What can be configured, with its defaults. One struct a section; `load` puts file, environment and flags together.
 
+mod access;
 mod load;
 mod mapping;
 mod units;
@@ -103,6 +104,8 @@ pub struct Http {
     pub base_path: String,
     pub max_body_bytes: Size,
     pub metrics_listen: SocketAddr,
+    /// Origins whose pages may call the API from a browser, such as `https://app.example`.
+    pub cors_origins: Vec<String>,
 }
 
 impl Default for Http {
@@ -112,6 +115,7 @@ impl Default for Http {
             base_path: "/api/public".into(),
             max_body_bytes: Size(1 << 20),
             metrics_listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
+            cors_origins: Vec::new(),
         }
     }
 }

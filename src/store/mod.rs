@@ -1,10 +1,12 @@
 //! Walhook's own tables: a pool of connections, the schema's migrations, and one function a statement.
 
 pub mod addons;
+pub mod audit;
 pub mod capture;
 pub mod deliver;
 pub mod enqueue;
 pub mod hours;
+pub mod idempotency;
 pub mod logs;
 pub mod migrate;
 pub mod partitions;

@@ -7,6 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::audit::{self, Action, Actor, Via};
 use super::{Result, Store};
 use crate::domain::event::UserId;
 use crate::vault::random_bytes;
@@ -32,13 +33,18 @@ pub struct Bearer {
     pub user: UserId,
 }
 
-/// Makes a token for `user`. It is shown now and never again.
+/// Makes a token for `user`, on the command line. It is shown now and never again.
 pub async fn create(store: &Store, user: &UserId, name: &str) -> Result<SecretString> {
     let token: SecretString = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random_bytes::<32>())).into();
     let hash = hash(token.expose_secret());
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/token_insert.sql")).await?;
-    connection.execute(&statement, &[&Uuid::now_v7(), &&*user.0, &name, &&hash[..]]).await?;
+    let id = Uuid::now_v7();
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let statement = transaction.prepare_cached(include_str!("../../sql/store/token_insert.sql")).await?;
+    transaction.execute(&statement, &[&id, &&*user.0, &name, &&hash[..]]).await?;
+    let actor = Actor { user: user.clone(), via: Via::CommandLine };
+    audit::record(&transaction, &actor, Action::TokenCreated, id, &[]).await?;
+    transaction.commit().await?;
     Ok(token)
 }
 
@@ -70,9 +76,22 @@ pub async fn list(store: &Store, user: Option<&UserId>) -> Result<Vec<Token>> {
 
 /// Ends a token for good. False where there is no such token.
 pub async fn revoke(store: &Store, id: Uuid) -> Result<bool> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/token_revoke.sql")).await?;
-    Ok(connection.execute(&statement, &[&id]).await? == 1)
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let statement = transaction.prepare_cached(include_str!("../../sql/store/token_revoke.sql")).await?;
+    let Some(row) = transaction.query_opt(&statement, &[&id]).await? else { return Ok(false) };
+    if row.get("ended_now") {
+        let user = UserId(row.get::<_, &str>("user_id").into());
+        let actor = Actor { user, via: Via::CommandLine };
+        audit::record(&transaction, &actor, Action::TokenRevoked, id, &[]).await?;
+    }
+    transaction.commit().await?;
+    Ok(true)
+}
+
+/// Whether it says of itself that it is one of ours.
+pub fn is_api_token(token: &str) -> bool {
+    token.starts_with(PREFIX)
 }
 
 /// What cannot be a token is not worth a query.

@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
+use super::audit::{self, Action, Actor};
 use super::{Result, Store, StoreError, hours};
 use crate::domain::event::{EventKind, UserId};
 use crate::vault::Sealed;
@@ -40,6 +41,18 @@ pub struct Settings {
     pub active: bool,
 }
 
+/// The names of the settings.
+const FIELDS: [&str; 4] = ["name", "url", "events", "active"];
+
+impl Settings {
+    /// The names of the settings in which the two differ.
+    fn differences(&self, other: &Settings) -> Vec<&'static str> {
+        let Settings { name, url, events, active } = self;
+        let differs = [*name != other.name, *url != other.url, *events != other.events, *active != other.active];
+        FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
+    }
+}
+
 /// The settings to change; the others stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -64,12 +77,13 @@ pub type Condition<'a> = &'a (dyn Fn(&Settings) -> bool + Send + Sync);
 /// Creates a webhook, unless the user has `limit` of them: then none. Creations of one user take turns.
 pub async fn create(
     store: &Store,
-    user: &UserId,
+    actor: &Actor,
     id: Uuid,
     settings: &Settings,
     secret: &Sealed,
     limit: u32,
 ) -> Result<Option<Webhook>> {
+    let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let lock = transaction.prepare_cached(include_str!("../../sql/store/webhook_lock_user.sql")).await?;
@@ -80,6 +94,9 @@ pub async fn create(
     let row = transaction
         .query_opt(&insert, &[&&*user.0, &id, name, url, events, active, &secret.bytes, &secret.key_id, &limit])
         .await?;
+    if row.is_some() {
+        audit::record(&transaction, actor, Action::WebhookCreated, id, &FIELDS).await?;
+    }
     transaction.commit().await?;
     Ok(row.as_ref().map(webhook))
 }
@@ -104,21 +121,22 @@ pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhoo
 /// was disabled automatically forgets its failures.
 pub async fn update(
     store: &Store,
-    user: &UserId,
+    actor: &Actor,
     id: Uuid,
     changes: &Changes,
     condition: Condition<'_>,
 ) -> Result<Conditional<Webhook>> {
-    retry_deadlocks(|| try_update(store, user, id, changes, condition).boxed()).await
+    retry_deadlocks(|| try_update(store, actor, id, changes, condition).boxed()).await
 }
 
 async fn try_update(
     store: &Store,
-    user: &UserId,
+    actor: &Actor,
     id: Uuid,
     changes: &Changes,
     condition: Condition<'_>,
 ) -> Result<Conditional<Webhook>> {
+    let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     if changes.active == Some(false) {
@@ -139,17 +157,19 @@ async fn try_update(
     if found.settings.active && !wanted.active {
         cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
     }
+    audit::record(&transaction, actor, Action::WebhookUpdated, id, &wanted.differences(&found.settings)).await?;
     transaction.commit().await?;
     Ok(Conditional::Done(webhook(&row)))
 }
 
 /// Deletes a webhook, if `condition` holds, and cancels what is pending for it. Its log can be read no more; the rows go with
 /// their day.
-pub async fn delete(store: &Store, user: &UserId, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
-    retry_deadlocks(|| try_delete(store, user, id, condition).boxed()).await
+pub async fn delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
+    retry_deadlocks(|| try_delete(store, actor, id, condition).boxed()).await
 }
 
-async fn try_delete(store: &Store, user: &UserId, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
+async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
+    let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     lock_deliveries(&transaction, user, id).await?;
@@ -160,15 +180,23 @@ async fn try_delete(store: &Store, user: &UserId, id: Uuid, condition: Condition
     let statement = transaction.prepare_cached(include_str!("../../sql/store/webhook_delete.sql")).await?;
     transaction.execute(&statement, &[&&*user.0, &id]).await?;
     cancel_deliveries(&transaction, id, "the webhook was deleted").await?;
+    audit::record(&transaction, actor, Action::WebhookDeleted, id, &[]).await?;
     transaction.commit().await?;
     Ok(Conditional::Done(()))
 }
 
 /// Puts a new secret in the old one's place. False where there is no such webhook.
-pub async fn set_secret(store: &Store, user: &UserId, id: Uuid, secret: &Sealed) -> Result<bool> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/webhook_set_secret.sql")).await?;
-    Ok(connection.execute(&statement, &[&&*user.0, &id, &secret.bytes, &secret.key_id]).await? == 1)
+pub async fn set_secret(store: &Store, actor: &Actor, id: Uuid, secret: &Sealed) -> Result<bool> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let statement = transaction.prepare_cached(include_str!("../../sql/store/webhook_set_secret.sql")).await?;
+    let rows = transaction.execute(&statement, &[&&*actor.user.0, &id, &secret.bytes, &secret.key_id]).await?;
+    if rows == 0 {
+        return Ok(false);
+    }
+    audit::record(&transaction, actor, Action::SecretRegenerated, id, &["secret"]).await?;
+    transaction.commit().await?;
+    Ok(true)
 }
 
 async fn lock(transaction: &Transaction<'_>, user: &UserId, id: Uuid) -> Result<Option<Webhook>> {

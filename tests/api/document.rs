@@ -45,6 +45,25 @@ async fn every_operation_has_a_name_of_its_own_and_tells_its_problems() {
 }
 
 #[tokio::test]
+async fn the_events_are_described_as_they_are_sent() {
+    let document: Value = serde_json::from_str(&walhook::api::openapi_document("/base")).unwrap();
+    assert_eq!(document["webhooks"].as_object().unwrap().len(), CATALOGUE.len());
+    for rule in CATALOGUE {
+        let operation = &document["webhooks"][rule.kind.as_str()]["post"];
+        let body = &operation["requestBody"]["content"]["application/json"];
+        assert_eq!(body["example"]["event"], rule.kind.as_str());
+        assert!(jsonschema::draft202012::is_valid(&body["schema"], &body["example"]), "{}", rule.kind);
+        // In the document, such a reference would lead to its root.
+        assert!(!body["schema"].to_string().contains("#/$defs"), "{}", rule.kind);
+        let headers: Vec<&str> =
+            operation["parameters"].as_array().unwrap().iter().map(|header| header["name"].as_str().unwrap()).collect();
+        for name in ["X-Webhook-Signature", "X-Webhook-Timestamp", "X-Webhook-Delivery", "webhook-signature"] {
+            assert!(headers.contains(&name), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_events_are_listed_with_schema_and_example() {
     let service = Service::start().await;
     let answer = service.api("1").await.get("/webhooks/event-types").await.expect(200).json();

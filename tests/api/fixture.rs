@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use walhook::api::{ApiState, RenderRequest, RenderedRequest, SendTest, TestResult, UrlCheck, router};
+use walhook::api::{ApiState, JwtVerifier, RenderRequest, RenderedRequest, SendTest, TestResult, UrlCheck, router};
 use walhook::config::Config;
 use walhook::domain::delivery::ErrorKind;
 use walhook::domain::event::{EventKind, UserId};
@@ -108,7 +108,8 @@ fn guarded_state(config: &Config, store: Store, url_check: UrlCheck) -> ApiState
         ]),
         body: format!("{} {} {}", sent.kind, sent.attempt, sent.data),
     });
-    ApiState::new(config, store, Arc::new(vault()), url_check, render, send_test())
+    let jwt = config.auth.jwt.as_ref().map(|jwt| JwtVerifier::new(jwt).unwrap());
+    ApiState::new(config, store, Arc::new(vault()), url_check, render, send_test()).with_jwt(jwt)
 }
 
 /// The event chooses what the receiver does.

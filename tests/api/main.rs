@@ -4,9 +4,13 @@
 mod support;
 
 mod attacks;
+mod audit;
+mod browser;
 mod document;
 mod errors;
 mod fixture;
+mod idempotency;
+mod jwt;
 mod logs;
 mod names;
 mod operations;

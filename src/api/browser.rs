@@ -1,0 +1,34 @@
+//! What pages of other origins may do: nothing, unless theirs is configured.
+
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue, Method, header};
+use tower_http::cors::CorsLayer;
+
+/// Browsers keep a preflight's answer this long, or less.
+const PREFLIGHT_AGE: Duration = Duration::from_secs(3_600);
+
+/// No cookies: what a page sends is a token that it holds itself.
+pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let own = HeaderName::from_static;
+    let sent =
+        [header::AUTHORIZATION, header::CONTENT_TYPE, header::IF_MATCH, own("idempotency-key"), own("x-request-id")];
+    let shown = [
+        header::ETAG,
+        header::LINK,
+        header::LOCATION,
+        header::RETRY_AFTER,
+        own("idempotency-replayed"),
+        own("x-request-id"),
+    ];
+    let layer = CorsLayer::new()
+        .allow_origin(origins.to_vec())
+        .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
+        .allow_headers(sent)
+        .expose_headers(shown)
+        .max_age(PREFLIGHT_AGE);
+    Some(layer)
+}

@@ -1,0 +1,221 @@
+//! The platform's own tokens (JWT): whose they are, if they are signed by a key of the platform's and meant for us.
+
+use std::sync::Arc;
+
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::jwks::Published;
+use super::problem::Problem;
+use crate::config::Jwt;
+use crate::domain::event::UserId;
+
+/// Clocks differ.
+const LEEWAY_SECONDS: u64 = 60;
+/// A key set is a handful of keys: those in use and the next.
+const MOST_KEYS: usize = 100;
+const LONGEST_USER: usize = 200;
+/// Ours to refuse before anything is parsed; header lines may be longer.
+const LONGEST_TOKEN: usize = 16 << 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum JwtError {
+    #[error("auth.jwt.jwks_file: cannot read {path}: {source}")]
+    Unreadable { path: String, source: std::io::Error },
+    #[error("auth.jwt.jwks_file: {path}: {detail}")]
+    KeySet { path: String, detail: String },
+    #[error("auth.jwt.jwks_url: {0}")]
+    Client(String),
+    #[error("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret")]
+    NoKeys,
+}
+
+/// Verifies tokens under what `auth.jwt` says.
+pub struct JwtVerifier {
+    keys: Keys,
+    issuer: String,
+    audience: String,
+    user_claim: String,
+}
+
+enum Keys {
+    Fixed(Arc<[Key]>),
+    Published(Published),
+}
+
+/// A key with the one algorithm it is for: what a token's header says of itself chooses nothing.
+pub struct Key {
+    id: Option<String>,
+    algorithm: Algorithm,
+    decoding: DecodingKey,
+}
+
+impl JwtVerifier {
+    pub fn new(config: &Jwt) -> Result<JwtVerifier, JwtError> {
+        let keys = match (&config.jwks_url, &config.jwks_file, &config.secret) {
+            (Some(url), ..) => Keys::Published(Published::new(url).map_err(JwtError::Client)?),
+            (_, Some(path), _) => {
+                let shown = path.display().to_string();
+                let text =
+                    std::fs::read(path).map_err(|source| JwtError::Unreadable { path: shown.clone(), source })?;
+                let keys = key_set(&text).map_err(|detail| JwtError::KeySet { path: shown, detail })?;
+                Keys::Fixed(keys)
+            }
+            (.., Some(secret)) => {
+                let decoding = DecodingKey::from_secret(secret.expose_secret().as_bytes());
+                Keys::Fixed([Key { id: None, algorithm: Algorithm::HS256, decoding }].into())
+            }
+            (None, None, None) => return Err(JwtError::NoKeys),
+        };
+        let Jwt { issuer, audience, user_claim, .. } = config.clone();
+        Ok(JwtVerifier { keys, issuer, audience, user_claim })
+    }
+
+    /// The user that the token stands for.
+    pub async fn user(&self, token: &str) -> Result<UserId, Problem> {
+        let refuse = |reason: &str| {
+            tracing::debug!(reason, "a token of the platform's is refused");
+            Problem::unauthorized()
+        };
+        if token.len() > LONGEST_TOKEN {
+            return Err(refuse("it is too long"));
+        }
+        let header = decode_header(token).map_err(|error| refuse(&error.to_string()))?;
+        let fits = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
+        let keys = match &self.keys {
+            Keys::Fixed(keys) => keys.clone(),
+            Keys::Published(published) => published.keys(|keys| keys.iter().any(fits)).await?,
+        };
+        let mut reason = "no key fits its header".to_owned();
+        for key in keys.iter().filter(|key| fits(key)) {
+            match decode::<Map<String, Value>>(token, &key.decoding, &self.validation(key.algorithm)) {
+                Ok(token) => {
+                    let user = token.claims.get(&self.user_claim).and_then(user);
+                    return user.ok_or_else(|| refuse("the claim auth.jwt.user_claim names no user"));
+                }
+                Err(error) => reason = error.to_string(),
+            }
+        }
+        Err(refuse(&reason))
+    }
+
+    fn validation(&self, algorithm: Algorithm) -> Validation {
+        let mut validation = Validation::new(algorithm);
+        validation.leeway = LEEWAY_SECONDS;
+        validation.validate_nbf = true;
+        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+        validation.set_issuer(&[&self.issuer]);
+        validation.set_audience(&[&self.audience]);
+        validation
+    }
+}
+
+impl Key {
+    /// Whether a token that names this key, or none, may be signed by it.
+    fn may_be(&self, named: Option<&str>) -> bool {
+        match (&self.id, named) {
+            (Some(id), Some(named)) => id == named,
+            _ => true,
+        }
+    }
+}
+
+/// Platforms write ids as texts or as numbers.
+fn user(claim: &Value) -> Option<UserId> {
+    let text = match claim {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),
+        _ => return None,
+    };
+    let is_plain = (1..=LONGEST_USER).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+    is_plain.then(|| UserId(text.into()))
+}
+
+/// The keys of a JSON Web Key Set (RFC 7517) that can verify; there must be one at least.
+pub fn key_set(text: &[u8]) -> Result<Arc<[Key]>, String> {
+    #[derive(Deserialize)]
+    struct KeySet {
+        keys: Vec<Value>,
+    }
+    let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
+    // A set may hold what others are meant to read.
+    let keys: Arc<[Key]> = set.keys.into_iter().take(MOST_KEYS).filter_map(key).collect();
+    match keys.is_empty() {
+        true => Err("no key for RS256, ES256, EdDSA or their stronger forms is in the key set".to_owned()),
+        false => Ok(keys),
+    }
+}
+
+fn key(value: Value) -> Option<Key> {
+    let jwk: Jwk = serde_json::from_value(value).ok()?;
+    if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
+        return None;
+    }
+    let algorithm = algorithm(&jwk)?;
+    let decoding = DecodingKey::from_jwk(&jwk).ok()?;
+    Some(Key { id: jwk.common.key_id, algorithm, decoding })
+}
+
+/// By the key's kind, and among RSA's by what the key says of itself. A shared secret has no place in a published set.
+fn algorithm(jwk: &Jwk) -> Option<Algorithm> {
+    let stated = jwk.common.key_algorithm;
+    let only =
+        |algorithm: Algorithm, name: KeyAlgorithm| stated.is_none_or(|stated| stated == name).then_some(algorithm);
+    match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => Some(match stated {
+            None | Some(KeyAlgorithm::RS256) => Algorithm::RS256,
+            Some(KeyAlgorithm::RS384) => Algorithm::RS384,
+            Some(KeyAlgorithm::RS512) => Algorithm::RS512,
+            Some(KeyAlgorithm::PS256) => Algorithm::PS256,
+            Some(KeyAlgorithm::PS384) => Algorithm::PS384,
+            Some(KeyAlgorithm::PS512) => Algorithm::PS512,
+            Some(_) => return None,
+        }),
+        AlgorithmParameters::EllipticCurve(key) => match key.curve {
+            EllipticCurve::P256 => only(Algorithm::ES256, KeyAlgorithm::ES256),
+            EllipticCurve::P384 => only(Algorithm::ES384, KeyAlgorithm::ES384),
+            _ => None,
+        },
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
+            only(Algorithm::EdDSA, KeyAlgorithm::EdDSA)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn users_are_texts_or_whole_numbers() {
+        let named = |claim: Value| user(&claim).map(|user| user.to_string());
+        assert_eq!(named(json!("user-7")), Some("user-7".into()));
+        assert_eq!(named(json!(42)), Some("42".into()));
+        for none in [json!(""), json!(4.5), json!(null), json!(["7"]), json!("a\u{0}"), json!("x".repeat(201))] {
+            assert_eq!(named(none.clone()), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_set_without_a_key_that_verifies_is_refused() {
+        let secret = json!({ "kty": "oct", "k": "c2VjcmV0", "alg": "HS256" });
+        let rsa = json!({ "kty": "RSA", "n": "AQAB", "e": "AQAB" });
+        let with = |name: &str, value: &str| {
+            let mut key = rsa.clone();
+            key[name] = value.into();
+            key
+        };
+        let set = |keys: &[&Value]| key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len());
+        assert_eq!(set(&[&rsa, &secret, &json!({ "kty": "new" })]), Ok(1));
+        for unfit in [secret.clone(), with("use", "enc"), with("alg", "HS256"), with("alg", "RSA-OAEP"), json!(7)] {
+            assert!(set(&[&unfit]).is_err(), "{unfit}");
+        }
+        assert!(key_set(b"[]").is_err() && key_set(b"<html>").is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! Who may call the API: what the settings of `auth.jwt` and `http.cors_origins` must be like.
+
+use secrecy::ExposeSecret;
+use url::{Host, Url};
+
+use super::{Config, Jwt};
+
+/// A key that is shorter than the hash can be guessed faster.
+const SHORTEST_SECRET: usize = 32;
+
+pub fn check(config: &Config) -> Result<(), String> {
+    config.http.cors_origins.iter().try_for_each(|origin| check_origin(origin))?;
+    config.auth.jwt.as_ref().map_or(Ok(()), check_jwt)
+}
+
+fn check_origin(origin: &str) -> Result<(), String> {
+    let is_origin = Url::parse(origin).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.origin().ascii_serialization() == origin
+    });
+    let wrong =
+        || format!("http.cors_origins: `{origin}` is not an origin as browsers write it, such as https://app.example");
+    if is_origin { Ok(()) } else { Err(wrong()) }
+}
+
+fn check_jwt(jwt: &Jwt) -> Result<(), String> {
+    let texts = [("issuer", &jwt.issuer), ("audience", &jwt.audience), ("user_claim", &jwt.user_claim)];
+    if let Some((name, _)) = texts.iter().find(|(_, value)| value.is_empty()) {
+        return Err(format!("auth.jwt.{name} must not be empty"));
+    }
+    match (&jwt.jwks_url, &jwt.jwks_file, &jwt.secret) {
+        (Some(url), None, None) => check_jwks_url(url),
+        (None, Some(_), None) => Ok(()),
+        (None, None, Some(secret)) if secret.expose_secret().len() >= SHORTEST_SECRET => Ok(()),
+        (None, None, Some(_)) => Err(format!("auth.jwt.secret must have at least {SHORTEST_SECRET} bytes")),
+        (None, None, None) => Err("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret".to_owned()),
+        _ => Err("auth.jwt: set only one of jwks_url, jwks_file and secret".to_owned()),
+    }
+}
+
+/// Whoever can change the keys on their way is every user.
+fn check_jwks_url(url: &str) -> Result<(), String> {
+    let parsed = Url::parse(url).map_err(|error| format!("auth.jwt.jwks_url: {error}"))?;
+    let is_loopback = match parsed.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    match parsed.scheme() {
+        "https" => Ok(()),
+        "http" if is_loopback => Ok(()),
+        _ => Err("auth.jwt.jwks_url must begin with https:// (http:// on loopback alone)".to_owned()),
+    }
+}

@@ -1,0 +1,76 @@
+//! Who changed what, and when: written in the transaction of the change itself.
+
+use deadpool_postgres::Transaction;
+use uuid::Uuid;
+
+use super::{Result, Store};
+use crate::domain::event::UserId;
+
+/// Who makes a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor {
+    pub user: UserId,
+    pub via: Via,
+}
+
+/// How they showed who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// An API token, by its id.
+    Token(Uuid),
+    /// A token of the platform's.
+    Jwt,
+    CommandLine,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    WebhookCreated,
+    WebhookUpdated,
+    WebhookDeleted,
+    SecretRegenerated,
+    TokenCreated,
+    TokenRevoked,
+}
+
+impl Action {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Action::WebhookCreated => "webhook.created",
+            Action::WebhookUpdated => "webhook.updated",
+            Action::WebhookDeleted => "webhook.deleted",
+            Action::SecretRegenerated => "webhook.secret_regenerated",
+            Action::TokenCreated => "token.created",
+            Action::TokenRevoked => "token.revoked",
+        }
+    }
+}
+
+/// Records that `actor` changed the webhook or token `subject`; `changed` names the fields.
+pub async fn record(
+    transaction: &Transaction<'_>,
+    actor: &Actor,
+    action: Action,
+    subject: Uuid,
+    changed: &[&str],
+) -> Result<()> {
+    let (via, token) = match actor.via {
+        Via::Token(token) => ("token", Some(token)),
+        Via::Jwt => ("jwt", None),
+        Via::CommandLine => ("command_line", None),
+    };
+    let statement = transaction.prepare_cached(include_str!("../../sql/store/audit_insert.sql")).await?;
+    let id = Uuid::now_v7();
+    transaction
+        .execute(&statement, &[&id, &&*actor.user.0, &via, &token, &action.as_str(), &subject, &changed])
+        .await?;
+    Ok(())
+}
+
+/// Forgets what is older than `retention_days`, and says how many records that were.
+pub async fn remove_old(store: &Store, retention_days: u32) -> Result<u64> {
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(include_str!("../../sql/store/audit_remove.sql")).await?;
+    let days = i32::try_from(retention_days).unwrap_or(i32::MAX);
+    Ok(connection.execute(&statement, &[&days]).await?)
+}

@@ -1,0 +1,95 @@
+//! Who changed what, and when.
+
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::fixture::{BLOCKED_URL, Service};
+
+const URL: &str = "https://receiver.example/in";
+
+/// User, via, whether an API token is named, action, subject, changed.
+type Record = (String, String, bool, String, Uuid, Vec<String>);
+
+async fn records(service: &Service, action: &str) -> Vec<Record> {
+    let query = "select user_id, via, token_id is not null, action, subject_id, changed
+                 from walhook.audit where action like $1 order by id";
+    let rows = service.sql.query(query, &[&action]).await.unwrap();
+    let record = |row: &tokio_postgres::Row| (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4), row.get(5));
+    rows.iter().map(record).collect()
+}
+
+#[tokio::test]
+async fn every_change_of_a_webhook_is_recorded_and_nothing_else() {
+    let service = Service::start().await;
+    let (api, other) = (service.api("1").await, service.api("2").await);
+    let (id, secret) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let path = format!("/webhooks/{id}");
+    api.patch(&path, json!({ "name": "new", "active": false, "url": URL })).await.expect(200);
+    let renewed = api.post(&format!("{path}/regenerate-secret"), json!({})).await.expect(200).json();
+    // What changes nothing is no change.
+    api.patch(&path, json!({ "name": "new" })).await.expect(200);
+    api.patch(&path, json!({ "url": BLOCKED_URL })).await.expect(422);
+    api.send("DELETE", &path, &[("if-match", "\"old\"")], None).await.expect(412);
+    other.delete(&path).await.expect(404);
+    other.post(&format!("{path}/regenerate-secret"), json!({})).await.expect(404);
+    api.get(&path).await.expect(200);
+    api.delete(&path).await.expect(204);
+
+    let subject: Uuid = id.parse().unwrap();
+    let expected = [
+        ("webhook.created", vec!["name", "url", "events", "active"]),
+        ("webhook.updated", vec!["name", "active"]),
+        ("webhook.secret_regenerated", vec!["secret"]),
+        ("webhook.deleted", vec![]),
+    ];
+    let expected = expected.map(|(action, changed)| {
+        let changed = changed.into_iter().map(str::to_owned).collect();
+        ("1".to_owned(), "token".to_owned(), true, action.to_owned(), subject, changed)
+    });
+    assert_eq!(records(&service, "webhook.%").await, expected);
+    let texts = service.sql.query("select a::text from walhook.audit a", &[]).await.unwrap();
+    let token = api.token.strip_prefix("whk_").unwrap();
+    for text in texts.iter().map(|row| row.get::<_, &str>(0)) {
+        assert!(!text.contains(&secret) && !text.contains(token), "{text}");
+        assert!(!text.contains(renewed["secret"].as_str().unwrap()), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_record_and_the_change_are_one() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let path = format!("/webhooks/{id}");
+    let (before, secret) = (api.webhook(&id).await, service.stored_secret(&id).await);
+    service.sql.batch_execute("alter table walhook.audit add check (action = 'none') not valid").await.unwrap();
+    api.patch(&path, json!({ "name": "new" })).await.expect(500);
+    api.post(&format!("{path}/regenerate-secret"), json!({})).await.expect(500);
+    api.delete(&path).await.expect(500);
+    api.post("/webhooks", json!({ "name": "x", "url": URL, "events": ["delivery.failed"] })).await.expect(500);
+    assert_eq!(api.webhooks().await, [before]);
+    assert_eq!(service.stored_secret(&id).await, secret);
+    let created = service.app.walhook(&["token", "create", "--user", "1"]).await;
+    assert!(!created.status.success() && created.stdout.is_empty());
+}
+
+#[tokio::test]
+async fn tokens_are_recorded_when_they_begin_and_end_and_records_end_with_the_retention() {
+    let service = Service::start().await;
+    service.app.walhook_ok(&["token", "create", "--user", "7"]).await;
+    let list = service.app.walhook_ok(&["token", "list", "--user", "7"]).await;
+    let id = list.split('\t').next().unwrap();
+    for _ in 0..2 {
+        service.app.walhook_ok(&["token", "revoke", id]).await;
+    }
+    let subject: Uuid = id.parse().unwrap();
+    let expected = ["token.created", "token.revoked"]
+        .map(|action| ("7".to_owned(), "command_line".to_owned(), false, action.to_owned(), subject, vec![]));
+    assert_eq!(records(&service, "token.%").await, expected);
+
+    let age = "update walhook.audit set at = now() - interval '30 days 1 minute' where action = 'token.created'";
+    service.sql.execute(age, &[]).await.unwrap();
+    assert_eq!(walhook::store::audit::remove_old(&service.store, 31).await.unwrap(), 0);
+    assert_eq!(walhook::store::audit::remove_old(&service.store, 30).await.unwrap(), 1);
+    assert_eq!(records(&service, "token.%").await, expected[1..]);
+}

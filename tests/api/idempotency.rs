@@ -1,0 +1,185 @@
+//! Idempotency keys: a POST that is made again is answered again, and done once.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+
+use crate::fixture::Service;
+use crate::support::{Api, ApiAnswer};
+
+fn body() -> Value {
+    json!({ "name": "x", "url": "https://receiver.example/in", "events": ["delivery.failed"] })
+}
+
+async fn post(api: &Api, path: &str, key: &str, body: Option<&Value>) -> ApiAnswer {
+    api.send("POST", path, &[("idempotency-key", key)], body).await
+}
+
+#[track_caller]
+fn expect_problem(answer: ApiAnswer, status: u16, slug: &str) {
+    assert_eq!(answer.expect(status).json()["type"], format!("/problems/{slug}"));
+}
+
+#[tokio::test]
+async fn an_answer_is_given_again_and_nothing_done_again() {
+    let service = Service::start().await;
+    let (api, other) = (service.api("1").await, service.api("2").await);
+    let first = post(&api, "/webhooks", "key 1", Some(&body())).await.expect(201);
+    assert_eq!(first.header("idempotency-replayed"), None);
+    // Another token of the same user is the same user.
+    for again in [&api, &service.api("1").await] {
+        let again = post(again, "/webhooks", "key 1", Some(&body())).await.expect(201);
+        assert_eq!(again.body, first.body);
+        assert_eq!(again.header("idempotency-replayed"), Some("true"));
+        for header in ["etag", "location", "content-type"] {
+            assert!(first.header(header).is_some());
+            assert_eq!(again.header(header), first.header(header), "{header}");
+        }
+        assert_ne!(again.header("x-request-id"), first.header("x-request-id"));
+    }
+    assert_eq!(api.webhooks().await.len(), 1);
+    let secret = first.json()["secret"].as_str().unwrap().to_owned();
+    let rows = service.sql.query("select answer, i::text from walhook.idempotency i", &[]).await.unwrap();
+    assert_eq!(rows.len(), 1);
+    let kept = String::from_utf8_lossy(rows[0].get::<_, &[u8]>(0)).into_owned();
+    assert!(!kept.contains(&secret) && !kept.contains("secret") && !rows[0].get::<_, &str>(1).contains("key 1"));
+
+    post(&other, "/webhooks", "key 1", Some(&body())).await.expect(201);
+    assert_eq!(other.webhooks().await.len(), 1, "a key is one user's");
+
+    let path = format!("/webhooks/{}/regenerate-secret", first.json()["id"].as_str().unwrap());
+    let renewed = post(&api, &path, "key 2", None).await.expect(200);
+    assert_eq!(post(&api, &path, "key 2", None).await.expect(200).body, renewed.body);
+    assert_ne!(post(&api, &path, "key 3", None).await.expect(200).body, renewed.body);
+}
+
+#[tokio::test]
+async fn a_key_is_for_one_request() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let id = post(&api, "/webhooks", "k", Some(&body())).await.expect(201).json()["id"].as_str().unwrap().to_owned();
+    let mut changed = body();
+    changed["name"] = "y".into();
+    let other_path = format!("/webhooks/{id}/test");
+    expect_problem(post(&api, "/webhooks", "k", Some(&changed)).await, 422, "idempotency-key-reused");
+    expect_problem(post(&api, &other_path, "k", None).await, 422, "idempotency-key-reused");
+    // Errors of the client's are answers too.
+    let refused = post(&api, "/webhooks", "bad", Some(&json!({}))).await.expect(422);
+    assert_eq!(post(&api, "/webhooks", "bad", Some(&json!({}))).await.expect(422).body, refused.body);
+    expect_problem(post(&api, "/webhooks", "bad", Some(&body())).await, 422, "idempotency-key-reused");
+    // Other methods know no keys.
+    for name in ["a", "b"] {
+        let headers = [("idempotency-key", "k")];
+        let patch = json!({ "name": name });
+        let answer = api.send("PATCH", &format!("/webhooks/{id}"), &headers, Some(&patch)).await.expect(200);
+        assert_eq!(answer.json()["name"], name);
+    }
+}
+
+#[tokio::test]
+async fn keys_are_short_and_printable() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let longest = "k".repeat(255);
+    post(&api, "/webhooks", &longest, Some(&body())).await.expect(201);
+    for wrong in [String::new(), "k".repeat(256), "schlüssel".into(), "a\tb".into()] {
+        expect_problem(post(&api, "/webhooks", &wrong, Some(&body())).await, 422, "idempotency-key-malformed");
+    }
+    let twice = [("idempotency-key", "a"), ("idempotency-key", "b")];
+    expect_problem(api.send("POST", "/webhooks", &twice, Some(&body())).await, 422, "idempotency-key-malformed");
+    let nobody = Api::new(&api.url, "whk_");
+    expect_problem(post(&nobody, "/webhooks", "k", Some(&body())).await, 401, "unauthorized");
+    assert_eq!(api.webhooks().await.len(), 1);
+}
+
+#[tokio::test]
+async fn simultaneous_requests_with_one_key_create_one_webhook() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    // Creations wait for this lock, so that all but the first find one under way.
+    let mut sql = service.app.store().await;
+    let lock = sql.transaction().await.unwrap();
+    lock.execute(include_str!("../../sql/store/webhook_lock_user.sql"), &[&"1"]).await.unwrap();
+    let body = body();
+    let (first, refused) = tokio::join!(post(&api, "/webhooks", "k", Some(&body)), async {
+        service.wait_until_blocked(1).await;
+        let mut refused = Vec::new();
+        for _ in 0..5 {
+            refused.push(post(&api, "/webhooks", "k", Some(&body)).await);
+        }
+        lock.commit().await.unwrap();
+        refused
+    });
+    for answer in refused {
+        assert!(answer.header("retry-after").is_some());
+        expect_problem(answer, 409, "idempotency-key-in-use");
+    }
+    let mut seen = HashSet::from([first.expect(201).body]);
+    let again = futures_util::future::join_all((0..10).map(|_| post(&api, "/webhooks", "k", Some(&body)))).await;
+    seen.extend(again.into_iter().map(|answer| answer.expect(201).body));
+    assert_eq!(seen.len(), 1);
+    assert_eq!(api.webhooks().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_went_away_finds_its_answer() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let mut sql = service.app.store().await;
+    let lock = sql.transaction().await.unwrap();
+    lock.execute(include_str!("../../sql/store/webhook_lock_user.sql"), &[&"1"]).await.unwrap();
+    let body = body();
+    {
+        let request = std::pin::pin!(post(&api, "/webhooks", "k", Some(&body)));
+        tokio::select! {
+            _ = request => panic!("it is answered while its lock is held"),
+            () = service.wait_until_blocked(1) => {}
+        }
+    }
+    lock.commit().await.unwrap();
+    let found = crate::support::eventually("the answer", || async {
+        let answer = post(&api, "/webhooks", "k", Some(&body)).await;
+        (answer.status == 201).then_some(answer)
+    });
+    assert_eq!(found.await.header("idempotency-replayed"), Some("true"));
+    assert_eq!(api.webhooks().await.len(), 1);
+}
+
+#[tokio::test]
+async fn faults_of_ours_are_not_kept() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let (id, _) = api.create_webhook("https://receiver.example/in", &["transcode.failed"]).await;
+    let path = format!("/webhooks/{id}/test");
+    for _ in 0..2 {
+        let broken = post(&api, &path, "k", None).await.expect(500);
+        assert_eq!(broken.header("idempotency-replayed"), None);
+    }
+    // Nothing is left of the key: it can be used for another request.
+    post(&api, "/webhooks", "k", Some(&body())).await.expect(201);
+}
+
+#[tokio::test]
+async fn answers_are_kept_for_a_day_and_dead_requests_for_a_minute_or_two() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let ids = async |key| post(&api, "/webhooks", key, Some(&body())).await.expect(201).json()["id"].to_string();
+    let first = ids("k").await;
+    let sql = &service.sql;
+    sql.execute("update walhook.idempotency set claimed_at = now() - interval '23 hours 59 minutes'", &[])
+        .await
+        .unwrap();
+    walhook::store::idempotency::remove_old(&service.store).await.unwrap();
+    assert_eq!(ids("k").await, first);
+    sql.execute("update walhook.idempotency set claimed_at = now() - interval '24 hours 1 second'", &[]).await.unwrap();
+    let second = ids("k").await;
+    assert_ne!(second, first, "a key that nobody has removed yet is free all the same");
+
+    sql.execute("update walhook.idempotency set answer = null, key_id = null", &[]).await.unwrap();
+    expect_problem(post(&api, "/webhooks", "k", Some(&body())).await, 409, "idempotency-key-in-use");
+    sql.execute("update walhook.idempotency set held_until = now()", &[]).await.unwrap();
+    assert_ne!(ids("k").await, second);
+
+    sql.execute("update walhook.idempotency set claimed_at = now() - interval '25 hours'", &[]).await.unwrap();
+    assert_eq!(walhook::store::idempotency::remove_old(&service.store).await.unwrap(), 1);
+}
