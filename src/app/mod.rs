@@ -36,6 +36,8 @@ pub struct Roles {
     pub api: bool,
 }
 
+/// Under which name this module says how the process is.
+const START_UP: &str = "start-up";
 /// Connections to the store: one each for enqueue, claims, targets, recording and maintenance, the others for the API.
 const STORE_CONNECTIONS: usize = 16;
 /// Batches between capture and enqueue: few, since each may hold a thousand changes.
@@ -96,6 +98,11 @@ struct App {
 impl App {
     async fn start(&self, roles: Roles, tasks: &mut Tasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
+        // Said before anybody can ask: ready means that every listener answers and that capture reads or stands by.
+        self.health.ail(START_UP, "not everything has started yet");
+        if roles.capture {
+            self.health.ail(capture::STAGE, "not reading changes yet");
+        }
         self.maintain().await.context("making the store's partitions")?;
         tasks.spawn("maintenance", self.clone_for_maintenance(shutdown.clone()));
         self.serve_operations(tasks).await?;
@@ -127,6 +134,7 @@ impl App {
                 Ok(())
             });
         }
+        self.health.recover(START_UP);
         Ok(())
     }
 

@@ -25,6 +25,9 @@ use crate::store::Store;
 
 pub use error::CaptureError;
 
+/// Under which name this stage says how it is.
+pub const STAGE: &str = "capture";
+
 /// Streams until shutdown or a fault no retry can mend. Reconnects by itself with backoff; after a reconnect it resumes from
 /// the durable position: changes already sent may be sent again, the consumer skips what lies at or before its stored
 /// position. `durable` is the resume position of the last checkpoint that the store has committed.

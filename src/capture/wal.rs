@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat::Heart;
-use super::{CaptureError, conninfo, slot};
+use super::{CaptureError, STAGE, conninfo, slot};
 use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::lsn::Lsn;
@@ -20,8 +20,6 @@ use crate::{postgres, telemetry};
 
 use reader::Reader;
 
-/// Under which name this stage says how it is.
-const STAGE: &str = "capture";
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// A connection that held for this long was a good one: the next retry is a first one.
@@ -42,7 +40,6 @@ pub(super) async fn run(
     let mut wait = FIRST_RETRY;
     // One line a condition: the same fault again is not news.
     let mut said = None;
-    health.ail(STAGE, "not reading changes yet");
     loop {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let begun = Instant::now();
