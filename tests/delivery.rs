@@ -23,12 +23,18 @@ fn standard_signature(secret: &str, received: &Received) -> String {
     format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
 }
 
-#[tokio::test]
-async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
+/// Running, with all of a delivery's attempts within a second.
+async fn with_fast_retries() -> TestApp {
     let mut app = TestApp::prepare().await;
     app.set_fast_retries();
     app.setup().await;
     app.run().await;
+    app
+}
+
+#[tokio::test]
+async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
+    let app = with_fast_retries().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
@@ -78,10 +84,7 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
 
 #[tokio::test]
 async fn a_receiver_that_recovers_gets_the_event_once_and_the_run_of_failures_ends() {
-    let mut app = TestApp::prepare().await;
-    app.set_fast_retries();
-    app.setup().await;
-    app.run().await;
+    let app = with_fast_retries().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
