@@ -7,10 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use support::{Bench, DATA, Receiver, eventually};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use walhook::domain::delivery::{self as domain, Attempt, Attempted, Delivery, Next};
-use walhook::record;
 use walhook::store::deliver::{ClaimRequest, Due};
 use walhook::store::record::{Entry, LogLine};
 
@@ -46,7 +44,7 @@ async fn an_answer_of_an_earlier_holder_changes_nothing() {
 
     let late = attempted(first, status(200));
     let ok = Next::End(domain::Outcome::Delivered);
-    assert_eq!(bench.store.record(&[entry(&late, ok)]).await.unwrap(), [false]);
+    assert_eq!(bench.record(&[entry(&late, ok)]).await, [false]);
     assert!(bench.is_pending(id).await);
     assert!(bench.log(id).await.is_empty());
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
@@ -54,11 +52,11 @@ async fn an_answer_of_an_earlier_holder_changes_nothing() {
     // In one batch with the late one, the holder's own counts.
     let failed = attempted(second.clone(), status(500));
     let retry = Next::Retry { after: Duration::ZERO, attempt: 2 };
-    assert_eq!(bench.store.record(&[entry(&late, ok), entry(&failed, retry)]).await.unwrap(), [false, true]);
+    assert_eq!(bench.record(&[entry(&late, ok), entry(&failed, retry)]).await, [false, true]);
     assert_eq!(bench.log(id).await.len(), 1);
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
     // Told twice, as when the commit's answer was lost.
-    assert_eq!(bench.store.record(&[entry(&failed, retry)]).await.unwrap(), [false]);
+    assert_eq!(bench.record(&[entry(&failed, retry)]).await, [false]);
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
 }
 
@@ -79,7 +77,7 @@ async fn counters_respect_the_order_inside_a_batch() {
             _ => entry(attempted, Next::Retry { after: Duration::from_secs(60), attempt: 2 }),
         })
         .collect();
-    assert_eq!(bench.store.record(&entries).await.unwrap(), [true; 4]);
+    assert_eq!(bench.record(&entries).await, [true; 4]);
     assert_eq!(bench.counters(webhook).await, (1, 3, 2, true, true));
 }
 
@@ -134,7 +132,7 @@ async fn one_attempt_that_the_store_refuses_does_not_hold_up_the_others() {
         attempted_.send(attempted(delivery, answer)).await.unwrap();
     }
     drop(attempted_);
-    record::run(bench.store.clone(), bench.config.delivery.schedule(), outcomes, CancellationToken::new()).await;
+    bench.recorder(outcomes).await;
     for delivery in [good, bad] {
         assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
     }

@@ -46,6 +46,7 @@ pub struct WebhookBody {
     /// When it was disabled automatically; null where it was not, or was reactivated
     #[schema(required = true, format = DateTime)]
     disabled_at: Option<String>,
+    /// How its attempts failed, in words; in parentheses, in the log's: `HTTP 500 answers (http_status)`
     #[schema(required = true)]
     disabled_reason: Option<String>,
     #[schema(format = DateTime)]

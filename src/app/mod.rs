@@ -154,9 +154,10 @@ impl App {
         });
         tasks.spawn("recovery", recover::run(self.store.clone(), tasks.shutdown.clone()));
         let (store, schedule) = (self.store.clone(), self.config.delivery.schedule());
+        let policy = self.config.disable.policy();
         let give_up = tasks.give_up.clone();
         tasks.spawn("recording", async move {
-            record::run(store, schedule, answers, give_up).await;
+            record::run(store, schedule, policy, answers, give_up).await;
             Ok(())
         });
         handoff

@@ -17,6 +17,7 @@ pub use mapping::{TableMapping, TableMappings};
 pub use units::{Period, Size};
 
 use crate::domain::backoff::RetrySchedule;
+use crate::domain::disablement::{Policy, Rule};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -172,6 +173,7 @@ impl Delivery {
 #[serde(default, deny_unknown_fields)]
 pub struct Disable {
     pub policy: DisablePolicy,
+    /// How many failed attempts switch a webhook off. Half of it warns the owner.
     pub threshold: u32,
     /// Under the consecutive policy, the run of failures must also have lasted this long.
     pub min_duration: Period,
@@ -183,10 +185,22 @@ impl Default for Disable {
     }
 }
 
+impl Disable {
+    pub fn policy(&self) -> Policy {
+        let rule = match self.policy {
+            DisablePolicy::Consecutive => Rule::Consecutive { min_duration: self.min_duration.0 },
+            DisablePolicy::Cumulative => Rule::Cumulative,
+        };
+        Policy { rule, threshold: self.threshold }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DisablePolicy {
+    /// Counts failures since the last success.
     Consecutive,
+    /// Counts all failures.
     Cumulative,
 }
 

@@ -3,9 +3,11 @@
 pub mod backoff;
 pub mod change;
 pub mod delivery;
+pub mod disablement;
 pub mod durations;
 pub mod event;
 pub mod lsn;
+pub mod notice;
 pub mod table;
 pub mod time;
 pub mod webhook;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use secrecy::SecretString;
 use uuid::Uuid;
 
-use super::delivery::{Answer, Attempt};
+use super::delivery::{Answer, Attempt, ErrorKind};
 
 /// Where to deliver and with which secret to sign: read afresh shortly before each attempt, so that an edit, a toggle or a
 /// new secret holds for deliveries already pending.
@@ -25,10 +25,39 @@ pub struct Tally {
     pub failures: u64,
     /// Failures behind the last success, or all of them when there was none.
     pub trailing_failures: u64,
-    /// When the first of those was.
-    pub failing_since: Option<Timestamp>,
+    /// The last of the failures: what the owner is told.
+    pub last_failure: Option<Failure>,
     /// The latest attempt that went out, or tried to.
     pub last_triggered_at: Option<Timestamp>,
+}
+
+/// How an attempt failed, for those who do not read logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: ErrorKind,
+    /// What the receiver answered with, if it did.
+    pub status: Option<u16>,
+}
+
+impl Failure {
+    /// As a label understands it: `connection timeout`, `HTTP 500 answers`.
+    pub fn in_words(&self) -> String {
+        let words = match self.kind {
+            ErrorKind::HttpStatus => {
+                return self.status.map_or("HTTP error answers".to_owned(), |status| format!("HTTP {status} answers"));
+            }
+            ErrorKind::Dns => "host name not found",
+            ErrorKind::ConnectRefused => "connection refused",
+            ErrorKind::ConnectTimeout => "connection timeout",
+            ErrorKind::ResponseTimeout => "no complete answer in time",
+            ErrorKind::Tls => "no secure connection (TLS error)",
+            ErrorKind::ConnectionReset => "connection closed without an answer",
+            ErrorKind::BlockedAddress => "an address that is not reachable from the internet",
+            ErrorKind::PayloadTooLarge => "payload over the size limit",
+            ErrorKind::WebhookInactive => "webhook inactive",
+        };
+        words.to_owned()
+    }
 }
 
 impl Tally {
@@ -37,12 +66,11 @@ impl Tally {
             Answer::Accepted { .. } => {
                 self.successes += 1;
                 self.trailing_failures = 0;
-                self.failing_since = None;
             }
-            Answer::Failed { kind, .. } if kind.counts() => {
+            Answer::Failed { kind, status, .. } if kind.counts() => {
                 self.failures += 1;
                 self.trailing_failures += 1;
-                self.failing_since.get_or_insert(attempt.started_at);
+                self.last_failure = Some(Failure { kind: *kind, status: *status });
             }
             Answer::Failed { .. } | Answer::TooLarge { .. } | Answer::Inactive => return,
         }
@@ -57,7 +85,6 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use super::super::delivery::ErrorKind;
     use super::*;
 
     fn at(second: i64) -> Timestamp {
@@ -82,7 +109,8 @@ mod tests {
         let bad = failed(ErrorKind::Dns);
         let counted = tally(&[(1, bad.clone()), (2, ok), (5, bad.clone()), (4, bad)]);
         assert_eq!((counted.successes, counted.failures, counted.trailing_failures), (1, 3, 2));
-        assert_eq!((counted.failing_since, counted.last_triggered_at), (Some(at(5)), Some(at(5))));
+        assert_eq!(counted.last_triggered_at, Some(at(5)));
+        assert_eq!(counted.last_failure.unwrap().in_words(), "host name not found");
     }
 
     #[test]
@@ -91,5 +119,15 @@ mod tests {
         assert!(counted.is_empty());
         assert_eq!(counted, Tally::default());
         assert_eq!(tally(&[(3, failed(ErrorKind::BlockedAddress))]).failures, 1);
+    }
+
+    #[test]
+    fn failures_are_told_in_words() {
+        let status = Failure { kind: ErrorKind::HttpStatus, status: Some(500) };
+        assert_eq!(status.in_words(), "HTTP 500 answers");
+        assert_eq!(Failure { kind: ErrorKind::ConnectTimeout, status: None }.in_words(), "connection timeout");
+        let words: std::collections::BTreeSet<String> =
+            ErrorKind::ALL.iter().map(|kind| Failure { kind: *kind, status: None }.in_words()).collect();
+        assert_eq!(words.len(), ErrorKind::ALL.len(), "each kind has words of its own");
     }
 }

@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use crate::domain::backoff::RetrySchedule;
 use crate::domain::delivery::{Answer, Attempted, Next, Outcome, next};
-use crate::store::record::{Entry, LogLine};
+use crate::domain::disablement::Policy;
+use crate::store::disable::Disabled;
+use crate::store::record::{Entry, LogLine, Recorded};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
 use crate::vault::random_bytes;
@@ -52,6 +54,7 @@ impl Decided {
 pub async fn run(
     store: Store,
     schedule: RetrySchedule,
+    policy: Policy,
     mut attempted: mpsc::Receiver<Attempted>,
     give_up: CancellationToken,
 ) {
@@ -59,7 +62,7 @@ pub async fn run(
     while attempted.recv_many(&mut waiting, MAX_BATCH).await > 0 {
         let batch: Vec<Decided> = waiting.drain(..).map(|attempted| Decided::new(attempted, &schedule)).collect();
         tokio::select! {
-            () = save(&store, &batch) => {}
+            () = save(&store, &batch, &policy) => {}
             () = give_up.cancelled() => {
                 let count = batch.len() + attempted.len();
                 tracing::error!(count, "attempts were not recorded in time: they are made again when their leases end");
@@ -69,32 +72,32 @@ pub async fn run(
     }
 }
 
-async fn save(store: &Store, batch: &[Decided]) {
-    if try_save(store, batch, true).await.is_ok() {
+async fn save(store: &Store, batch: &[Decided], policy: &Policy) {
+    if try_save(store, batch, policy, true).await.is_ok() {
         return;
     }
     // One of them is at fault: it must not hold up the others for ever.
     for decided in batch.chunks(1) {
-        let Err(error) = try_save(store, decided, true).await else { continue };
+        let Err(error) = try_save(store, decided, policy, true).await else { continue };
         let delivery = decided[0].attempted.delivery.id;
         tracing::error!(%delivery, %error, "the store refuses an attempt; recording it without the receiver's words");
-        if let Err(error) = try_save(store, decided, false).await {
+        if let Err(error) = try_save(store, decided, policy, false).await {
             tracing::error!(%delivery, %error, "the store refuses an attempt; it is made again when its lease ends");
         }
     }
 }
 
 /// Saves all or, where the store refuses what it was given, nothing. Any other error passes, and is waited for.
-async fn try_save(store: &Store, batch: &[Decided], with_response: bool) -> Result<(), StoreError> {
+async fn try_save(store: &Store, batch: &[Decided], policy: &Policy, with_response: bool) -> Result<(), StoreError> {
     let entries: Vec<Entry<'_>> = batch.iter().map(|decided| decided.entry(with_response)).collect();
     let mut wait = FIRST_WAIT;
     loop {
-        match store.record(&entries).await {
-            Ok(counted) => {
+        match store.record(&entries, policy).await {
+            Ok(recorded) => {
                 if wait > FIRST_WAIT {
                     tracing::info!("recording attempts works again");
                 }
-                batch.iter().zip(counted).filter(|(_, counted)| *counted).for_each(|(decided, _)| decided.count());
+                tell(batch, &recorded);
                 return Ok(());
             }
             Err(error) if error.refuses_data() => return Err(error),
@@ -106,6 +109,15 @@ async fn try_save(store: &Store, batch: &[Decided], with_response: bool) -> Resu
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
         }
+    }
+}
+
+/// Says in metrics and the log what has been recorded.
+fn tell(batch: &[Decided], recorded: &Recorded) {
+    batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.count());
+    for Disabled { webhook, user, failure } in &recorded.disabled {
+        tracing::warn!(%webhook, %user, reason = failure.in_words(), "a webhook kept failing and is switched off");
+        metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Via {
     /// A token of the platform's.
     Jwt,
     CommandLine,
+    /// Nobody: Walhook does it by itself.
+    Automatic,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,7 @@ pub enum Action {
     WebhookCreated,
     WebhookUpdated,
     WebhookDeleted,
+    WebhookDisabled,
     SecretRegenerated,
     TokenCreated,
     TokenRevoked,
@@ -39,6 +42,7 @@ impl Action {
             Action::WebhookCreated => "webhook.created",
             Action::WebhookUpdated => "webhook.updated",
             Action::WebhookDeleted => "webhook.deleted",
+            Action::WebhookDisabled => "webhook.disabled",
             Action::SecretRegenerated => "webhook.secret_regenerated",
             Action::TokenCreated => "token.created",
             Action::TokenRevoked => "token.revoked",
@@ -58,6 +62,7 @@ pub async fn record(
         Via::Token(token) => ("token", Some(token)),
         Via::Jwt => ("jwt", None),
         Via::CommandLine => ("command_line", None),
+        Via::Automatic => ("automatic", None),
     };
     let statement = transaction.prepare_cached(include_str!("../../sql/store/audit_insert.sql")).await?;
     let id = Uuid::now_v7();

@@ -1,14 +1,17 @@
 //! What attempts leave behind: a line of the log each, the delivery's next state, the webhook's counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use deadpool_postgres::Transaction;
 use jiff::Timestamp;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::disable::{self, Disabled};
 use super::{Result, Store, hours, plan_by_index};
 use crate::domain::delivery::{Attempted, Next, Outcome};
+use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::webhook::Tally;
 
 const FENCE: &str = include_str!("../../sql/store/delivery_fence.sql");
@@ -36,6 +39,22 @@ pub struct Entry<'a> {
     pub next: Next,
 }
 
+/// What came of recording a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// For each attempt, whether it counted.
+    pub counted: Vec<bool>,
+    /// Webhooks that are switched off by it.
+    pub disabled: Vec<Disabled>,
+}
+
+/// What came of one try.
+enum Tried {
+    Recorded(Recorded),
+    /// These webhooks are to be switched off. Their deliveries must be held before the webhooks are, as everybody locks.
+    MustLock(Vec<Uuid>),
+}
+
 impl<'a> LogLine<'a> {
     pub fn new(id: Uuid, attempted: &'a Attempted, outcome: Outcome) -> LogLine<'a> {
         let error_message = attempted.attempt.answer.message();
@@ -44,26 +63,51 @@ impl<'a> LogLine<'a> {
 }
 
 impl Store {
-    /// Records attempts in one transaction, and says for each whether it counted: an answer to an attempt whose lease has
-    /// passed to somebody else changes nothing.
-    pub async fn record(&self, entries: &[Entry<'_>]) -> Result<Vec<bool>> {
+    /// Records attempts in one transaction: an answer to an attempt whose lease has passed to somebody else changes nothing.
+    /// Switches off webhooks that have failed as often as `policy` allows, and warns at half of it.
+    pub async fn record(&self, entries: &[Entry<'_>], policy: &Policy) -> Result<Recorded> {
+        // Almost always there is none. Each round but the last adds one of the batch.
+        let mut failing = BTreeSet::new();
+        loop {
+            match self.try_record(entries, policy, &failing).await? {
+                Tried::Recorded(recorded) => return Ok(recorded),
+                Tried::MustLock(webhooks) => failing.extend(webhooks),
+            }
+        }
+    }
+
+    /// Records the attempts, unless a webhook has to be switched off whose deliveries are not held: those of `failing` are.
+    async fn try_record(&self, entries: &[Entry<'_>], policy: &Policy, failing: &BTreeSet<Uuid>) -> Result<Tried> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
+        if !failing.is_empty() {
+            plan_by_index(&transaction).await?;
+            disable::lock(&transaction, entries, failing).await?;
+        }
         let ((), counted) = tokio::try_join!(plan_by_index(&transaction), fence(&transaction, entries))?;
         let entries: Vec<Entry<'_>> =
             entries.iter().zip(&counted).filter_map(|(entry, counted)| counted.then_some(*entry)).collect();
+        let mut disabled = Vec::new();
         if !entries.is_empty() {
             let lines: Vec<LogLine<'_>> = entries.iter().map(|entry| entry.line).collect();
             let tallies = tallies(&entries);
-            tokio::try_join!(
+            let ((), (), (), standings) = tokio::try_join!(
                 insert_attempts(&transaction, &lines),
                 end_deliveries(&transaction, &entries),
                 retry_deliveries(&transaction, &entries),
                 count(&transaction, &tallies, &entries),
             )?;
+            let judged = disable::judge(&standings, &tallies, policy);
+            let doomed = judged.iter().filter(|judged| judged.verdict == Verdict::Disable).map(|judged| judged.webhook);
+            let not_held: Vec<Uuid> = doomed.filter(|webhook| !failing.contains(webhook)).collect();
+            if !not_held.is_empty() {
+                transaction.rollback().await?;
+                return Ok(Tried::MustLock(not_held));
+            }
+            disabled = disable::apply(&transaction, &judged, policy).await?;
         }
         transaction.commit().await?;
-        Ok(counted)
+        Ok(Tried::Recorded(Recorded { counted, disabled }))
     }
 
     /// Writes one line of the log that belongs to no delivery in the store, such as a test's. Counts nowhere.
@@ -182,24 +226,28 @@ async fn retry_deliveries(transaction: &Transaction<'_>, entries: &[Entry<'_>]) 
 }
 
 /// Counts for the webhooks, then for their hours: one behind the other, so that everybody locks in this order.
-async fn count(transaction: &Transaction<'_>, tallies: &BTreeMap<Uuid, Tally>, entries: &[Entry<'_>]) -> Result<()> {
-    count_webhooks(transaction, tallies).await?;
-    hours::add(transaction, entries).await
+/// Gives where the webhooks stand now.
+async fn count(
+    transaction: &Transaction<'_>,
+    tallies: &BTreeMap<Uuid, Tally>,
+    entries: &[Entry<'_>],
+) -> Result<Vec<Row>> {
+    let standings = count_webhooks(transaction, tallies).await?;
+    hours::add(transaction, entries).await?;
+    Ok(standings)
 }
 
-async fn count_webhooks(transaction: &Transaction<'_>, tallies: &BTreeMap<Uuid, Tally>) -> Result<()> {
+async fn count_webhooks(transaction: &Transaction<'_>, tallies: &BTreeMap<Uuid, Tally>) -> Result<Vec<Row>> {
     if tallies.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let statement = transaction.prepare_cached(COUNT).await?;
     let webhooks: Vec<Uuid> = tallies.keys().copied().collect();
     let successes: Vec<i64> = tallies.values().map(|tally| tally.successes as i64).collect();
     let failures: Vec<i64> = tallies.values().map(|tally| tally.failures as i64).collect();
     let trailing: Vec<i64> = tallies.values().map(|tally| tally.trailing_failures as i64).collect();
-    let since: Vec<Option<Timestamp>> = tallies.values().map(|tally| tally.failing_since).collect();
     let triggered: Vec<Option<Timestamp>> = tallies.values().map(|tally| tally.last_triggered_at).collect();
-    transaction.execute(&statement, &[&webhooks, &successes, &failures, &trailing, &since, &triggered]).await?;
-    Ok(())
+    Ok(transaction.query(&statement, &[&webhooks, &successes, &failures, &trailing, &triggered]).await?)
 }
 
 /// Attempts, rounds and statuses are far from 2¹⁵.

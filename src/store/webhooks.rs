@@ -211,7 +211,7 @@ async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: 
     Ok(())
 }
 
-async fn cancel_deliveries(transaction: &Transaction<'_>, webhook: Uuid, reason: &str) -> Result<u64> {
+pub(super) async fn cancel_deliveries(transaction: &Transaction<'_>, webhook: Uuid, reason: &str) -> Result<u64> {
     let statement = transaction.prepare_cached(include_str!("../../sql/store/delivery_cancel.sql")).await?;
     let cancelled = transaction.execute(&statement, &[&webhook, &reason]).await?;
     hours::add_cancelled(transaction, webhook, cancelled).await?;

@@ -14,11 +14,12 @@ use uuid::Uuid;
 use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
 use walhook::deliver::{self, Context, Sender, Settings};
-use walhook::domain::delivery::Delivery;
+use walhook::domain::delivery::{Attempted, Delivery};
 use walhook::handoff::{Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
 use walhook::record;
 use walhook::store::deliver::{ClaimRequest, Due};
+use walhook::store::record::Entry;
 use walhook::store::{Store, migrate};
 use walhook::vault::{self, Vault};
 
@@ -90,13 +91,23 @@ impl Bench {
             settings: self.settings(),
         };
         let room = handoff.room.clone();
-        let recorder =
-            record::run(self.store.clone(), self.config.delivery.schedule(), outcomes, CancellationToken::new());
+        let recorder = self.recorder(outcomes);
         let deliverer = deliver::run(context, fresh, room, attempted, stop.clone());
         let stages = tokio::spawn(async move {
             tokio::join!(deliverer, recorder);
         });
         Running { handoff, stop, stages }
+    }
+
+    /// Records until the channel is closed.
+    pub fn recorder(&self, outcomes: mpsc::Receiver<Attempted>) -> impl Future<Output = ()> + Send + use<> {
+        let (schedule, policy) = (self.config.delivery.schedule(), self.config.disable.policy());
+        record::run(self.store.clone(), schedule, policy, outcomes, CancellationToken::new())
+    }
+
+    /// Whether each attempt counted.
+    pub async fn record(&self, entries: &[Entry<'_>]) -> Vec<bool> {
+        self.store.record(entries, &self.config.disable.policy()).await.unwrap().counted
     }
 
     pub async fn webhook(&self, url: &str) -> (Uuid, SecretString) {

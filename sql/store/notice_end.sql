@@ -1,0 +1,4 @@
+-- Whoever holds the lease: what has been sent is sent.
+-- $1 id, $2 outcome
+update walhook.notice set ended_at = now(), outcome = $2, lease = null
+where id = $1 and ended_at is null

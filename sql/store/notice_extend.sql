@@ -1,0 +1,3 @@
+-- $1 id, $2 lease, $3 its length in seconds from now on
+update walhook.notice set due_at = now() + make_interval(secs => $3)
+where id = $1 and lease = $2 and ended_at is null

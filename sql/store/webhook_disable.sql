@@ -1,0 +1,15 @@
+-- Switches a webhook off and leaves a notice for its owner, who is returned.
+-- $1 webhook, $2 how its attempts failed, in words, $3 in the log's, $4 the notice's id, $5 failures, $6 the threshold
+with disabled as (
+    update walhook.webhook
+    set active = false,
+        disabled_at = now(),
+        disabled_reason = $2 || ' (' || $3 || ')',
+        updated_at = now()
+    where id = $1::uuid and active
+    returning id, user_id, name, url
+)
+insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold)
+select $4::uuid, 'disabled', id, user_id, name, url, $2::text, $3::text, $5::bigint, $6::bigint
+from disabled
+returning user_id

@@ -1,0 +1,10 @@
+-- Leaves a warning for a webhook's owner.
+-- $1 webhook, $2 how its attempts failed, in words, $3 in the log's, $4 the notice's id, $5 failures, $6 the threshold
+with warned as (
+    update walhook.webhook set warned_at = now() where id = $1::uuid
+    returning id, user_id, name, url
+)
+insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold)
+select $4::uuid, 'warning', id, user_id, name, url, $2::text, $3::text, $5::bigint, $6::bigint
+from warned
+returning user_id

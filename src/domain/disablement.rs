@@ -1,0 +1,211 @@
+//! When a webhook that keeps failing is switched off, and when its owner is warned before.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// At most one warning of a webhook in this time.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub rule: Rule,
+    /// So many failures switch a webhook off; at least 1.
+    pub threshold: u32,
+}
+
+/// Which failures are held against the threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Those since the last success; and the run of them must have lasted so long.
+    Consecutive { min_duration: Duration },
+    /// All since the webhook was created, or reactivated after it had been switched off by itself.
+    Cumulative,
+}
+
+/// What a webhook has come to, all of it on the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub active: bool,
+    pub failures: u64,
+    pub consecutive_failures: u64,
+    /// When the present run of failures began.
+    pub failing_since: Option<Timestamp>,
+    pub warned_at: Option<Timestamp>,
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Nothing,
+    Warn,
+    Disable,
+}
+
+impl Policy {
+    /// What follows for a webhook that has just failed. It is judged by where it stands and not by the step that took it
+    /// there: several failures are counted at once, a run may reach the number before the time, and the policy may have been
+    /// another when earlier ones were counted.
+    pub fn judge(&self, standing: &Standing) -> Verdict {
+        let count = self.count(standing);
+        let threshold = u64::from(self.threshold);
+        if !standing.active {
+            Verdict::Nothing
+        } else if count >= threshold && self.has_lasted(standing) {
+            Verdict::Disable
+        } else if count >= threshold.div_ceil(2) && has_passed(BETWEEN_WARNINGS, standing.warned_at, standing.now) {
+            Verdict::Warn
+        } else {
+            Verdict::Nothing
+        }
+    }
+
+    /// The failures that are held against the threshold.
+    pub fn count(&self, standing: &Standing) -> u64 {
+        match self.rule {
+            Rule::Consecutive { .. } => standing.consecutive_failures,
+            Rule::Cumulative => standing.failures,
+        }
+    }
+
+    fn has_lasted(&self, standing: &Standing) -> bool {
+        match self.rule {
+            Rule::Consecutive { min_duration } => {
+                standing.failing_since.is_some() && has_passed(min_duration, standing.failing_since, standing.now)
+            }
+            Rule::Cumulative => true,
+        }
+    }
+}
+
+/// Whether `time` has passed since `since`; also where there was no such moment.
+fn has_passed(time: Duration, since: Option<Timestamp>, now: Timestamp) -> bool {
+    since.is_none_or(|since| Duration::try_from(now.duration_since(since)).is_ok_and(|passed| passed >= time))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CUMULATIVE: Policy = Policy { rule: Rule::Cumulative, threshold: 10 };
+    const MINUTES: Duration = Duration::from_secs(300);
+    const CONSECUTIVE: Policy = Policy { rule: Rule::Consecutive { min_duration: MINUTES }, threshold: 10 };
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn standing(failures: u64, consecutive_failures: u64, failing_for: i64) -> Standing {
+        let now = at(1_000_000);
+        let failing_since = (consecutive_failures > 0).then(|| at(1_000_000 - failing_for));
+        Standing { active: true, failures, consecutive_failures, failing_since, warned_at: None, now }
+    }
+
+    #[test]
+    fn each_rule_counts_its_own_failures() {
+        assert_eq!(CUMULATIVE.judge(&standing(4, 4, 900)), Verdict::Nothing);
+        assert_eq!(CUMULATIVE.judge(&standing(5, 1, 0)), Verdict::Warn);
+        assert_eq!(CUMULATIVE.judge(&standing(10, 1, 0)), Verdict::Disable);
+        assert_eq!(CONSECUTIVE.judge(&standing(99, 4, 900)), Verdict::Nothing);
+        assert_eq!(CONSECUTIVE.judge(&standing(99, 5, 900)), Verdict::Warn);
+        assert_eq!(CONSECUTIVE.judge(&standing(10, 10, 300)), Verdict::Disable);
+    }
+
+    #[test]
+    fn a_run_must_last_and_until_then_there_is_a_warning() {
+        assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 299)), Verdict::Warn);
+        assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 300)), Verdict::Disable);
+        let at_once = Policy { rule: Rule::Consecutive { min_duration: Duration::ZERO }, threshold: 10 };
+        assert_eq!(at_once.judge(&standing(10, 10, 0)), Verdict::Disable);
+    }
+
+    #[test]
+    fn warnings_are_a_day_apart_and_an_inactive_webhook_is_left_alone() {
+        let warned = |ago: i64| Standing { warned_at: Some(at(1_000_000 - ago)), ..standing(7, 7, 0) };
+        assert_eq!(CUMULATIVE.judge(&warned(86_399)), Verdict::Nothing);
+        assert_eq!(CUMULATIVE.judge(&warned(86_400)), Verdict::Warn);
+        let inactive = Standing { active: false, ..standing(500, 500, 900) };
+        assert_eq!(CUMULATIVE.judge(&inactive), Verdict::Nothing);
+        let first = Policy { threshold: 1, ..CUMULATIVE };
+        assert_eq!(first.judge(&standing(1, 1, 0)), Verdict::Disable);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    struct Attempt {
+        fails: bool,
+        after: i64,
+    }
+
+    fn count(standing: &mut Standing, attempts: &[Attempt]) -> bool {
+        let mut failed = false;
+        for attempt in attempts {
+            standing.now = at(standing.now.as_second() + attempt.after);
+            failed |= attempt.fails;
+            if attempt.fails {
+                standing.failures += 1;
+                standing.consecutive_failures += 1;
+                standing.failing_since.get_or_insert(standing.now);
+            } else {
+                standing.consecutive_failures = 0;
+                standing.failing_since = None;
+            }
+        }
+        failed
+    }
+
+    /// Counts and judges as recording does, a batch at a time: whether it ends switched off, and the warnings' times.
+    fn run(policy: &Policy, attempts: &[Attempt], batch: usize) -> (bool, Vec<Timestamp>) {
+        let mut standing = Standing { failing_since: None, ..standing(0, 0, 0) };
+        let mut warnings = Vec::new();
+        for attempts in attempts.chunks(batch) {
+            if !count(&mut standing, attempts) {
+                continue;
+            }
+            match policy.judge(&standing) {
+                Verdict::Nothing => {}
+                Verdict::Warn => {
+                    standing.warned_at = Some(standing.now);
+                    warnings.push(standing.now);
+                }
+                Verdict::Disable => return (true, warnings),
+            }
+        }
+        (false, warnings)
+    }
+
+    fn attempts() -> impl Strategy<Value = Vec<Attempt>> {
+        let attempt = (prop::bool::weighted(0.8), prop_oneof![0..5_i64, 0..40_000_i64]);
+        prop::collection::vec(attempt.prop_map(|(fails, after)| Attempt { fails, after }), 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn batches_switch_off_what_single_attempts_would(
+            attempts in attempts(), batch in 1..20_usize, threshold in 1..15_u32, min_seconds in 0..100_u64,
+        ) {
+            let min_duration = Duration::from_secs(min_seconds);
+            for rule in [Rule::Cumulative, Rule::Consecutive { min_duration }] {
+                let policy = Policy { rule, threshold };
+                let ((alone, _), (together, _)) = (run(&policy, &attempts, 1), run(&policy, &attempts, batch));
+                // A success that is counted together with failures before it is the newer word.
+                prop_assert!(alone || !together);
+                if rule == Rule::Cumulative {
+                    prop_assert_eq!(alone, together);
+                    let failures = attempts.iter().filter(|attempt| attempt.fails).count();
+                    prop_assert_eq!(alone, failures >= threshold as usize);
+                }
+            }
+        }
+
+        #[test]
+        fn warnings_come_at_half_and_a_day_apart(attempts in attempts(), batch in 1..20_usize, threshold in 2..80_u32) {
+            let policy = Policy { rule: Rule::Cumulative, threshold };
+            let (_, warnings) = run(&policy, &attempts, batch);
+            prop_assert!(warnings.windows(2).all(|pair| has_passed(BETWEEN_WARNINGS, Some(pair[0]), pair[1])));
+            let failures = attempts.iter().filter(|attempt| attempt.fails).count() as u32;
+            prop_assert!(warnings.is_empty() || failures >= threshold.div_ceil(2));
+        }
+    }
+}
