@@ -14,6 +14,7 @@
 //!   deliveries and the checkpoint in one transaction;
 //! - [`deliver`] takes fresh deliveries through [`handoff`] and claims everything else that is due, in fair turns;
 //! - [`record`] writes down what attempts ended in;
+//! - [`notify`] tells owners by e-mail when their webhooks keep failing;
 //! - [`api`] is how users manage their webhooks and read the log;
 //! - [`app`] builds all of them and joins them by channels: they do not know each other;
 //! - [`domain`] holds the types they share, [`store`] every statement on Walhook's own tables.
@@ -47,6 +48,7 @@ pub mod events;
 pub mod handoff;
 pub mod health;
 pub mod lookup;
+pub mod notify;
 pub mod postgres;
 pub mod private_postgres;
 pub mod record;

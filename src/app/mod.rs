@@ -24,7 +24,8 @@ use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
 use crate::lookup::Lookups;
-use crate::store::{Store, audit, idempotency, migrate};
+use crate::notify::{self, Mailer};
+use crate::store::{Store, audit, idempotency, migrate, notices};
 use crate::vault::Vault;
 use crate::{capture, deliver, record, recover, telemetry};
 
@@ -66,6 +67,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         store: Store::open(&store_url, STORE_CONNECTIONS)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
         sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
+        mailer: Mailer::new(&config)?,
         metrics: telemetry::install_metrics()?,
         health: Health::default(),
         settings,
@@ -91,6 +93,7 @@ struct App {
     vault: Arc<Vault>,
     settings: deliver::Settings,
     sender: deliver::Sender,
+    mailer: Option<Mailer>,
     metrics: PrometheusHandle,
     health: Health,
 }
@@ -153,6 +156,12 @@ impl App {
             Ok(())
         });
         tasks.spawn("recovery", recover::run(self.store.clone(), tasks.shutdown.clone()));
+        let notices = notify::Context {
+            store: self.store.clone(),
+            find_address: wiring::find_address(self.config.clone()),
+            mailer: self.mailer.clone(),
+        };
+        tasks.spawn("notices", notify::run(notices, tasks.shutdown.clone()));
         let (store, schedule) = (self.store.clone(), self.config.delivery.schedule());
         let policy = self.config.disable.policy();
         let give_up = tasks.give_up.clone();
@@ -230,6 +239,10 @@ async fn maintain(store: &Store, retention_days: u32) -> anyhow::Result<()> {
     }
     audit::remove_old(store, retention_days).await?;
     idempotency::remove_old(store).await?;
+    let unsent = notices::remove_old(store, retention_days).await?;
+    if unsent > 0 {
+        tracing::warn!(unsent, "notices to owners were dropped: they could not be sent while they were of use");
+    }
     Ok(())
 }
 

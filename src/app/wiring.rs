@@ -7,12 +7,15 @@ use anyhow::Context;
 use uuid::Uuid;
 
 use crate::api::{Readiness, RenderRequest, RenderedRequest, SendTest, TestDelivery, TestResult, UrlCheck};
+use crate::config::Config;
 use crate::deliver::guard::Guard;
 use crate::deliver::request::{self, Notification};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Lease, Signatures};
 use crate::domain::webhook::Target;
 use crate::health::Health;
+use crate::lookup;
+use crate::notify::FindAddress;
 use crate::record;
 use crate::store::Store;
 use crate::vault::Vault;
@@ -82,6 +85,14 @@ async fn test_once(store: &Store, vault: &Vault, sender: &Sender, test: &TestDel
     let response_status = answer.status();
     let error = answer.error().map(|kind| (kind, answer.message().unwrap_or_default().to_owned()));
     Ok(TestResult { log, response_status, duration, error })
+}
+
+/// Owners are users of the platform: it knows where to reach them.
+pub fn find_address(config: Arc<Config>) -> FindAddress {
+    Arc::new(move |user| {
+        let config = config.clone();
+        Box::pin(async move { Ok(lookup::email_of(config.source_url()?, &config.source, &user).await?) })
+    })
 }
 
 pub fn readiness(store: Store, health: Health) -> Readiness {

@@ -3,17 +3,43 @@
 use std::process::ExitCode;
 
 use super::CommandResult;
-use crate::capture::check::{Verdict, check};
+use crate::capture::check::{Line, Verdict, check};
 use crate::config::Config;
+use crate::notify::Mailer;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {}
 
 pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
-    let lines = check(&config).await;
+    let mut lines = check(&config).await;
+    lines.push(check_mail(&config).await);
     for line in &lines {
         println!("{line}");
     }
     let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn check_mail(config: &Config) -> Line {
+    let line = |verdict, text: String, mend: Option<&str>| Line {
+        verdict,
+        name: "mail".to_owned(),
+        text,
+        mend: mend.map(str::to_owned),
+    };
+    let mailer = match Mailer::new(config) {
+        Ok(Some(mailer)) => mailer,
+        Ok(None) => {
+            let mend = "set mail.smtp_url and mail.from, or owners are not told that a webhook was switched off";
+            return line(Verdict::Warn, "not configured".to_owned(), Some(mend));
+        }
+        Err(error) => return line(Verdict::Fail, format!("{error:#}"), Some("mend the settings of mail")),
+    };
+    match mailer.test().await {
+        Ok(()) => line(Verdict::Ok, format!("{} takes this sender's connections", mailer.server()), None),
+        Err(error) => {
+            let mend = "see that mail.smtp_url names the mail server, its TLS and its login as they are";
+            line(Verdict::Fail, format!("{}: {error:#}", mailer.server()), Some(mend))
+        }
+    }
 }

@@ -121,8 +121,15 @@ fn is_known(key: &str) -> bool {
     if let Some(name) = key.strip_prefix("auth.jwt.") {
         return jwt.contains(&name);
     }
-    let optional =
-        ["source.url", "store.url", "delivery.proxy", "delivery.extra_ca_file", "mail.smtp_url", "mail.from"];
+    let optional = [
+        "source.url",
+        "store.url",
+        "delivery.proxy",
+        "delivery.extra_ca_file",
+        "mail.smtp_url",
+        "mail.from",
+        "mail.extra_ca_file",
+    ];
     optional.contains(&key) || default_of(key).is_some()
 }
 
@@ -187,6 +194,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
         return fail("delivery.retry_schedule: at most 99 waits".into());
     }
     access::check(config).map_err(ConfigError::Invalid)?;
+    config.mail.check().map_err(ConfigError::Invalid)?;
     for key in &config.secrets.master_key {
         let length = base64::engine::general_purpose::STANDARD.decode(key.expose_secret()).map(|key| key.len());
         if length != Ok(32) {

@@ -2,6 +2,7 @@
 
 mod access;
 mod load;
+mod mail;
 mod mapping;
 mod units;
 
@@ -13,6 +14,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub use load::{ConfigError, Sources, load};
+pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{TableMapping, TableMappings};
 pub use units::{Period, Size};
 
@@ -261,9 +263,13 @@ impl Default for Shutdown {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mail {
+    /// `smtp://` for plain SMTP, with `?tls=required` or `?tls=opportunistic` for STARTTLS; `smtps://` for TLS.
     #[serde(serialize_with = "redact_url")]
     pub smtp_url: Option<SecretString>,
+    /// The sender, such as `Example <webhooks@example.com>`.
     pub from: Option<String>,
+    /// Certificates to trust beside the system's, as PEM.
+    pub extra_ca_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 //! Fetched in batches when first needed, then kept right by the stream itself, which carries these tables too. So a fact is
 //! never older than the change it is asked for; it may be newer while capture lags behind.
 
+mod address;
 mod cache;
 mod fetch;
 
@@ -16,6 +17,7 @@ use crate::events::{Fact, Facts, Halt, LookupKey, Release, TranscodedFile};
 use crate::store::Store;
 use crate::store::addons::AddonChanges;
 
+pub use address::email_of;
 pub use fetch::LookupError;
 
 use cache::Cache;

@@ -12,6 +12,7 @@ pub mod plan;
 mod platform;
 mod receiver;
 mod sidecar;
+mod smtp;
 mod stages;
 
 pub use api::{Answer as ApiAnswer, Api};
@@ -19,6 +20,7 @@ pub use app::TestApp;
 pub use platform::{Platform, next_id};
 pub use receiver::{Answer, Received, Receiver, signature};
 pub use sidecar::Sidecar;
+pub use smtp::SmtpSink;
 pub use stages::{Bench, DATA};
 
 use std::time::Duration;

@@ -1,0 +1,68 @@
+//! A real mail server that keeps what it takes: aiosmtpd.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::Notify;
+
+use super::DEADLINE;
+
+/// The distribution's own, which has the distribution's packages.
+const PYTHON: &str = "/usr/bin/python3";
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/smtp_sink.py");
+
+/// Ends when dropped.
+pub struct SmtpSink {
+    _process: Child,
+    events: Arc<Mutex<Vec<Value>>>,
+    happened: Arc<Notify>,
+}
+
+impl SmtpSink {
+    /// Listens on `port` of loopback, with the script's `options`.
+    pub async fn start(port: u16, options: &[&str]) -> SmtpSink {
+        let mut command = Command::new(PYTHON);
+        command.arg(SCRIPT).args(["--port", &port.to_string()]).args(options).kill_on_drop(true);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        let sink = SmtpSink { _process: process, events: Arc::default(), happened: Arc::default() };
+        let (events, happened) = (sink.events.clone(), sink.happened.clone());
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                let event = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+                events.lock().expect("nobody panics with this lock").push(event);
+                happened.notify_waiters();
+            }
+        });
+        sink.wait_for("listening", 1).await;
+        sink
+    }
+
+    /// What has happened so far, of one kind: `taken`, `refused`, `forbidden`, `hung`.
+    pub fn events(&self, kind: &str) -> Vec<Value> {
+        let events = self.events.lock().expect("nobody panics with this lock");
+        events.iter().filter(|event| event["event"] == kind).cloned().collect()
+    }
+
+    /// Waits until at least `count` of a kind have happened.
+    pub async fn wait_for(&self, kind: &str, count: usize) -> Vec<Value> {
+        let wait = async {
+            loop {
+                let happened = self.happened.notified();
+                tokio::pin!(happened);
+                // Before the look, so that nothing between look and wait is missed.
+                happened.as_mut().enable();
+                let events = self.events(kind);
+                if events.len() >= count {
+                    return events;
+                }
+                happened.await;
+            }
+        };
+        let waited = tokio::time::timeout(DEADLINE, wait).await;
+        waited.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {count} {kind}; there are {:?}", self.events))
+    }
+}
