@@ -1,21 +1,24 @@
-//! Plain connections to Postgres: TLS by the URL's `sslmode`, an application name, and errors without passwords.
+//! Plain connections to Postgres: TLS by the URL, an application name, and errors without passwords.
 
-use std::sync::Arc;
+mod tls;
+
 use std::time::Duration;
 
-use rustls::RootCertStore;
-use rustls::crypto::CryptoProvider;
-use tokio_postgres::{Client, Config, config::SslMode};
+use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
+
+pub use tls::{Tls, TlsError, Verification, system_certificates};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Without the parser's words: they quote what it stumbled over, which may be the password.
     #[error(
-        "not a Postgres URL such as postgres://user:password@host:5432/database?sslmode=require: see to the scheme, the port \
+        "not a Postgres URL such as postgres://user:password@host:5432/database?sslmode=verify-full: see to the scheme, the port \
          and the options, and percent-encode special characters in user name and password"
     )]
     Url,
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error("{}", describe(.0))]
     Connect(#[from] tokio_postgres::Error),
     #[error("no connection within {0:?}")]
@@ -24,41 +27,45 @@ pub enum ConnectError {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The connection parameters of a URL.
-pub fn parse(url: &str) -> Result<Config, ConnectError> {
-    let mut config: Config = url.parse().map_err(|_| ConnectError::Url)?;
-    if config.get_application_name().is_none() {
-        config.application_name("walhook");
-    }
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
-    Ok(config)
+/// What a URL says: the one reading of it that every connection is made from.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub config: Config,
+    pub tls: Tls,
 }
 
-pub fn tls() -> MakeRustlsConnect {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("ring supports the default protocol versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    MakeRustlsConnect::new(config)
+impl Target {
+    /// Connection parameters as libpq knows them, of either form: `postgres://…` or `key=value …`.
+    pub fn parse(text: &str) -> Result<Target, ConnectError> {
+        let (text, tls) = tls::take_from(text).ok_or(ConnectError::Url)??;
+        let mut config: Config = text.parse().map_err(|_| ConnectError::Url)?;
+        config.ssl_mode(tls.verification.mode());
+        if config.get_application_name().is_none() {
+            config.application_name("walhook");
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        Ok(Target { config, tls })
+    }
+
+    /// What makes TLS connections; nothing where none are wanted.
+    pub fn connector(&self) -> Result<Option<MakeRustlsConnect>, TlsError> {
+        self.tls.connector()
+    }
 }
 
 /// One connection, driven by a task of its own that ends with it.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
-    let config = parse(url)?;
+    let Target { config, tls } = Target::parse(url)?;
+    let connector = tls.connector()?;
     let attempt = async {
-        if config.get_ssl_mode() == SslMode::Disable {
+        let Some(connector) = connector else {
             let (client, connection) = config.connect(tokio_postgres::NoTls).await?;
             tokio::spawn(drive(connection));
             return Ok(client);
-        }
-        let (client, connection) = config.connect(tls()).await?;
+        };
+        let (client, connection) = config.connect(connector).await?;
         tokio::spawn(drive(connection));
         Ok(client)
     };
@@ -87,7 +94,10 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
             text
         }
         None => match error.source() {
-            Some(source) => format!("{error}: {source}"),
+            Some(source) => {
+                let text = format!("{error}: {source}");
+                tls::mend(&text).map_or(text.clone(), |mend| format!("{text}; {mend}"))
+            }
             None => error.to_string(),
         },
     }

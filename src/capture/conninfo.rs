@@ -1,192 +1,178 @@
-//! The replication connection's parameters, made from the primary's URL by adding to its text: whatever form of host, socket
-//! or TLS the URL has, it keeps.
+//! The replication connection's parameters: what the primary's URL says to every other connection, in libpq's own form.
 
-use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, SslNegotiation, TargetSessionAttrs};
+
+use crate::postgres::{ConnectError, Target, Verification, system_certificates};
 
 /// Values come as text, and decoding must not depend on what the role or the database has set.
 const SESSION: &str = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=postgres -c extra_float_digits=1 \
                        -c bytea_output=hex -c statement_timeout=0";
-const CONNECT_TIMEOUT_SECONDS: u32 = 10;
 
-/// The URL (or the `key=value` form) for a walsender of the same database. `settings` are for that session, over ours.
-pub(super) fn replication(url: &str, settings: &[(&str, &str)]) -> String {
-    let mut session = SESSION.to_owned();
+/// For a walsender of the URL's database. `settings` are for that session, over ours.
+pub(super) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String, ConnectError> {
+    let target = Target::parse(url)?;
+    // Later settings win, and ours must.
+    let mut session = format!("{} {SESSION}", target.config.get_options().unwrap_or_default());
     for (name, value) in settings {
         session.push_str(&format!(" -c {name}={value}"));
     }
-    match split(url) {
-        Some((base, query)) => with_query(base, query, &session, certificates().as_deref()),
-        None => with_keys(url, &session),
-    }
+    let mut parameters = vec![("replication", "database".to_owned()), ("options", session.trim().to_owned())];
+    place(&target, &mut parameters)?;
+    security(&target, &mut parameters)?;
+    endurance(&target, &mut parameters);
+    let written = parameters.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+    Ok(written.collect::<Vec<_>>().join(" "))
 }
 
-/// The URL before its `?`, and what follows; nothing for the `key=value` form.
-fn split(url: &str) -> Option<(&str, &str)> {
-    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-        return None;
-    }
-    // A password may hold a question mark: parameters begin behind the host.
-    let host = url.find('@').unwrap_or(0);
-    let query = url[host..].find('?').map(|offset| host + offset);
-    Some(query.map_or((url, ""), |at| (&url[..at], &url[at + 1..])))
-}
+type Parameters = Vec<(&'static str, String)>;
 
-fn with_query(base: &str, query: &str, session: &str, certificates: Option<&Path>) -> String {
-    let mut session = session.to_owned();
-    let mut parameters = Vec::new();
-    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        match (name, value) {
-            // The library that decodes knows this one under another name.
-            ("keepalives_retries", count) => parameters.push(format!("keepalives_count={count}")),
-            // Later settings win, and ours must.
-            ("options", theirs) => session = format!("{} {session}", decode(theirs)),
-            ("replication", _) => {}
-            // Our other connections verify the server; this one carries the same data.
-            ("sslmode", "require") if certificates.is_some() && !query.contains("sslrootcert") => {
-                let file = certificates.map(|file| encode(&file.to_string_lossy())).unwrap_or_default();
-                parameters.push(format!("sslmode=verify-full&sslrootcert={file}"));
-            }
-            _ => parameters.push(parameter.to_owned()),
-        }
+/// Whom to ask for what.
+fn place(Target { config, .. }: &Target, parameters: &mut Parameters) -> Result<(), ConnectError> {
+    let mut hosts = Vec::new();
+    for host in config.get_hosts() {
+        hosts.push(match host {
+            Host::Tcp(name) => name.as_str(),
+            Host::Unix(path) => path.to_str().ok_or(ConnectError::Url)?,
+        });
     }
-    let has = |name: &str| parameters.iter().any(|parameter| parameter.split('=').next() == Some(name));
-    let mut added = vec!["replication=database".to_owned(), format!("options={}", encode(&session))];
-    if !has("application_name") {
-        added.push("application_name=walhook".to_owned());
-    }
-    if !has("connect_timeout") {
-        added.push(format!("connect_timeout={CONNECT_TIMEOUT_SECONDS}"));
-    }
-    parameters.extend(added);
-    format!("{base}?{}", parameters.join("&"))
-}
-
-fn with_keys(keys: &str, session: &str) -> String {
-    let mut text = format!("{} replication=database options='{session}'", keys.trim_end());
-    if !keys.contains("application_name") {
-        text.push_str(" application_name=walhook");
-    }
-    if !keys.contains("connect_timeout") {
-        text.push_str(&format!(" connect_timeout={CONNECT_TIMEOUT_SECONDS}"));
-    }
-    text
-}
-
-/// The system's trusted certificates, where one file holds them.
-fn certificates() -> Option<PathBuf> {
-    const USUAL: [&str; 4] = [
-        "/etc/ssl/certs/ca-certificates.crt",
-        "/etc/pki/tls/certs/ca-bundle.crt",
-        "/etc/ssl/ca-bundle.pem",
-        "/etc/ssl/cert.pem",
+    let join = |values: Vec<String>| values.join(",");
+    let lists = [
+        ("host", hosts.join(",")),
+        ("hostaddr", join(config.get_hostaddrs().iter().map(ToString::to_string).collect())),
+        ("port", join(config.get_ports().iter().map(ToString::to_string).collect())),
     ];
-    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-    named.into_iter().chain(USUAL.map(PathBuf::from)).find(|path| path.is_file())
+    parameters.extend(lists.into_iter().filter(|(_, list)| !list.is_empty()));
+    let texts = [
+        ("user", config.get_user()),
+        ("dbname", config.get_dbname()),
+        ("application_name", config.get_application_name()),
+    ];
+    parameters.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned()))));
+    match config.get_target_session_attrs() {
+        TargetSessionAttrs::ReadWrite => parameters.push(("target_session_attrs", "read-write".into())),
+        TargetSessionAttrs::ReadOnly => parameters.push(("target_session_attrs", "read-only".into())),
+        _ => {}
+    }
+    if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        parameters.push(("load_balance_hosts", "random".into()));
+    }
+    Ok(())
 }
 
-/// Percent-encoding of all but unreserved characters: a plus sign is no space to libpq.
-fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
+fn security(Target { config, tls }: &Target, parameters: &mut Parameters) -> Result<(), ConnectError> {
+    if let Some(password) = config.get_password() {
+        let password = std::str::from_utf8(password).map_err(|_| ConnectError::Url)?;
+        parameters.push(("password", password.to_owned()));
+    }
+    match config.get_channel_binding() {
+        ChannelBinding::Disable => parameters.push(("channel_binding", "disable".into())),
+        ChannelBinding::Require => parameters.push(("channel_binding", "require".into())),
+        _ => {}
+    }
+    if config.get_ssl_negotiation() == SslNegotiation::Direct {
+        parameters.push(("sslnegotiation", "direct".into()));
+    }
+    parameters.push(("sslmode", tls.verification.word().into()));
+    let verified = matches!(tls.verification, Verification::Authority | Verification::Full);
+    let authorities = tls.authorities.clone().or_else(|| system_certificates().filter(|_| verified));
+    let files = [
+        ("sslrootcert", authorities),
+        ("sslcert", tls.identity.as_ref().map(|(certificate, _)| certificate.clone())),
+        ("sslkey", tls.identity.as_ref().map(|(_, key)| key.clone())),
+    ];
+    for (name, path) in files {
+        if let Some(path) = path {
+            parameters.push((name, path.to_str().ok_or(ConnectError::Url)?.to_owned()));
         }
     }
-    encoded
+    Ok(())
 }
 
-fn decode(text: &str) -> Cow<'_, str> {
-    if !text.contains('%') {
-        return Cow::Borrowed(text);
+/// How long to wait for what.
+fn endurance(Target { config, .. }: &Target, parameters: &mut Parameters) {
+    let mut seconds = |name, wait: Option<Duration>| {
+        parameters.extend(wait.map(|wait| (name, wait.as_secs().max(1).to_string())));
+    };
+    seconds("connect_timeout", config.get_connect_timeout().copied());
+    if config.get_keepalives() {
+        seconds("keepalives_idle", Some(config.get_keepalives_idle()));
+        seconds("keepalives_interval", config.get_keepalives_interval());
+        parameters.extend(config.get_keepalives_retries().map(|count| ("keepalives_count", count.to_string())));
+    } else {
+        parameters.push(("keepalives", "0".into()));
     }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let digits = tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match (byte, digits.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
-            (b'%', Some(decoded)) => {
-                bytes.push(decoded);
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(byte);
-                rest = tail;
-            }
-        }
-    }
-    Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
+    let unacknowledged = config.get_tcp_user_timeout();
+    parameters.extend(unacknowledged.map(|limit| ("tcp_user_timeout", limit.as_millis().to_string())));
+}
+
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parameters(url: &str) -> Vec<(String, String)> {
-        let (_, query) = split(url).unwrap();
-        query
-            .split('&')
-            .map(|pair| pair.split_once('=').unwrap())
-            .map(|(name, value)| (name.to_owned(), decode(value).into_owned()))
-            .collect()
+    fn made(url: &str) -> String {
+        replication(url, &[]).unwrap()
     }
 
-    fn get(url: &str, name: &str) -> String {
-        let found: Vec<String> = parameters(url).into_iter().filter(|(n, _)| n == name).map(|(_, v)| v).collect();
-        assert_eq!(found.len(), 1, "{name} in {url}");
-        found[0].clone()
+    #[track_caller]
+    fn assert_says(conninfo: &str, wanted: &[&str]) {
+        for wanted in wanted {
+            assert!(conninfo.contains(wanted), "{wanted} in {conninfo}");
+        }
     }
 
     #[test]
     fn a_plain_url_gets_its_session_pinned() {
-        let made = replication("postgres://walhook@db/platform", &[]);
-        assert!(made.starts_with("postgres://walhook@db/platform?"), "{made}");
-        assert_eq!(get(&made, "replication"), "database");
-        assert_eq!(get(&made, "application_name"), "walhook");
+        let made = made("postgres://walhook@db/platform");
+        let wanted = ["replication='database'", "host='db'", "port='5432'", "user='walhook'", "dbname='platform'"];
+        assert_says(&made, &wanted);
+        assert_says(&made, &["application_name='walhook'", "sslmode='prefer'", "connect_timeout='10'"]);
         for setting in ["DateStyle=ISO", "TimeZone=UTC", "extra_float_digits=1", "bytea_output=hex"] {
-            assert!(get(&made, "options").contains(&format!("-c {setting}")), "{made}");
+            assert_says(&made, &[&format!("-c {setting}")]);
         }
-        assert!(!made.contains('+') && !made.contains(' '), "{made}");
     }
 
     #[test]
-    fn unix_sockets_keep_either_form() {
-        assert!(
-            replication("postgres://u@%2Ftmp%2Fsock:5433/db", &[]).starts_with("postgres://u@%2Ftmp%2Fsock:5433/db?")
-        );
-        let made = replication("postgres:///db?host=/tmp/sock&user=u", &[]);
-        assert_eq!((get(&made, "host"), get(&made, "user")), ("/tmp/sock".into(), "u".into()));
+    fn sockets_and_several_hosts_come_in_either_form() {
+        for url in ["postgres://u@%2Ftmp%2Fs%20p:5433/db", "host='/tmp/s p' port=5433 user=u dbname=db"] {
+            assert_says(&made(url), &["host='/tmp/s p'", "port='5433'", "user='u'", "dbname='db'"]);
+        }
+        let made = made("postgres://u@h1:1,h2/db?target_session_attrs=read-write");
+        assert_says(&made, &["host='h1,h2'", "port='1,5432'", "target_session_attrs='read-write'"]);
     }
 
     #[test]
     fn the_urls_own_parameters_stay_and_ours_win() {
-        let url = "postgres://u:p%3F?@h1,h2/db?application_name=mine&options=-c%20TimeZone%3DCET&replication=off&keepalives_retries=3";
-        let made = replication(url, &[("lock_timeout", "60s")]);
-        assert!(made.starts_with("postgres://u:p%3F?@h1,h2/db?"), "{made}");
-        assert_eq!(get(&made, "application_name"), "mine");
-        assert_eq!(get(&made, "replication"), "database");
-        assert_eq!(get(&made, "keepalives_count"), "3");
-        let options = get(&made, "options");
-        assert!(options.find("TimeZone=CET").unwrap() < options.find("TimeZone=UTC").unwrap(), "{options}");
-        assert!(options.ends_with("-c lock_timeout=60s"), "{options}");
+        let url = "postgres://u:p%3F'\\%25@h/db?application_name=mine&options=-c%20TimeZone%3DCET&keepalives_retries=3";
+        let made = replication(url, &[("lock_timeout", "60s")]).unwrap();
+        assert_says(&made, &["application_name='mine'", "keepalives_count='3'", r"password='p?\'\\%'"]);
+        assert!(made.find("TimeZone=CET").unwrap() < made.find("TimeZone=UTC").unwrap(), "{made}");
+        assert_says(&made, &["-c lock_timeout=60s'"]);
     }
 
     #[test]
-    fn required_tls_is_verified_like_elsewhere() {
-        let made = with_query("postgres://h/db", "sslmode=require", SESSION, Some(Path::new("/etc/ca file.pem")));
-        assert_eq!(get(&made, "sslmode"), "verify-full");
-        assert_eq!(get(&made, "sslrootcert"), "/etc/ca file.pem");
-        let made = with_query("postgres://h/db", "sslmode=disable", SESSION, Some(Path::new("/etc/ca.pem")));
-        assert_eq!(get(&made, "sslmode"), "disable");
+    fn tls_is_the_same_for_all_connections() {
+        let verified = made("postgres://h/db?sslmode=require&sslrootcert=%2Fetc%2Fca%20file.pem");
+        assert_says(&verified, &["sslmode='verify-full'", "sslrootcert='/etc/ca file.pem'"]);
+        assert_says(&made("host=h sslrootcert='/etc/ca file.pem' dbname=d"), &["sslmode='verify-full'", "dbname='d'"]);
+        let named = made("postgres://h/db?sslmode=verify-ca&sslcert=/c.pem&sslkey=/k.pem&sslrootcert=/ca.pem");
+        assert_says(&named, &["sslmode='verify-ca'", "sslcert='/c.pem'", "sslkey='/k.pem'"]);
+        let plain = made("postgres://h/db?sslmode=disable");
+        assert!(plain.contains("sslmode='disable'") && !plain.contains("sslrootcert"), "{plain}");
     }
 
     #[test]
-    fn the_key_value_form_is_extended_too() {
-        let made = replication("host=db user=u dbname=d", &[]);
-        assert!(made.starts_with("host=db user=u dbname=d replication=database options='-c DateStyle=ISO"), "{made}");
-        assert!(made.contains(" application_name=walhook"), "{made}");
+    fn what_cannot_be_is_refused_without_the_password() {
+        for url in ["postgres://u:hunter2@h:x/db", "mysql://u:hunter2@h/db", "postgres://u:hunter2@h/db?sslmode=maybe"] {
+            let error = replication(url, &[]).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        let half = replication("postgres://h/db?sslcert=/c.pem", &[]).unwrap_err().to_string();
+        assert!(half.contains("sslkey"), "{half}");
     }
 }

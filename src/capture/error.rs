@@ -109,7 +109,7 @@ impl CaptureError {
     /// Whether the same again may go well by itself.
     pub fn is_transient(&self) -> bool {
         match self {
-            CaptureError::Connect(ConnectError::Url) => false,
+            CaptureError::Connect(ConnectError::Url | ConnectError::Tls(_)) => false,
             CaptureError::Connect(ConnectError::Connect(error)) | CaptureError::Primary(error) => is_passing(error),
             CaptureError::Connect(ConnectError::Timeout(_)) => true,
             CaptureError::Replication(error) => !error.is_permanent(),

@@ -96,7 +96,7 @@ impl Session<'_> {
             .with_messages(true)
             .with_existing_slot_required(true)
             .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
-        let conninfo = conninfo::replication(self.url, &[]);
+        let conninfo = conninfo::replication(self.url, &[])?;
         let mut stream = LogicalReplicationStream::new(&conninfo, config).await?;
         checkpoint.lineage = match slot::lineage(&mut stream, &checkpoint).await {
             Err(CaptureError::Gap(gap)) => return Err(slot::record(self.source, self.store, gap).await),

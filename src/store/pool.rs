@@ -16,13 +16,14 @@ pub struct Store {
 impl Store {
     /// Connections are opened on first use: a store that is down at start-up is waited for by those who use it.
     pub fn open(url: &str, connections: usize) -> Result<Store> {
-        let mut config = postgres::parse(url)?;
+        let target = postgres::Target::parse(url)?;
+        let connector = target.connector().map_err(postgres::ConnectError::from)?;
+        let mut config = target.config;
         config.keepalives_idle(Duration::from_secs(30));
         let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = if config.get_ssl_mode() == tokio_postgres::config::SslMode::Disable {
-            Manager::from_config(config, tokio_postgres::NoTls, manager_config)
-        } else {
-            Manager::from_config(config, postgres::tls(), manager_config)
+        let manager = match connector {
+            None => Manager::from_config(config, tokio_postgres::NoTls, manager_config),
+            Some(connector) => Manager::from_config(config, connector, manager_config),
         };
         let wait = Some(Duration::from_secs(10));
         let pool = Pool::builder(manager)

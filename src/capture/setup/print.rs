@@ -6,7 +6,7 @@ use crate::postgres::{self, quote_identifier, quote_qualified};
 
 /// All that setup would do on a primary where nothing has been done, without asking it.
 pub fn statements(source: &Source, url: Option<&str>) -> String {
-    let role = url.and_then(|url| postgres::parse(url).ok()).and_then(|config| config.get_user().map(quote_identifier));
+    let role = url.and_then(|url| postgres::Target::parse(url).ok()).and_then(|target| target.config.get_user().map(quote_identifier));
     let role = role.unwrap_or_else(|| quote_identifier("walhook"));
     let quoted = |table: &Table| {
         let (schema, name) = source.tables.qualified_name(*table);

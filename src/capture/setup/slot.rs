@@ -37,7 +37,7 @@ pub(super) async fn connect(source: &Source, url: &str) -> Result<LogicalReplica
         .with_slot_options(options)
         .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
     let bound = format!("{}s", CREATION_TIMEOUT.as_secs());
-    let conninfo = conninfo::replication(url, &[("lock_timeout", &bound)]);
+    let conninfo = conninfo::replication(url, &[("lock_timeout", &bound)])?;
     Ok(LogicalReplicationStream::new(&conninfo, config).await?)
 }
 
