@@ -1,6 +1,7 @@
 //! A PostgreSQL server of one's own for tests, benchmarks and the demo: found on this machine, started in a temporary
 //! directory on loopback, and gone when its owner is, however the owner ends.
 
+use std::collections::BTreeMap;
 use std::fs::DirBuilder;
 use std::io::Write;
 use std::net::TcpListener;
@@ -52,6 +53,8 @@ pub struct Options<'a> {
     pub fsync: bool,
     /// Lines for postgresql.conf, over our own.
     pub settings: &'a [(&'a str, &'a str)],
+    /// The directory with PostgreSQL's programs, where it is not to be searched for.
+    pub programs: Option<&'a Path>,
 }
 
 /// How to stop: `Fast` disconnects clients and writes a checkpoint, `Immediate` is as good as a crash.
@@ -83,30 +86,55 @@ pub struct PrivatePostgres {
 impl PrivatePostgres {
     /// Makes a cluster and starts it.
     pub async fn start(options: Options<'_>) -> Result<PrivatePostgres> {
-        let bin = find_programs().await?;
+        let bin = match options.programs {
+            Some(programs) => programs.to_owned(),
+            None => find_programs().await?,
+        };
+        let mut server = PrivatePostgres::new(bin).await?;
+        server.init().await?;
+        server.start_somewhere(&options).await?;
+        Ok(server)
+    }
+
+    /// A standby of this server, which must be stopped: it follows as soon as this one runs again.
+    pub async fn standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
+        let mut standby = PrivatePostgres::new(self.bin.clone()).await?;
+        let mut command = tokio::process::Command::new("cp");
+        run("cp", command.arg("-a").arg(self.data_dir()).arg(standby.data_dir())).await?;
+        let signal = standby.data_dir().join("standby.signal");
+        std::fs::write(&signal, "").map_err(io(format!("write {}", signal.display())))?;
+        let primary = format!("host=127.0.0.1 port={} user={SUPERUSER} dbname={SUPERUSER}", self.port);
+        let settings = [&[("primary_conninfo", primary.as_str())], options.settings].concat();
+        standby.start_somewhere(&Options { settings: &settings, ..options }).await?;
+        Ok(standby)
+    }
+
+    /// A directory that is guarded, with nothing in it.
+    async fn new(bin: PathBuf) -> Result<PrivatePostgres> {
         let directory = std::env::temp_dir().join(format!("walhook-postgres-{}", uuid::Uuid::now_v7().simple()));
         DirBuilder::new().mode(0o700).create(&directory).map_err(io(format!("create {}", directory.display())))?;
         let janitor = start_janitor(&bin, &directory).inspect_err(|_| drop(std::fs::remove_dir(&directory)))?;
-        let mut server = PrivatePostgres { bin, directory, port: 0, janitor };
-        server.init().await?;
+        if is_root() {
+            let mut command = tokio::process::Command::new("chown");
+            run("chown", command.arg(SUPERUSER).arg(&directory)).await?;
+        }
+        Ok(PrivatePostgres { bin, directory, port: 0, janitor })
+    }
+
+    async fn start_somewhere(&mut self, options: &Options<'_>) -> Result<()> {
         let mut attempt = 1;
         loop {
-            server.port = free_port().map_err(io("find a free port"))?;
-            server.configure(&options)?;
-            match server.start_again().await {
+            self.port = free_port().map_err(io("find a free port"))?;
+            self.configure(options)?;
+            match self.start_again().await {
                 // Somebody else may have taken the port in between.
                 Err(_) if attempt < START_ATTEMPTS => attempt += 1,
-                Err(error) => return Err(error),
-                Ok(()) => return Ok(server),
+                other => return other,
             }
         }
     }
 
     async fn init(&self) -> Result<()> {
-        if is_root() {
-            let mut command = tokio::process::Command::new("chown");
-            run("chown", command.arg(SUPERUSER).arg(&self.directory)).await?;
-        }
         let mut command = self.program("initdb");
         command.args(["--username", SUPERUSER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"]);
         run("initdb", command.arg("-D").arg(self.data_dir())).await
@@ -283,14 +311,23 @@ async fn find_programs() -> Result<PathBuf> {
     places.into_iter().find(has_programs).ok_or(PrivatePostgresError::NotInstalled)
 }
 
+/// The programs of every major version that is on this machine: Debian's, and in `cache`, a directory for each.
+pub fn installed_versions(cache: Option<&Path>) -> BTreeMap<u32, PathBuf> {
+    let places = std::iter::once(Path::new("/usr/lib/postgresql")).chain(cache);
+    let found = places.flat_map(versions_below).filter(|(_, bin)| bin.join("initdb").is_file());
+    found.collect()
+}
+
 /// Debian's layout: a directory for each major version. The newest first.
 fn packaged_versions(root: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let mut versions: Vec<(u32, PathBuf)> = entries
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
-        .collect();
+    let mut versions = versions_below(root);
     versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
     versions.into_iter().map(|(_, path)| path).collect()
+}
+
+fn versions_below(root: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin")))).collect()
 }
 
 /// A port on 127.0.0.1 that nobody listens on now, that no outgoing connection will be given, and that no earlier call

@@ -1,4 +1,5 @@
--- A table and, where it is partitioned, all below it: each with what the log says of its old rows. $1 schema, $2 table
+-- A table and, where it is partitioned, all below it: each with what the log says of its old rows. $1 schema, $2 table, $3 the name of our
+-- index, if there were one
 with root as (
     select class.oid
     from pg_catalog.pg_class class
@@ -17,6 +18,8 @@ select
     class.relreplident::text as identity,
     identity.name as identity_index,
     coalesce(identity.columns, '{}') as identity_columns,
+    class.relkind = 'p' or class.relispartition as partitioned,
+    own_index.indisvalid as own_index_valid,
     pg_has_role(class.relowner, 'usage') as owned,
     row_security_active(class.oid) as row_security,
     array(
@@ -25,6 +28,11 @@ select
         where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped
             and attribute.attgenerated = ''
     ) as columns,
+    array(
+        select attribute.attname::text
+        from pg_catalog.pg_attribute attribute
+        where attribute.attrelid = class.oid and attribute.attnum > 0 and attribute.attnotnull
+    ) as not_null,
     array(
         select attribute.attname::text
         from pg_catalog.pg_attribute attribute
@@ -46,4 +54,9 @@ left join lateral (
         and ((class.relreplident = 'd' and index.indisprimary) or (class.relreplident = 'i' and index.indisreplident))
     group by index_class.relname
 ) identity on true
+left join (
+    select index.indrelid, index.indisvalid, index_class.relname
+    from pg_catalog.pg_index index
+    join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
+) own_index on own_index.indrelid = class.oid and own_index.relname = $3
 order by is_root desc, class.oid

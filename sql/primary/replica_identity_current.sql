@@ -1,8 +1,14 @@
--- A table's present name and replica identity, and whether it still has an index of that name. $1 oid, $2 index name
+-- A table's present name and replica identity, whether that is our index, and whether it still has an
+-- index of the name given. $1 oid, $2 index name
 select
     namespace.nspname::text as schema,
     class.relname::text as name,
     class.relreplident::text as identity,
+    exists (
+        select from pg_catalog.pg_index index
+        join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
+        where index.indrelid = class.oid and index.indisreplident and index_class.relname like 'walhook\_identity\_%'
+    ) as own_index,
     exists (
         select from pg_catalog.pg_index index
         join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid

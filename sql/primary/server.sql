@@ -14,6 +14,9 @@ select
     current_setting('max_replication_slots')::int as max_slots,
     (select count(*) from pg_catalog.pg_replication_slots)::int as slots,
     current_setting('max_slot_wal_keep_size') as slot_keep,
+    (select setting::bigint from pg_catalog.pg_settings where name = 'wal_sender_timeout') as sender_timeout,
+    -- Only since 18; in seconds.
+    (select setting::bigint from pg_catalog.pg_settings where name = 'idle_replication_slot_timeout') as idle_slot_timeout,
     (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
     case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end as flushed,
     clock_timestamp() as now

@@ -4,6 +4,8 @@ select
     coalesce(slot.database = current_database(), false) as here,
     slot.active_pid,
     slot.wal_status,
-    slot.confirmed_flush_lsn
+    slot.confirmed_flush_lsn,
+    -- Only since 17.
+    (to_jsonb(slot) ->> 'failover')::boolean as failover
 from pg_catalog.pg_replication_slots slot
 where slot.slot_name = $1

@@ -280,6 +280,7 @@ impl CapturePipeline {
             slot: source.slot.clone(),
             handoff: self.handoff.clone(),
             lease_length: lease_length(delivery.timeout.0),
+            health: self.health.clone(),
             clock: SystemClock,
         };
         let capture = capture::run(

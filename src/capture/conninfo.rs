@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_without_the_password() {
-        for url in ["postgres://u:hunter2@h:x/db", "mysql://u:hunter2@h/db", "postgres://u:hunter2@h/db?sslmode=maybe"] {
+        for url in ["postgres://u:hunter2@h:x/db", "mysql://u:hunter2@h/db", "postgres://u:hunter2@h/db?sslmode=maybe"]
+        {
             let error = replication(url, &[]).unwrap_err().to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }

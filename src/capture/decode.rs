@@ -51,15 +51,17 @@ struct Plan {
 pub(super) struct Decoder {
     mappings: TableMappings,
     tables: HashMap<(String, String), Table>,
+    /// The same by their numbers in the catalog, which stay when a table is renamed.
+    numbers: HashMap<u32, Table>,
     /// By the relation's number. Nothing where the table is none of ours.
     plans: HashMap<u32, Option<Plan>>,
     open: Option<Open>,
 }
 
 impl Decoder {
-    pub fn new(mappings: &TableMappings) -> Decoder {
+    pub fn new(mappings: &TableMappings, numbers: HashMap<u32, Table>) -> Decoder {
         let tables = Table::ALL.iter().map(|table| (mappings.qualified_name(*table), *table)).collect();
-        Decoder { mappings: mappings.clone(), tables, plans: HashMap::new(), open: None }
+        Decoder { mappings: mappings.clone(), tables, numbers, plans: HashMap::new(), open: None }
     }
 
     pub fn open(&self) -> Option<&Open> {
@@ -84,7 +86,10 @@ impl Decoder {
                 Ok(Decoded::Committed { commit: open.position.commit, end: Lsn(end_lsn.value()) })
             }
             EventType::Relation { relation_id, namespace, relation_name, columns, .. } => {
-                let plan = self.plan(&namespace, &relation_name, &columns)?;
+                let plan = self.plan(relation_id, &namespace, &relation_name, &columns)?;
+                if plan.is_none() {
+                    tracing::info!(table = %format_args!("{namespace}.{relation_name}"), "no mapping names it: passed over");
+                }
                 self.plans.insert(relation_id, plan);
                 Ok(Decoded::Nothing)
             }
@@ -175,14 +180,24 @@ impl Decoder {
         found.map(|(_, table)| *table)
     }
 
-    fn plan(&self, schema: &str, name: &str, sent: &[RelationColumn]) -> Result<Option<Plan>, CaptureError> {
-        let Some(table) = self.tables.get(&(schema.to_owned(), name.to_owned())).copied() else { return Ok(None) };
+    /// By its number first: what the log calls it is the name of when it was written.
+    fn plan(
+        &self,
+        number: u32,
+        schema: &str,
+        name: &str,
+        sent: &[RelationColumn],
+    ) -> Result<Option<Plan>, CaptureError> {
+        let by_name = || self.tables.get(&(schema.to_owned(), name.to_owned()));
+        let Some(table) = self.numbers.get(&number).or_else(by_name).copied() else { return Ok(None) };
         let mut columns: Vec<(Arc<str>, Vec<Column>)> =
             sent.iter().map(|column| (Arc::clone(&column.name), Vec::new())).collect();
         for reference in table.columns() {
             let theirs = self.mappings.column(table, reference);
-            match columns.iter_mut().find(|(column, _)| **column == *theirs) {
-                Some((_, targets)) => targets.extend(table.column(reference)),
+            let mut names = std::iter::once(theirs).chain(self.mappings.formerly(table, reference));
+            let found = names.find_map(|name| columns.iter().position(|(column, _)| **column == *name));
+            match found {
+                Some(index) => columns[index].1.extend(table.column(reference)),
                 None if super::is_required(table) => {
                     return Err(CaptureError::ColumnGone {
                         column: theirs.to_owned(),

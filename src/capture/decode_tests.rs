@@ -80,7 +80,7 @@ const DISTRO_QUEUE: [&str; 6] = ["id", "release_id", "outlet_id", "status", "tak
 
 /// Decodes the events one after the other inside of one transaction.
 fn changes(mappings: &TableMappings, events: Vec<EventType>) -> Vec<Change> {
-    let mut decoder = Decoder::new(mappings);
+    let mut decoder = Decoder::new(mappings, HashMap::new());
     let mut changes = Vec::new();
     decoder.decode(event(begin(100)), &mut changes).unwrap();
     for each in events {
@@ -184,7 +184,7 @@ fn deletes_of_looked_up_tables_come_with_their_key() {
 
 #[test]
 fn a_mute_covers_the_rest_of_its_transaction_alone() {
-    let mut decoder = Decoder::new(&TableMappings::default());
+    let mut decoder = Decoder::new(&TableMappings::default(), HashMap::new());
     let mut found = Vec::new();
     let rows = || insert(&[("id", Some("1"))]);
     let events = [
@@ -208,7 +208,7 @@ fn a_mute_covers_the_rest_of_its_transaction_alone() {
 
 #[test]
 fn heartbeats_come_back_by_their_id_and_commits_with_their_end() {
-    let mut decoder = Decoder::new(&TableMappings::default());
+    let mut decoder = Decoder::new(&TableMappings::default(), HashMap::new());
     let mut none = Vec::new();
     assert_eq!(decoder.decode(event(begin(100)), &mut none).unwrap(), Decoded::Began);
     let heartbeat = decoder.decode(event(message(1, "walhook", "heartbeat a-1")), &mut none).unwrap();
@@ -232,7 +232,7 @@ fn truncated_tables_each_have_a_position() {
 
 #[test]
 fn a_column_that_is_gone_is_named_by_the_platforms_name() {
-    let mut decoder = Decoder::new(&TableMappings::default());
+    let mut decoder = Decoder::new(&TableMappings::default(), HashMap::new());
     let without_status = relation("public", "distro_queue", &["id", "release_id", "outlet_id", "takedown", "message"]);
     let error = decoder.decode(event(without_status), &mut Vec::new()).unwrap_err();
     assert!(error.to_string().starts_with("column status of public.distro_queue is gone: "), "{error}");
@@ -243,7 +243,7 @@ fn a_column_that_is_gone_is_named_by_the_platforms_name() {
 
 #[test]
 fn rows_outside_of_a_transaction_are_refused() {
-    let mut decoder = Decoder::new(&TableMappings::default());
+    let mut decoder = Decoder::new(&TableMappings::default(), HashMap::new());
     assert!(decoder.decode(event(insert(&[])), &mut Vec::new()).is_err());
     assert!(decoder.decode(event(commit(1, 2)), &mut Vec::new()).is_err());
 }

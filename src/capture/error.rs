@@ -40,6 +40,16 @@ pub enum CaptureError {
     #[error("publication {0} is missing on the primary: run `walhook setup`")]
     NoPublication(String),
     #[error(
+        "table {table} is gone: bring it back, or name another in source.tables.{key}.table, then start again; what was \
+         committed meanwhile is kept in the log"
+    )]
+    TableGone { table: String, key: &'static str },
+    #[error(
+        "table {table} is not in publication {publication}: run `walhook setup`; what was written to it before that is not \
+         in the stream"
+    )]
+    NotPublished { table: String, publication: String },
+    #[error(
         "slot {slot} is {found}: it is not Walhook's; set source.slot to another name, or drop it and run `walhook setup`"
     )]
     ForeignSlot { slot: String, found: String },
@@ -51,8 +61,8 @@ pub enum CaptureError {
     #[error("{0}; what was missed can be found again with `walhook repair`")]
     Gap(Gap),
     #[error(
-        "column {column} of {table} is gone: bring it back, or name another in source.tables.{key}.columns.{reference}, then \
-         start again"
+        "column {column} of {table} is gone: bring it back and name what it was called meanwhile in \
+         source.tables.{key}.formerly.{reference}, or name another in source.tables.{key}.columns.{reference}; then start again"
     )]
     ColumnGone { column: String, table: String, key: &'static str, reference: &'static str },
     #[error("the replication stream holds something unexpected: {0}")]
@@ -69,8 +79,12 @@ pub enum CaptureError {
     SlotCreation { slot: String, limit: Duration, holder: String },
     #[error("slot {slot} is in use by process {pid} of the primary: stop `walhook run` first")]
     SlotInUse { slot: String, pid: i32 },
-    #[error("{table} is locked by others for longer than {limit:?}: run this again when it is less busy")]
-    TableBusy { table: String, limit: Duration },
+    #[error("{table} is locked{holder} and did not become free in time: run this again when that has ended")]
+    TableBusy { table: String, holder: String },
+    #[error(
+        "{table} has rows that are the same in {columns}, so no unique index can be made: set source.replica_identity = \"full\""
+    )]
+    NotUnique { table: String, columns: String },
     #[error("{source}; slot {slot} stays behind: {cleanup}; run `walhook teardown`, then `walhook setup`")]
     LeftBehind { slot: String, source: Box<CaptureError>, cleanup: Box<CaptureError> },
 }
@@ -106,6 +120,19 @@ impl Gap {
 }
 
 impl CaptureError {
+    /// Whether the platform's schema has moved away from under a stream that was sound. It is mended without us or by a new
+    /// start; until then nothing is passed over.
+    pub fn is_drift(&self) -> bool {
+        matches!(
+            self,
+            CaptureError::ColumnGone { .. }
+                | CaptureError::TableGone { .. }
+                | CaptureError::NotPublished { .. }
+                | CaptureError::NoPublication(_)
+                | CaptureError::IdentityLacking { .. }
+        )
+    }
+
     /// Whether the same again may go well by itself.
     pub fn is_transient(&self) -> bool {
         match self {

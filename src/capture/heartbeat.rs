@@ -12,8 +12,9 @@ use tokio_postgres::types::PgLsn;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::CaptureError;
 use super::decode::HEARTBEAT;
+use super::{CaptureError, identity};
+use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::{postgres, telemetry};
 
@@ -21,6 +22,8 @@ const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
 /// What may be under way while the stream is far behind.
 const MAX_UNDER_WAY: usize = 1_000;
+/// Between two looks at the tables.
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 const EMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Beat {
@@ -29,19 +32,26 @@ struct Beat {
     lsn: Option<Lsn>,
 }
 
+type Drift = Mutex<Option<CaptureError>>;
 type Beats = Mutex<HashMap<String, Beat>>;
 
 /// Emits as long as it lives.
 pub(super) struct Heart {
     beats: Arc<Beats>,
+    drift: Arc<Drift>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Heart {
-    pub fn start(url: &str, client: Client, period: Duration) -> Heart {
-        let beats = Arc::new(Beats::default());
-        let task = tokio::spawn(beat(url.to_owned(), client, period.max(SHORTEST_PERIOD), Arc::clone(&beats)));
-        Heart { beats, _task: AbortOnDropHandle::new(task) }
+    pub fn start(url: &str, client: Client, source: &Source) -> Heart {
+        let (beats, drift) = (Arc::new(Beats::default()), Arc::new(Drift::default()));
+        let task = beat(url.to_owned(), client, source.clone(), Arc::clone(&beats), Arc::clone(&drift));
+        Heart { beats, drift, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
+    }
+
+    /// What the stream itself would not tell: a captured table that is gone, not published, or whose old rows are not sent.
+    pub fn drift(&self) -> Option<CaptureError> {
+        self.drift.lock().expect("no holder of this lock panics").take()
     }
 
     /// A heartbeat has come back. Those of other processes and earlier connections are not ours to measure.
@@ -64,7 +74,9 @@ fn lock(beats: &Beats) -> MutexGuard<'_, HashMap<String, Beat>> {
     beats.lock().expect("no holder of this lock panics")
 }
 
-async fn beat(url: String, mut client: Client, period: Duration, beats: Arc<Beats>) {
+async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>, drift: Arc<Drift>) {
+    let period = source.heartbeat.0.max(SHORTEST_PERIOD);
+    let mut looked = Instant::now();
     let session = Uuid::now_v7();
     let mut failing = false;
     let mut ticks = tokio::time::interval(period);
@@ -88,6 +100,11 @@ async fn beat(url: String, mut client: Client, period: Duration, beats: Arc<Beat
             }
         }
         failing = error.is_some();
+        if !failing && looked.elapsed() >= period.max(SHORTEST_LOOK) {
+            looked = Instant::now();
+            let found = identity::verify(&client, &source).await.err().filter(CaptureError::is_drift);
+            *drift.lock().expect("no holder of this lock panics") = found;
+        }
     }
 }
 

@@ -49,7 +49,7 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store) -> Res
     refuse_triggers(config)?;
     let client = crate::postgres::connect(url).await?;
     slot::verify(&client, config, store).await?;
-    identity::verify(&client, config).await
+    identity::verify(&client, config).await.map(drop)
 }
 
 fn refuse_triggers(config: &config::Source) -> Result<(), CaptureError> {

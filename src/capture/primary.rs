@@ -15,11 +15,14 @@ const SLOT: &str = include_str!("../../sql/primary/slot.sql");
 const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
 const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
 const PUBLICATION_TABLES: &str = include_str!("../../sql/primary/publication_tables.sql");
+const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
 const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
 
 pub(super) const PLUGIN: &str = "pgoutput";
 /// The first version whose slots tell all that is asked of them, and whose publications take partition roots.
 pub(super) const MINIMUM_VERSION: i32 = 140_000;
+/// The first whose logical slots can be carried over to standbys.
+pub(super) const FAILOVER_VERSION: i32 = 170_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Server {
@@ -34,6 +37,10 @@ pub(super) struct Server {
     pub slots: i32,
     /// How much log a slot may keep; `-1` is all of it.
     pub slot_keep: String,
+    /// After how many milliseconds of silence the server ends a replication connection; 0 is never.
+    pub sender_timeout: i64,
+    /// After how many seconds without a reader a slot is invalidated; 0 is never, nothing where the server cannot.
+    pub idle_slot_timeout: Option<i64>,
     pub system_identifier: i64,
     pub flushed: Option<Lsn>,
     pub now: Timestamp,
@@ -52,6 +59,8 @@ pub(super) async fn server(client: &Client) -> Result<Server, CaptureError> {
         max_slots: row.get("max_slots"),
         slots: row.get("slots"),
         slot_keep: row.get("slot_keep"),
+        sender_timeout: row.get("sender_timeout"),
+        idle_slot_timeout: row.get("idle_slot_timeout"),
         system_identifier: row.get("system_identifier"),
         flushed: row.get::<_, Option<PgLsn>>("flushed").map(|lsn| Lsn(lsn.into())),
         now: row.get("now"),
@@ -66,6 +75,8 @@ pub(super) struct Slot {
     pub active_pid: Option<i32>,
     pub wal_status: Option<String>,
     pub confirmed: Option<Lsn>,
+    /// Whether it is carried over to standbys; nothing where the server cannot.
+    pub failover: Option<bool>,
 }
 
 impl Slot {
@@ -91,12 +102,15 @@ pub(super) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Ca
         active_pid: row.get("active_pid"),
         wal_status: row.get("wal_status"),
         confirmed: row.get::<_, Option<PgLsn>>("confirmed_flush_lsn").map(|lsn| Lsn(lsn.into())),
+        failover: row.get("failover"),
     }))
 }
 
 /// A table, or a part of a partitioned one.
 #[derive(Clone, Debug)]
 pub(super) struct Relation {
+    /// What it stands for.
+    pub table: Table,
     pub oid: u32,
     pub schema: String,
     pub name: String,
@@ -104,9 +118,14 @@ pub(super) struct Relation {
     pub identity: String,
     pub identity_index: Option<String>,
     pub identity_columns: Vec<String>,
+    /// A partitioned table or a part of one.
+    pub partitioned: bool,
+    /// Whether the index that setup makes is there, and whole.
+    pub own_index_valid: Option<bool>,
     pub owned: bool,
     pub row_security: bool,
     pub columns: Vec<String>,
+    pub not_null: Vec<String>,
     pub readable: Vec<String>,
 }
 
@@ -119,26 +138,43 @@ impl Relation {
         quote_qualified(&self.schema, &self.name)
     }
 
+    pub fn quoted_index(&self) -> String {
+        quote_qualified(&self.schema, &index_name(self.table))
+    }
+
+    pub fn uses_own_index(&self) -> bool {
+        self.identity == "i" && self.identity_index.as_deref() == Some(&index_name(self.table))
+    }
+
     /// Whether old rows come with all of `columns`.
     pub fn identifies(&self, columns: &[&str]) -> bool {
         self.identity == "f" || columns.iter().all(|column| self.identity_columns.iter().any(|have| have == column))
     }
 }
 
+/// The name of the index that setup makes for `table`, in the table's schema.
+pub(super) fn index_name(table: Table) -> String {
+    format!("walhook_identity_{}", table.name())
+}
+
 /// The platform's table that stands for `table`, then its partitions; none where it does not exist.
 pub(super) async fn relations(client: &Client, source: &Source, table: Table) -> Result<Vec<Relation>, CaptureError> {
     let (schema, name) = source.tables.qualified_name(table);
-    let rows = client.query(RELATIONS, &[&schema, &name]).await?;
+    let rows = client.query(RELATIONS, &[&schema, &name, &index_name(table)]).await?;
     let relations = rows.iter().map(|row| Relation {
+        table,
         oid: row.get("oid"),
         schema: row.get("schema"),
         name: row.get("name"),
         identity: row.get("identity"),
         identity_index: row.get("identity_index"),
         identity_columns: row.get("identity_columns"),
+        partitioned: row.get("partitioned"),
+        own_index_valid: row.get("own_index_valid"),
         owned: row.get("owned"),
         row_security: row.get("row_security"),
         columns: row.get("columns"),
+        not_null: row.get("not_null"),
         readable: row.get("readable"),
     });
     Ok(relations.collect())
@@ -168,6 +204,12 @@ pub(super) async fn publication(client: &Client, name: &str) -> Result<Option<Pu
         owned: row.get("owned"),
         tables: tables.iter().map(|row| (row.get("schema"), row.get("name"))).collect(),
     }))
+}
+
+/// Who has held a lock on one of `tables` for longest, as something to add to a complaint.
+pub(super) async fn lock_holder(client: &Client, tables: &[String]) -> String {
+    let found = client.query_opt(LOCK_HOLDER, &[&tables]).await.ok().flatten();
+    found.map(|row| format!(" by {}", row.get::<_, &str>(0))).unwrap_or_default()
 }
 
 /// Who a new slot may be waiting for.

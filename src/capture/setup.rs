@@ -27,26 +27,27 @@ pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<St
     let client = postgres::connect(url).await?;
     let plan = plan::make(&client, source).await?;
     // Reaches the server as a walsender before anything is changed: what refuses that refuses now.
-    let walsender = match plan.slot_exists {
+    let mut walsender = match plan.slot_exists {
         true => None,
-        false => Some(slot::connect(source, url).await?),
+        false => Some(slot::connect(source, url, plan.failover).await?),
     };
     let migrated = migrate::migrate(store_url).await?;
     let store = Store::open(store_url, 2)?;
     let checkpoint = store.checkpoint(&source.slot).await?;
-    if plan.slot_exists && checkpoint.is_none() {
-        return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
-    }
     if let (false, Some(checkpoint)) = (plan.slot_exists, checkpoint) {
         return Err(missing_slot(source, &store, checkpoint).await);
     }
     let mut done = Vec::new();
+    if plan.slot_exists && checkpoint.is_none() {
+        done.push(slot::drop_unfinished(&client, source, &store).await?);
+        walsender = Some(slot::connect(source, url, plan.failover).await?);
+    }
     if !migrated.is_empty() {
         done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
     }
     done.extend(plan.notes.iter().cloned());
     identity::bound(&client).await?;
-    set_identities(&client, &store, &plan, &mut done).await?;
+    set_identities(&client, source, &store, &plan, &mut done).await?;
     publish(&client, source, &plan, &mut done).await?;
     if let Some(walsender) = walsender {
         let created = slot::create(walsender, &client, source, url, &store).await?;
@@ -66,6 +67,7 @@ async fn missing_slot(source: &Source, store: &Store, checkpoint: Checkpoint) ->
 /// Before the tables are published: a published table without identity makes the application's own updates fail.
 async fn set_identities(
     client: &Client,
+    source: &Source,
     store: &Store,
     plan: &Plan,
     done: &mut Vec<String>,
@@ -78,8 +80,14 @@ async fn set_identities(
             index: relation.identity_index.clone().filter(|_| relation.identity == "i"),
         };
         store.remember_identity(&found).await?;
-        identity::set_full(client, relation).await?;
-        done.push(format!("table {}: replica identity full", relation.qualified()));
+        let (goal, reason) = identity::goal(source, relation);
+        identity::set(client, source, relation, goal).await?;
+        let what = match goal {
+            identity::Goal::Full => "full".to_owned(),
+            identity::Goal::Index => format!("index over {}", identity::wanted(source, relation.table).join(", ")),
+        };
+        let reason = reason.map(|reason| format!(", since {reason}")).unwrap_or_default();
+        done.push(format!("table {}: replica identity {what}{reason}", relation.qualified()));
     }
     Ok(())
 }
@@ -88,8 +96,10 @@ async fn publish(client: &Client, source: &Source, plan: &Plan, done: &mut Vec<S
     let name = quote_identifier(&source.publication);
     let run = async |template: &str, tables: &[String]| {
         let statement = template.replace("{publication}", &name).replace("{tables}", &tables.join(", "));
-        let result = client.batch_execute(&statement).await;
-        result.map_err(|error| identity::busy(error, "one of the tables to publish"))
+        match client.batch_execute(&statement).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(identity::busy(client, error, tables).await),
+        }
     };
     match &plan.publication {
         PublicationPlan::Create { tables } => {

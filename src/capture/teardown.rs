@@ -27,7 +27,9 @@ pub async fn teardown(
     drop_slot(&client, source, &mut done).await?;
     if primary::publication(&client, &source.publication).await?.is_some() {
         let statement = PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication));
-        client.batch_execute(&statement).await.map_err(|error| identity::busy(error, "a published table"))?;
+        if let Err(error) = client.batch_execute(&statement).await {
+            return Err(identity::busy(&client, error, &[]).await);
+        }
         done.push(format!("publication {}: dropped", source.publication));
     }
     if has_schema {
@@ -37,6 +39,7 @@ pub async fn teardown(
         }
         store.forget_checkpoint(&source.slot).await?;
     }
+    done.extend(identity::drop_indexes(&client, source).await?);
     if drop_store && has_schema {
         store.drop_schema().await?;
         done.push("store: schema walhook dropped".into());

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat::Heart;
-use super::{CaptureError, STAGE, conninfo, slot};
+use super::{CaptureError, STAGE, conninfo, identity, primary, slot};
 use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::lsn::Lsn;
@@ -22,11 +22,11 @@ use reader::Reader;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// Between two looks of a replica that stands by: how long a takeover takes.
+const STAND_BY: Duration = Duration::from_secs(1);
 /// A connection that held for this long was a good one: the next retry is a first one.
 const STABLE: Duration = Duration::from_secs(10);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// The shortest silence after which a connection is given up.
-const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(
     source: &Source,
@@ -49,11 +49,15 @@ pub(super) async fn run(
         match error {
             // Another replica captures; this one stands by, which is what it is for.
             CaptureError::SlotActive(_) => health.recover(STAGE),
+            _ if error.is_drift() => health.ail(STAGE, error.to_string()),
             _ => health.ail(STAGE, "changes cannot be read now"),
         }
-        if !error.is_transient() {
+        if !error.is_transient() && !error.is_drift() {
             gauge!(telemetry::CAPTURE_CONNECTED).set(0);
             return Err(error);
+        }
+        if matches!(error, CaptureError::SlotActive(_)) {
+            wait = STAND_BY;
         }
         let condition = std::mem::discriminant(&error);
         if said != Some(condition) {
@@ -89,9 +93,15 @@ impl Session<'_> {
     async fn run(&self, said: &mut Option<Condition>) -> Result<(), CaptureError> {
         let client = postgres::connect(self.url).await?;
         let verified = slot::verify(&client, self.source, self.store).await?;
+        let tables = identity::verify(&client, self.source).await?;
         // Read anew each time: another process may have captured meanwhile.
         let mut checkpoint = verified.checkpoint;
-        let config = ReplicationStreamConfig::builder(&self.source.slot, &self.source.publication)
+        if primary::slot(&client, &self.source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
+            return Err(CaptureError::SlotActive(self.source.slot.clone()));
+        }
+        // The library quotes the name and leaves what is in it alone.
+        let publication = self.source.publication.replace('"', "\"\"");
+        let config = ReplicationStreamConfig::builder(&self.source.slot, &publication)
             .with_protocol_version(1)
             .with_messages(true)
             .with_existing_slot_required(true)
@@ -108,10 +118,8 @@ impl Session<'_> {
         *said = None;
         self.health.recover(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
-        let period = self.source.heartbeat.0;
-        let heart = Heart::start(self.url, client, period);
-        let silence = (period * 6).max(SHORTEST_SILENCE);
-        let mut reader = Reader::new(stream, heart, self, checkpoint, verified.clock_ahead, silence);
+        let heart = Heart::start(self.url, client, self.source);
+        let mut reader = Reader::new(stream, heart, self, checkpoint, verified.clock_ahead, tables);
         match reader.run().await {
             Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
                 drop(reader);

@@ -144,7 +144,8 @@ fn default_of(key: &str) -> Option<Value> {
 
 fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
     let not = |what: &str| ConfigError::Invalid(format!("{key}: `{text}` is not {what}"));
-    let value = if LIST_KEYS.contains(&key) {
+    let is_list = LIST_KEYS.contains(&key) || (key.starts_with("source.tables.") && key.contains(".formerly."));
+    let value = if is_list {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
     } else {
@@ -170,6 +171,9 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     let fail = |detail: String| Err(ConfigError::Invalid(detail));
     if let Some(name) = config.source.tables.unknown_names().next() {
         return fail(format!("{name}: the reference schema has no such table or column"));
+    }
+    if let Some(problem) = config.source.tables.malformed_names().next() {
+        return fail(problem);
     }
     if let Some(name) = config.source.lookups.keys().find(|name| SourceTable::by_name(name).is_none()) {
         return fail(format!("source.lookups.{name}: the reference schema has no such table"));

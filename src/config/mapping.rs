@@ -14,12 +14,15 @@ pub struct TableMappings(BTreeMap<String, TableMapping>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TableMapping {
-    /// `schema.table`, or a table in `public`.
+    /// `schema.table`, or a table in `public`. A name with a dot in it is quoted as in SQL: `"my.schema"."my.table"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
     /// Reference column → the platform's column.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub columns: BTreeMap<String, String>,
+    /// Reference column → names that the platform's column had in a log that is not read yet.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub formerly: BTreeMap<String, Vec<String>>,
     /// Reference column → the platform's value → ours, such as `status = { 5 = "complete" }`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, BTreeMap<String, String>>,
@@ -29,10 +32,26 @@ impl TableMappings {
     /// The platform's schema and table for `table`.
     pub fn qualified_name(&self, table: Table) -> (String, String) {
         let configured = self.0.get(table.name()).and_then(|mapping| mapping.table.as_deref());
-        match configured.unwrap_or(table.name()).split_once('.') {
-            Some((schema, name)) => (schema.to_owned(), name.to_owned()),
-            None => ("public".to_owned(), configured.unwrap_or(table.name()).to_owned()),
-        }
+        // What cannot be read was refused when the configuration was loaded.
+        let named = configured.and_then(split_name);
+        let (schema, name) = named.unwrap_or_else(|| (None, configured.unwrap_or(table.name()).to_owned()));
+        (schema.unwrap_or_else(|| "public".to_owned()), name)
+    }
+
+    /// Earlier names of a column of the reference schema, to be tried in turn.
+    pub fn formerly<'a>(&'a self, table: Table, column: &str) -> impl Iterator<Item = &'a str> {
+        let names = self.0.get(table.name()).and_then(|mapping| mapping.formerly.get(column));
+        names.into_iter().flatten().map(String::as_str)
+    }
+
+    /// Table names that cannot be read.
+    pub(super) fn malformed_names(&self) -> impl Iterator<Item = String> {
+        let named = self.0.iter().filter_map(|(key, mapping)| Some((key, mapping.table.as_deref()?)));
+        named.filter(|(_, name)| split_name(name).is_none()).map(|(key, name)| {
+            format!(
+                "source.tables.{key}.table: `{name}` is neither `table` nor `schema.table`; a name with a dot is quoted"
+            )
+        })
     }
 
     /// The platform's name for a column of the reference schema.
@@ -67,12 +86,67 @@ impl TableMappings {
         self.0.iter().flat_map(|(name, mapping)| {
             let Some(table) = Table::by_name(name) else { return vec![format!("source.tables.{name}")] };
             let columns = mapping.columns.keys().map(|column| ("columns", column));
+            let formerly = mapping.formerly.keys().map(|column| ("formerly", column));
             let values = mapping.values.keys().map(|column| ("values", column));
             columns
+                .chain(formerly)
                 .chain(values)
                 .filter(|(_, column)| table.column(column).is_none())
                 .map(|(part, column)| format!("source.tables.{name}.{part}.{column}"))
                 .collect()
         })
+    }
+}
+
+/// Schema, where one is named, and table.
+fn split_name(text: &str) -> Option<(Option<String>, String)> {
+    let (first, rest) = take_part(text)?;
+    let Some(rest) = rest else { return Some((None, first)) };
+    match take_part(rest)? {
+        (second, None) => Some((Some(first), second)),
+        _ => None,
+    }
+}
+
+/// The first part of a dotted name, and what follows its dot.
+fn take_part(text: &str) -> Option<(String, Option<&str>)> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let (part, rest) = text.split_once('.').map_or((text, None), |(part, rest)| (part, Some(rest)));
+        return (!part.is_empty()).then(|| (part.to_owned(), rest));
+    };
+    let mut part = String::new();
+    let mut letters = quoted.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        if letter != '"' {
+            part.push(letter);
+            continue;
+        }
+        let rest = &quoted[at + 1..];
+        if rest.starts_with('"') {
+            part.push('"');
+            letters.next();
+            continue;
+        }
+        let next = if rest.is_empty() { None } else { Some(rest.strip_prefix('.')?) };
+        return (!part.is_empty()).then_some((part, next));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tables_name_may_name_its_schema_and_may_be_quoted() {
+        let both = |schema: &str, table: &str| Some((Some(schema.to_owned()), table.to_owned()));
+        assert_eq!(split_name("jobs"), Some((None, "jobs".to_owned())));
+        assert_eq!(split_name("dist.Jobs"), both("dist", "Jobs"));
+        assert_eq!(split_name(r#""my.schema"."my ""table"".""#), both("my.schema", r#"my "table"."#));
+        assert_eq!(split_name(r#"plain."dotted.table""#), both("plain", "dotted.table"));
+        assert_eq!(split_name(r#""dotted.table""#), Some((None, "dotted.table".to_owned())));
+        for bad in ["", ".", "a.", ".a", "a.b.c", r#""open"#, r#""a"b"#, r#""a".b.c"#, r#""""#] {
+            assert_eq!(split_name(bad), None, "{bad}");
+        }
     }
 }

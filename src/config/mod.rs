@@ -60,6 +60,10 @@ pub struct Source {
     pub capture: CaptureMode,
     pub slot: String,
     pub publication: String,
+    /// How old values of the captured tables get into the log.
+    pub replica_identity: ReplicaIdentity,
+    /// Whether a new slot is carried over to standbys, where the server can (17 and later).
+    pub failover: bool,
     /// Distribution statuses to recognise beside the documented eight.
     pub distribution_statuses: Vec<String>,
     /// How often a heartbeat goes through the log.
@@ -76,6 +80,8 @@ impl Default for Source {
             capture: CaptureMode::Wal,
             slot: "walhook".into(),
             publication: "walhook".into(),
+            replica_identity: ReplicaIdentity::Full,
+            failover: true,
             distribution_statuses: Vec::new(),
             heartbeat: Period::secs(10),
             tables: TableMappings::default(),
@@ -89,6 +95,15 @@ impl Default for Source {
 pub enum CaptureMode {
     Wal,
     Trigger,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplicaIdentity {
+    /// Every update and delete writes the whole old row to the log.
+    Full,
+    /// A unique index over the id and the watched columns: old values are written when one of these changes.
+    Index,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -47,6 +47,7 @@ pub async fn derive(lookups: &mut Lookups, batch: &Batch, stored: Position) -> R
     let mut changes = &batch.changes[batch.changes.partition_point(|change| change.position <= stored)..];
     lookups.begin(changes).await?;
     while let Some((change, rest)) = changes.split_first() {
+        let change = &*lookups.completed(change);
         lookups.follow(change);
         match derive_one(lookups, change, batch.checkpoint.lineage, &mut raised) {
             Step::Done => {
@@ -79,7 +80,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     }
     let mut verdicts = Vec::new();
     for rule in rules_for(change.table) {
-        match (rule.derive)(change, lookups) {
+        match judge(rule, change, lookups) {
             Err(Halt::Lookup(_)) => return Step::FactMissing,
             verdict => verdicts.push((rule, verdict)),
         }
@@ -114,11 +115,19 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     Step::Done
 }
 
+/// What a rule says; that nobody can say it any more where a value was not sent and its row is gone.
+fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Verdict, Halt> {
+    match (rule.derive)(change, lookups) {
+        Err(Halt::Lookup(key)) if lookups.is_gone(&key) => Err(Halt::Unrouted("row_gone")),
+        verdict => verdict,
+    }
+}
+
 /// A muted change raises nothing, but what it would have raised once for its release is used up.
 fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step {
     let audible = Change { muted: false, ..change.clone() };
     for rule in rules_for(change.table) {
-        match (rule.derive)(&audible, lookups) {
+        match judge(rule, &audible, lookups) {
             Err(Halt::Lookup(_)) => return Step::FactMissing,
             Ok(Verdict::Raise(derived)) => raised.distributed.extend(derived.once_for_release),
             _ => {}
@@ -161,7 +170,7 @@ fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
             change
         };
         for rule in rules_for(change.table) {
-            if let Err(Halt::Lookup(key)) = (rule.derive)(change, lookups) {
+            if let Err(Halt::Lookup(key)) = judge(rule, &lookups.completed(change), lookups) {
                 missing.insert(key);
             }
         }

@@ -19,6 +19,7 @@ use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::{Event, UserId, delivery_id};
 use crate::domain::lsn::{Checkpoint, Lsn};
 use crate::handoff::Handoff;
+use crate::health::Health;
 use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
@@ -33,6 +34,8 @@ use derive::{Raised, derive};
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
 const MAX_CHANGES: usize = 4_000;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Under which name this stage says how it is.
+const STAGE: &str = "enqueue";
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +51,16 @@ pub enum EnqueueError {
 }
 
 impl EnqueueError {
+    /// What may be said of it to anybody.
+    fn reason(&self) -> String {
+        match self {
+            EnqueueError::Lookup(error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. })) => {
+                error.to_string()
+            }
+            _ => "events cannot be stored now".to_owned(),
+        }
+    }
+
     /// Whether the same again may go well: everything but a verdict.
     fn is_transient(&self) -> bool {
         match self {
@@ -66,6 +79,7 @@ pub struct Enqueue<C> {
     /// Where fresh deliveries go at once; without a dispatcher in this process they are left for others to claim.
     pub handoff: Option<Handoff>,
     pub lease_length: Duration,
+    pub health: Health,
     pub clock: C,
 }
 
@@ -104,6 +118,7 @@ impl<C: Clock> Enqueue<C> {
             let result = self.store_batch(batch, checkpoint).await;
             let Err(error) = result else {
                 if wait > FIRST_RETRY {
+                    self.health.recover(STAGE);
                     tracing::info!("storing events works again");
                 }
                 return Ok(true);
@@ -114,6 +129,7 @@ impl<C: Clock> Enqueue<C> {
             // The commit may have gone through all the same: the store knows.
             *checkpoint = None;
             self.lookups.abandon();
+            self.health.ail(STAGE, error.reason());
             if wait == FIRST_RETRY {
                 tracing::warn!(%error, "events cannot be stored now; trying again until they can");
             }

@@ -128,7 +128,7 @@ fn delivery_failed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
     let Some(moved) = Transition::of(change, distro_queue::status) else { return Ok(Verdict::Nothing) };
     let Some(status) = moved.to.and_then(word::<Failure>) else { return Ok(Verdict::Nothing) };
     let (owner, entry) = Entry::read(&moved, facts)?;
-    let message = moved.optional(distro_queue::message).map(str::to_owned);
+    let message = moved.optional(distro_queue::message)?.map(str::to_owned);
     Ok(Verdict::Raise(Derived::new(owner, &DeliveryFailed { entry, status, message })))
 }
 

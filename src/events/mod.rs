@@ -70,6 +70,8 @@ pub enum Halt {
 /// What to fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LookupKey {
+    /// The changed row itself: it has a long value that did not change, and such are not in the log.
+    Row(Table, i64),
     Release(i64),
     Label(i64),
     Outlet(i64),

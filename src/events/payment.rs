@@ -50,8 +50,8 @@ struct StatementReady {
 
 fn statement_ready(change: &Change, _: &dyn Facts) -> Fact<Verdict> {
     let Some(row) = Transition::to(change, payment::status, READY) else { return Ok(Verdict::Nothing) };
-    let owner = row.optional(payment::user_id).ok_or(Halt::Unrouted("payment_without_user"))?;
-    let currency = row.optional(payment::currency).map(str::trim).filter(|code| !code.is_empty());
+    let owner = row.optional(payment::user_id)?.ok_or(Halt::Unrouted("payment_without_user"))?;
+    let currency = row.optional(payment::currency)?.map(str::trim).filter(|code| !code.is_empty());
     let data = StatementReady {
         payment_request_id: row.integer(payment::id)?,
         invoice_number: row.required(payment::invoice_number)?.to_owned(),

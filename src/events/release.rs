@@ -33,8 +33,8 @@ impl Identity {
         let identity = Identity {
             release_id: row.integer(release::id)?,
             label_id,
-            release_cat: row.optional(release::cat).map(str::to_owned),
-            release_title: row.optional(release::title).map(str::to_owned),
+            release_cat: row.optional(release::cat)?.map(str::to_owned),
+            release_title: row.optional(release::title)?.map(str::to_owned),
         };
         Ok((owner, identity))
     }
@@ -104,7 +104,7 @@ fn review_status_changed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
     let Some((previous_status, new_status)) = statuses else { return Ok(Verdict::Ignored("unknown_review_status")) };
     let (owner, identity) = Identity::read(&moved, facts)?;
     let review_issues = new_status.has_issues().then(|| {
-        let issues = Issues::parse(moved.optional(release::review_issues));
+        let issues = Issues::parse(moved.optional(release::review_issues)?);
         issues.ok_or_else(|| moved.malformed(release::review_issues, "no JSON"))
     });
     let data = ReviewStatusChanged { identity, previous_status, new_status, review_issues: review_issues.transpose()? };
@@ -141,8 +141,8 @@ fn release_distributed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Halt;
     use super::super::testing::{FakeFacts, insert, moved, muted, tuple, update, user, with};
+    use super::super::{Halt, LookupKey};
     use super::*;
     use crate::domain::change::{Datum, Tuple};
 
@@ -190,12 +190,16 @@ mod tests {
             assert_eq!(data.ends_with(&format!(r#","review_issues":{issues}}}"#)), present, "{to}: {data}");
             assert_eq!(data.contains("review_issues"), present, "{to}: {data}");
         }
-        for nothing in [Datum::Null, Datum::Absent, Datum::text("null")] {
+        for nothing in [Datum::Null, Datum::text("null")] {
             let mut row = release("rejected", "none");
             row.set(release::review_issues, nothing);
             let change = moved(TABLE, &row, "review_status", Some("to_review"));
             assert!(FakeFacts::default().raised(REVIEW, &change).data.ends_with(r#","review_issues":[]}"#));
         }
+        let mut unsent = release("rejected", "none");
+        unsent.set(release::review_issues, Datum::Absent);
+        let end = FakeFacts::default().derive(REVIEW, &moved(TABLE, &unsent, "review_status", Some("to_review")));
+        assert_eq!(end, Err(Halt::Lookup(LookupKey::Row(TABLE, 10))), "long issues are read, not taken for none");
         let garbled = with(TABLE, &release("rejected", "none"), "review_issues", Some("[{"));
         let end = FakeFacts::default().derive(REVIEW, &moved(TABLE, &garbled, "review_status", Some("draft")));
         assert!(matches!(end, Err(Halt::Malformed(_))), "{end:?}");

@@ -7,12 +7,12 @@ use serde::de::IntoDeserializer;
 use serde::de::value::Error as ValueError;
 
 use super::value::{Amount, Date, Time};
-use super::{Fact, Facts, Halt};
+use super::{Fact, Facts, Halt, LookupKey};
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::UserId;
 use crate::domain::table::{Column, Table};
 
-/// A row as the change leaves it. A value that was not sent and that nobody could fill in counts as null.
+/// A row as the change leaves it. A value that was not sent is asked for: it is not null.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'a> {
     table: Table,
@@ -21,17 +21,26 @@ pub(super) struct Row<'a> {
 
 impl<'a> Row<'a> {
     /// The text of a column; nothing where it is null.
-    pub fn optional(&self, column: Column) -> Option<&'a str> {
-        self.tuple.text(column)
+    pub fn optional(&self, column: Column) -> Fact<Option<&'a str>> {
+        match self.tuple.get(column) {
+            Datum::Text(text) => Ok(Some(text)),
+            Datum::Null => Ok(None),
+            Datum::Absent => Err(self.absent(column)),
+        }
+    }
+
+    fn absent(&self, column: Column) -> Halt {
+        let id = self.table.column("id").and_then(|id| self.tuple.text(id)?.parse().ok());
+        id.map_or_else(|| self.malformed(column, "not sent"), |id| Halt::Lookup(LookupKey::Row(self.table, id)))
     }
 
     /// The text of a column that must not be null.
     pub fn required(&self, column: Column) -> Fact<&'a str> {
-        self.optional(column).ok_or_else(|| self.malformed(column, "null"))
+        self.optional(column)?.ok_or_else(|| self.malformed(column, "null"))
     }
 
     pub fn optional_integer(&self, column: Column) -> Fact<Option<i64>> {
-        let text = self.optional(column);
+        let text = self.optional(column)?;
         text.map(|text| text.parse().map_err(|_| self.malformed(column, "no whole number of 64 bits"))).transpose()
     }
 
@@ -46,7 +55,7 @@ impl<'a> Row<'a> {
 
     /// A boolean; null is false. Beside Postgres's own words it takes those of the platforms that keep a number.
     pub fn boolean(&self, column: Column) -> Fact<bool> {
-        match self.optional(column) {
+        match self.optional(column)? {
             Some("t" | "true" | "1") => Ok(true),
             None | Some("f" | "false" | "0") => Ok(false),
             Some(_) => Err(self.malformed(column, "no boolean")),
@@ -54,7 +63,7 @@ impl<'a> Row<'a> {
     }
 
     pub fn optional_time(&self, column: Column) -> Fact<Option<Time>> {
-        let text = self.optional(column);
+        let text = self.optional(column)?;
         text.map(|text| Time::parse(text).ok_or_else(|| self.malformed(column, "no finite time"))).transpose()
     }
 
@@ -63,7 +72,7 @@ impl<'a> Row<'a> {
     }
 
     pub fn optional_date(&self, column: Column) -> Fact<Option<Date>> {
-        let text = self.optional(column);
+        let text = self.optional(column)?;
         text.map(|text| Date::parse(text).ok_or_else(|| self.malformed(column, "no finite date"))).transpose()
     }
 
@@ -195,6 +204,22 @@ mod tests {
         };
         assert!(message.starts_with("stream_radar_flag 7: track_id is no whole number"), "{message}");
         assert!(!message.contains("hunter2"), "{message}");
+    }
+
+    #[test]
+    fn a_value_that_was_not_sent_is_asked_for_and_is_not_null() {
+        let column = stream_radar_flag::isrc;
+        let mut tuple = tuple(Table::StreamRadarFlag, &[("id", "7")]);
+        tuple.set(column, Datum::Absent);
+        let row = Row { table: Table::StreamRadarFlag, tuple: &tuple };
+        let wanted = Halt::Lookup(LookupKey::Row(Table::StreamRadarFlag, 7));
+        assert_eq!(row.optional(column), Err(wanted.clone()));
+        assert_eq!(row.required(column), Err(wanted.clone()));
+        assert_eq!(row.optional_time(column).err(), Some(wanted.clone()));
+        assert_eq!(row.boolean(column), Err(wanted));
+        tuple.set(stream_radar_flag::id, Datum::Absent);
+        let row = Row { table: Table::StreamRadarFlag, tuple: &tuple };
+        assert!(is_malformed(row.optional(column)), "nobody can say which row it is");
     }
 
     #[test]

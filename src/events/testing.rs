@@ -39,6 +39,8 @@ impl FakeFacts {
     pub fn derive(&self, kind: EventKind, change: &Change) -> Result<Verdict, Halt> {
         loop {
             match (rule(kind).derive)(change, self) {
+                // Only the changed row itself can be asked for without this knowing.
+                end @ Err(Halt::Lookup(LookupKey::Row(..))) => return end,
                 Err(Halt::Lookup(key)) => {
                     assert!(self.fetched.borrow_mut().insert(key.clone()), "{key:?} asked for twice");
                 }

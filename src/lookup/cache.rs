@@ -118,7 +118,10 @@ impl Cache {
             Table::Release => self.learn_release(row),
             Table::Label => {
                 let Some(id) = int(row, label::id) else { return };
-                self.labels.put(id, Some(row.text(label::user_id).map(|user| UserId(user.into()))));
+                match row.get(label::user_id) {
+                    Datum::Absent => self.labels.remove(&id),
+                    user => self.labels.put(id, Some(user.as_str().map(|user| UserId(user.into())))),
+                }
             }
             Table::Outlet => {
                 let Some(id) = int(row, outlet::id) else { return };
@@ -242,6 +245,11 @@ impl Cache {
     fn learn_file(&mut self, row: &Tuple) {
         let (Some(id), Some(entry)) = (int(row, file::id), int(row, file::transcoder_queue_id)) else { return };
         let asset_type_id = int(row, file::asset_type_id).unwrap_or_default();
+        if *row.get(file::status) == Datum::Absent {
+            // Nobody has said what it is: all of the entry's files are asked for again.
+            self.files.remove(&entry);
+            return;
+        }
         let status = row.text(file::status).unwrap_or_default().to_owned();
         self.files_of(entry).shown.insert(id, Some(TranscodedFile { asset_type_id, status }));
     }

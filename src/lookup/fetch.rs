@@ -12,7 +12,7 @@ use crate::postgres::{self, ConnectError, quote_identifier, quote_qualified};
 use crate::store::StoreError;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
-const KEY_TYPE: &str = include_str!("../../sql/primary/key_type.sql");
+const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
 const TRANSACTION_VISIBLE: &str = include_str!("../../sql/primary/transaction_visible.sql");
 
 /// The server shows a commit to other sessions soon after it streams it; later when it waits for a synchronous standby.
@@ -24,8 +24,13 @@ pub enum LookupError {
     Connect(#[from] ConnectError),
     #[error("the primary: looking up {table}: {}", postgres::describe(.source))]
     Query { table: &'static str, source: tokio_postgres::Error },
-    #[error("the primary has no column {column} in {table}: mend source.tables, then start again")]
-    NoSuchColumn { table: String, column: String },
+    #[error(
+        "column {column} of {table} is gone: bring it back, or name another in source.tables.{key}.columns.{reference} and \
+         start again"
+    )]
+    ColumnGone { table: String, column: String, key: &'static str, reference: &'static str },
+    #[error("table {table} is gone: bring it back, or name another in source.tables.{key}.table and start again")]
+    TableGone { table: String, key: &'static str },
     #[error("source.lookups.{table}: its rows must have the column {column}")]
     LookupLacksColumn { table: &'static str, column: &'static str },
     #[error(transparent)]
@@ -39,9 +44,9 @@ impl LookupError {
     pub fn is_transient(&self) -> bool {
         match self {
             LookupError::Connect(_) | LookupError::Store(_) | LookupError::Unanswered(_) => true,
-            // A missing table or privilege does not come back by itself, but is mended without us: keep asking.
-            LookupError::Query { .. } => true,
-            LookupError::NoSuchColumn { .. } | LookupError::LookupLacksColumn { .. } => false,
+            // What is missing does not come back by itself, but is mended without us: keep asking.
+            LookupError::Query { .. } | LookupError::ColumnGone { .. } | LookupError::TableGone { .. } => true,
+            LookupError::LookupLacksColumn { .. } => false,
         }
     }
 }
@@ -81,7 +86,14 @@ impl Primary {
         let query = |source| LookupError::Query { table: table.name(), source };
         let statement = self.statement(table).await?;
         let session = self.session().await?;
-        let rows = session.client.query(&statement, &[&keys]).await.map_err(query)?;
+        let rows = match session.client.query(&statement, &[&keys]).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                // The table may have changed under it: what is wrong shows when it is made anew.
+                session.queries.clear();
+                return Err(query(error));
+            }
+        };
         let mut tuples = Vec::with_capacity(rows.len());
         for row in rows {
             let mut tuple = Tuple::absent(table);
@@ -140,12 +152,23 @@ impl Primary {
 
     async fn mapped_query(&mut self, table: Table) -> Result<String, LookupError> {
         let (schema, name) = self.mappings.qualified_name(table);
-        let key = self.mappings.column(table, key_column(table)).to_owned();
         let query = |source| LookupError::Query { table: table.name(), source };
         let session = self.session().await?;
-        let row = session.client.query_opt(KEY_TYPE, &[&schema, &name, &key]).await.map_err(query)?;
-        let missing = || LookupError::NoSuchColumn { table: format!("{schema}.{name}"), column: key.clone() };
-        let key_type: String = row.ok_or_else(missing)?.get(0);
+        let rows = session.client.query(COLUMN_TYPES, &[&schema, &name]).await.map_err(query)?;
+        let types: HashMap<&str, &str> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let full_name = || format!("{schema}.{name}");
+        if types.is_empty() {
+            return Err(LookupError::TableGone { table: full_name(), key: table.name() });
+        }
+        for reference in table.columns() {
+            let column = self.mappings.column(table, reference);
+            if !types.contains_key(column) {
+                let (column, key) = (column.to_owned(), table.name());
+                return Err(LookupError::ColumnGone { table: full_name(), column, key, reference });
+            }
+        }
+        let key = self.mappings.column(table, key_column(table));
+        let key_type = types[key];
         let columns: Vec<String> = table
             .columns()
             .iter()
@@ -157,8 +180,8 @@ impl Primary {
         Ok(LOOKUP
             .replace("{columns}", &columns.join(", "))
             .replace("{table}", &quote_qualified(&schema, &name))
-            .replace("{key_type}", &key_type)
-            .replace("{key}", &quote_identifier(&key)))
+            .replace("{key_type}", key_type)
+            .replace("{key}", &quote_identifier(key)))
     }
 }
 

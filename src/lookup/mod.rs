@@ -7,7 +7,8 @@ mod address;
 mod cache;
 mod fetch;
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 use crate::config;
 use crate::domain::change::{Change, Operation, Tuple};
@@ -35,6 +36,8 @@ pub struct Lookups {
     distribution_statuses: HashSet<String>,
     /// Tables found by SQL of the platform's own: the stream does not show them, so nothing of theirs is kept.
     uncached: Vec<Table>,
+    /// Changed rows of this batch that came with a value missing, as they are on the primary; nothing for one that is gone.
+    rows: HashMap<(Table, i64), Option<Tuple>>,
 }
 
 impl Lookups {
@@ -48,6 +51,7 @@ impl Lookups {
             cache: Cache::default(),
             distribution_statuses: known.map(str::to_owned).collect(),
             uncached: source.lookups.keys().filter_map(|name| Table::by_name(name)).collect(),
+            rows: HashMap::new(),
         }
     }
 
@@ -73,6 +77,7 @@ impl Lookups {
             self.cache.forget(*table);
         }
         self.cache.begin();
+        self.rows.clear();
         let mut users = HashSet::new();
         for change in changes.iter().filter(|change| change.table == Table::UserAddon) {
             let (old, new) = rows(&change.operation);
@@ -80,6 +85,25 @@ impl Lookups {
             users.extend(named.map(|user| LookupKey::Addons(UserId(user.into()))));
         }
         if users.is_empty() { Ok(()) } else { self.fetch(&users, None).await }
+    }
+
+    /// The change with what was fetched in place of what was not sent.
+    pub fn completed<'a>(&self, change: &'a Change) -> Cow<'a, Change> {
+        let (Operation::Insert { new } | Operation::Update { new, .. }) = &change.operation else {
+            return Cow::Borrowed(change);
+        };
+        let found = id_of(change.table, new).and_then(|id| self.rows.get(&(change.table, id))?.as_ref());
+        let Some(found) = found else { return Cow::Borrowed(change) };
+        let mut completed = change.clone();
+        if let Operation::Insert { new } | Operation::Update { new, .. } = &mut completed.operation {
+            new.fill_from(found);
+        }
+        Cow::Owned(completed)
+    }
+
+    /// Whether what is asked for was on the primary once and is not any more.
+    pub fn is_gone(&self, key: &LookupKey) -> bool {
+        matches!(key, LookupKey::Row(table, id) if self.rows.get(&(*table, *id)) == Some(&None))
     }
 
     /// Forgets the add-ons, when a batch that changed them was not stored: it is going to change them again.
@@ -102,6 +126,16 @@ impl Lookups {
             }
             let rows = self.primary.rows(table, &wanted).await?;
             self.cache.fetched(table, &wanted, &rows);
+        }
+        for (table, wanted) in changed_rows(keys) {
+            if let Some(transaction) = transaction.filter(|_| !seen) {
+                self.primary.wait_until_visible(transaction).await?;
+                seen = true;
+            }
+            let ids = wanted.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let found = self.primary.rows(table, &ids).await?;
+            self.rows.extend(wanted.into_iter().map(|id| ((table, id), None)));
+            self.rows.extend(found.into_iter().filter_map(|row| Some(((table, id_of(table, &row)?), Some(row)))));
         }
         Ok(())
     }
@@ -171,6 +205,21 @@ fn column_name(table: Table, column: crate::domain::table::Column) -> &'static s
     table.columns()[usize::from(column.0)]
 }
 
+fn id_of(table: Table, row: &Tuple) -> Option<i64> {
+    row.text(table.column("id")?)?.parse().ok()
+}
+
+/// The rows that came with a value missing, by table.
+fn changed_rows(keys: &HashSet<LookupKey>) -> HashMap<Table, Vec<i64>> {
+    let mut asked: HashMap<Table, Vec<i64>> = HashMap::new();
+    for key in keys {
+        if let LookupKey::Row(table, id) = key {
+            asked.entry(*table).or_default().push(*id);
+        }
+    }
+    asked
+}
+
 /// The tables to ask and the keys to ask them for, as text.
 fn by_table(keys: &HashSet<LookupKey>) -> Vec<(Table, Vec<String>)> {
     let mut asked: Vec<(Table, Vec<String>)> = Vec::new();
@@ -182,6 +231,7 @@ fn by_table(keys: &HashSet<LookupKey>) -> Vec<(Table, Vec<String>)> {
             LookupKey::Track(id) => (Table::Track, id.to_string()),
             LookupKey::Files(id) => (Table::TranscoderQueueFile, id.to_string()),
             LookupKey::Addons(user) => (Table::UserAddon, user.0.to_string()),
+            LookupKey::Row(..) => continue,
         };
         match asked.iter_mut().find(|(asked, _)| *asked == table) {
             Some((_, keys)) => keys.push(key),

@@ -13,6 +13,9 @@ const GAP_CLOSE: &str = include_str!("../../sql/store/gap_close.sql");
 const CHECKPOINT_FIRST: &str = include_str!("../../sql/store/checkpoint_first.sql");
 const CHECKPOINT_DELETE: &str = include_str!("../../sql/store/checkpoint_delete.sql");
 const DISTRIBUTED_RELEASE_SEED: &str = include_str!("../../sql/store/distributed_release_seed.sql");
+const SLOT_CREATION_BEGIN: &str = include_str!("../../sql/store/slot_creation_begin.sql");
+const SLOT_CREATION_END: &str = include_str!("../../sql/store/slot_creation_end.sql");
+const SLOT_CREATION_EXISTS: &str = include_str!("../../sql/store/slot_creation_exists.sql");
 const REPLICA_IDENTITY_REMEMBER: &str = include_str!("../../sql/store/replica_identity_remember.sql");
 const REPLICA_IDENTITY_LIST: &str = include_str!("../../sql/store/replica_identity_list.sql");
 const REPLICA_IDENTITY_FORGET: &str = include_str!("../../sql/store/replica_identity_forget.sql");
@@ -59,7 +62,19 @@ impl Store {
         let transaction = connection.transaction().await?;
         transaction.execute(CHECKPOINT_DELETE, &[&slot]).await?;
         transaction.execute(GAP_CLOSE, &[&slot]).await?;
+        end_slot_creation(&transaction, slot).await?;
         Ok(transaction.commit().await?)
+    }
+
+    /// Notes that a slot is about to be created, until its first checkpoint is here.
+    pub async fn begin_slot(&self, slot: &str) -> Result<()> {
+        self.connection().await?.execute(SLOT_CREATION_BEGIN, &[&slot]).await?;
+        Ok(())
+    }
+
+    /// Whether a setup has begun to create the slot and has not come to its end.
+    pub async fn is_creating_slot(&self, slot: &str) -> Result<bool> {
+        Ok(self.connection().await?.query_one(SLOT_CREATION_EXISTS, &[&slot]).await?.get(0))
     }
 
     pub async fn remember_identity(&self, found: &FoundIdentity) -> Result<()> {
@@ -117,6 +132,12 @@ pub async fn insert_first_checkpoint(transaction: &Transaction<'_>, slot: &str, 
             ],
         )
         .await?;
+    Ok(())
+}
+
+/// The slot's creation is complete, or given up.
+pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
+    transaction.execute(SLOT_CREATION_END, &[&slot]).await?;
     Ok(())
 }
 

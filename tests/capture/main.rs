@@ -3,6 +3,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod catalog;
+mod chaos;
+mod connections;
+mod drift;
+mod failover;
+mod identity;
+mod names;
 mod prepare;
 mod stage;
 mod stream;
+mod versions;

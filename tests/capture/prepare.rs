@@ -171,7 +171,15 @@ async fn partitions_get_their_identity_too() {
 async fn a_slot_without_a_checkpoint_is_refused_with_its_mend() {
     let app = TestApp::prepare().await;
     app.setup().await;
-    app.store().await.batch_execute("drop schema walhook cascade").await.unwrap();
+    let store = app.store().await;
+    // As if setup had been killed between the slot's creation and its first checkpoint: nobody can have read it.
+    let unfinished = "delete from walhook.checkpoint; insert into walhook.slot_creation (slot) values ($1)"
+        .replace("$1", &format!("'{}'", app.name));
+    store.batch_execute(&unfinished).await.unwrap();
+    let said = app.walhook_ok(&["setup"]).await;
+    assert!(said.contains("an earlier setup did not come to its end") && said.contains("created at"), "{said}");
+    assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
+    store.batch_execute("drop schema walhook cascade").await.unwrap();
     let refused = refusal(&app, &["setup"]).await;
     assert!(refused.contains("`walhook teardown`"), "{refused}");
     app.walhook_ok(&["teardown", "--yes"]).await;
@@ -286,6 +294,7 @@ async fn check_passes_after_setup_and_fails_before() {
     let lines = app.walhook_ok(&["check"]).await;
     assert!(lines.lines().all(|line| line.starts_with("ok ") || line.starts_with("warn ")), "{lines}");
     assert!(lines.contains("warn  max_slot_wal_keep_size"), "{lines}");
+    assert!(lines.contains("ok    wal_sender_timeout: 60 s"), "{lines}");
     assert!(lines.contains("ok    store's place"), "{lines}");
 }
 

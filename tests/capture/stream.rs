@@ -232,16 +232,6 @@ async fn a_slot_dropped_under_it_ends_capture_with_a_gap() {
 }
 
 #[tokio::test]
-async fn a_column_that_goes_ends_capture_with_its_name() {
-    let app = prepared().await;
-    app.setup().await;
-    let stage = Stage::start(&app).await;
-    write(&app, &format!("alter table distro_queue drop column message; {INSERT} (1, 1, 'a')")).await;
-    let error = stage.ended().await.unwrap_err();
-    assert!(error.to_string().starts_with("column message of public.distro_queue is gone: "), "{error}");
-}
-
-#[tokio::test]
 async fn only_what_is_stored_is_acknowledged_and_idle_log_is() {
     let app = prepared().await;
     app.setup().await;

@@ -10,6 +10,7 @@ mod api;
 mod app;
 pub mod plan;
 mod platform;
+pub mod proxy;
 mod receiver;
 mod sidecar;
 mod smtp;

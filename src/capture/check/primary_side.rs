@@ -56,6 +56,13 @@ fn server(report: &mut Report, server: &Server) {
         let mend = format!("`alter role \"{}\" replication` as a superuser", server.role);
         report.fail("replication privilege", format!("{} may not replicate", server.role), mend);
     }
+    limits(report, server);
+}
+
+/// What the server does with a slot or a reader that it does not hear from.
+fn limits(report: &mut Report, server: &Server) {
+    const SHORT_MILLISECONDS: i64 = 5_000;
+    const DAY_SECONDS: i64 = 86_400;
     if server.slot_keep == "-1" {
         report.warn(
             "max_slot_wal_keep_size",
@@ -64,6 +71,28 @@ fn server(report: &mut Report, server: &Server) {
         );
     } else {
         report.ok("max_slot_wal_keep_size", server.slot_keep.as_str());
+    }
+    match server.sender_timeout {
+        0 => report.warn(
+            "wal_sender_timeout",
+            "0: a reader whose machine is gone keeps the slot until TCP gives it up, and no other takes over",
+            "set it to the default, 60s",
+        ),
+        short @ ..SHORT_MILLISECONDS => report.warn(
+            "wal_sender_timeout",
+            format!("{short} ms: a short stall of this machine or of the network ends the connection"),
+            "set it to 10s or more",
+        ),
+        fair => report.ok("wal_sender_timeout", format!("{} s", fair / 1_000)),
+    }
+    match server.idle_slot_timeout {
+        None | Some(0) => {}
+        Some(short @ ..DAY_SECONDS) => report.warn(
+            "idle_replication_slot_timeout",
+            format!("{short} s: when Walhook is away for longer, its slot is invalidated and changes are lost"),
+            "set it to 0, or to more than any pause can last",
+        ),
+        Some(fair) => report.ok("idle_replication_slot_timeout", format!("{fair} s")),
     }
 }
 
@@ -131,7 +160,19 @@ fn identity_of(report: &mut Report, source: &Source, table: Table, relations: &[
     let Some(first) = relations.first() else { return };
     let name = format!("replica identity of {}", first.qualified());
     if lacking.is_empty() {
-        report.ok(name, format!("covers {}", wanted.join(", ")));
+        let by = match first.identity.as_str() {
+            "f" => "full",
+            "i" => "index",
+            _ => "primary key",
+        };
+        let text = format!("{by}: covers {}", wanted.join(", "));
+        let (goal, reason) = identity::goal(source, first);
+        if relations.iter().all(|relation| identity::is_met(source, relation)) {
+            report.ok(name, reason.map(|reason| format!("{text}, since {reason}")).unwrap_or(text));
+        } else {
+            let wish = if goal == identity::Goal::Full { "full" } else { "index" };
+            report.warn(name, format!("{text}, and source.replica_identity is {wish}"), "run `walhook setup`");
+        }
         return;
     }
     let mend =
@@ -178,6 +219,14 @@ async fn slot(report: &mut Report, source: &Source, client: &Client) -> Result<(
         let mend = "start `walhook run`, or raise max_slot_wal_keep_size";
         report.warn(name, "about to be invalidated: it is further behind than max_slot_wal_keep_size", mend);
     } else {
+        if source.failover && slot.failover == Some(false) {
+            let mend = "with `walhook run` stopped, `ALTER_REPLICATION_SLOT name (FAILOVER true)` over a replication connection";
+            report.warn(
+                format!("{name} failover"),
+                "not carried over to standbys: a failover would lose its place",
+                mend,
+            );
+        }
         let reader = slot.active_pid.map_or("nobody reads it".to_owned(), |pid| format!("read by process {pid}"));
         report.ok(name, format!("wal_status {status}, {reader}"));
     }

@@ -8,10 +8,12 @@ use crate::config::Source;
 use crate::domain::table::Table;
 
 pub(super) struct Plan {
-    /// Tables and partitions that get replica identity full.
+    /// Tables and partitions that get another replica identity.
     pub identities: Vec<Relation>,
     pub publication: PublicationPlan,
     pub slot_exists: bool,
+    /// Whether a new slot is to be carried over to standbys.
+    pub failover: bool,
     pub notes: Vec<String>,
 }
 
@@ -50,7 +52,13 @@ pub(super) async fn make(client: &Client, source: &Source) -> Result<Plan, Captu
     if !findings.problems.is_empty() {
         return Err(CaptureError::Preconditions(findings.problems));
     }
-    Ok(Plan { identities: findings.identities, publication, slot_exists: slot.is_some(), notes: findings.notes })
+    Ok(Plan {
+        identities: findings.identities,
+        publication,
+        slot_exists: slot.is_some(),
+        failover: source.failover && server.version >= primary::FAILOVER_VERSION,
+        notes: findings.notes,
+    })
 }
 
 impl Findings<'_> {
@@ -99,13 +107,15 @@ impl Findings<'_> {
                 ));
             }
         }
+        if identity::goal(self.source, &root).0 == identity::Goal::Index {
+            self.readable(table, &root, table.columns());
+        }
         match table {
             Table::Release if seeds => self.readable(table, &root, &["id", "delivery_status"]),
             Table::UserAddon if seeds => self.readable(table, &root, &["user_id", "addon"]),
             _ => {}
         }
-        let wanted = identity::wanted(self.source, table);
-        for relation in relations.into_iter().filter(|relation| !relation.identifies(&wanted)) {
+        for relation in relations.into_iter().filter(|relation| !identity::is_met(self.source, relation)) {
             if !relation.owned {
                 self.problems.push(format!(
                     "table {} is another role's: its owner must run `alter table {} replica identity full`, or run \

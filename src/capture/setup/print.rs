@@ -1,12 +1,15 @@
 //! The changes of the primary as SQL, for whoever may make them.
 
 use super::{PUBLICATION_CREATE, Source, identity, primary};
+use crate::config::ReplicaIdentity;
 use crate::domain::table::Table;
 use crate::postgres::{self, quote_identifier, quote_qualified};
 
 /// All that setup would do on a primary where nothing has been done, without asking it.
 pub fn statements(source: &Source, url: Option<&str>) -> String {
-    let role = url.and_then(|url| postgres::Target::parse(url).ok()).and_then(|target| target.config.get_user().map(quote_identifier));
+    let role = url
+        .and_then(|url| postgres::Target::parse(url).ok())
+        .and_then(|target| target.config.get_user().map(quote_identifier));
     let role = role.unwrap_or_else(|| quote_identifier("walhook"));
     let quoted = |table: &Table| {
         let (schema, name) = source.tables.qualified_name(*table);
@@ -22,9 +25,8 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         "-- Old values of the tables whose changes raise events. In place of full, an index will do that is unique and covers\n\
          -- the columns named, all of them not null.\n",
     );
-    for table in known.iter().filter(|table| table.is_captured()) {
-        let columns = identity::wanted(source, **table).join(", ");
-        text.push_str(&format!("-- {columns}\n{}", identity::statement(&quoted(table), "full")));
+    for table in known.iter().copied().filter(|table| table.is_captured()) {
+        text.push_str(&identity_of(source, *table, &quoted(table)));
     }
     text.push_str("\n-- Only after the identities: a published table without one refuses updates.\n");
     let publication = PUBLICATION_CREATE
@@ -36,4 +38,17 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         source.slot
     ));
     text
+}
+
+fn identity_of(source: &Source, table: Table, quoted: &str) -> String {
+    let columns = identity::wanted(source, table);
+    let full = identity::statement(quoted, "full");
+    // In the reference schema this one's time may be null.
+    if source.replica_identity == ReplicaIdentity::Full || table == Table::PreflightReport {
+        return format!("-- {}\n{full}", columns.join(", "));
+    }
+    let index = quote_identifier(&primary::index_name(table));
+    let columns: Vec<String> = columns.iter().map(|column| quote_identifier(column)).collect();
+    let create = identity::index_statement(&index, quoted, &columns);
+    format!("{create}{}", identity::statement(quoted, &format!("using index {index}")))
 }

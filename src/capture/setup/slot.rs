@@ -12,7 +12,7 @@ use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::table::Table;
 use crate::postgres::{quote_identifier, quote_qualified};
 use crate::store::addons::{AddonChanges, change_addons};
-use crate::store::capture::{insert_first_checkpoint, seed_distributed};
+use crate::store::capture::{end_slot_creation, insert_first_checkpoint, seed_distributed};
 use crate::store::{StoreError, Transaction};
 
 const DISTRIBUTED_RELEASES: &str = include_str!("../../../sql/primary/distributed_releases.sql");
@@ -31,14 +31,31 @@ pub(super) struct Created {
 }
 
 /// A connection that can create the slot.
-pub(super) async fn connect(source: &Source, url: &str) -> Result<LogicalReplicationStream, CaptureError> {
-    let options = ReplicationSlotOptions { snapshot: Some("export".into()), ..Default::default() };
+pub(super) async fn connect(
+    source: &Source,
+    url: &str,
+    failover: bool,
+) -> Result<LogicalReplicationStream, CaptureError> {
+    let options = ReplicationSlotOptions { snapshot: Some("export".into()), failover, ..Default::default() };
     let config = ReplicationStreamConfig::builder(&source.slot, &source.publication)
         .with_slot_options(options)
         .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
     let bound = format!("{}s", CREATION_TIMEOUT.as_secs());
     let conninfo = conninfo::replication(url, &[("lock_timeout", &bound)])?;
     Ok(LogicalReplicationStream::new(&conninfo, config).await?)
+}
+
+/// Drops a slot of ours that a setup which was broken off has left: the store knows that it was being created and never got
+/// its beginning, so nobody can have acknowledged anything. Any other slot without a checkpoint may be somebody's.
+pub(super) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, CaptureError> {
+    if !store.is_creating_slot(&source.slot).await? {
+        return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
+    }
+    if let Some(pid) = primary::slot(client, &source.slot).await?.and_then(|slot| slot.active_pid) {
+        return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
+    }
+    client.execute(SLOT_DROP, &[&source.slot]).await?;
+    Ok(format!("slot {}: dropped, since an earlier setup did not come to its end", source.slot))
 }
 
 pub(super) async fn create(
@@ -48,6 +65,7 @@ pub(super) async fn create(
     url: &str,
     store: &Store,
 ) -> Result<Created, CaptureError> {
+    store.begin_slot(&source.slot).await?;
     let created = tokio::time::timeout(ALL_WAITS, walsender.ensure_replication_slot()).await;
     let limit = match created {
         Ok(Ok(())) => None,
@@ -114,6 +132,7 @@ async fn begin(
     // count as stored. Ordinals begin at one.
     let first = Checkpoint { lineage, position: Position { commit: begins, ordinal: 0 }, resume: begins };
     insert_first_checkpoint(&transaction, &source.slot, &first).await?;
+    end_slot_creation(&transaction, &source.slot).await?;
     let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
     let query = rendered(DISTRIBUTED_RELEASES, source, Table::Release, &["id", "delivery_status"]);
     let rows = reader.query_raw(&query, [&meanings]).await?;

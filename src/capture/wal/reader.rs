@@ -1,5 +1,6 @@
 //! One stream being read: messages become batches, and what is durable is acknowledged on a timer, whatever else is waited for.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -12,12 +13,15 @@ use super::super::decode::{Decoded, Decoder, weight};
 use super::{CaptureError, Heart, Session};
 use crate::domain::change::{Batch, Change};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use crate::domain::table::Table;
 
 /// A batch is sent at the latest when it has this many changes, or values of this many bytes.
 const MAX_CHANGES: usize = 1_000;
 const MAX_WEIGHT: usize = 1 << 20;
 /// The server ends a connection that says nothing for wal_sender_timeout, a minute by default.
 const FEEDBACK_PERIOD: Duration = Duration::from_secs(1);
+/// The shortest silence after which a connection is given up.
+const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
 /// Messages taken at a stretch before others get the thread, and before the timer is looked at.
 const BURST: usize = 1_000;
 /// How far behind now a transaction's commit lies while we lag. Then waiting a little lets the server send in bulk, which
@@ -119,13 +123,14 @@ impl<'a> Reader<'a> {
         session: &Session<'a>,
         checkpoint: Checkpoint,
         clock_ahead: SignedDuration,
-        silence: Duration,
+        tables: HashMap<u32, Table>,
     ) -> Reader<'a> {
+        let silence = (session.source.heartbeat.0 * 6).max(SHORTEST_SILENCE);
         let begin = checkpoint.resume;
         Reader {
             stream,
             heart,
-            decoder: Decoder::new(&session.source.tables),
+            decoder: Decoder::new(&session.source.tables, tables),
             batches: session.batches,
             durable: session.durable,
             lineage: checkpoint.lineage,
@@ -299,6 +304,9 @@ impl<'a> Reader<'a> {
         if std::mem::take(&mut pulse.moved) || received > pulse.received {
             (pulse.received, pulse.at) = (received, Instant::now());
         }
+        if let Some(drift) = self.heart.drift() {
+            return Err(drift);
+        }
         if pulse.at.elapsed() > pulse.silence {
             return Err(CaptureError::Silent(pulse.silence));
         }
@@ -313,7 +321,6 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
     use crate::domain::change::Operation;
-    use crate::domain::table::Table;
 
     const LINEAGE: Lineage = Lineage { system_identifier: 7, timeline: 1 };
 

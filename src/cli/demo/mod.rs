@@ -89,7 +89,7 @@ async fn watch(deliveries: &mut mpsc::Receiver<Delivery>, screen: &mut Screen) -
 impl Demo {
     async fn start() -> anyhow::Result<Demo> {
         println!("Starting a private PostgreSQL …");
-        let postgres = PrivatePostgres::start(Options { fsync: true, settings: &[] }).await?;
+        let postgres = PrivatePostgres::start(Options { fsync: true, ..Options::default() }).await?;
         for database in ["platform", "store"] {
             postgres.create_database(database).await?;
         }

@@ -1,0 +1,1 @@
+create unique index concurrently {index} on {table} ({columns});

@@ -1,0 +1,162 @@
+//! One URL serves queries and replication alike: TLS, passwords, certificates, sockets and several hosts, on a real server.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use walhook::private_postgres::Options;
+
+use crate::support::TestApp;
+
+/// Every printable character of ASCII, the space among them, and some beyond.
+fn password() -> String {
+    (' '..='~').chain("é ß 🎵".chars()).collect()
+}
+
+fn encode(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// An authority, a server's certificate for `localhost`, and one that proves us to be `certified`.
+struct Certificates {
+    directory: tempfile::TempDir,
+}
+
+impl Certificates {
+    fn make() -> Certificates {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        };
+        let key = KeyPair::generate().unwrap();
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.distinguished_name.push(DnType::CommonName, "a private authority");
+        write("ca.pem", authority.self_signed(&key).unwrap().pem());
+        let issuer = Issuer::new(authority, key);
+        for (file, name, common_name) in [("server", "localhost", "localhost"), ("client", "client", "certified")] {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.distinguished_name.push(DnType::CommonName, common_name);
+            write(&format!("{file}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
+            write(&format!("{file}.key"), key.serialize_pem());
+        }
+        Certificates { directory }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    /// Copies what the server needs to where it may read it.
+    fn give_to(&self, data: &Path) {
+        for name in ["ca.pem", "server.pem", "server.key"] {
+            let target: PathBuf = data.join(name);
+            std::fs::copy(self.directory.path().join(name), &target).unwrap();
+            std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let owner = std::os::unix::fs::MetadataExt::uid(&data.metadata().unwrap());
+            std::os::unix::fs::chown(&target, Some(owner), None).unwrap();
+        }
+    }
+}
+
+/// A server that takes `certified` by certificate, `sealed` over TLS alone, and `odd` with its password however it comes.
+async fn prepare(certificates: &Certificates) -> TestApp {
+    let app = TestApp::prepare_alone(Options::default()).await;
+    let data = app.server.data_dir();
+    certificates.give_to(&data);
+    let rules = "local all postgres trust\nlocal all all scram-sha-256\nhost all postgres 127.0.0.1/32 trust
+        hostssl all certified 127.0.0.1/32 cert\nhostssl all sealed 127.0.0.1/32 scram-sha-256
+        host all odd 127.0.0.1/32 scram-sha-256\n";
+    std::fs::write(data.join("pg_hba.conf"), rules).unwrap();
+    let owner = app.source().await;
+    let literal = password().replace('\'', "''");
+    let statements = [
+        "alter system set ssl = on".to_owned(),
+        "alter system set ssl_ca_file = 'ca.pem'".into(),
+        "alter system set ssl_cert_file = 'server.pem'".into(),
+        "alter system set ssl_key_file = 'server.key'".into(),
+        "create role certified superuser login".into(),
+        format!("create role sealed superuser login password '{literal}'"),
+        format!("create role odd superuser login password '{literal}'"),
+        "select pg_reload_conf()".into(),
+    ];
+    for statement in statements {
+        owner.batch_execute(&statement).await.unwrap();
+    }
+    let is_on = async || owner.query_one("show ssl", &[]).await.unwrap().get::<_, &str>(0).eq("on").then_some(());
+    crate::support::eventually("TLS to be on", is_on).await;
+    app
+}
+
+#[tokio::test]
+async fn every_way_in_works_for_queries_and_for_replication() {
+    let certificates = Certificates::make();
+    let mut app = prepare(&certificates).await;
+    let (port, database, secret) = (app.server.port(), format!("{}_platform", app.name), encode(&password()));
+    let authority = format!("sslrootcert={}", encode(&certificates.path("ca.pem")));
+    let ours = format!(
+        "sslcert={}&sslkey={}",
+        encode(&certificates.path("client.pem")),
+        encode(&certificates.path("client.key"))
+    );
+    let socket = encode(&app.server.directory().display().to_string());
+    let literal = password().replace('\\', r"\\").replace('\'', r"\'");
+    let urls = [
+        format!("postgres://odd:{secret}@127.0.0.1:{port}/{database}?sslmode=disable"),
+        format!("postgres://odd:{secret}@127.0.0.1:{port}/{database}"),
+        format!("host=127.0.0.1 port={port} user=odd password='{literal}' dbname={database}"),
+        format!("postgresql://odd@127.0.0.1:{port}/{database}?password={secret}"),
+        format!("postgres://odd:{secret}@{socket}:{port}/{database}"),
+        format!("postgres:///{database}?host={socket}&port={port}&user=odd&password={secret}"),
+        format!("postgres://sealed:{secret}@localhost:{port}/{database}?sslmode=verify-full&{authority}"),
+        format!("postgres://sealed:{secret}@localhost:{port}/{database}?{authority}"),
+        format!("postgres://sealed:{secret}@127.0.0.1:{port}/{database}?sslmode=verify-ca&{authority}"),
+        format!("postgres://sealed:{secret}@127.0.0.1:{port}/{database}?sslmode=prefer"),
+        format!("postgres://certified@localhost:{port}/{database}?sslmode=verify-full&{authority}&{ours}"),
+        format!(
+            "postgres://odd:{secret}@127.0.0.1:1,127.0.0.1:{port}/{database}?target_session_attrs=read-write&connect_timeout=2"
+        ),
+    ];
+    for url in urls {
+        app.set("source.url", &url);
+        // The slot is made over a replication connection, everything else by queries.
+        let said = app.walhook_ok(&["setup"]).await;
+        assert!(said.contains("created at"), "{url}: {said}");
+        app.walhook_ok(&["teardown", "--yes"]).await;
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_work_says_why_and_never_shows_the_password() {
+    const SECRET: &str = "hunter2";
+    let certificates = Certificates::make();
+    let mut app = prepare(&certificates).await;
+    let (port, database) = (app.server.port(), format!("{}_platform", app.name));
+    let authority = format!("sslrootcert={}", encode(&certificates.path("ca.pem")));
+    let at = |host: &str, rest: &str| format!("postgres://sealed:{SECRET}@{host}:{port}/{database}?{rest}");
+    let cases = [
+        (at("localhost", "sslmode=verify-full"), "sslrootcert"),
+        (at("127.0.0.1", &format!("sslmode=verify-full&{authority}")), "name that is in the server's certificate"),
+        (at("localhost", &format!("sslmode=require&{authority}")), "password authentication failed"),
+        (at("localhost", "sslmode=disable"), "no encryption"),
+        (at("localhost", "sslmode=verify-full&sslrootcert=/nowhere.pem"), "sslrootcert: /nowhere.pem"),
+        (at("localhost", "sslmode=always"), "sslmode=always is none of"),
+        (at("localhost", "sslcert=/x.pem"), "sslkey"),
+        (format!("postgres://certified:{SECRET}@localhost:{port}/{database}?{authority}"), "certificate"),
+    ];
+    for (url, reason) in cases {
+        app.set("source.url", &url);
+        for command in ["check", "setup"] {
+            let output = app.walhook(&[command]).await;
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert_eq!(output.status.code(), Some(1), "{url}: {said}");
+            assert!(said.contains(reason), "{reason} for {url}: {said}");
+            assert!(!said.contains(SECRET), "{said}");
+        }
+    }
+}

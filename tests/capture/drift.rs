@@ -1,0 +1,167 @@
+//! The platform changes its schema under a running stream: told in the mapping's words, and nothing is passed over.
+
+use crate::support::{Platform, Receiver, TestApp, eventually};
+
+struct Drifting {
+    app: TestApp,
+    platform: Platform,
+    user: i64,
+    receiver: Receiver,
+}
+
+async fn start() -> Drifting {
+    let mut app = TestApp::prepare().await;
+    app.set("source.heartbeat", "200ms");
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    let events = ["payment.statement_ready", "delivery.completed"];
+    app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &events).await;
+    let drifting = Drifting { app, platform, user, receiver };
+    drifting.platform.payment(user, "ready").await;
+    drifting.receiver.wait_for(1).await;
+    drifting
+}
+
+impl Drifting {
+    /// Waits until readiness says `reason`; the process must be alive for that.
+    async fn unready(&mut self, reason: &str) {
+        let sidecar = self.app.sidecar();
+        eventually(reason, async || {
+            let (status, text) = sidecar.readiness().await?;
+            (status == 503 && text.contains(reason)).then_some(())
+        })
+        .await;
+    }
+
+    async fn ready(&mut self) {
+        self.app.sidecar().wait_until_ready().await;
+    }
+
+    async fn alter(&self, statements: &str) {
+        self.platform.client.batch_execute(statements).await.unwrap();
+    }
+
+    /// Every payment so far has been told, once each and in order of their commits.
+    async fn told(&self, payments: &[i64]) {
+        let received = self.receiver.wait_for(payments.len() + 1).await;
+        let mut told: Vec<i64> =
+            received[1..].iter().map(|request| request.data()["payment_request_id"].as_i64().unwrap()).collect();
+        told.sort_unstable();
+        assert_eq!(told, payments);
+    }
+
+    async fn insert(&self, columns: &str, id: i64) -> i64 {
+        let statement = format!("insert into {columns} values ({id}, {}, 'INV', 1, 1, 'ready')", self.user);
+        self.alter(&statement).await;
+        id
+    }
+}
+
+const RENAMED: &str = "payment (id, user_id, invoice_number, amount, total_due_usd, state)";
+const USUAL: &str = "payment (id, user_id, invoice_number, amount, total_due_usd, status)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renamed_column_is_named_and_what_was_committed_meanwhile_arrives() {
+    let mut drifting = start().await;
+    drifting.alter("alter table payment add column note text; alter table payment rename column status to state").await;
+    let first = drifting.insert(RENAMED, 1).await;
+    drifting.unready("column status of public.payment is gone: ").await;
+    // Named in the configuration, with what the log that is not read yet calls it.
+    drifting.app.kill().await;
+    drifting.app.set("source.tables.payment.columns.status", "state");
+    drifting.app.run().await;
+    let second = drifting.insert(RENAMED, 2).await;
+    drifting.told(&[first, second]).await;
+    // Renamed back, under the configuration that knows the other name.
+    drifting.alter("alter table payment rename column state to status").await;
+    let third = drifting.insert(USUAL, 3).await;
+    drifting.unready("column state of public.payment is gone: ").await;
+    drifting.app.kill().await;
+    drifting.app.set("source.tables.payment.columns.status", "status");
+    drifting.app.set("source.tables.payment.formerly.status", "state");
+    drifting.app.run().await;
+    let fourth = drifting.insert(USUAL, 4).await;
+    drifting.told(&[first, second, third, fourth]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renamed_table_is_named_and_goes_on_under_its_old_name() {
+    let mut drifting = start().await;
+    drifting.alter("alter table payment rename to statement").await;
+    let first = drifting.insert(&RENAMED.replace("payment (", "statement (").replace("state)", "status)"), 1).await;
+    drifting.unready("table public.payment is gone: ").await;
+    let second = drifting.insert(&USUAL.replace("payment (", "statement ("), 2).await;
+    drifting.alter("alter table statement rename to payment").await;
+    drifting.ready().await;
+    let third = drifting.insert(USUAL, 3).await;
+    drifting.told(&[first, second, third]).await;
+    // Moved for good: the configuration follows.
+    drifting.alter("create schema billing; alter table payment set schema billing").await;
+    let fourth = drifting.insert(&format!("billing.{USUAL}"), 4).await;
+    drifting.unready("table public.payment is gone: ").await;
+    drifting.app.kill().await;
+    drifting.app.set("source.tables.payment.table", "billing.payment");
+    drifting.app.run().await;
+    drifting.told(&[first, second, third, fourth]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_made_anew_and_a_new_partition_are_named_until_setup_mends_them() {
+    let mut drifting = start().await;
+    drifting
+        .alter(
+            "create table fresh (like payment including all); drop table payment; alter table fresh rename to payment",
+        )
+        .await;
+    drifting.unready("table public.payment is not in publication").await;
+    let said = drifting.app.walhook_ok(&["setup"]).await;
+    assert!(said.contains(r#"added "public"."payment""#), "{said}");
+    drifting.ready().await;
+    let first = drifting.insert(USUAL, 1).await;
+    drifting.told(&[first]).await;
+    let partitioned = "alter table payment rename to old_payment;
+         create table payment (like old_payment, primary key (id)) partition by range (id);
+         create table payment_low partition of payment for values from (0) to (100)";
+    drifting.alter(partitioned).await;
+    drifting.unready("public.payment is not in publication").await;
+    drifting.app.setup().await;
+    drifting.ready().await;
+    let second = drifting.insert(USUAL, 2).await;
+    drifting.alter("create table payment_high partition of payment for values from (100) to (1000000)").await;
+    drifting.unready("the replica identity of public.payment_high does not cover id, status").await;
+    drifting.app.setup().await;
+    drifting.ready().await;
+    let third = drifting.insert(&USUAL.replace("payment (", "payment_high ("), 103).await;
+    drifting.told(&[first, second, third]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retyped_columns_pass_through_and_a_looked_up_column_that_goes_is_named() {
+    let mut drifting = start().await;
+    // An enumeration says its words, a number needs a value map.
+    drifting.alter("create type stage as enum ('draft', 'ready'); alter table payment alter column status type stage using status::stage").await;
+    let first = drifting.insert(USUAL, 1).await;
+    drifting.told(&[first]).await;
+    drifting.app.kill().await;
+    drifting.app.set("source.tables.payment.values.status.7", "ready");
+    drifting.app.run().await;
+    drifting.alter("alter table payment alter column status type int using 7").await;
+    drifting.alter(&format!("insert into {USUAL} values (2, {}, 'INV', 1, 1, 7)", drifting.user)).await;
+    drifting.told(&[first, 2]).await;
+    // Of a label, the owner's column goes before the label was ever looked up.
+    let label = drifting.platform.label(drifting.user).await;
+    let release = drifting.platform.release(label).await;
+    let outlet = drifting.platform.outlet("O").await;
+    let entry = drifting.platform.distribution(release, outlet, "batched").await;
+    drifting.app.restart().await;
+    drifting.alter("alter table label rename column user_id to owner_id").await;
+    drifting.platform.set_distribution_status(entry, "complete").await;
+    drifting.unready("column user_id of public.label is gone: ").await;
+    drifting.alter("alter table label rename column owner_id to user_id").await;
+    drifting.ready().await;
+    let received = drifting.receiver.wait_for(4).await;
+    assert_eq!(received[3].data()["distro_queue_id"].as_i64(), Some(entry));
+}

@@ -1,0 +1,178 @@
+//! The two ways in which old values get into the log, each with values so long that Postgres keeps them elsewhere.
+
+use serde_json::Value;
+
+use crate::support::{Platform, Received, Receiver, TestApp, next_id};
+
+const LONG: usize = 6_000;
+
+/// Long values stay out of line and uncompressed, so that an update which leaves them alone does not send them.
+async fn keep_long_values_apart(app: &TestApp) {
+    let statement =
+        "alter table release alter column title set storage external, alter column cat set storage external,
+             alter column review_issues set storage external;
+         alter table distro_queue alter column message set storage external;
+         alter table payment alter column invoice_number set storage external;
+         alter table outlet alter column name set storage external";
+    app.source().await.batch_execute(statement).await.unwrap();
+}
+
+fn long(letter: &str) -> String {
+    letter.repeat(LONG)
+}
+
+fn of<'a>(requests: &'a [Received], event: &str) -> Vec<&'a Received> {
+    requests.iter().filter(|request| request.event() == event).collect()
+}
+
+/// A release, its way to an outlet and a statement, all with long values that the transitions leave alone.
+async fn transitions(platform: &Platform, user: i64) -> (i64, i64, i64) {
+    let label = platform.label(user).await;
+    let (release, payment) = (next_id(), next_id());
+    let issues = format!(r#"[{{"code": "{}"}}]"#, long("i"));
+    let statement = "insert into release (id, label_id, cat, title, review_status, delivery_status, review_issues)
+        values ($1, $2, $3, $4, 'to_review', 'pending', $5::text::jsonb)";
+    platform.execute(statement, &[&release, &label, &long("c"), &long("t"), &issues]).await;
+    let outlet = platform.outlet(&long("o")).await;
+    let entry = platform.distribution(release, outlet, "batched").await;
+    platform.execute("update distro_queue set message = $2 where id = $1", &[&entry, &long("m")]).await;
+    let statement = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+        values ($1, $2, $3, 1, 1, 'draft')";
+    platform.execute(statement, &[&payment, &user, &long("v")]).await;
+    platform.set_review_status(release, "rejected").await;
+    platform.set_delivery_status(release, "distributed").await;
+    platform.set_distribution_status(entry, "error").await;
+    platform.execute("update payment set status = 'ready' where id = $1", &[&payment]).await;
+    (release, entry, payment)
+}
+
+async fn assert_long_values_arrive(app: &mut TestApp) {
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    let events = ["release.review.status_changed", "release.distributed", "delivery.failed", "payment.statement_ready"];
+    app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &events).await;
+    let (release, entry, payment) = transitions(&platform, user).await;
+    let received = receiver.wait_for(4).await;
+    let data = |event: &str| -> Value {
+        let found = of(&received, event);
+        assert_eq!(found.len(), 1, "{event}: {}", received.len());
+        found[0].data()
+    };
+    let review = data("release.review.status_changed");
+    assert_eq!((review["release_id"].as_i64(), review["new_status"].as_str()), (Some(release), Some("rejected")));
+    assert_eq!(review["review_issues"][0]["code"].as_str(), Some(long("i").as_str()));
+    for data in [&review, &data("release.distributed")] {
+        assert_eq!(data["release_title"].as_str(), Some(long("t").as_str()));
+        assert_eq!(data["release_cat"].as_str(), Some(long("c").as_str()));
+    }
+    let failed = data("delivery.failed");
+    assert_eq!(
+        (failed["distro_queue_id"].as_i64(), failed["message"].as_str()),
+        (Some(entry), Some(long("m").as_str()))
+    );
+    assert_eq!(failed["outlet_name"].as_str(), Some(long("o").as_str()));
+    let ready = data("payment.statement_ready");
+    assert_eq!(ready["payment_request_id"].as_i64(), Some(payment));
+    assert_eq!(ready["invoice_number"].as_str(), Some(long("v").as_str()));
+    // Nothing moved, so nothing is told.
+    platform.execute("update payment set amount = 2 where id = $1", &[&payment]).await;
+    platform.execute("update distro_queue set takedown = false where id = $1", &[&entry]).await;
+    platform.set_review_status(release, "to_review").await;
+    let received = receiver.wait_for(5).await;
+    assert_eq!(of(&received, "release.review.status_changed").len(), 2);
+    assert_eq!(received.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_values_arrive_whole_under_full_under_an_index_and_after_switching() {
+    let mut app = TestApp::prepare().await;
+    keep_long_values_apart(&app).await;
+    app.set("source.heartbeat", "500ms");
+    app.setup().await;
+    app.run().await;
+    assert_long_values_arrive(&mut app).await;
+    // Switched under a running sidecar, both ways.
+    app.set("source.replica_identity", "index");
+    let said = app.walhook_ok(&["setup"]).await;
+    for line in [
+        "table public.release: replica identity index over id, review_status, delivery_status",
+        "table public.payment: replica identity index over id, status",
+    ] {
+        assert!(said.contains(line), "{line} in {said}");
+    }
+    assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
+    let checked = app.walhook_ok(&["check"]).await;
+    assert!(checked.contains("ok    replica identity of public.payment: index: covers id, status"), "{checked}");
+    let reason =
+        "replica identity of public.preflight_report: full: covers id, generated_at, since generated_at may be null";
+    assert!(checked.contains(reason), "{checked}");
+    assert_long_values_arrive(&mut app).await;
+    app.restart().await;
+    assert_long_values_arrive(&mut app).await;
+    app.set("source.replica_identity", "full");
+    assert!(app.walhook_ok(&["setup"]).await.contains("table public.payment: replica identity full"));
+    assert_long_values_arrive(&mut app).await;
+}
+
+#[tokio::test]
+async fn a_long_value_whose_row_is_gone_is_told_as_unrouted_and_not_as_null() {
+    let mut app = TestApp::prepare().await;
+    keep_long_values_apart(&app).await;
+    app.set("source.replica_identity", "index");
+    app.setup().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    platform.execute("update release set title = $2 where id = $1", &[&release, &long("t")]).await;
+    platform.set_review_status(release, "to_review").await;
+    platform.execute("delete from release where id = $1", &[&release]).await;
+    app.run().await;
+    let store = app.store().await;
+    let unrouted = async || {
+        let row = store.query_opt("select reason, source_id from walhook.unrouted_event", &[]).await.unwrap()?;
+        Some((row.get::<_, String>(0), row.get::<_, String>(1)))
+    };
+    let (reason, row) = crate::support::eventually("the event without its title", unrouted).await;
+    assert_eq!((reason.as_str(), row), ("row_gone", release.to_string()));
+    let events: i64 = store.query_one("select count(*) from walhook.event", &[]).await.unwrap().get(0);
+    assert_eq!(events, 0);
+}
+
+#[tokio::test]
+async fn an_index_that_was_broken_off_is_built_anew_and_doubles_are_named() {
+    let mut app = TestApp::prepare().await;
+    app.set("source.replica_identity", "index");
+    let owner = app.source().await;
+    let doubles = "alter table payment drop constraint payment_pkey, alter column id set not null;
+         insert into payment (id, invoice_number, amount, total_due_usd, status)
+            values (1, 'a', 1, 1, 'draft'), (1, 'b', 1, 1, 'draft')";
+    owner.batch_execute(doubles).await.unwrap();
+    let refused = app.walhook(&["setup"]).await;
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("public.payment has rows that are the same in id, status"), "{said}");
+    // What a killed setup leaves: an index that is there and not whole.
+    let _ =
+        owner.batch_execute("create unique index concurrently walhook_identity_payment on payment (id, status)").await;
+    owner.batch_execute("delete from payment where invoice_number = 'b'").await.unwrap();
+    let valid = "select indisvalid from pg_index where indexrelid = 'walhook_identity_payment'::regclass";
+    assert!(!owner.query_one(valid, &[]).await.unwrap().get::<_, bool>(0));
+    app.setup().await;
+    assert!(owner.query_one(valid, &[]).await.unwrap().get::<_, bool>(0));
+}
+
+#[tokio::test]
+async fn setup_does_not_wait_for_ever_and_names_who_is_in_the_way() {
+    let app = TestApp::prepare().await;
+    let mut other = app.source().await;
+    other.batch_execute("set application_name = 'nightly report'").await.unwrap();
+    let transaction = other.transaction().await.unwrap();
+    transaction.batch_execute("lock table payment in access share mode").await.unwrap();
+    let refused = app.walhook(&["setup"]).await;
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains(r#"table "public"."payment" is locked by process "#), "{said}");
+    assert!(said.contains("(nightly report)"), "{said}");
+    transaction.rollback().await.unwrap();
+    app.setup().await;
+}

@@ -1,0 +1,117 @@
+//! A network between two programs that can be made as bad as networks are.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    Fair,
+    /// Nothing goes through and nothing ends.
+    Frozen,
+    /// So many bytes each ten milliseconds.
+    Slow(usize),
+}
+
+/// No limit on what goes through.
+const UNLIMITED: i64 = i64::MAX / 2;
+
+struct Shared {
+    weather: watch::Sender<Weather>,
+    /// Connections of an earlier age are cut.
+    age: watch::Sender<u64>,
+    /// Bytes to the client until its connection is cut.
+    budget: AtomicI64,
+}
+
+/// Takes connections for `target` until it is dropped.
+pub struct Proxy {
+    pub port: u16,
+    shared: Arc<Shared>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Proxy {
+    pub async fn start(target: u16) -> Proxy {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("a bound listener").port();
+        let shared = Arc::new(Shared {
+            weather: watch::channel(Weather::Fair).0,
+            age: watch::channel(0).0,
+            budget: AtomicI64::new(UNLIMITED),
+        });
+        let target = SocketAddr::from(([127, 0, 0, 1], target));
+        let task = tokio::spawn(accept(listener, target, shared.clone()));
+        Proxy { port, shared, _task: AbortOnDropHandle::new(task) }
+    }
+
+    pub fn weather(&self, weather: Weather) {
+        self.shared.weather.send_replace(weather);
+    }
+
+    /// Cuts every connection there is, with a reset.
+    pub fn reset(&self) {
+        self.shared.age.send_modify(|age| *age += 1);
+    }
+
+    /// Cuts a connection in the middle of a message: when so many more bytes have gone to the client.
+    pub fn cut_after(&self, bytes: i64) {
+        self.shared.budget.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Whether the cut that was asked for has happened.
+    pub fn has_cut(&self) -> bool {
+        self.shared.budget.load(Ordering::SeqCst) == UNLIMITED
+    }
+}
+
+async fn accept(listener: TcpListener, target: SocketAddr, shared: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        tokio::spawn(serve(client, target, shared.clone()));
+    }
+}
+
+async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
+    let Ok(server) = TcpStream::connect(target).await else { return };
+    for stream in [&client, &server] {
+        stream.set_nodelay(true).expect("a fresh socket");
+        stream.set_zero_linger().expect("a fresh socket");
+    }
+    let (mut age, begun) = (shared.age.subscribe(), *shared.age.borrow());
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    tokio::select! {
+        () = forward(from_client, to_server, &shared, false) => {}
+        () = forward(from_server, to_client, &shared, true) => {}
+        _ = age.wait_for(|age| *age != begun) => {}
+    }
+}
+
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared, to_client: bool) {
+    let mut weather = shared.weather.subscribe();
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        let now = *weather.wait_for(|weather| *weather != Weather::Frozen).await.expect("the proxy holds the sender");
+        let most = if let Weather::Slow(bytes) = now { bytes } else { buffer.len() };
+        let Ok(read @ 1..) = from.read(&mut buffer[..most]).await else { return };
+        let _ = weather.wait_for(|weather| *weather != Weather::Frozen).await;
+        let left = if to_client { shared.budget.fetch_sub(read as i64, Ordering::SeqCst) } else { UNLIMITED };
+        if left <= read as i64 {
+            let _ = to.write_all(&buffer[..left.max(0) as usize]).await;
+            shared.budget.store(UNLIMITED, Ordering::SeqCst);
+            return;
+        }
+        if to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+        if let Weather::Slow(_) = now {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
