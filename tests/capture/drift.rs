@@ -156,6 +156,10 @@ async fn retyped_columns_pass_through_and_a_looked_up_column_that_goes_is_named(
     let release = drifting.platform.release(label).await;
     let outlet = drifting.platform.outlet("O").await;
     let entry = drifting.platform.distribution(release, outlet, "batched").await;
+    // What the stream has shown would be known without a look.
+    let store = drifting.app.store().await;
+    let stored = "select id from walhook.event where kind = 'distribution.outlet.status_changed'";
+    eventually("the entry in the store", async || store.query_opt(stored, &[]).await.unwrap()).await;
     drifting.app.restart().await;
     drifting.alter("alter table label rename column user_id to owner_id").await;
     drifting.platform.set_distribution_status(entry, "complete").await;

@@ -154,8 +154,9 @@ async fn a_giant_transaction_comes_in_parts_and_resumes_inside() {
             assert!(checkpoint.resume > whole);
             break;
         }
+        // A heartbeat's end may be the very byte at which this commit begins.
         assert!(
-            checkpoint.resume >= whole && checkpoint.resume < checkpoint.position.commit,
+            checkpoint.resume >= whole && checkpoint.resume <= checkpoint.position.commit,
             "a restart reads all of it"
         );
         assert_eq!(Some(&checkpoint.position.ordinal), ordinals.last());
