@@ -14,6 +14,7 @@ pub const NOTICES_PENDING: &str = "walhook_notices_pending";
 pub const NOTICES_SENT: &str = "walhook_notices_sent_total";
 pub const NOTICE_FAILURES: &str = "walhook_notice_failures_total";
 pub const IN_FLIGHT: &str = "walhook_deliveries_in_flight";
+pub const PROXY_FAILURES: &str = "walhook_proxy_failures_total";
 pub const CAPTURE_LAG: &str = "walhook_capture_lag_seconds";
 pub const CAPTURE_CONNECTED: &str = "walhook_capture_connected";
 pub const HEARTBEAT_ROUND_TRIP: &str = "walhook_heartbeat_round_trip_seconds";
@@ -45,6 +46,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_counter!(NOTICES_SENT, "E-mails to owners of webhooks that the mail server took, by kind");
     describe_counter!(NOTICE_FAILURES, "Tries to send one that failed, by cause");
     describe_gauge!(IN_FLIGHT, "Requests to receivers under way");
+    describe_counter!(PROXY_FAILURES, "Requests that were not made because the proxy of our own did not do its part");
     describe_gauge!(CAPTURE_LAG, Unit::Seconds, "Age of the last change that reached the store");
     describe_gauge!(CAPTURE_CONNECTED, "1 while changes are streaming in");
     describe_histogram!(HEARTBEAT_ROUND_TRIP, Unit::Seconds, "From a heartbeat's commit to its return through the log");

@@ -34,7 +34,7 @@ async fn failures_are_told_by_their_kinds() {
             attempt: 1,
             test: true,
         };
-        let attempt = sender.attempt(&target, &notification).await;
+        let attempt = sender.attempt(&target, &notification).await.unwrap();
         (attempt.answer.error().map(|kind| kind.as_str()), attempt.answer.status(), attempt.sent.unwrap().excerpt)
     };
     receiver.answer_in_turn(&[
@@ -94,13 +94,13 @@ async fn a_body_that_never_ends_is_too_slow_and_one_that_breaks_off_is_an_answer
     let target = Target { webhook, url: url.as_str().into(), active: true, secret };
     bench.delivery(webhook).await;
     let [delivery] = bench.claim().await.try_into().unwrap();
-    let endless = sender.attempt(&target, &(&delivery).into()).await;
+    let endless = sender.attempt(&target, &(&delivery).into()).await.unwrap();
     assert_eq!(
         (endless.answer.error(), endless.answer.status()),
         (Some(domain::ErrorKind::ResponseTimeout), Some(200))
     );
     assert_eq!(endless.sent.unwrap().excerpt, b"some");
-    let broken = sender.attempt(&target, &(&delivery).into()).await;
+    let broken = sender.attempt(&target, &(&delivery).into()).await.unwrap();
     assert_eq!(broken.answer, domain::Answer::Accepted { status: 200 });
     server.abort();
 }

@@ -213,7 +213,7 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
         attempt: 1,
         test: false,
     };
-    sender.attempt(&target, &notification).await.answer.error()
+    sender.attempt(&target, &notification).await.unwrap().answer.error()
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ async fn test_once(store: &Store, vault: &Vault, sender: &Sender, test: &TestDel
         // It is in no table that anybody could claim it from.
         lease: Lease { token: Uuid::nil(), until: Instant::now() },
     };
-    let attempt = sender.attempt(&target, &Notification { test: true, ..(&delivery).into() }).await;
+    let attempt = sender.attempt(&target, &Notification { test: true, ..(&delivery).into() }).await?;
     let attempted = Attempted { delivery, attempt };
     let log = record::record_test(store, &attempted).await?;
     let Attempt { answer, sent, .. } = attempted.attempt;

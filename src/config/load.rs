@@ -199,6 +199,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     }
     access::check(config).map_err(ConfigError::Invalid)?;
     config.mail.check().map_err(ConfigError::Invalid)?;
+    config.delivery.proxy().map_err(ConfigError::Invalid)?;
     for key in &config.secrets.master_key {
         let length = base64::engine::general_purpose::STANDARD.decode(key.expose_secret()).map(|key| key.len());
         if length != Ok(32) {

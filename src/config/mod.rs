@@ -4,6 +4,7 @@ mod access;
 mod load;
 mod mail;
 mod mapping;
+mod proxy;
 mod units;
 
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize, Serializer};
 pub use load::{ConfigError, Sources, load};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{TableMapping, TableMappings};
+pub use proxy::Proxy;
 pub use units::{Period, Size};
 
 use crate::domain::backoff::RetrySchedule;
@@ -155,8 +157,10 @@ pub struct Delivery {
     pub allow_http: bool,
     /// Networks exempt from the refusal of private and special addresses.
     pub allow_networks: Vec<IpNet>,
+    /// Tunnels to receivers are made through it.
     #[serde(serialize_with = "redact_url")]
     pub proxy: Option<SecretString>,
+    /// Certificate authorities to trust beside the system's, as PEM.
     pub extra_ca_file: Option<PathBuf>,
 }
 

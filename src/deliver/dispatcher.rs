@@ -23,6 +23,8 @@ use crate::telemetry;
 const TIME_TO_RECORD: Duration = Duration::from_secs(2);
 /// Between two tries to read targets while the store does not answer.
 const LOAD_RETRY: Duration = Duration::from_millis(250);
+/// A slot rests so long when what is at fault is ours.
+const REST_AFTER_OWN_FAULT: Duration = Duration::from_secs(1);
 /// How long the end of the process waits for the store.
 const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -200,7 +202,12 @@ impl Dispatcher {
             let Destination { url, active, signer } = &*destination;
             let attempt = match active {
                 true => sender.signed(url, signer, &(&delivery).into()).await,
-                false => sender.cancelled(),
+                false => Ok(sender.cancelled()),
+            };
+            let Ok(attempt) = attempt else {
+                // No attempt was made and none is used up: the lease runs out. The slot stays taken for a while, so that
+                // not everything that is due is tried as fast as it fails.
+                return tokio::time::sleep(REST_AFTER_OWN_FAULT).await;
             };
             if attempted.send(Attempted { delivery, attempt }).await.is_err() {
                 tracing::error!("an attempt could not be recorded: nobody records any more");

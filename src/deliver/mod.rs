@@ -18,13 +18,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Proxy};
 use crate::domain::delivery::{Answer, Attempt, Attempted, Delivery, Sent};
 use crate::domain::webhook::Target;
 use crate::handoff::Room;
 use crate::store::Store;
 use crate::vault::Vault;
 use client::Client;
+pub use client::OwnFault;
 use guard::Guard;
 use request::{Notification, Signer, TooLarge};
 
@@ -37,6 +38,7 @@ pub struct Settings {
     pub max_payload_bytes: usize,
     pub user_agent: String,
     pub guard: Guard,
+    pub proxy: Option<Proxy>,
     pub extra_ca_file: Option<PathBuf>,
     /// How long requests under way may take to end when the process is to end.
     pub drain: Duration,
@@ -48,9 +50,6 @@ impl Settings {
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
             anyhow::bail!("service.name: `{name}` must be printable ASCII without spaces: it begins the User-Agent");
         }
-        if config.delivery.proxy.is_some() {
-            anyhow::bail!("delivery.proxy is not supported yet: unset it and allow direct connections to receivers");
-        }
         let delivery = &config.delivery;
         Ok(Settings {
             timeout: delivery.timeout.0,
@@ -59,6 +58,7 @@ impl Settings {
             max_payload_bytes: delivery.max_payload_bytes,
             user_agent: format!("{name}-Webhooks/1.0"),
             guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone()),
+            proxy: delivery.proxy().map_err(anyhow::Error::msg)?,
             extra_ca_file: delivery.extra_ca_file.clone(),
             drain: config.shutdown.drain.0,
         })
@@ -87,25 +87,32 @@ impl Sender {
     }
 
     /// One attempt, whether the webhook is active or not.
-    pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Attempt {
+    pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Result<Attempt, OwnFault> {
         self.signed(&target.url, &Signer::new(target.secret.expose_secret()), notification).await
     }
 
-    async fn signed(&self, url: &Arc<str>, signer: &Signer, notification: &Notification<'_>) -> Attempt {
+    async fn signed(
+        &self,
+        url: &Arc<str>,
+        signer: &Signer,
+        notification: &Notification<'_>,
+    ) -> Result<Attempt, OwnFault> {
         let Inner { client, user_agent, max_payload_bytes, .. } = &*self.0;
         let started_at = self.now();
         let request = match request::render(notification, started_at, signer, user_agent, *max_payload_bytes) {
             Ok(request) => request,
-            Err(TooLarge { bytes }) => return Attempt { started_at, answer: Answer::TooLarge { bytes }, sent: None },
+            Err(TooLarge { bytes }) => {
+                return Ok(Attempt { started_at, answer: Answer::TooLarge { bytes }, sent: None });
+            }
         };
-        let exchange = client.post(url, &request).await;
+        let exchange = client.post(url, &request).await?;
         let sent = Sent {
             url: url.clone(),
             signatures: request.signatures,
             duration: exchange.duration,
             excerpt: exchange.excerpt,
         };
-        Attempt { started_at, answer: exchange.answer, sent: Some(sent) }
+        Ok(Attempt { started_at, answer: exchange.answer, sent: Some(sent) })
     }
 
     /// What stands in the log for a delivery to a webhook that is switched off.

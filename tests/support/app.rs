@@ -167,6 +167,11 @@ impl TestApp {
         self.sidecar.take().expect("the sidecar runs").stop().await
     }
 
+    /// The end of a process that has been sent its signals.
+    pub async fn stop_signalled(&mut self) -> ExitStatus {
+        self.sidecar.take().expect("the sidecar runs").ended().await
+    }
+
     pub async fn restart(&mut self) {
         let status = self.stop().await;
         assert!(status.success(), "the sidecar ended with {status}");

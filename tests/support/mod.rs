@@ -8,6 +8,7 @@
 
 mod api;
 mod app;
+mod hostile;
 pub mod plan;
 mod platform;
 pub mod proxy;
@@ -15,14 +16,20 @@ mod receiver;
 mod sidecar;
 mod smtp;
 mod stages;
+pub mod storm;
+mod tls;
+mod tunnel;
 
 pub use api::{Answer as ApiAnswer, Api};
 pub use app::TestApp;
+pub use hostile::{Hostile, Misdeed};
 pub use platform::{Platform, next_id};
 pub use receiver::{Answer, Received, Receiver, signature};
 pub use sidecar::Sidecar;
 pub use smtp::SmtpSink;
-pub use stages::{Bench, DATA};
+pub use stages::{Bench, DATA, attempt};
+pub use tls::Authority;
+pub use tunnel::TunnelProxy;
 
 use std::time::Duration;
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, Response, StatusCode, Uri};
+use axum::http::{HeaderMap, Response, StatusCode, Uri, Version};
 use hmac::{Hmac, KeyInit, Mac};
+use rustls::ServerConfig;
 use serde_json::Value;
 use sha2::Sha256;
 use tokio::net::TcpListener;
@@ -18,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::DEADLINE;
+use super::tls::TlsListener;
 
 /// What to answer a request with.
 #[derive(Clone, Debug)]
@@ -42,6 +44,7 @@ pub struct Received {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
+    pub version: Version,
     pub at: std::time::SystemTime,
 }
 
@@ -109,25 +112,41 @@ struct Shared {
 pub struct Receiver {
     address: SocketAddr,
     shared: Arc<Shared>,
+    tls: Option<Arc<ServerConfig>>,
     server: Option<JoinHandle<()>>,
 }
 
 impl Receiver {
     /// Listens on a port of its own and answers 200 until told otherwise.
     pub async fn start() -> Receiver {
+        Receiver::start_with(None).await
+    }
+
+    /// The same over TLS.
+    pub async fn start_tls(config: Arc<ServerConfig>) -> Receiver {
+        Receiver::start_with(Some(config)).await
+    }
+
+    async fn start_with(tls: Option<Arc<ServerConfig>>) -> Receiver {
         let port = walhook::private_postgres::free_port().expect("a free port");
         let shared = Arc::new(Shared {
             requests: Mutex::default(),
             script: Mutex::new(Box::new(|_| Answer::Status(200))),
             arrived: Notify::new(),
         });
-        let mut receiver = Receiver { address: SocketAddr::from(([127, 0, 0, 1], port)), shared, server: None };
+        let mut receiver = Receiver { address: SocketAddr::from(([127, 0, 0, 1], port)), shared, tls, server: None };
         receiver.open().await;
         receiver
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.address)
+    }
+
+    /// The same under another name.
+    pub fn url_at(&self, host: &str, path: &str) -> String {
+        self.url(path).replace(&self.address.ip().to_string(), host)
     }
 
     /// Listens again after `close`, on the same port.
@@ -135,8 +154,14 @@ impl Receiver {
         assert!(self.server.is_none(), "it listens already");
         let listener = TcpListener::bind(self.address).await.expect("the receiver's port");
         let router = Router::new().fallback(receive).with_state(self.shared.clone());
-        let serve = async move { axum::serve(listener, router).await.expect("serving does not fail") };
-        self.server = Some(tokio::spawn(serve));
+        let tls = self.tls.clone();
+        self.server = Some(tokio::spawn(async move {
+            let served = match tls {
+                Some(config) => axum::serve(TlsListener { tcp: listener, config }, router).await,
+                None => axum::serve(listener, router).await,
+            };
+            served.expect("serving does not fail");
+        }));
     }
 
     /// Stops listening: connections are refused until `open`.
@@ -212,8 +237,15 @@ fn summary(request: &Received) -> String {
     format!("{} {}", request.path, String::from_utf8_lossy(&request.body))
 }
 
-async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
-    let received = Received { path: uri.to_string(), headers, body, at: std::time::SystemTime::now() };
+async fn receive(
+    State(shared): State<Arc<Shared>>,
+    uri: Uri,
+    version: Version,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let path = uri.path_and_query().map_or_else(|| uri.to_string(), ToString::to_string);
+    let received = Received { path, headers, body, version, at: std::time::SystemTime::now() };
     let answer = {
         let mut script = shared.script.lock().expect("a script does not panic");
         let mut requests = shared.requests.lock().expect("nobody panics with this lock");

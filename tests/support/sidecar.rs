@@ -59,6 +59,11 @@ impl Sidecar {
         panic!("the sidecar is not ready within {DEADLINE:?} ({last}): {}", self.words());
     }
 
+    /// Waits until it has begun to end: nobody listens any more.
+    pub async fn wait_until_not_ready(&self) {
+        super::eventually("the listeners' end", || async { self.readiness().await.is_none().then_some(()) }).await;
+    }
+
     /// What `/readyz` answers now, if anything.
     pub async fn readiness(&self) -> Option<(u16, String)> {
         get(&format!("{}/readyz", self.metrics_url)).await
@@ -72,7 +77,9 @@ impl Sidecar {
     }
 
     pub async fn kill(mut self) {
-        self.child.kill().await.expect("a child can be killed");
+        // It may have ended by itself.
+        let _ = self.child.start_kill();
+        self.child.wait().await.expect("a child can be waited for");
     }
 
     /// Sends `signal` and returns at once.
@@ -85,6 +92,15 @@ impl Sidecar {
     pub async fn stop(mut self) -> ExitStatus {
         self.signal(rustix::process::Signal::TERM);
         self.ended().await
+    }
+
+    /// None where its end has been seen.
+    pub fn running_pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be asked for its end").is_some()
     }
 
     /// Waits for the process to end by itself.

@@ -13,8 +13,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
-use walhook::deliver::{self, Context, Sender, Settings};
-use walhook::domain::delivery::{Attempted, Delivery};
+use walhook::deliver::request::Notification;
+use walhook::deliver::{self, Context, OwnFault, Sender, Settings};
+use walhook::domain::delivery::{Attempt, Attempted, Delivery};
+use walhook::domain::event::EventKind;
+use walhook::domain::webhook::Target;
 use walhook::handoff::{Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
 use walhook::record;
@@ -177,4 +180,21 @@ impl Bench {
         };
         self.store.claim(&request).await.unwrap().deliveries
     }
+}
+
+/// One attempt at a URL, of a webhook that is in no store.
+pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
+    let id = Uuid::now_v7();
+    let target = Target { webhook: id, url: url.into(), active: true, secret: vault::new_webhook_secret() };
+    let notification = Notification {
+        delivery: id,
+        webhook: id,
+        event: id,
+        kind: EventKind::TranscodeFailed,
+        occurred_at: jiff::Timestamp::now(),
+        data: DATA,
+        attempt: 1,
+        test: false,
+    };
+    sender.attempt(&target, &notification).await
 }
