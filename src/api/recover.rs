@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ApiState;
-use super::auth::Caller;
+use super::auth::Changer;
 use super::body::{Object, Reader};
 use super::logs::OUTCOMES;
 use super::openapi::OutcomeName;
@@ -77,11 +77,11 @@ pub struct Recovery {
 )]
 pub async fn recover(
     State(state): State<ApiState>,
-    Caller(user): Caller,
+    Changer(actor): Changer,
     WebhookId(id): WebhookId,
     Object(members): Object,
 ) -> Result<(StatusCode, Json<Recovery>), Problem> {
-    let webhook = webhooks::get(&state.store, &user, id).await?.ok_or_else(no_such_webhook)?;
+    let webhook = webhooks::get(&state.store, &actor.user, id).await?.ok_or_else(no_such_webhook)?;
     let now = Timestamp::now();
     let kept = SignedDuration::from_hours(i64::from(state.retention_days) * 24);
     let oldest = now.checked_sub(kept).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -93,12 +93,12 @@ pub async fn recover(
     let recovery_id = match dry_run {
         true => None,
         false => {
-            let begun = recovery::begin(&state.store, &user, id, &scope).await?;
+            let begun = recovery::begin(&state.store, &actor, id, &scope).await?;
             Some(begun.ok_or_else(Problem::too_many_recoveries)?)
         }
     };
     if let Some(recovery) = recovery_id {
-        tracing::info!(webhook = %id, %recovery, count = counted.count, %user, "recovery begun");
+        tracing::info!(webhook = %id, %recovery, count = counted.count, user = %actor.user, "recovery begun");
     }
     let body = Recovery {
         recovery_id,

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ApiState;
-use super::auth::Caller;
+use super::auth::Changer;
 use super::problem::{Problem, ProblemBody};
 use super::query::{LogId, no_such_log};
 use crate::store::recovery::{self, Redelivery};
@@ -42,12 +42,12 @@ pub struct RedeliveryBegun {
 )]
 pub async fn redeliver(
     State(state): State<ApiState>,
-    Caller(user): Caller,
+    Changer(actor): Changer,
     LogId { webhook, log }: LogId,
 ) -> Result<(StatusCode, Json<RedeliveryBegun>), Problem> {
-    match recovery::redeliver(&state.store, &user, webhook, log).await? {
+    match recovery::redeliver(&state.store, &actor, webhook, log).await? {
         Redelivery::Begun { delivery, round } => {
-            tracing::info!(%webhook, %delivery, round, %user, "redelivery begun");
+            tracing::info!(%webhook, %delivery, round, user = %actor.user, "redelivery begun");
             Ok((StatusCode::ACCEPTED, Json(RedeliveryBegun { delivery_id: delivery, round })))
         }
         Redelivery::NoSuchLog => Err(no_such_log()),

@@ -9,7 +9,9 @@ mod run;
 mod setup;
 mod teardown;
 mod token;
+mod user;
 
+use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,6 +45,8 @@ enum Command {
     Teardown(teardown::Arguments),
     /// Create, list and revoke API tokens
     Token(token::Arguments),
+    /// Erase what is stored of a user
+    User(user::Arguments),
     /// A reference receiver: verifies deliveries and prints one JSON line for each
     Receive(receive::Arguments),
     /// A whole platform in one command, on loopback: private Postgres, traffic, sidecar, receiver
@@ -75,12 +79,36 @@ impl Cli {
             Command::Check(arguments) => check::execute(arguments, config()?).await,
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
             Command::Token(arguments) => token::execute(arguments, config()?).await,
+            Command::User(arguments) => user::execute(arguments, config()?).await,
             Command::Receive(arguments) => receive::execute(arguments).await,
             Command::Demo(arguments) => demo::execute(arguments).await,
             Command::Openapi => openapi::execute(),
             Command::Config => config::execute(config()?),
         }
     }
+}
+
+/// Not empty, and fit to stand on a line of a list.
+fn plain_text(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("must not be empty".into()),
+        _ if text.chars().count() > 200 => Err("must not be longer than 200 characters".into()),
+        _ if text.chars().any(char::is_control) => Err("must not contain control characters".into()),
+        _ => Ok(text.into()),
+    }
+}
+
+/// Asks on the terminal; without one, `command` needs its `--yes`.
+fn confirmed(command: &str, question: &str) -> anyhow::Result<bool> {
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        anyhow::bail!("{command} asks first, and there is no terminal to ask on: add --yes to go ahead");
+    }
+    print!("{question}? [y/N] ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    input.lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Ctrl-C, or a service manager's SIGTERM.

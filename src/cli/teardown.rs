@@ -1,9 +1,8 @@
 //! `walhook teardown`: takes everything of Walhook's off the primary.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
-use super::CommandResult;
+use super::{CommandResult, confirmed};
 use crate::capture::teardown::teardown;
 use crate::config::{Config, without_password};
 
@@ -19,7 +18,7 @@ pub struct Arguments {
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let (source, store) = (config.source_url()?, config.store_url()?);
-    if !arguments.yes && !confirmed(&question(&arguments, &config, source, store))? {
+    if !arguments.yes && !confirmed("teardown", &question(&arguments, &config, source, store))? {
         println!("nothing was changed");
         return Ok(ExitCode::FAILURE);
     }
@@ -43,17 +42,5 @@ fn question(arguments: &Arguments, config: &Config, source: &str, store: &str) -
     if arguments.store {
         text.push_str(&format!(", and drop schema walhook with all webhooks and logs on {}", without_password(store)));
     }
-    text + "? [y/N] "
-}
-
-fn confirmed(question: &str) -> anyhow::Result<bool> {
-    let input = std::io::stdin();
-    if !input.is_terminal() {
-        anyhow::bail!("teardown asks first, and there is no terminal to ask on: add --yes to go ahead");
-    }
-    print!("{question}");
-    std::io::stdout().flush()?;
-    let mut answer = String::new();
-    input.lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    text
 }

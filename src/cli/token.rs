@@ -6,7 +6,7 @@ use clap::Subcommand;
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
-use super::CommandResult;
+use super::{CommandResult, plain_text};
 use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::domain::time::millis;
@@ -40,16 +40,6 @@ enum Action {
         /// The token's id, as the list shows it
         id: Uuid,
     },
-}
-
-/// Not empty, and fit to stand on a line of a list.
-fn plain_text(text: &str) -> Result<String, String> {
-    match text {
-        "" => Err("must not be empty".into()),
-        _ if text.chars().count() > 200 => Err("must not be longer than 200 characters".into()),
-        _ if text.chars().any(char::is_control) => Err("must not contain control characters".into()),
-        _ => Ok(text.into()),
-    }
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {

@@ -19,7 +19,8 @@ pub struct Lease {
 }
 
 /// A lease outlasts the request it is for by this much: long enough to record the answer, and how long a dead replica's
-/// deliveries wait at most before another takes them.
+/// deliveries wait at most before another takes them. Nothing begins under what is left of a lease unless the whole request
+/// fits in, so a lease is never renewed: no request outlasts one.
 const LEASE_MARGIN: Duration = Duration::from_secs(10);
 
 /// How long a lease lasts where requests may take `timeout`.

@@ -34,6 +34,10 @@ pub enum Action {
     SecretRegenerated,
     TokenCreated,
     TokenRevoked,
+    DeliveryRedelivered,
+    RecoveryBegun,
+    /// Of which only the erasure's own id is kept.
+    UserErased,
 }
 
 impl Action {
@@ -46,6 +50,9 @@ impl Action {
             Action::SecretRegenerated => "webhook.secret_regenerated",
             Action::TokenCreated => "token.created",
             Action::TokenRevoked => "token.revoked",
+            Action::DeliveryRedelivered => "webhook.redelivered",
+            Action::RecoveryBegun => "webhook.recovery_begun",
+            Action::UserErased => "user.erased",
         }
     }
 }

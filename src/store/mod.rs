@@ -6,6 +6,7 @@ pub mod capture;
 pub mod deliver;
 pub mod disable;
 pub mod enqueue;
+pub mod erase;
 pub mod hours;
 pub mod idempotency;
 pub mod logs;

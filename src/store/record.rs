@@ -18,6 +18,7 @@ const FENCE: &str = include_str!("../../sql/store/delivery_fence.sql");
 const ATTEMPT_INSERT: &str = include_str!("../../sql/store/attempt_insert.sql");
 const END: &str = include_str!("../../sql/store/delivery_end.sql");
 const RETRY: &str = include_str!("../../sql/store/delivery_retry.sql");
+const HOLD: &str = include_str!("../../sql/store/webhook_hold.sql");
 const COUNT: &str = include_str!("../../sql/store/webhook_count.sql");
 
 /// One line of the log.
@@ -110,10 +111,15 @@ impl Store {
         Ok(Tried::Recorded(Recorded { counted, disabled }))
     }
 
-    /// Writes one line of the log that belongs to no delivery in the store, such as a test's. Counts nowhere.
+    /// Writes one line of the log that belongs to no delivery in the store, such as a test's. Counts nowhere. A webhook that is
+    /// gone meanwhile gets none: it may have been erased.
     pub async fn log(&self, line: LogLine<'_>) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
+        let hold = transaction.prepare_cached(HOLD).await?;
+        if transaction.query_opt(&hold, &[&line.attempted.delivery.webhook]).await?.is_none() {
+            return Ok(());
+        }
         insert_attempts(&transaction, &[line]).await?;
         transaction.commit().await?;
         Ok(())

@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::audit::{self, Action, Actor};
 use super::enqueue::{NewDelivery, NewLease, insert_deliveries};
 use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
 use super::{Result, Store, StoreError};
 use crate::domain::delivery::Outcome;
-use crate::domain::event::{UserId, delivery_id};
+use crate::domain::event::delivery_id;
 
 const REDELIVER_FIND: &str = include_str!("../../sql/store/redeliver_find.sql");
 const REDELIVER: &str = include_str!("../../sql/store/delivery_redeliver.sql");
@@ -90,11 +91,11 @@ pub enum Step {
 }
 
 /// Begins the next round of the delivery that an entry of the log is about.
-pub async fn redeliver(store: &Store, user: &UserId, webhook: Uuid, log: Uuid) -> Result<Redelivery> {
+pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -> Result<Redelivery> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let find = transaction.prepare_cached(REDELIVER_FIND).await?;
-    let Some(found) = transaction.query_opt(&find, &[&&*user.0, &webhook, &log]).await? else {
+    let Some(found) = transaction.query_opt(&find, &[&&*actor.user.0, &webhook, &log]).await? else {
         return Ok(Redelivery::NoSuchLog);
     };
     if found.get("test") {
@@ -109,6 +110,9 @@ pub async fn redeliver(store: &Store, user: &UserId, webhook: Uuid, log: Uuid) -
     // Of the first round, unless a later one is known.
     let again = Again { delivery: found.get("delivery_id"), event: found.get("event_id"), round: 1 };
     let begun = next_rounds(&transaction, webhook, vec![again], false).await?;
+    if !begun.is_empty() {
+        audit::record(&transaction, actor, Action::DeliveryRedelivered, webhook, &[]).await?;
+    }
     transaction.commit().await?;
     Ok(match begun.first() {
         Some((delivery, round)) => Redelivery::Begun { delivery: *delivery, round: *round },
@@ -140,16 +144,22 @@ pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counte
 }
 
 /// Stores a recovery for whoever works them off; none where too many of the webhook are under way.
-pub async fn begin(store: &Store, user: &UserId, webhook: Uuid, scope: &Scope) -> Result<Option<Uuid>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(INSERT).await?;
+pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope) -> Result<Option<Uuid>> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let statement = transaction.prepare_cached(INSERT).await?;
     let id = Uuid::now_v7();
     let Scope { since, until, missed, .. } = scope;
     let outcomes = scope.outcome_names();
-    let inserted = connection
-        .execute(&statement, &[&id, &&*user.0, &webhook, since, until, &outcomes, missed, &MOST_OPEN])
+    let inserted = transaction
+        .execute(&statement, &[&id, &&*actor.user.0, &webhook, since, until, &outcomes, missed, &MOST_OPEN])
         .await?;
-    Ok((inserted == 1).then_some(id))
+    if inserted == 0 {
+        return Ok(None);
+    }
+    audit::record(&transaction, actor, Action::RecoveryBegun, webhook, &[]).await?;
+    transaction.commit().await?;
+    Ok(Some(id))
 }
 
 impl Scope {

@@ -218,7 +218,7 @@ pub(super) async fn cancel_deliveries(transaction: &Transaction<'_>, webhook: Uu
     Ok(cancelled)
 }
 
-async fn retry_deadlocks<'a, T>(attempt: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
+pub(super) async fn retry_deadlocks<'a, T>(attempt: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
     for _ in 1..TRIES_AFTER_DEADLOCK {
         match attempt().await {
             Err(StoreError::Query(error)) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => {}

@@ -82,6 +82,13 @@ impl Logged {
         self.api.post(&format!("/webhooks/{}/recover", self.id), body).await.expect(202).json()
     }
 
+    /// What the audit says was done, beside changes of settings.
+    async fn audited(&self) -> Vec<String> {
+        let rows = "select action from walhook.audit where user_id = '1' and subject_id = $1
+                        and action in ('webhook.redelivered', 'webhook.recovery_begun') order by id";
+        self.service.sql.query(rows, &[&self.webhook]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    }
+
     /// Works off what has been begun, and gives how many deliveries were made.
     async fn work(&self) -> i64 {
         let mut made = 0;
@@ -110,6 +117,7 @@ async fn a_redelivery_takes_the_place_of_the_retry_and_of_the_attempt_under_way(
     }
     it.service.sql.execute("delete from walhook.delivery", &[]).await.unwrap();
     assert_eq!(it.redeliver(log).await.expect(202).json()["round"], 4, "rounds go on when the delivery has ended");
+    assert_eq!(it.audited().await, ["webhook.redelivered"; 3]);
 }
 
 #[tokio::test]
@@ -128,6 +136,7 @@ async fn what_cannot_be_redelivered_is_told_apart() {
         it.api.post(&format!("/webhooks/{}/recover", it.id), json!({ "since": "2026-01-01T00:00:00Z" })).await;
     assert_eq!(refused.expect(409).json()["type"], "/problems/webhook-inactive");
     assert_eq!((it.pending().await, it.work().await), (vec![], 0));
+    assert!(it.audited().await.is_empty(), "what was refused is no change");
 }
 
 #[tokio::test]

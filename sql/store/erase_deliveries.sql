@@ -1,0 +1,16 @@
+-- $1 webhook, $2 rows at most. Held in order of id, as everybody locks; an answer that is being recorded is waited for, and one
+-- that comes later finds no delivery.
+with picked as materialized (
+    select id from walhook.delivery where webhook_id = $1 and (attempt = 1 or attempt > 1) limit $2
+),
+held as materialized (
+    select delivery.id
+    from walhook.delivery
+    where delivery.id in (select id from picked)
+    order by delivery.id
+    for update
+),
+rounds as (
+    delete from walhook.delivery_round where delivery_id in (select id from held)
+)
+delete from walhook.delivery where id in (select id from held)

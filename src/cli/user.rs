@@ -1,0 +1,58 @@
+//! `walhook user`: what is stored of a user of the platform's.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use super::{CommandResult, confirmed, plain_text};
+use crate::config::{Config, without_password};
+use crate::domain::event::UserId;
+use crate::store::{Store, erase, migrate};
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Remove a user's webhooks, secrets, tokens, events and logs for good
+    Erase {
+        /// The user, by the platform's id
+        #[arg(value_name = "ID", value_parser = plain_text)]
+        user: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let Action::Erase { user, yes } = arguments.action;
+    let url = config.store_url()?;
+    if let Some(difference) = migrate::pending(url).await? {
+        anyhow::bail!("{difference}: run `walhook setup` first");
+    }
+    let question = format!(
+        "Remove all webhooks, secrets, tokens, events and logs of user {user} on {}, for good",
+        without_password(url)
+    );
+    if !yes && !confirmed("user erase", &question)? {
+        println!("nothing was changed");
+        return Ok(ExitCode::FAILURE);
+    }
+    let erased = erase::erase(&Store::open(url, 1)?, &UserId(user.into())).await?;
+    for (what, count) in erased.counts.iter().filter(|(_, count)| *count > 0) {
+        println!("{count}\t{what}");
+    }
+    match erased.total() {
+        0 => println!("nothing is stored of this user"),
+        // The log keeps no more of the user than the audit does.
+        rows => {
+            println!("audit record: {}", erased.id);
+            tracing::info!(erasure = %erased.id, rows, "a user was erased");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
