@@ -13,7 +13,7 @@ ROWS ?=
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
 	@echo 'make test                       all tests, on a private PostgreSQL'
-	@echo 'make soak [ROWS=N]              capture on every PostgreSQL version, reads of a very large log'
+	@echo 'make soak [ROWS=N]              capture on every PostgreSQL version, a very large log, ten minutes of kills'
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
 	@echo 'make schemathesis                the API against its OpenAPI document (needs Python 3)'
 	@echo 'make format                     format the sources'
@@ -28,7 +28,7 @@ test: dependencies
 soak: dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
-	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test --release --locked --test soak -- --ignored --nocapture
+	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test --release --locked --test soak -- --ignored --nocapture --test-threads 1
 
 check:
 	$(CARGO) fmt --check

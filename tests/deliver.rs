@@ -240,3 +240,32 @@ async fn a_new_secret_and_a_new_url_hold_for_what_is_pending() {
     new.requests()[0].assert_sound(next_secret.expose_secret());
     assert_eq!(new.requests()[0].attempt(), 2);
 }
+
+#[tokio::test]
+async fn an_hours_pile_of_retries_holds_up_nothing_that_is_fresh() {
+    const PILE: i64 = 50_000;
+    let bench = Bench::new().await;
+    let (piled, other) = (Receiver::start().await, Receiver::start().await);
+    // Back again, and slow.
+    piled.answer(|_| Answer::After(std::time::Duration::from_millis(50), 200));
+    let (busy, _) = bench.webhook(&piled.url("/")).await;
+    let (quiet, _) = bench.webhook(&other.url("/")).await;
+    let event = bench.event(DATA).await;
+    let pile = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
+                select gen_random_uuid(), $1, $2, 2 + n % 8, now() - n * interval '72 ms'
+                from generate_series(1, $3::bigint) as n";
+    bench.client.execute(pile, &[&busy, &event, &PILE]).await.unwrap();
+    let running = bench.run();
+    piled.wait_for(50).await;
+    let fresh = [bench.delivery(busy).await, bench.delivery(quiet).await];
+    for delivery in fresh {
+        bench.wait_for_end(delivery).await;
+    }
+    let retries = "select count(*) from walhook.delivery where attempt > 1";
+    let left: i64 = bench.client.query_one(retries, &[]).await.unwrap().get(0);
+    assert!(left > PILE / 2, "{left} of {PILE} are left: the fresh ones did not go first");
+    let done = piled.requests().iter().filter(|request| request.attempt() > 1).count();
+    assert!(done >= 49, "retries go on meanwhile: {done}");
+    running.stop().await;
+    assert_eq!(other.requests().len(), 1);
+}

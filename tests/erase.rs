@@ -116,7 +116,9 @@ async fn one_users_everything_goes_while_replicas_deliver() {
     let kept_before = named(&app, kept.user, &kept.traces).await;
     let tables: HashSet<&str> =
         kept_before.iter().map(|(table, _)| table.trim_start_matches("walhook.").split('_').next().unwrap()).collect();
-    for table in ["webhook", "api", "event", "attempt", "missed", "recovery", "delivery", "audit", "idempotency", "notice"] {
+    for table in
+        ["webhook", "api", "event", "attempt", "missed", "recovery", "delivery", "audit", "idempotency", "notice"]
+    {
         assert!(tables.contains(table), "nothing of {table}: {tables:?}");
     }
 

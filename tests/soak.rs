@@ -1,4 +1,4 @@
-//! Reads of a log of ten million rows. Takes minutes and gigabytes: `make soak` runs it.
+//! Reads of a log of ten million rows, and ten minutes of kills. Takes minutes and gigabytes: `make soak` runs it.
 
 mod support;
 
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use support::plan::{assert_stays_on_indexes, plans, reads};
+use support::storm::{Plan, storm};
 use support::{Api, TestApp};
 use walhook::store::Store;
 
@@ -109,4 +110,18 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
     measure(&api, "a rare outcome's entries", &format!("{logs}&outcome=permanently_failed"), false).await;
     measure(&api, "an hour five days ago", &format!("{logs}&since={since}&until={until}"), true).await;
     measure(&api, "one entry", &format!("/webhooks/{webhook}/logs/{entry}"), false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes ten minutes: `make soak`"]
+async fn ten_minutes_of_kills_restarts_and_misdeeds() {
+    let plan = Plan {
+        length: Duration::from_secs(600),
+        pace: Duration::from_millis(200),
+        calm: Duration::from_secs(3),
+        kills_a_restart: 6,
+    };
+    let report = storm(&plan).await;
+    println!("{report:#?}");
+    assert!(report.most_memory_kib < 120 << 10, "{report:?}");
 }

@@ -1,0 +1,126 @@
+//! What the store should be: no SQL, no time.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+use walhook::domain::delivery::{Answer, Delivery, Next, Outcome};
+use walhook::domain::event::delivery_id;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelWebhook {
+    pub active: bool,
+    pub secret: Vec<u8>,
+    /// Successes, failures, consecutive failures.
+    pub counters: (i64, i64, i64),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    pub webhook: Uuid,
+    pub round: i16,
+    pub attempt: i16,
+    pub lease: Option<Uuid>,
+}
+
+pub type Line = (i16, i16, String);
+
+/// What can be seen of the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    pub webhooks: BTreeMap<Uuid, ModelWebhook>,
+    pub pending: BTreeMap<Uuid, Pending>,
+    /// Round, attempt and outcome of each delivery's lines, in order.
+    pub log: BTreeMap<Uuid, Vec<Line>>,
+    /// Webhook and event.
+    pub missed: Vec<(Uuid, Uuid)>,
+}
+
+pub struct Model {
+    pub view: View,
+    /// The round that each delivery is in.
+    pub rounds: BTreeMap<Uuid, i16>,
+    /// Of each delivery ever made.
+    pub made: Vec<(Uuid, Uuid)>,
+    /// The deliveries whose leases have ended without an answer.
+    pub ended_leases: Vec<Uuid>,
+}
+
+impl Model {
+    pub fn log(&mut self, delivery: Uuid, round: i16, attempt: i16, outcome: Outcome) {
+        let lines = self.view.log.entry(delivery).or_default();
+        lines.push((round, attempt, outcome.as_str().to_owned()));
+        lines.sort_unstable();
+    }
+
+    pub fn make(&mut self, webhook: Uuid, event: Uuid) {
+        let id = delivery_id(event, webhook);
+        self.made.push((id, webhook));
+        self.rounds.insert(id, 1);
+        self.view.pending.insert(id, Pending { webhook, round: 1, attempt: 1, lease: None });
+    }
+
+    pub fn claimable(&self, retries: bool) -> Vec<Uuid> {
+        let due = |(id, pending): (&Uuid, &Pending)| {
+            let is_free = pending.lease.is_none() || self.ended_leases.contains(id);
+            (is_free && (pending.attempt > 1) == retries).then_some(*id)
+        };
+        self.view.pending.iter().filter_map(due).collect()
+    }
+
+    /// Whether the answer counts; if so, what follows from it has been done.
+    pub fn answer(&mut self, held: &Delivery, answer: &Answer, next: Next) -> bool {
+        let Some(pending) = self.view.pending.get(&held.id) else { return false };
+        if pending.lease != Some(held.lease.token) {
+            return false;
+        }
+        let Pending { webhook, round, attempt, .. } = *pending;
+        assert_eq!((round, attempt), (held.round as i16, held.attempt as i16), "a lease is for one attempt");
+        self.log(held.id, round, attempt, next.outcome());
+        self.ended_leases.retain(|id| *id != held.id);
+        match next {
+            Next::End(_) => drop(self.view.pending.remove(&held.id)),
+            Next::Retry { attempt, .. } => {
+                let retry = Pending { webhook, round, attempt: attempt as i16, lease: None };
+                self.view.pending.insert(held.id, retry);
+            }
+        }
+        let webhook = self.view.webhooks.get_mut(&webhook).expect("a deleted webhook has nothing pending");
+        let (successes, failures, consecutive) = &mut webhook.counters;
+        match answer {
+            Answer::Accepted { .. } => (*successes, *consecutive) = (*successes + 1, 0),
+            Answer::Failed { .. } => (*failures, *consecutive) = (*failures + 1, *consecutive + 1),
+            Answer::TooLarge { .. } | Answer::Inactive => {}
+        }
+        true
+    }
+
+    pub fn cancel(&mut self, webhook: Uuid) {
+        let of_webhook =
+            |(id, pending): (&Uuid, &Pending)| (pending.webhook == webhook).then(|| (*id, pending.clone()));
+        let cancelled: Vec<(Uuid, Pending)> = self.view.pending.iter().filter_map(of_webhook).collect();
+        for (id, pending) in cancelled {
+            self.view.pending.remove(&id);
+            self.ended_leases.retain(|ended| *ended != id);
+            self.log(id, pending.round, pending.attempt, Outcome::Cancelled);
+        }
+    }
+
+    pub fn next_round(&mut self, delivery: Uuid, webhook: Uuid) -> i16 {
+        let round = self.rounds.get_mut(&delivery).expect("it was made");
+        *round += 1;
+        let pending = Pending { webhook, round: *round, attempt: 1, lease: None };
+        self.view.pending.insert(delivery, pending);
+        self.ended_leases.retain(|ended| *ended != delivery);
+        *self.rounds.get(&delivery).expect("it was made")
+    }
+
+    /// Deliveries of the webhook whose last round ended badly.
+    pub fn recoverable(&self, webhook: Uuid) -> Vec<Uuid> {
+        let ended_badly = |(id, of): &&(Uuid, Uuid)| {
+            let in_last_round = |line: &&Line| line.0 == self.rounds[id];
+            let badly = |line: &Line| matches!(line.2.as_str(), "permanently_failed" | "cancelled");
+            *of == webhook && self.view.log.get(id).into_iter().flatten().filter(in_last_round).any(badly)
+        };
+        self.made.iter().filter(ended_badly).map(|(id, _)| *id).collect()
+    }
+}
