@@ -1,4 +1,5 @@
--- $1 user, $2 webhook, $3 and $4 the ids between which to look, $5 event, $6 outcome, $7 since, $8 until, $9 how many.
+-- $1 user, $2 webhook, $3 and $4 the ids between which to look, $5 event, $6 outcome, $7 since, $8 until, $9 the status's
+-- first digit (0: no answer), $10 how many.
 -- The bounds are never null, so that they are bounds of the index and choose partitions.
 select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attempt.attempt, attempt.test,
        attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
@@ -12,5 +13,6 @@ where attempt.webhook_id = $2
   and ($6::text is null or attempt.outcome = $6)
   and ($7::timestamptz is null or attempt.started_at >= $7)
   and ($8::timestamptz is null or attempt.started_at < $8)
+  and ($9::smallint is null or coalesce(attempt.response_status / 100, 0) = $9)
 order by attempt.id desc
-limit $9
+limit $10

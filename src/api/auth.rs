@@ -1,4 +1,4 @@
-//! Who is asking: a bearer token, of ours or of the platform, stands for one user. Each may ask so often and no more.
+//! Who is asking: a bearer token, of ours or of the platform, or a session stands for one user. Each may ask so often and no more.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::ApiState;
 use super::problem::Problem;
+use super::session;
 use crate::config::Limits;
 use crate::domain::event::UserId;
 use crate::store::audit::{Actor, Via};
@@ -46,7 +47,20 @@ pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, 
     if let Some(actor) = parts.extensions.get::<Actor>() {
         return Ok(actor.clone());
     }
+    if !parts.headers.contains_key(header::AUTHORIZATION)
+        && let Some(actor) = session::actor(state, &parts.headers).await?
+    {
+        parts.extensions.insert(actor.clone());
+        return Ok(actor);
+    }
     let token = bearer_token(&parts.headers).ok_or_else(Problem::unauthorized)?;
+    let actor = authenticate_token(state, token).await?;
+    parts.extensions.insert(actor.clone());
+    Ok(actor)
+}
+
+/// Whom a token stands for; counted as a request of theirs.
+pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, Problem> {
     let (actor, throttled) = match &state.jwt {
         Some(verifier) if !tokens::is_api_token(token) => {
             let user = verifier.user(token).await?;
@@ -60,7 +74,6 @@ pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, 
         }
     };
     state.throttle.check(throttled)?;
-    parts.extensions.insert(actor.clone());
     Ok(actor)
 }
 
@@ -93,7 +106,8 @@ impl Throttle {
         Throttle { limiter: quota.map(RateLimiter::keyed), checks: AtomicU64::new(0) }
     }
 
-    fn check(&self, token: Uuid) -> Result<(), Problem> {
+    /// Counts a request of this token, or of what else stands for a user.
+    pub fn check(&self, token: Uuid) -> Result<(), Problem> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS == CHECKS_BETWEEN_SWEEPS - 1 {
             limiter.retain_recent();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use secrecy::ExposeSecret;
@@ -15,6 +16,8 @@ use crate::domain::event::UserId;
 
 /// Clocks differ.
 const LEEWAY_SECONDS: u64 = 60;
+/// What stands in an address may be seen by others: it is good for a moment.
+const LONGEST_LINK_SECONDS: i64 = 300;
 /// A key set is a handful of keys: those in use and the next.
 const MOST_KEYS: usize = 100;
 const LONGEST_USER: usize = 200;
@@ -39,6 +42,13 @@ pub struct JwtVerifier {
     issuer: String,
     audience: String,
     user_claim: String,
+}
+
+/// What counts of a token that is right.
+struct Verified {
+    user: UserId,
+    /// In seconds since 1970.
+    expires_at: i64,
 }
 
 enum Keys {
@@ -76,6 +86,23 @@ impl JwtVerifier {
 
     /// The user that the token stands for.
     pub async fn user(&self, token: &str) -> Result<UserId, Problem> {
+        self.verify(token).await.map(|verified| verified.user)
+    }
+
+    /// The user whom a sign-in link of the platform's is for: its token is to be used at once, and only once. The second is the
+    /// time after which it would be refused anyway.
+    pub async fn link(&self, token: &str) -> Result<(UserId, Timestamp), Problem> {
+        let Verified { user, expires_at } = self.verify(token).await?;
+        let latest = Timestamp::now().as_second() + LONGEST_LINK_SECONDS + LEEWAY_SECONDS as i64;
+        if expires_at > latest {
+            tracing::info!(%user, "a sign-in link is refused: its token may last {LONGEST_LINK_SECONDS} s at most");
+            return Err(Problem::unauthorized());
+        }
+        let refused_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
+        Ok((user, Timestamp::from_second(refused_from).unwrap_or(Timestamp::MAX)))
+    }
+
+    async fn verify(&self, token: &str) -> Result<Verified, Problem> {
         let refuse = |reason: &str| {
             tracing::debug!(reason, "a token of the platform's is refused");
             Problem::unauthorized()
@@ -94,7 +121,10 @@ impl JwtVerifier {
             match decode::<Map<String, Value>>(token, &key.decoding, &self.validation(key.algorithm)) {
                 Ok(token) => {
                     let user = token.claims.get(&self.user_claim).and_then(user);
-                    return user.ok_or_else(|| refuse("the claim auth.jwt.user_claim names no user"));
+                    let user = user.ok_or_else(|| refuse("the claim auth.jwt.user_claim names no user"))?;
+                    let expires_at = token.claims.get("exp").and_then(Value::as_f64);
+                    let expires_at = expires_at.ok_or_else(|| refuse("the claim exp is no number"))?;
+                    return Ok(Verified { user, expires_at: expires_at.ceil() as i64 });
                 }
                 Err(error) => reason = error.to_string(),
             }

@@ -12,16 +12,19 @@ use uuid::Uuid;
 
 use super::ApiState;
 use super::auth::Caller;
-use super::openapi::{ErrorKindName, EventName, OutcomeName};
+use super::openapi::{ErrorKindName, EventName, OutcomeName, StatusClassName};
 use super::problem::Problem;
-use super::query::{LogId, Page, Parameters, WebhookId, no_such_log, no_such_webhook};
+use super::query::{LogId, Page, Parameters, WebhookId, no_such_log};
 use crate::domain::delivery::Outcome;
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, UserId};
 use crate::domain::time::millis;
-use crate::store::{logs, webhooks};
+use crate::store::logs;
 
 pub const OUTCOMES: [Outcome; 4] =
     [Outcome::Delivered, Outcome::Failed, Outcome::PermanentlyFailed, Outcome::Cancelled];
+
+/// Classes of statuses, at the place of their first digit.
+pub const STATUS_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// One attempt, or a cancellation
 #[derive(Serialize, ToSchema)]
@@ -136,6 +139,7 @@ impl From<logs::Entry> for LogEntry {
          pattern = "^[A-Za-z0-9_-]{21}[AQgw]$"),
         ("event" = Option<EventName>, Query, description = "Only this event"),
         ("outcome" = Option<OutcomeName>, Query, description = "Only this outcome"),
+        ("status" = Option<StatusClassName>, Query, description = "Only answers of this class, or none"),
         ("since" = Option<String>, Query, format = DateTime, description = "From this time on (RFC 3339)"),
         ("until" = Option<String>, Query, format = DateTime, description = "Before this time (RFC 3339)"),
     ),
@@ -149,16 +153,27 @@ pub async fn list(
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
     let (limit, cursor) = (parameters.limit(), parameters.cursor());
-    let filter = logs::Filter {
+    let filter = filter(&mut parameters);
+    state.webhook(&user, webhook).await?;
+    let target = parameters.finish()?;
+    let rows = state.log(&user, webhook, &filter, cursor, limit + 1).await?;
+    Ok(Page::new(rows, limit, |entry| entry.id, LogEntry::from).answer(&target))
+}
+
+/// The filter that a query asks for.
+pub fn filter(parameters: &mut Parameters) -> logs::Filter {
+    logs::Filter {
         event: parameters.optional("event", event),
         outcome: parameters.optional("outcome", outcome),
         since: parameters.time("since"),
         until: parameters.time("until"),
-    };
-    webhooks::get(&state.store, &user, webhook).await?.ok_or_else(no_such_webhook)?;
-    let target = parameters.finish()?;
-    let rows = logs::list(&state.store, &user, webhook, &filter, cursor, limit + 1).await?;
-    Ok(Page::new(rows, limit, |entry| entry.id, LogEntry::from).answer(&target))
+        status_class: parameters.optional("status", status_class),
+    }
+}
+
+fn status_class(text: &str) -> Result<i16, String> {
+    let known = STATUS_CLASSES.iter().position(|class| *class == text);
+    known.map(|digit| digit as i16).ok_or_else(|| format!("expected one of {}", STATUS_CLASSES.join(", ")))
 }
 
 fn event(text: &str) -> Result<String, String> {
@@ -188,13 +203,37 @@ pub async fn read(
     Caller(user): Caller,
     LogId { webhook, log }: LogId,
 ) -> Result<Json<LogDetail>, Problem> {
-    let mut found = logs::get(&state.store, &user, webhook, log).await?.ok_or_else(no_such_log)?;
+    let mut found = state.log_entry(&user, webhook, log).await?;
     let response_body = found.response_body.take().map(|body| String::from_utf8_lossy(&body).into_owned());
+    let rendered = state.request_of(webhook, &found);
     let request_url = found.url.take();
-    let rendered = request_url.as_ref().and_then(|_| sent_request(webhook, &found)).map(|sent| (state.render)(&sent));
     let (request_headers, request_body) = rendered.map(|request| (request.headers, request.body)).unzip();
     let request = ShownRequest { request_url, request_headers, request_body };
     Ok(Json(LogDetail { entry: found.entry.into(), request, response_body }))
+}
+
+impl ApiState {
+    /// The webhook's log, newest first, below the id `before`.
+    pub async fn log(
+        &self,
+        user: &UserId,
+        webhook: Uuid,
+        filter: &logs::Filter,
+        before: Option<Uuid>,
+        limit: usize,
+    ) -> Result<Vec<logs::Entry>, Problem> {
+        Ok(logs::list(&self.store, user, webhook, filter, before, limit).await?)
+    }
+
+    pub async fn log_entry(&self, user: &UserId, webhook: Uuid, log: Uuid) -> Result<logs::Detail, Problem> {
+        logs::get(&self.store, user, webhook, log).await?.ok_or_else(no_such_log)
+    }
+
+    /// The request of an entry, as it was sent; none where none was, or where its event is gone by age.
+    pub fn request_of(&self, webhook: Uuid, entry: &logs::Detail) -> Option<RenderedRequest> {
+        entry.url.as_ref()?;
+        sent_request(webhook, entry).map(|sent| (self.render)(&sent))
+    }
 }
 
 fn sent_request(webhook: Uuid, detail: &logs::Detail) -> Option<SentRequest> {

@@ -10,6 +10,7 @@ mod idempotency;
 mod jwks;
 mod jwt;
 mod logs;
+mod manage;
 mod middleware;
 mod openapi;
 mod operations;
@@ -18,6 +19,7 @@ mod query;
 mod recover;
 mod redeliver;
 mod serve;
+mod session;
 mod settings;
 mod stats;
 mod test;
@@ -38,16 +40,24 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use self::auth::Throttle;
 use self::docs::Docs;
-use self::problem::Problem;
 use crate::config::Config;
 use crate::store::Store;
 use crate::vault::Vault;
 
+pub use self::auth::authenticate_token;
+pub use self::body::read as read_body;
 pub use self::jwt::{JwtError, JwtVerifier};
-pub use self::logs::{RenderedRequest, SentRequest};
+pub use self::logs::{OUTCOMES, RenderedRequest, STATUS_CLASSES, SentRequest, filter as log_filter};
+pub use self::manage::{NewWebhook, etag};
+pub use self::middleware::request_id;
 pub use self::openapi::document_text as openapi_document;
 pub use self::operations::{Readiness, RenderMetrics, router as operations_router};
+pub use self::problem::{FieldError, Problem};
+pub use self::query::{Page, Parameters};
+pub use self::recover::Recovery;
 pub use self::serve::{ServeError, serve};
+pub use self::session::{COOKIE as SESSION_COOKIE, actor as session_actor, cookie, cross_site_protection};
+pub use self::stats::Summary;
 pub use self::test::{TestDelivery, TestResult};
 
 /// Whether a receiver's address may be called; the reason where it may not, fit for the webhook's owner to read.
@@ -64,6 +74,8 @@ pub type SendTest = Arc<dyn Fn(TestDelivery) -> BoxFuture<'static, anyhow::Resul
 pub struct ApiState {
     store: Store,
     vault: Arc<Vault>,
+    /// Where browsers reach us, where that is told.
+    public_url: Option<Arc<str>>,
     /// Without a slash at its end.
     base_path: Arc<str>,
     max_body_bytes: usize,
@@ -93,6 +105,7 @@ impl ApiState {
         ApiState {
             store,
             vault,
+            public_url: config.http.public_url.as_deref().map(Arc::from),
             base_path: config.http.base_path.trim_end_matches('/').into(),
             max_body_bytes: usize::try_from(config.http.max_body_bytes.0).unwrap_or(usize::MAX),
             webhooks_per_user: config.limits.webhooks_per_user,
@@ -106,6 +119,25 @@ impl ApiState {
             cors_origins: config.http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             hold: idempotency::LONGEST_REQUEST + config.delivery.timeout.0,
         }
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Where browsers reach this service, such as `https://hooks.example`.
+    pub fn public_url(&self) -> Option<&str> {
+        self.public_url.as_deref()
+    }
+
+    /// Where the API is.
+    pub fn base_path(&self) -> &str {
+        &self.base_path
+    }
+
+    /// Verifies the platform's tokens, where they are taken.
+    pub fn jwt(&self) -> Option<&JwtVerifier> {
+        self.jwt.as_deref()
     }
 
     /// Takes the platform's tokens too.
@@ -124,6 +156,7 @@ pub fn router(state: ApiState) -> Router {
     let (operations, _) = openapi::operations().split_for_parts();
     let operations = operations
         .route_layer(from_fn_with_state(state.clone(), idempotency::replay))
+        .route_layer(from_fn_with_state(state.clone(), session::protect))
         .route("/openapi.json", get(serve_document))
         .route("/docs", get(async move || docs.answer()))
         .with_state(state);

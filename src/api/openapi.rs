@@ -40,6 +40,7 @@ macro_rules! names {
 
 names!(EventName, "Event", EventKind::ALL.iter().map(|kind| kind.as_str()));
 names!(OutcomeName, "Outcome", logs::OUTCOMES.iter().map(|outcome| outcome.as_str()));
+names!(StatusClassName, "StatusClass", logs::STATUS_CLASSES);
 names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));
 
 /// Every operation of the API, with its documentation.

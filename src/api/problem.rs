@@ -74,6 +74,28 @@ impl Problem {
         self
     }
 
+    pub fn status(&self) -> StatusCode {
+        self.0.status
+    }
+
+    /// What kind of error this is: stays.
+    pub fn slug(&self) -> &'static str {
+        self.0.slug
+    }
+
+    pub fn title(&self) -> &'static str {
+        self.0.title
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// The faults of a request that is not valid.
+    pub fn errors(&self) -> &[FieldError] {
+        &self.0.errors
+    }
+
     pub fn malformed_json(detail: impl Into<Cow<'static, str>>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON", detail)
     }
@@ -87,6 +109,11 @@ impl Problem {
         let detail = "send `Authorization: Bearer <token>` with a token that is neither revoked nor expired";
         Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "No valid token", detail)
             .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    pub fn cross_site() -> Problem {
+        let detail = "a page of another site may not act in your name: open this service itself and try again";
+        Problem::new(StatusCode::FORBIDDEN, "cross-site-request", "Refused", detail)
     }
 
     pub fn not_found(what: &'static str) -> Problem {

@@ -80,7 +80,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Parameters {
 }
 
 impl Parameters {
-    fn parse(query: &str) -> Parameters {
+    pub fn parse(query: &str) -> Parameters {
         let values = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         Parameters { path: String::new(), values, errors: Vec::new() }
     }

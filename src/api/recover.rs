@@ -15,12 +15,12 @@ use super::body::{Object, Reader};
 use super::logs::OUTCOMES;
 use super::openapi::OutcomeName;
 use super::problem::{FieldError, Problem, ProblemBody};
-use super::query::{WebhookId, no_such_webhook};
+use super::query::WebhookId;
 use super::settings;
 use crate::domain::delivery::Outcome;
 use crate::domain::time::millis;
+use crate::store::audit::Actor;
 use crate::store::recovery::{self, Scope};
-use crate::store::webhooks;
 
 /// What to recover
 #[derive(Deserialize, ToSchema)]
@@ -49,14 +49,14 @@ pub struct Recovery {
     #[schema(required = true)]
     recovery_id: Option<Uuid>,
     /// How many deliveries are made
-    count: u64,
+    pub count: u64,
     /// False where so much is in the log that not all of it was looked at for the count: there may be more
-    count_is_exact: bool,
+    pub count_is_exact: bool,
     /// As it was asked for, or as far back as events are kept
     #[schema(format = DateTime)]
-    since: String,
+    pub since: String,
     #[schema(format = DateTime)]
-    until: String,
+    pub until: String,
     dry_run: bool,
 }
 
@@ -81,34 +81,40 @@ pub async fn recover(
     WebhookId(id): WebhookId,
     Object(members): Object,
 ) -> Result<(StatusCode, Json<Recovery>), Problem> {
-    let webhook = webhooks::get(&state.store, &actor.user, id).await?.ok_or_else(no_such_webhook)?;
-    let now = Timestamp::now();
-    let kept = SignedDuration::from_hours(i64::from(state.retention_days) * 24);
-    let oldest = now.checked_sub(kept).unwrap_or(Timestamp::UNIX_EPOCH);
-    let (scope, dry_run) = read(members, now, oldest)?;
-    if !dry_run && !webhook.settings.active {
-        return Err(Problem::webhook_inactive());
-    }
-    let counted = recovery::count(&state.store, id, &scope).await?;
-    let recovery_id = match dry_run {
-        true => None,
-        false => {
-            let begun = recovery::begin(&state.store, &actor, id, &scope).await?;
-            Some(begun.ok_or_else(Problem::too_many_recoveries)?)
+    state.recover(&actor, id, members).await.map(|recovery| (StatusCode::ACCEPTED, Json(recovery)))
+}
+
+impl ApiState {
+    /// Begins the recovery that `members` describe, or tells what it would come to.
+    pub async fn recover(&self, actor: &Actor, id: Uuid, members: Map<String, Value>) -> Result<Recovery, Problem> {
+        let webhook = self.webhook(&actor.user, id).await?;
+        let now = Timestamp::now();
+        let kept = SignedDuration::from_hours(i64::from(self.retention_days) * 24);
+        let oldest = now.checked_sub(kept).unwrap_or(Timestamp::UNIX_EPOCH);
+        let (scope, dry_run) = read(members, now, oldest)?;
+        if !dry_run && !webhook.settings.active {
+            return Err(Problem::webhook_inactive());
         }
-    };
-    if let Some(recovery) = recovery_id {
-        tracing::info!(webhook = %id, %recovery, count = counted.count, user = %actor.user, "recovery begun");
+        let counted = recovery::count(&self.store, id, &scope).await?;
+        let recovery_id = match dry_run {
+            true => None,
+            false => {
+                let begun = recovery::begin(&self.store, actor, id, &scope).await?;
+                Some(begun.ok_or_else(Problem::too_many_recoveries)?)
+            }
+        };
+        if let Some(recovery) = recovery_id {
+            tracing::info!(webhook = %id, %recovery, count = counted.count, user = %actor.user, "recovery begun");
+        }
+        Ok(Recovery {
+            recovery_id,
+            count: counted.count,
+            count_is_exact: counted.is_exact,
+            since: millis(scope.since),
+            until: millis(scope.until),
+            dry_run,
+        })
     }
-    let body = Recovery {
-        recovery_id,
-        count: counted.count,
-        count_is_exact: counted.is_exact,
-        since: millis(scope.since),
-        until: millis(scope.until),
-        dry_run,
-    };
-    Ok((StatusCode::ACCEPTED, Json(body)))
 }
 
 /// The scope asked for, no wider than from `oldest` to `now`, and whether the run is dry.

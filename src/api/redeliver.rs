@@ -11,6 +11,7 @@ use super::ApiState;
 use super::auth::Changer;
 use super::problem::{Problem, ProblemBody};
 use super::query::{LogId, no_such_log};
+use crate::store::audit::Actor;
 use crate::store::recovery::{self, Redelivery};
 
 /// The round that was begun
@@ -19,7 +20,7 @@ pub struct RedeliveryBegun {
     /// The same as before
     delivery_id: Uuid,
     /// Its attempts are counted from 1 again
-    round: u16,
+    pub round: u16,
 }
 
 /// Redeliver
@@ -45,15 +46,24 @@ pub async fn redeliver(
     Changer(actor): Changer,
     LogId { webhook, log }: LogId,
 ) -> Result<(StatusCode, Json<RedeliveryBegun>), Problem> {
-    match recovery::redeliver(&state.store, &actor, webhook, log).await? {
-        Redelivery::Begun { delivery, round } => {
-            tracing::info!(%webhook, %delivery, round, user = %actor.user, "redelivery begun");
-            Ok((StatusCode::ACCEPTED, Json(RedeliveryBegun { delivery_id: delivery, round })))
+    state.redeliver(&actor, webhook, log).await.map(|begun| (StatusCode::ACCEPTED, Json(begun)))
+}
+
+impl ApiState {
+    /// Begins the next round of the delivery that an entry of the log is about.
+    pub async fn redeliver(&self, actor: &Actor, webhook: Uuid, log: Uuid) -> Result<RedeliveryBegun, Problem> {
+        match recovery::redeliver(&self.store, actor, webhook, log).await? {
+            Redelivery::Begun { delivery, round } => {
+                tracing::info!(%webhook, %delivery, round, user = %actor.user, "redelivery begun");
+                Ok(RedeliveryBegun { delivery_id: delivery, round })
+            }
+            Redelivery::NoSuchLog => Err(no_such_log()),
+            Redelivery::Inactive => Err(Problem::webhook_inactive()),
+            Redelivery::Test => Err(Problem::not_redeliverable("a test is not redelivered: send another one")),
+            Redelivery::TooManyRounds => {
+                Err(Problem::not_redeliverable("the delivery has had all the rounds there are"))
+            }
+            Redelivery::EventGone => Err(Problem::event_gone()),
         }
-        Redelivery::NoSuchLog => Err(no_such_log()),
-        Redelivery::Inactive => Err(Problem::webhook_inactive()),
-        Redelivery::Test => Err(Problem::not_redeliverable("a test is not redelivered: send another one")),
-        Redelivery::TooManyRounds => Err(Problem::not_redeliverable("the delivery has had all the rounds there are")),
-        Redelivery::EventGone => Err(Problem::event_gone()),
     }
 }

@@ -5,12 +5,14 @@ use axum::extract::State;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use super::ApiState;
 use super::auth::Caller;
 use super::problem::Problem;
 use super::query::{WebhookId, no_such_webhook};
 use crate::domain::durations::Durations;
+use crate::domain::event::UserId;
 use crate::domain::time::millis;
 use crate::store::hours::{self, Counts, Hour};
 
@@ -31,24 +33,24 @@ pub struct Stats {
 /// Log entries by their outcome, and how long requests took
 #[derive(Serialize, ToSchema)]
 pub struct Summary {
-    delivered: u64,
+    pub delivered: u64,
     /// Attempts that were to be followed by another
-    failed: u64,
-    permanently_failed: u64,
-    cancelled: u64,
+    pub failed: u64,
+    pub permanently_failed: u64,
+    pub cancelled: u64,
     /// The share of attempts that were delivered, from 0 to 1; null where there were none
     #[schema(required = true, minimum = 0, maximum = 1)]
-    success_rate: Option<f64>,
-    duration_ms: DurationStats,
+    pub success_rate: Option<f64>,
+    pub duration_ms: DurationStats,
 }
 
 /// How long requests took, estimated to a fifth; null where there were none
 #[derive(Serialize, ToSchema)]
 pub struct DurationStats {
     #[schema(required = true)]
-    p50: Option<u64>,
+    pub p50: Option<u64>,
     #[schema(required = true)]
-    p95: Option<u64>,
+    pub p95: Option<u64>,
 }
 
 /// Log entries of an hour by their outcome
@@ -64,7 +66,7 @@ pub struct HourStats {
 }
 
 impl Summary {
-    fn of<'a>(hours: impl Iterator<Item = &'a Hour>) -> Summary {
+    pub fn of<'a>(hours: impl Iterator<Item = &'a Hour>) -> Summary {
         let mut sum = Counts::default();
         for Hour { counts, .. } in hours {
             sum.delivered += counts.delivered;
@@ -93,6 +95,17 @@ impl From<&Hour> for HourStats {
     }
 }
 
+impl ApiState {
+    /// The hours of the 30 days before `now` in which the webhook did something, the oldest first.
+    pub async fn hours(&self, user: &UserId, id: Uuid, now: Timestamp) -> Result<Vec<Hour>, Problem> {
+        let since = now - SignedDuration::from_hours(MONTH);
+        let mut found = hours::list(&self.store, user, id, since).await?.ok_or_else(no_such_webhook)?;
+        // An hour that began exactly so long ago is over for just as long.
+        found.retain(|hour| hour.begins_at > since);
+        Ok(found)
+    }
+}
+
 /// Read a webhook's statistics
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/stats", tag = "webhooks", operation_id = "readStats",
@@ -105,10 +118,8 @@ pub async fn read(
     WebhookId(id): WebhookId,
 ) -> Result<Json<Stats>, Problem> {
     let now = Timestamp::now();
-    // An hour that began exactly so long ago is over for just as long.
+    let found = state.hours(&user, id, now).await?;
     let since = |hours: i64| now - SignedDuration::from_hours(hours);
-    let mut found = hours::list(&state.store, &user, id, since(MONTH)).await?.ok_or_else(no_such_webhook)?;
-    found.retain(|hour| hour.begins_at > since(MONTH));
     let last_day = found.iter().filter(|hour| hour.begins_at > since(DAY));
     let (last_24h, last_30d) = (Summary::of(last_day), Summary::of(found.iter()));
     Ok(Json(Stats { last_24h, last_30d, hours: found.iter().map(HourStats::from).collect() }))

@@ -8,6 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -17,12 +18,12 @@ use super::body::{OptionalObject, Reader};
 use super::logs::LogError;
 use super::openapi::EventName;
 use super::problem::Problem;
-use super::query::{WebhookId, no_such_webhook};
+use super::query::WebhookId;
 use super::settings;
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::{EventKind, UserId, delivery_id};
 use crate::events::CATALOGUE;
-use crate::store::{logs, webhooks};
+use crate::store::logs;
 
 /// A receiver that does not answer holds no more than this of us.
 const MOST_AT_ONCE: usize = 4;
@@ -63,15 +64,15 @@ pub struct TestWebhook {
 /// What came of a test
 #[derive(Serialize, ToSchema)]
 pub struct TestReport {
-    delivered: bool,
+    pub delivered: bool,
     #[schema(required = true)]
-    response_status: Option<u16>,
+    pub response_status: Option<u16>,
     #[schema(required = true)]
-    duration_ms: Option<u64>,
+    pub duration_ms: Option<u64>,
     #[schema(required = true)]
-    error: Option<LogError>,
+    pub error: Option<LogError>,
     /// The entry of the delivery log
-    log_id: Uuid,
+    pub log_id: Uuid,
 }
 
 /// The tests whose answer is being waited for, by webhook.
@@ -123,20 +124,33 @@ pub async fn send(
     WebhookId(id): WebhookId,
     OptionalObject(members): OptionalObject,
 ) -> Result<Json<TestReport>, Problem> {
-    let webhook = webhooks::get(&state.store, &user, id).await?.ok_or_else(no_such_webhook)?;
-    let mut reader = Reader::new(members);
-    let asked = reader.optional("event", settings::event);
-    reader.finish()?;
-    let first = || webhook.settings.events.iter().find_map(|event| event.parse().ok());
-    let kind = asked.or_else(first).ok_or_else(Problem::internal)?;
-    let place = state.tests.take(id).ok_or_else(Problem::too_many_tests)?;
-    // A task of its own: a client that goes away does not keep what was sent out of the log.
-    let task = tokio::spawn(async move {
-        let result = perform(&state, &user, id, kind).await;
-        drop(place);
-        result
-    });
-    task.await.map_err(|_| Problem::internal())?.map(Json)
+    state.test_webhook(&user, id, members).await.map(Json)
+}
+
+impl ApiState {
+    /// Sends the event that `members` ask for, or the first subscribed one, and waits for what comes of it.
+    pub async fn test_webhook(
+        &self,
+        user: &UserId,
+        id: Uuid,
+        members: Map<String, Value>,
+    ) -> Result<TestReport, Problem> {
+        let webhook = self.webhook(user, id).await?;
+        let mut reader = Reader::new(members);
+        let asked = reader.optional("event", settings::event);
+        reader.finish()?;
+        let first = || webhook.settings.events.iter().find_map(|event| event.parse().ok());
+        let kind = asked.or_else(first).ok_or_else(Problem::internal)?;
+        let place = self.tests.take(id).ok_or_else(Problem::too_many_tests)?;
+        // A task of its own: a client that goes away does not keep what was sent out of the log.
+        let (state, user) = (self.clone(), user.clone());
+        let task = tokio::spawn(async move {
+            let result = perform(&state, &user, id, kind).await;
+            drop(place);
+            result
+        });
+        task.await.map_err(|_| Problem::internal())?
+    }
 }
 
 async fn perform(state: &ApiState, user: &UserId, webhook: Uuid, kind: EventKind) -> Result<TestReport, Problem> {

@@ -7,20 +7,18 @@ use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ApiState;
 use super::auth::{Caller, Changer};
 use super::body::Object;
+use super::manage::{NewWebhook, etag};
 use super::openapi::EventName;
 use super::problem::{Problem, ProblemBody};
-use super::query::{Page, Parameters, WebhookId, no_such_webhook};
-use super::settings;
+use super::query::{Page, Parameters, WebhookId};
 use crate::domain::time::millis;
-use crate::store::webhooks::{self, Conditional, Settings};
-use crate::vault::new_webhook_secret;
+use crate::store::webhooks::{self, Settings};
 
 /// A webhook, without its secret
 #[derive(Serialize, ToSchema)]
@@ -129,13 +127,6 @@ pub struct UpdateWebhook {
     active: Option<bool>,
 }
 
-/// The webhook's version: of what its owner sets alone, so that the counters of a busy webhook do not change it.
-fn etag(settings: &Settings) -> String {
-    let Settings { name, url, events, active } = settings;
-    let canonical = serde_json::to_vec(&(name, url, events, active)).expect("texts and booleans are representable");
-    format!("\"{}\"", hex::encode(&Sha256::digest(canonical)[..16]))
-}
-
 /// Whether the request may change a webhook with these settings. Weak tags never match, `*` matches all there is.
 fn if_match(headers: &HeaderMap, settings: &Settings) -> bool {
     let mut conditions = headers.get_all(header::IF_MATCH).iter().peekable();
@@ -150,14 +141,6 @@ fn if_match(headers: &HeaderMap, settings: &Settings) -> bool {
 fn with_etag(webhook: webhooks::Webhook) -> Response {
     let etag = etag(&webhook.settings);
     ([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response()
-}
-
-fn applied<T>(result: Conditional<T>) -> Result<T, Problem> {
-    match result {
-        Conditional::Done(value) => Ok(value),
-        Conditional::NotFound => Err(no_such_webhook()),
-        Conditional::Refused => Err(Problem::precondition_failed()),
-    }
 }
 
 /// List webhooks
@@ -180,7 +163,7 @@ pub async fn list(
 ) -> Result<Response, Problem> {
     let (limit, cursor) = (parameters.limit(), parameters.cursor());
     let target = parameters.finish()?;
-    let rows = webhooks::list(&state.store, &user, cursor.unwrap_or(Uuid::nil()), limit + 1).await?;
+    let rows = state.webhooks(&user, cursor.unwrap_or(Uuid::nil()), limit + 1).await?;
     Ok(Page::new(rows, limit, |webhook| webhook.id, WebhookBody::from).answer(&target))
 }
 
@@ -202,16 +185,9 @@ pub async fn create(
     Changer(actor): Changer,
     Object(members): Object,
 ) -> Result<Response, Problem> {
-    let settings = settings::new_settings(&state, members).await?;
-    let id = Uuid::now_v7();
-    let secret = new_webhook_secret();
-    let sealed = state.vault.seal(id, secret.expose_secret().as_bytes());
-    let limit = state.webhooks_per_user;
-    let created = webhooks::create(&state.store, &actor, id, &settings, &sealed, limit).await?;
-    let webhook = created.ok_or_else(|| Problem::webhook_limit_reached(limit))?;
-    tracing::info!(webhook = %id, user = %actor.user, "webhook created");
+    let NewWebhook { webhook, secret } = state.create_webhook(&actor, members).await?;
     let etag = etag(&webhook.settings);
-    let location = format!("{}/webhooks/{id}", state.base_path);
+    let location = format!("{}/webhooks/{}", state.base_path, webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
     let body = CreatedWebhook { webhook: webhook.into(), secret: secret.expose_secret().to_owned() };
     let mut response = (StatusCode::CREATED, [(header::ETAG, etag)], Json(body)).into_response();
@@ -231,8 +207,7 @@ pub async fn read(
     Caller(user): Caller,
     WebhookId(id): WebhookId,
 ) -> Result<Response, Problem> {
-    let found = webhooks::get(&state.store, &user, id).await?;
-    found.map(with_etag).ok_or_else(no_such_webhook)
+    state.webhook(&user, id).await.map(with_etag)
 }
 
 /// Edit a webhook
@@ -255,14 +230,8 @@ pub async fn update(
     headers: HeaderMap,
     Object(members): Object,
 ) -> Result<Response, Problem> {
-    // First of all: a host is looked up for those alone who have the webhook.
-    let found = webhooks::get(&state.store, &actor.user, id).await?.ok_or_else(no_such_webhook)?;
-    if !if_match(&headers, &found.settings) {
-        return Err(Problem::precondition_failed());
-    }
-    let changes = settings::changes(&state, members).await?;
     let condition = |settings: &Settings| if_match(&headers, settings);
-    applied(webhooks::update(&state.store, &actor, id, &changes, &condition).await?).map(with_etag)
+    state.update_webhook(&actor, id, members, &condition).await.map(with_etag)
 }
 
 /// Delete a webhook
@@ -283,8 +252,7 @@ pub async fn delete(
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let condition = |settings: &Settings| if_match(&headers, settings);
-    applied(webhooks::delete(&state.store, &actor, id, &condition).await?)?;
-    tracing::info!(webhook = %id, user = %actor.user, "webhook deleted");
+    state.delete_webhook(&actor, id, &condition).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -301,11 +269,6 @@ pub async fn regenerate_secret(
     Changer(actor): Changer,
     WebhookId(id): WebhookId,
 ) -> Result<Json<NewSecret>, Problem> {
-    let secret = new_webhook_secret();
-    let sealed = state.vault.seal(id, secret.expose_secret().as_bytes());
-    if !webhooks::set_secret(&state.store, &actor, id, &sealed).await? {
-        return Err(no_such_webhook());
-    }
-    tracing::info!(webhook = %id, user = %actor.user, "webhook secret replaced");
+    let secret = state.regenerate_secret(&actor, id).await?;
     Ok(Json(NewSecret { id, secret: secret.expose_secret().to_owned() }))
 }

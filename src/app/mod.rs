@@ -25,7 +25,7 @@ use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
 use crate::lookup::Lookups;
 use crate::notify::{self, Mailer};
-use crate::store::{Store, audit, idempotency, migrate, notices};
+use crate::store::{Store, audit, idempotency, migrate, notices, sessions};
 use crate::vault::Vault;
 use crate::{capture, deliver, record, recover, telemetry};
 
@@ -243,6 +243,7 @@ async fn maintain(store: &Store, retention_days: u32) -> anyhow::Result<()> {
     if unsent > 0 {
         tracing::warn!(unsent, "notices to owners were dropped: they could not be sent while they were of use");
     }
+    sessions::remove_old(store).await?;
     Ok(())
 }
 

@@ -1,24 +1,28 @@
-//! Who may call the API: what the settings of `auth.jwt` and `http.cors_origins` must be like.
+//! Who may call the API and from where: what the settings of `auth.jwt` and `http` must be like.
 
 use secrecy::ExposeSecret;
 use url::{Host, Url};
 
-use super::{Config, Jwt};
+use super::{Config, Http, Jwt};
 
 /// A key that is shorter than the hash can be guessed faster.
 const SHORTEST_SECRET: usize = 32;
 
 pub fn check(config: &Config) -> Result<(), String> {
-    config.http.cors_origins.iter().try_for_each(|origin| check_origin(origin))?;
+    let Http { cors_origins, public_url, base_path, .. } = &config.http;
+    cors_origins.iter().try_for_each(|origin| check_origin("http.cors_origins", origin))?;
+    public_url.iter().try_for_each(|origin| check_origin("http.public_url", origin))?;
+    if base_path.split('/').nth(1) == Some("ui") {
+        return Err("http.base_path must not begin with /ui: the user interface is there".to_owned());
+    }
     config.auth.jwt.as_ref().map_or(Ok(()), check_jwt)
 }
 
-fn check_origin(origin: &str) -> Result<(), String> {
+fn check_origin(setting: &str, origin: &str) -> Result<(), String> {
     let is_origin = Url::parse(origin).is_ok_and(|url| {
         matches!(url.scheme(), "http" | "https") && url.has_host() && url.origin().ascii_serialization() == origin
     });
-    let wrong =
-        || format!("http.cors_origins: `{origin}` is not an origin as browsers write it, such as https://app.example");
+    let wrong = || format!("{setting}: `{origin}` is not an origin as browsers write it, such as https://app.example");
     if is_origin { Ok(()) } else { Err(wrong()) }
 }
 

@@ -122,6 +122,8 @@ pub struct Http {
     /// API and UI.
     pub listen: SocketAddr,
     pub base_path: String,
+    /// Where browsers reach this service, such as `https://hooks.example`. Cookies are sent over TLS alone where it begins so.
+    pub public_url: Option<String>,
     pub max_body_bytes: Size,
     pub metrics_listen: SocketAddr,
     /// Origins whose pages may call the API from a browser, such as `https://app.example`.
@@ -133,6 +135,7 @@ impl Default for Http {
         Http {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             base_path: "/api/public".into(),
+            public_url: None,
             max_body_bytes: Size(1 << 20),
             metrics_listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
             cors_origins: Vec::new(),

@@ -20,6 +20,8 @@ pub enum Via {
     Token(Uuid),
     /// A token of the platform's.
     Jwt,
+    /// The user interface, with the API token that its session began with.
+    Session(Option<Uuid>),
     CommandLine,
     /// Nobody: Walhook does it by itself.
     Automatic,
@@ -68,6 +70,7 @@ pub async fn record(
     let (via, token) = match actor.via {
         Via::Token(token) => ("token", Some(token)),
         Via::Jwt => ("jwt", None),
+        Via::Session(token) => ("session", token),
         Via::CommandLine => ("command_line", None),
         Via::Automatic => ("automatic", None),
     };

@@ -15,6 +15,7 @@ use crate::domain::event::UserId;
 
 const ADD: &str = include_str!("../../sql/store/webhook_hour_add.sql");
 const CANCEL: &str = include_str!("../../sql/store/webhook_hour_cancel.sql");
+const USER: &str = include_str!("../../sql/store/webhook_hour_user.sql");
 const LIST: &str = include_str!("../../sql/store/webhook_hour_list.sql");
 const SECONDS: i64 = 3_600;
 
@@ -103,6 +104,31 @@ pub async fn list(store: &Store, user: &UserId, webhook: Uuid, since: Timestamp)
         return Ok(None);
     }
     Ok(Some(rows.iter().filter_map(hour).collect()))
+}
+
+/// An hour of one of the user's webhooks, in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BriefHour {
+    pub webhook: Uuid,
+    pub begins_at: Timestamp,
+    pub delivered: u64,
+    /// Attempts that failed, for good or not.
+    pub failed: u64,
+}
+
+/// The hours from `since` on of all the user's webhooks, in no order.
+pub async fn of_user(store: &Store, user: &UserId, since: Timestamp) -> Result<Vec<BriefHour>> {
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(USER).await?;
+    let rows = connection.query(&statement, &[&&*user.0, &since]).await?;
+    let number = |row: &Row, name: &str| u64::try_from(row.get::<_, i64>(name)).unwrap_or(0);
+    let brief = |row: &Row| BriefHour {
+        webhook: row.get("webhook_id"),
+        begins_at: row.get("hour"),
+        delivered: number(row, "delivered"),
+        failed: number(row, "failed"),
+    };
+    Ok(rows.iter().map(brief).collect())
 }
 
 fn hour(row: &Row) -> Option<Hour> {

@@ -55,6 +55,8 @@ pub struct Filter {
     pub since: Option<Timestamp>,
     /// Before this time.
     pub until: Option<Timestamp>,
+    /// Answered by a status that begins with this digit; zero where there was no answer.
+    pub status_class: Option<i16>,
 }
 
 /// The webhook's log, newest first, below the id `before`.
@@ -66,7 +68,7 @@ pub async fn list(
     before: Option<Uuid>,
     limit: usize,
 ) -> Result<Vec<Entry>> {
-    let Filter { event, outcome, since, until } = filter;
+    let Filter { event, outcome, since, until, status_class } = filter;
     let lowest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
     let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
     let below = before.unwrap_or(Uuid::max()).min(latest);
@@ -74,7 +76,7 @@ pub async fn list(
     let connection = store.connection().await?;
     let statement = connection.prepare_cached(include_str!("../../sql/store/log_list.sql")).await?;
     let rows = connection
-        .query(&statement, &[&&*user.0, &webhook, &lowest, &below, event, outcome, since, until, &limit])
+        .query(&statement, &[&&*user.0, &webhook, &lowest, &below, event, outcome, since, until, status_class, &limit])
         .await?;
     Ok(rows.iter().map(entry).collect())
 }
@@ -93,6 +95,42 @@ pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Resul
         event_data: row
             .get::<_, Option<Timestamp>>("occurred_at")
             .map(|occurred_at| EventData { occurred_at, data: row.get("data") }),
+    }))
+}
+
+/// How often which kind of failure is among the webhook's newest `look_at` entries since a time, the most frequent first.
+pub async fn errors(
+    store: &Store,
+    user: &UserId,
+    webhook: Uuid,
+    since: Timestamp,
+    look_at: i64,
+) -> Result<Vec<(String, i64)>> {
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(include_str!("../../sql/store/log_errors.sql")).await?;
+    let lowest = lowest_id_at(since.as_millisecond());
+    let rows = connection.query(&statement, &[&&*user.0, &webhook, &lowest, &look_at]).await?;
+    Ok(rows.iter().map(|row| (row.get("error_kind"), row.get("count"))).collect())
+}
+
+/// The next attempt of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    pub round: i16,
+    pub attempt: i16,
+    /// None while it is being made.
+    pub due_at: Option<Timestamp>,
+}
+
+/// What is still to come of a delivery, if anything is.
+pub async fn pending(store: &Store, user: &UserId, webhook: Uuid, delivery: Uuid) -> Result<Option<Pending>> {
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(include_str!("../../sql/store/delivery_pending.sql")).await?;
+    let row = connection.query_opt(&statement, &[&&*user.0, &webhook, &delivery]).await?;
+    Ok(row.map(|row| Pending {
+        round: row.get("round"),
+        attempt: row.get("attempt"),
+        due_at: Some(row.get("due_at")).filter(|_| !row.get::<_, bool>("leased")),
     }))
 }
 

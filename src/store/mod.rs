@@ -16,6 +16,7 @@ pub mod partitions;
 mod pool;
 pub mod record;
 pub mod recovery;
+pub mod sessions;
 pub mod tokens;
 pub mod webhooks;
 

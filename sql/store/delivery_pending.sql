@@ -1,0 +1,6 @@
+-- $1 user, $2 webhook, $3 delivery: its next attempt, if there is one
+select delivery.round, delivery.attempt, delivery.due_at, delivery.lease is not null as leased
+from walhook.delivery
+where delivery.id = $3
+  and delivery.webhook_id = $2
+  and exists (select from walhook.webhook where user_id = $1 and id = $2)

@@ -1,0 +1,2 @@
+-- $1 hash
+delete from walhook.session where hash = $1

@@ -1,0 +1,1 @@
+delete from walhook.used_link where expires_at < now()
