@@ -16,6 +16,7 @@
 //! - [`record`] writes down what attempts ended in;
 //! - [`notify`] tells owners by e-mail when their webhooks keep failing;
 //! - [`api`] is how users manage their webhooks and read the log;
+//! - [`ui`] is the same as pages, by the same functions;
 //! - [`app`] builds all of them and joins them by channels: they do not know each other;
 //! - [`domain`] holds the types they share, [`store`] every statement on Walhook's own tables.
 //!
@@ -55,4 +56,5 @@ pub mod record;
 pub mod recover;
 pub mod store;
 pub mod telemetry;
+pub mod ui;
 pub mod vault;

@@ -26,6 +26,7 @@ use crate::health::Health;
 use crate::lookup::Lookups;
 use crate::notify::{self, Mailer};
 use crate::store::{Store, audit, idempotency, migrate, notices, sessions};
+use crate::ui::{self, UiState};
 use crate::vault::Vault;
 use crate::{capture, deliver, record, recover, telemetry};
 
@@ -183,7 +184,9 @@ impl App {
         )
         .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
         let listen = self.config.http.listen;
-        let server = api::serve(listen, "http.listen", api::router(state), tasks.shutdown.clone()).await?;
+        let pages = ui::router(UiState::new(&self.config, state.clone()));
+        let router = api::router(state).merge(pages);
+        let server = api::serve(listen, "http.listen", router, tasks.shutdown.clone()).await?;
         tasks.spawn("api", async move { Ok(server.await?) });
         Ok(())
     }

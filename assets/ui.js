@@ -1,0 +1,210 @@
+// Makes pages smoother that work without it: local times, dialogs, copying, toggles in place, and a log that goes on by itself.
+
+const POLL_MILLISECONDS = 3000;
+const LIVE_AT_MOST_MILLISECONDS = 30 * 60 * 1000;
+const RELATIVE_UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
+
+const exactTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const hourTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const relativeTime = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
+
+function relative(date) {
+  const seconds = (date.getTime() - Date.now()) / 1000;
+  for (const [unit, length] of RELATIVE_UNITS) {
+    if (Math.abs(seconds) >= length * 0.99) return relativeTime.format(Math.round(seconds / length), unit);
+  }
+  return relativeTime.format(0, "second");
+}
+
+function localizeTimes(root) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const date = new Date(time.dateTime);
+    time.title = exactTime.format(date) + " (" + time.dateTime.slice(0, 19).replace("T", " ") + " UTC)";
+    time.textContent = "relative" in time.dataset ? relative(date) : exactTime.format(date);
+  }
+  for (const text of root.querySelectorAll("text[data-hour]")) text.textContent = hourTime.format(new Date(text.dataset.hour));
+}
+
+// Fields for times hold the reader's own; what is sent is in UTC.
+function localizeFields(root) {
+  const pad = (number) => String(number).padStart(2, "0");
+  for (const form of root.querySelectorAll("form:has(input[type=datetime-local])")) {
+    const fields = form.querySelectorAll("input[type=datetime-local]");
+    for (const field of fields) {
+      if (!field.value) continue;
+      const date = new Date(field.value + "Z");
+      field.value = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}T${pad(date.getHours())}:${pad(date.getMinutes())}`;
+    }
+    for (const zone of form.querySelectorAll("[data-zone]")) zone.textContent = "(your time)";
+    form.addEventListener("formdata", (event) => {
+      for (const field of fields) {
+        if (field.value) event.formData.set(field.name, new Date(field.value).toISOString().slice(0, 16));
+      }
+    });
+  }
+}
+
+async function copy(button) {
+  const text = document.getElementById(button.dataset.copy).textContent;
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    // No clipboard without TLS: mark it, so that a key press copies it.
+    getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
+    button.textContent = "Press Ctrl+C";
+  }
+  setTimeout(() => { button.textContent = before; }, 2000);
+}
+
+// A page of ours, or null where it is to be gone to instead: signed out, or not reachable.
+async function fetchPage(url, options) {
+  const answer = await fetch(url, options);
+  if (new URL(answer.url).pathname === "/ui/login") {
+    location.reload();
+    return null;
+  }
+  return { answer, page: new DOMParser().parseFromString(await answer.text(), "text/html") };
+}
+
+function tell(text, good) {
+  const line = document.createElement("p");
+  line.className = good ? "flash good" : "flash bad";
+  line.textContent = text;
+  document.getElementById("flash").replaceChildren(line);
+}
+
+async function openDialog(link) {
+  const dialog = document.getElementById("dialog");
+  dialog.replaceChildren();
+  document.body.ariaBusy = "true";
+  try {
+    const loaded = await fetchPage(link.href);
+    const body = loaded?.page.querySelector("[data-dialog-body]");
+    if (!body) return void (loaded && location.assign(link.href));
+    body.querySelector("#dialog-title").tabIndex = -1;
+    dialog.append(document.adoptNode(body));
+    prepare(dialog);
+    dialog.showModal();
+  } catch {
+    location.assign(link.href);
+  } finally {
+    document.body.ariaBusy = "false";
+  }
+}
+
+// Sends a form and shows the page behind it in the place of this one, without a jump.
+async function submitInPlace(form, button) {
+  document.body.ariaBusy = "true";
+  try {
+    const loaded = await fetchPage(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    if (!loaded) return;
+    const main = loaded.page.getElementById("main");
+    if (!main || !loaded.answer.ok) throw new Error("not a page of ours");
+    const told = main.querySelector("#flash")?.textContent.trim();
+    const isGood = !main.querySelector("#flash .bad");
+    main.querySelector("#flash")?.replaceChildren();
+    document.getElementById("main").replaceWith(document.adoptNode(main));
+    prepare(main);
+    document.getElementById(button?.id)?.focus();
+    if (told) tell(told, isGood);
+  } catch {
+    tell("This did not work: the server could not be reached. Try again.", false);
+    for (const other of form.querySelectorAll("button")) other.disabled = false;
+  } finally {
+    document.body.ariaBusy = "false";
+  }
+}
+
+function startLive(button) {
+  const until = Date.now() + LIVE_AT_MOST_MILLISECONDS;
+  let timer = null;
+  const stop = () => {
+    clearTimeout(timer);
+    timer = null;
+    button.setAttribute("aria-pressed", "false");
+  };
+  const look = async () => {
+    try {
+      if (!document.hidden) await refresh();
+      if (timer !== null) timer = setTimeout(look, POLL_MILLISECONDS);
+    } catch {
+      stop();
+      tell("The log could not be read again. Press Live to go on.", false);
+    }
+    if (Date.now() > until) stop();
+  };
+  const refresh = async () => {
+    const loaded = await fetchPage(location.href);
+    const fresh = loaded?.page.getElementById("entries");
+    if (!fresh || !loaded.answer.ok) throw new Error("not a page of ours");
+    const shown = document.getElementById("entries");
+    const known = new Set(Array.from(shown.querySelectorAll("[data-entry]"), (row) => row.dataset.entry));
+    const added = Array.from(fresh.querySelectorAll("[data-entry]")).filter((row) => !known.has(row.dataset.entry));
+    if (added.length === 0) return;
+    for (const row of added) row.classList.add("new");
+    const focused = document.activeElement?.closest("[data-entry]")?.dataset.entry;
+    shown.replaceWith(document.adoptNode(fresh));
+    prepare(fresh);
+    if (focused) fresh.querySelector(`[data-entry="${CSS.escape(focused)}"] a`)?.focus();
+    tell(added.length === 1 ? "One new entry." : `${added.length} new entries.`, true);
+  };
+  button.addEventListener("click", () => {
+    if (timer !== null) return stop();
+    button.setAttribute("aria-pressed", "true");
+    timer = setTimeout(look, 0);
+  });
+}
+
+function prepare(root) {
+  localizeTimes(root);
+  localizeFields(root);
+  for (const button of root.querySelectorAll("[data-copy]")) button.hidden = false;
+  for (const button of root.querySelectorAll("[data-live]")) {
+    button.hidden = false;
+    startLive(button);
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const target = event.target.closest("a, button");
+  if (!target || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (target.dataset.copy) copy(target);
+  if ("close" in target.dataset && target.closest("dialog")) {
+    event.preventDefault();
+    target.closest("dialog").close();
+  }
+  if ("dialog" in target.dataset) {
+    event.preventDefault();
+    openDialog(target);
+  }
+});
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.method !== "post") return;
+  if ("enhance" in form.dataset) {
+    event.preventDefault();
+    submitInPlace(form, event.submitter);
+  }
+  // Behind the event, so that the button's own value is still sent; once is enough.
+  setTimeout(() => {
+    for (const button of form.querySelectorAll("button")) {
+      if (button.dataset.busy) button.textContent = button.dataset.busy;
+      button.disabled = true;
+    }
+  });
+});
+
+// A page that comes back from the browser's memory is as new.
+addEventListener("pageshow", (event) => {
+  if (event.persisted) location.reload();
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") document.activeElement?.closest(".tip")?.querySelector("button").blur();
+});
+
+prepare(document);
+setInterval(() => localizeTimes(document), 30_000);

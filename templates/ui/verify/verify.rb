@@ -1,0 +1,9 @@
+require "openssl"
+require "time"
+
+# Whether a delivery is genuine and fresh. `body` is the raw body; with Rails: request.raw_post.
+def verify(secret, body, headers)
+  expected = OpenSSL::HMAC.hexdigest("SHA256", secret, body)
+  return false unless OpenSSL.secure_compare(expected, headers["X-Webhook-Signature"].to_s)
+  (Time.now - Time.iso8601(headers["X-Webhook-Timestamp"])).abs <= 300
+end
