@@ -10,8 +10,8 @@ create table walhook.session (
     -- To the minute.
     used_at    timestamptz not null default now()
 );
-create index session_user on walhook.session (user_id, created_at);
-create index session_created on walhook.session (created_at);
+create index session_by_user on walhook.session (user_id, created_at);
+create index session_by_age on walhook.session (created_at);
 
 -- Sign-in links of the platform's that were used, until they would be refused by their age.
 create table walhook.used_link (
@@ -19,4 +19,4 @@ create table walhook.used_link (
     hash       bytea primary key check (octet_length(hash) = 32),
     expires_at timestamptz not null
 );
-create index used_link_expires on walhook.used_link (expires_at);
+create index used_link_by_age on walhook.used_link (expires_at);

@@ -124,6 +124,7 @@ fn is_known(key: &str) -> bool {
     let optional = [
         "source.url",
         "store.url",
+        "http.public_url",
         "delivery.proxy",
         "delivery.extra_ca_file",
         "mail.smtp_url",

@@ -8,7 +8,6 @@ use axum::extract::Request;
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use tower_http::compression::{DefaultPredicate, Predicate};
 
 use super::UiState;
 use super::assets;
@@ -96,10 +95,8 @@ pub fn go(to: &str, flash: Flash) -> Response {
 #[derive(Clone, Copy)]
 struct Secret;
 
-pub fn may_be_compressed(_: StatusCode, _: Version, headers: &HeaderMap, extensions: &Extensions) -> bool {
-    let mut response = Response::new(axum::body::Body::empty());
-    *response.headers_mut() = headers.clone();
-    extensions.get::<Secret>().is_none() && DefaultPredicate::new().should_compress(&response)
+pub fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
+    extensions.get::<Secret>().is_none()
 }
 
 /// Pages hold what is one user's: nobody keeps, frames, sniffs or names them. What a page told of the past is told once.

@@ -14,7 +14,7 @@ use super::failure::{Failure, sentence};
 use super::fields::{Fields, with_zone};
 use super::session::Visitor;
 use super::stats::duration;
-use super::time::Moment;
+use super::time::{Moment, field_of};
 use super::webhook::failure_name;
 use crate::api::{self, FieldError, OUTCOMES, STATUS_CLASSES};
 use crate::domain::event::EventKind;
@@ -147,8 +147,8 @@ pub async fn show(
         events: choices(&events, fields.one("event"), str::to_owned),
         outcomes: choices(&outcomes, fields.one("outcome"), |outcome| outcome_name(outcome).0.to_owned()),
         statuses: choices(&STATUS_CLASSES, fields.one("status"), status_name),
-        since: fields.one("since").trim_end_matches('Z').to_owned(),
-        until: fields.one("until").trim_end_matches('Z').to_owned(),
+        since: field_of(&value("since")),
+        until: field_of(&value("until")),
         errors: checked.as_ref().err().map(|problem| problem.errors().iter().map(told).collect()).unwrap_or_default(),
         lines: entries.data,
         is_filtered: !query.is_empty(),

@@ -29,7 +29,7 @@ use axum::response::Redirect;
 use axum::routing::{any, get, post};
 use jiff::SignedDuration;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::compression::CompressionLayer;
+use tower_http::compression::{CompressionLayer, DefaultPredicate, Predicate};
 use tower_http::csrf::ProtectionError;
 
 use self::failure::Failure;
@@ -93,7 +93,7 @@ pub fn router(state: UiState) -> Router {
         .layer(CatchPanicLayer::custom(failure::answer_panic))
         .layer(cross_site_protection(&state.api, reject))
         .layer(from_fn_with_state(state.clone(), failure::render))
-        .layer(CompressionLayer::new().compress_when(answer::may_be_compressed))
+        .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(answer::may_be_compressed)))
         .layer(from_fn(answer::protect))
         .layer(from_fn(request_id))
         .with_state(state)

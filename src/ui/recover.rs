@@ -17,7 +17,7 @@ use super::flash::Flash;
 use super::logs::outcome_name;
 use super::session::Visitor;
 use super::stats::a_day_before;
-use super::time::{Moment, field};
+use super::time::{Moment, field, field_of};
 use crate::api::{FieldError, OUTCOMES, Recovery};
 
 #[derive(Template)]
@@ -108,7 +108,7 @@ async fn show(
     };
     let given = |name: &str, default: String| match fields.one(name) {
         "" => default,
-        text => text.trim_end_matches('Z').to_owned(),
+        text => field_of(&with_zone(text)),
     };
     let chosen = fields.one("outcome");
     let choice = |value: &'static str| Choice { value, label: outcome_name(value).0, chosen: value == chosen };

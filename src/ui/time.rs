@@ -54,6 +54,11 @@ fn ago(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// What was asked for as a field for local times takes it; nothing where that was no time.
+pub fn field_of(time: &str) -> String {
+    time.parse().map(field).unwrap_or_default()
+}
+
 /// As a field for local times takes it.
 pub fn field(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M").to_string()

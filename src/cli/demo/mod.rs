@@ -137,6 +137,7 @@ async fn create_webhooks(installation: &Installation, client: &Client, receiver:
 
 fn introduce(installation: &Installation, postgres: &PrivatePostgres, token: &str) {
     println!();
+    println!("  UI        {}/ui  (sign in with the token)", installation.base_url);
     println!("  API       {}", installation.api_url());
     println!("  Metrics   {}/metrics", installation.metrics_url);
     println!("  Platform  {}", postgres.url("platform"));

@@ -1,6 +1,6 @@
 import { createHmac, timingSafeEqual } from "node:crypto";
 
-/** Whether a delivery is genuine and fresh. `body` is the raw body, a Buffer; with Express: express.raw({ type: "*/*" }). */
+// Whether a delivery is genuine and fresh. `body` is the raw body, a Buffer; with Express: express.raw({ type: "*/*" }).
 export function verify(secret, body, headers) {
   const expected = createHmac("sha256", secret).update(body).digest("hex");
   const given = headers["x-webhook-signature"] ?? "";

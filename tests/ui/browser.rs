@@ -1,0 +1,204 @@
+//! One browser with a chromedriver of its own. Both end with the test.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+use thirtyfour::common::command::{Command as DriverCommand, ExtensionCommand};
+use thirtyfour::prelude::*;
+use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLevel};
+use tokio::process::{Child, Command};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::support::{DEADLINE, eventually};
+
+/// Browsers at once: each takes a processor for itself.
+static BROWSERS: Semaphore = Semaphore::const_new(2);
+
+/// How the browser is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Desktop,
+    /// The same with scripts switched off.
+    Plain,
+    Phone,
+    Dark,
+}
+
+pub struct Browser {
+    pub driver: WebDriver,
+    pub kind: Kind,
+    /// Where the pages are.
+    pub origin: String,
+    chromedriver: Child,
+    _turn: SemaphorePermit<'static>,
+}
+
+/// A command of the browser's own protocol.
+#[derive(Debug)]
+struct Devtools(&'static str, Value);
+
+impl ExtensionCommand for Devtools {
+    fn parameters_json(&self) -> Option<Value> {
+        Some(json!({ "cmd": self.0, "params": self.1 }))
+    }
+
+    fn method(&self) -> Method {
+        Method::POST
+    }
+
+    fn endpoint(&self) -> Arc<str> {
+        "/goog/cdp/execute".into()
+    }
+}
+
+fn capabilities(kind: Kind) -> ChromeCapabilities {
+    let mut wanted = DesiredCapabilities::chrome();
+    for argument in
+        ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1360,900", "--lang=en-US"]
+    {
+        wanted.add_arg(argument).unwrap();
+    }
+    match kind {
+        Kind::Desktop | Kind::Dark => {}
+        Kind::Plain => {
+            let prefs = json!({ "profile.managed_default_content_settings.javascript": 2 });
+            wanted.add_experimental_option("prefs", prefs).unwrap();
+        }
+        Kind::Phone => {
+            let metrics = json!({ "deviceMetrics": { "width": 390, "height": 844, "pixelRatio": 2, "touch": true } });
+            wanted.add_experimental_option("mobileEmulation", metrics).unwrap();
+        }
+    }
+    wanted.set_browser_log_level(LoggingPrefsLogLevel::All).unwrap();
+    wanted
+}
+
+impl Browser {
+    pub async fn start(kind: Kind, origin: &str) -> Browser {
+        let turn = BROWSERS.acquire().await.expect("it is never closed");
+        let port = walhook::private_postgres::free_port().expect("a free port");
+        // A group of its own, so that the browser ends with its driver.
+        let chromedriver = Command::new("chromedriver")
+            .arg(format!("--port={port}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("chromedriver: run scripts/install-dependencies --tests");
+        let url = format!("http://127.0.0.1:{port}");
+        let driver = eventually("a browser", || async {
+            WebDriver::new(&url, capabilities(kind)).await.map_err(|error| eprintln!("not yet: {error}")).ok()
+        })
+        .await;
+        let browser = Browser { driver, kind, origin: origin.to_owned(), chromedriver, _turn: turn };
+        if kind == Kind::Dark {
+            let features = json!([{ "name": "prefers-color-scheme", "value": "dark" }]);
+            browser.devtools("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+        }
+        browser
+    }
+
+    pub fn has_scripts(&self) -> bool {
+        self.kind != Kind::Plain
+    }
+
+    pub async fn devtools(&self, command: &'static str, parameters: Value) -> Value {
+        let command = DriverCommand::ExtensionCommand(Box::new(Devtools(command, parameters)));
+        self.driver.cmd(command).await.expect("the browser takes the command").value_json().expect("an answer")
+    }
+
+    /// Goes to a page of ours.
+    pub async fn visit(&self, path: &str) {
+        self.driver.goto(format!("{}{path}", self.origin)).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
+    /// The path and query of the present page.
+    pub async fn place(&self) -> String {
+        let url = self.driver.current_url().await.expect("a page");
+        url[url::Position::BeforePath..].to_owned()
+    }
+
+    /// Waits until the present page is one whose path is as wanted.
+    pub async fn wait_for_place(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        eventually(what, || async { Some(self.place().await).filter(|place| wanted(place)) }).await
+    }
+
+    /// The first element of that selector that is shown, waited for.
+    pub async fn find(&self, css: &str) -> WebElement {
+        let query = self.driver.query(By::Css(css)).and_displayed().wait(DEADLINE, Duration::from_millis(50));
+        match query.first().await {
+            Ok(found) => found,
+            Err(_) => panic!("no {css} at {}: {}", self.place().await, self.text().await),
+        }
+    }
+
+    pub async fn click(&self, css: &str) {
+        let element = self.find(css).await;
+        element.scroll_into_view().await.expect("it is in the page");
+        element.click().await.unwrap_or_else(|error| panic!("{css}: {error}"));
+    }
+
+    /// Puts `text` in the place of what is in a field.
+    pub async fn fill(&self, css: &str, text: &str) {
+        let field = self.find(css).await;
+        field.clear().await.expect("a field");
+        field.send_keys(text).await.expect("a field");
+    }
+
+    pub async fn choose(&self, css: &str, value: &str) {
+        self.click(&format!("{css} option[value='{value}'], {css} option:not([value])")).await;
+    }
+
+    pub async fn text_of(&self, css: &str) -> String {
+        self.find(css).await.text().await.expect("an element's text")
+    }
+
+    /// All that the page shows.
+    pub async fn text(&self) -> String {
+        match self.driver.find(By::Css("body")).await {
+            Ok(body) => body.text().await.unwrap_or_default(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Waits until the page shows it.
+    pub async fn wait_for_text(&self, text: &str) {
+        let shown = || async { self.text().await.contains(text).then_some(()) };
+        let what = format!("“{text}” on the page");
+        eventually(&what, shown).await;
+    }
+
+    pub async fn count(&self, css: &str) -> usize {
+        self.driver.find_all(By::Css(css)).await.expect("a page").len()
+    }
+
+    pub async fn evaluate(&self, script: &str) -> Value {
+        self.driver.execute(script, Vec::new()).await.unwrap_or_else(|error| panic!("{script}: {error}")).json().clone()
+    }
+
+    /// Signs in with a token.
+    pub async fn sign_in(&self, token: &str) {
+        self.visit("/ui/login").await;
+        self.fill("#token", token).await;
+        self.click("main button").await;
+        self.wait_for_place("the list", |place| place == "/ui").await;
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let pid = self.chromedriver.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        if let Some(group) = pid {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        // The session ended with the browser: nothing is left to be closed.
+        let driver = self.driver.clone();
+        let _ = driver.leak();
+    }
+}

@@ -1,0 +1,104 @@
+//! A sidecar with a user, a receiver, and something in the log.
+
+use serde_json::json;
+
+use crate::browser::{Browser, Kind};
+use crate::support::{Api, Platform, Receiver, TestApp};
+
+pub struct Stage {
+    pub app: TestApp,
+    pub platform: Platform,
+    pub receiver: Receiver,
+    pub api: Api,
+    pub label: i64,
+}
+
+pub const REVIEW: &str = "release.review.status_changed";
+pub const DISTRIBUTED: &str = "release.distributed";
+
+impl Stage {
+    pub async fn start() -> Stage {
+        let mut app = TestApp::prepare().await;
+        app.set("limits.webhooks_per_user", "3").set("limits.requests_per_second", "0");
+        Stage::start_with(app).await
+    }
+
+    pub async fn start_with(mut app: TestApp) -> Stage {
+        app.setup().await;
+        app.run().await;
+        let platform = app.platform().await;
+        let user = platform.user(&["preflight_qc"]).await;
+        let label = platform.label(user).await;
+        let api = app.api(&user.to_string()).await;
+        Stage { app, platform, receiver: Receiver::start().await, api, label }
+    }
+
+    /// Without the base path.
+    pub fn origin(&self) -> String {
+        self.api.url.strip_suffix("/api/public").expect("the base path is the default one").to_owned()
+    }
+
+    /// A browser that is signed in.
+    pub async fn browser(&self, kind: Kind) -> Browser {
+        let browser = Browser::start(kind, &self.origin()).await;
+        browser.sign_in(&self.api.token).await;
+        browser
+    }
+
+    /// One webhook with a log: delivered, failed with a retry to come, and tests.
+    pub async fn furnish(&self, name: &str) -> String {
+        let url = self.receiver.url("/hooks");
+        let events = [REVIEW, DISTRIBUTED, "delivery.completed"];
+        let body = json!({ "name": name, "url": url, "events": events });
+        let created = self.api.post("/webhooks", body).await.expect(201).json();
+        let id = created["id"].as_str().expect("an id").to_owned();
+        let failing = "delivery.completed";
+        self.receiver.answer(move |request| match request.event() {
+            event if event == failing => {
+                crate::support::Answer::Full(500, Vec::new(), b"<h1>Out of order</h1>".to_vec())
+            }
+            _ => crate::support::Answer::Full(200, Vec::new(), b"{\"ok\": true}".to_vec()),
+        });
+        let release = self.platform.release(self.label).await;
+        self.platform.set_review_status(release, "to_review").await;
+        self.platform.set_review_status(release, "approved").await;
+        self.platform.set_delivery_status(release, "distributed").await;
+        let outlet = self.platform.outlet("Example Music").await;
+        self.platform.distribution(release, outlet, "complete").await;
+        self.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
+        self.api.wait_for_logs(&id, "four deliveries and a test", |logs| logs.len() >= 5).await;
+        id
+    }
+
+    /// The id of the newest log entry with that outcome.
+    pub async fn entry(&self, webhook: &str, outcome: &str) -> String {
+        let logs = self.api.logs(webhook).await;
+        let found = logs.iter().find(|entry| entry["outcome"] == outcome && entry["test"] == false);
+        found.unwrap_or_else(|| panic!("no {outcome} in {logs:?}"))["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Every page that can be visited, by its name.
+    pub async fn pages(&self, webhook: &str) -> Vec<(&'static str, String)> {
+        let at = |rest: &str| format!("/ui/webhooks/{webhook}{rest}");
+        let (good, bad) = (self.entry(webhook, "delivered").await, self.entry(webhook, "failed").await);
+        vec![
+            ("list", "/ui".into()),
+            ("new", "/ui/webhooks/new".into()),
+            ("webhook", at("")),
+            ("edit", at("/edit")),
+            ("delete", at("/delete")),
+            ("secret", at("/secret")),
+            ("test", at("/test")),
+            ("logs", at("/logs")),
+            ("logs-filtered", at("/logs?outcome=failed&status=5xx&since=2026-01-01T00%3A00&until=")),
+            ("logs-nothing", at("/logs?outcome=cancelled")),
+            ("logs-wrong", at("/logs?since=yesterday")),
+            ("entry", at(&format!("/logs/{good}"))),
+            ("entry-failed", at(&format!("/logs/{bad}"))),
+            ("recover", at("/recover")),
+            ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),
+            ("events", "/ui/events".into()),
+            ("nothing", "/ui/nothing-here".into()),
+        ]
+    }
+}

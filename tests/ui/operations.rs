@@ -1,0 +1,284 @@
+//! Every operation from the first sign-in to the last sign-out, with scripts, without, and on a phone.
+
+use crate::audit;
+use crate::browser::{Browser, Kind};
+use crate::fixture::{DISTRIBUTED, REVIEW, Stage};
+use crate::support::{Answer, eventually};
+
+struct Visit {
+    stage: Stage,
+    browser: Browser,
+}
+
+impl Visit {
+    async fn begin(kind: Kind) -> Visit {
+        let stage = Stage::start().await;
+        let browser = stage.browser(kind).await;
+        Visit { stage, browser }
+    }
+
+    /// Presses what asks first: in a dialog where there are scripts, on a page of its own otherwise.
+    async fn ask(&self, link: &str, form: &str) {
+        self.browser.click(link).await;
+        let place = if self.browser.has_scripts() { "dialog[open]" } else { "main" };
+        self.browser.find(&format!("{place} {form}")).await;
+        if self.browser.has_scripts() {
+            audit::check(&self.browser).await;
+        }
+        self.browser.click(&format!("{place} {form} button")).await;
+    }
+
+    /// Audits the page, where scripts can.
+    async fn check(&self) {
+        if self.browser.has_scripts() {
+            audit::check(&self.browser).await;
+        }
+    }
+
+    /// The secret that the page shows, once.
+    async fn secret(&self) -> String {
+        let secret = self.browser.text_of("#secret").await;
+        assert!(secret.starts_with("whsec_"), "{secret}");
+        assert!(!self.browser.place().await.contains("whsec_"));
+        self.check().await;
+        secret
+    }
+
+    /// Creates a webhook by the form, after a try that is not taken, and gives its id and secret.
+    async fn create(&self) -> (String, String) {
+        let browser = &self.browser;
+        browser.click("a[href='/ui/webhooks/new']").await;
+        browser.fill("#name", "  Label office ").await;
+        browser.fill("#url", "ftp://elsewhere").await;
+        browser.click("form.edit .primary").await;
+        assert!(browser.text_of("#url-error").await.contains("must begin with"), "{}", browser.text().await);
+        assert!(browser.text_of("#events-error").await.contains("at least one event"));
+        assert_eq!(browser.count("#name-error").await, 0);
+        assert_eq!(browser.find("#name").await.value().await.unwrap().unwrap(), "Label office", "input is kept");
+        self.check().await;
+        browser.fill("#url", &self.stage.receiver.url("/in")).await;
+        for event in [REVIEW, DISTRIBUTED] {
+            browser.click(&format!("input[value='{event}']")).await;
+        }
+        browser.click("form.edit .primary").await;
+        let secret = self.secret().await;
+        let copyable = browser.count("[data-copy]:not([hidden])").await;
+        assert_eq!(copyable, usize::from(browser.has_scripts()));
+        browser.click("main .primary").await;
+        let place = browser.wait_for_place("the webhook", |place| place.starts_with("/ui/webhooks/")).await;
+        assert!(!browser.text().await.contains(&secret), "a secret is shown once");
+        (place.rsplit('/').next().unwrap().to_owned(), secret)
+    }
+
+    async fn edit(&self, id: &str) {
+        self.browser.visit("/ui").await;
+        self.browser.click("a[href$='/edit']").await;
+        self.browser.fill("#name", "Front office").await;
+        self.browser.click("form.edit .primary").await;
+        self.browser.wait_for_text("The webhook was saved.").await;
+        assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
+        // A change meanwhile is not lost.
+        self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
+        self.stage.api.patch(&format!("/webhooks/{id}"), serde_json::json!({ "name": "Other" })).await.expect(200);
+        self.browser.click("form.edit .primary").await;
+        self.browser.wait_for_text("Somebody changed this webhook meanwhile").await;
+        assert_eq!(self.stage.api.webhook(id).await["name"], "Other");
+        self.browser.click("form.edit .primary").await;
+        self.browser.wait_for_text("The webhook was saved.").await;
+        assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
+    }
+
+    async fn toggle(&self, id: &str) {
+        self.browser.visit("/ui").await;
+        if self.browser.has_scripts() {
+            self.browser.evaluate("window.same = true").await;
+        }
+        for active in [false, true] {
+            self.browser.click(".switch").await;
+            self.browser.find(&format!(".switch[aria-checked={active}]")).await;
+            assert_eq!(self.stage.api.webhook(id).await["active"], active);
+        }
+        if self.browser.has_scripts() {
+            assert_eq!(self.browser.evaluate("return window.same").await, true, "the page was not loaded anew");
+            assert_eq!(self.browser.evaluate("return document.activeElement.className").await, "switch");
+        }
+    }
+
+    async fn test_and_regenerate(&self, id: &str, old: &str) -> String {
+        self.browser.visit("/ui").await;
+        self.ask("a[href$='/test']", "form").await;
+        self.browser.wait_for_text("The test was delivered: 200").await;
+        let sent = self.stage.receiver.wait_for(1).await;
+        assert!(sent[0].is_signed_with(old));
+        assert_eq!(sent[0].header("x-webhook-test"), "true");
+        self.browser.visit("/ui").await;
+        self.ask("a[href$='/secret']", "form").await;
+        let new = self.secret().await;
+        assert_ne!(new, old);
+        self.browser.visit("/ui/events").await;
+        self.browser.click("[id='payment.statement_ready'] form button").await;
+        self.browser.wait_for_text("The test was delivered: 200").await;
+        let sent = self.stage.receiver.wait_for(2).await;
+        assert!(sent[1].is_signed_with(&new) && sent[1].event() == "payment.statement_ready");
+        assert_eq!(self.stage.api.webhook(id).await["success_count"], 0, "tests are not counted");
+        new
+    }
+
+    /// What the platform does arrives, and is in the log.
+    async fn watch_log(&self, id: &str) {
+        self.browser.visit("/ui").await;
+        self.browser.click("a[href$='/logs']").await;
+        if self.browser.has_scripts() {
+            self.browser.click("#live").await;
+        }
+        let release = self.stage.platform.release(self.stage.label).await;
+        self.stage.platform.set_review_status(release, "to_review").await;
+        self.stage.api.wait_for_logs(id, "a delivery", |logs| logs.len() == 3).await;
+        if !self.browser.has_scripts() {
+            self.browser.driver.refresh().await.unwrap();
+        }
+        eventually("the delivery in the log", || async {
+            (self.browser.count("[data-entry]").await == 3).then_some(())
+        })
+        .await;
+        if self.browser.has_scripts() {
+            self.browser.click("#live[aria-pressed=true]").await;
+            self.browser.wait_for_text("One new entry.").await;
+        }
+        self.check().await;
+    }
+
+    async fn filter_and_open(&self, id: &str) {
+        self.stage.receiver.answer_in_turn(&[Answer::Full(503, Vec::new(), b"come back later".to_vec())]);
+        let release = self.stage.platform.release(self.stage.label).await;
+        self.stage.platform.set_delivery_status(release, "distributed").await;
+        self.stage
+            .api
+            .wait_for_logs(id, "a failure", |logs| logs.iter().any(|entry| entry["outcome"] == "failed"))
+            .await;
+        self.browser.visit(&format!("/ui/webhooks/{id}/logs")).await;
+        self.browser.choose("#event", DISTRIBUTED).await;
+        self.browser.choose("#outcome", "failed").await;
+        self.browser.choose("#status", "5xx").await;
+        self.browser.click(".filters button").await;
+        self.browser.wait_for_place("a filter", |place| place.contains("outcome=failed")).await;
+        assert_eq!(self.browser.count("[data-entry]").await, 1);
+        self.browser.click("[data-entry] a").await;
+        self.browser.wait_for_text("come back later").await;
+        let text = self.browser.text().await;
+        for expected in
+            ["503", "1 of 10", "2 of 10, due", "X-Webhook-Signature", "X-Webhook-Id", id, "Answered with an error"]
+        {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+        assert!(self.browser.text_of("#pretty").await.contains("\n    \"release_id\""));
+        self.browser.click("main details summary").await;
+        assert!(self.browser.text_of("#raw").await.contains("\"event\":\"release.distributed\""));
+        self.check().await;
+    }
+
+    async fn redeliver(&self) {
+        self.stage.receiver.answer_status(200);
+        let before = self.stage.receiver.requests().len();
+        self.browser.click("#redeliver").await;
+        self.browser.wait_for_text("Redelivery begun: round 2").await;
+        let sent = self.stage.receiver.wait_for(before + 1).await;
+        let (failed, again) = (&sent[before - 1], &sent[before]);
+        assert_eq!((failed.delivery(), again.attempt()), (again.delivery(), 1));
+    }
+
+    /// A delivery that is cancelled by switching off is recovered, once it was counted.
+    async fn recover(&self, id: &str) {
+        self.stage.receiver.answer_status(500);
+        let release = self.stage.platform.release(self.stage.label).await;
+        self.stage.platform.set_review_status(release, "to_review").await;
+        let failed = |logs: &[serde_json::Value]| logs[0]["outcome"] == "failed";
+        self.stage.api.wait_for_logs(id, "another failure", failed).await;
+        self.browser.visit(&format!("/ui/webhooks/{id}")).await;
+        self.browser.click("#toggle").await;
+        self.browser.find("#toggle[aria-checked=false]").await;
+        self.stage.receiver.answer_status(200);
+        self.browser.click("#toggle").await;
+        self.browser.find("#toggle[aria-checked=true]").await;
+        let before = self.stage.receiver.requests().len();
+        self.browser.click(".tabs a[href$='/recover']").await;
+        self.browser.click(".filters button").await;
+        assert_eq!(self.browser.text_of("#preview-title").await, "1 deliveries");
+        self.check().await;
+        self.browser.click("#preview button").await;
+        self.browser.wait_for_text("Recovery begun: 1 deliveries").await;
+        self.stage.receiver.wait_for(before + 1).await;
+        self.browser.visit(&format!("/ui/webhooks/{id}")).await;
+        let text = self.browser.text().await;
+        assert!(text.contains("Success rate") && text.contains("Answered with an error"), "{text}");
+        assert_eq!(self.browser.count("svg.chart").await, 4);
+        self.check().await;
+    }
+
+    async fn reach_limit_and_delete(&self, id: &str) {
+        for path in ["/a", "/b"] {
+            self.stage.api.create_webhook(&self.stage.receiver.url(path), &[REVIEW]).await;
+        }
+        self.browser.visit("/ui").await;
+        self.browser.find("#limit").await;
+        assert_eq!(self.browser.count("a[href='/ui/webhooks/new']").await, 0);
+        self.check().await;
+        self.ask(&format!("a[href='/ui/webhooks/{id}/delete']"), "form").await;
+        self.browser.wait_for_text("The webhook “Front office” was deleted.").await;
+        self.stage.api.get(&format!("/webhooks/{id}")).await.expect(404);
+        self.browser.find("a[href='/ui/webhooks/new']").await;
+        self.browser.visit(&format!("/ui/webhooks/{id}")).await;
+        self.browser.wait_for_text("There is no such webhook.").await;
+    }
+
+    async fn sign_out(&self) {
+        self.browser.visit("/ui").await;
+        self.browser.click(".user button").await;
+        self.browser.wait_for_place("the sign-in page", |place| place == "/ui/login").await;
+        self.browser.visit("/ui/events").await;
+        let place = self.browser.place().await;
+        assert_eq!(place, "/ui/login?next=%2Fui%2Fevents");
+    }
+
+    async fn everything(self) {
+        let (id, secret) = self.create().await;
+        self.test_and_regenerate(&id, &secret).await;
+        self.edit(&id).await;
+        self.toggle(&id).await;
+        self.watch_log(&id).await;
+        self.filter_and_open(&id).await;
+        self.redeliver().await;
+        self.recover(&id).await;
+        self.reach_limit_and_delete(&id).await;
+        self.sign_out().await;
+    }
+}
+
+#[tokio::test]
+async fn everything_can_be_done_on_a_desktop() {
+    let visit = Visit::begin(Kind::Desktop).await;
+    visit.everything().await;
+}
+
+#[tokio::test]
+async fn everything_can_be_done_without_scripts() {
+    Visit::begin(Kind::Plain).await.everything().await;
+}
+
+#[tokio::test]
+async fn everything_can_be_done_on_a_phone() {
+    Visit::begin(Kind::Phone).await.everything().await;
+}
+
+#[tokio::test]
+async fn the_events_of_a_webhook_are_told_on_hover_and_focus() {
+    let visit = Visit::begin(Kind::Desktop).await;
+    visit.stage.api.create_webhook(&visit.stage.receiver.url("/in"), &[REVIEW, DISTRIBUTED]).await;
+    visit.browser.visit("/ui").await;
+    let tip = visit.browser.driver.find(thirtyfour::By::Css("#events-1")).await.unwrap();
+    assert!(!tip.is_displayed().await.unwrap());
+    visit.browser.find(".tip button").await.focus().await.unwrap();
+    assert!(tip.is_displayed().await.unwrap());
+    assert_eq!(tip.text().await.unwrap(), format!("{REVIEW}\n{DISTRIBUTED}"));
+    audit::check(&visit.browser).await;
+}

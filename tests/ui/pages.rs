@@ -1,0 +1,47 @@
+//! Every page as desktops, phones and dark screens show it.
+
+use crate::audit;
+use crate::browser::{Browser, Kind};
+use crate::fixture::Stage;
+
+#[tokio::test]
+async fn every_page_is_accessible_light_and_silent() {
+    let stage = Stage::start().await;
+    let first = Browser::start(Kind::Desktop, &stage.origin()).await;
+    first.visit("/ui/login").await;
+    audit::check(&first).await;
+    first.sign_in(&stage.api.token).await;
+    first.wait_for_text("No webhooks yet").await;
+    audit::check(&first).await;
+    drop(first);
+    let webhook =
+        stage.furnish("Label & Sons: a name that is rather long, so that it has to go over several lines").await;
+    for number in 1..3 {
+        let url = stage.receiver.url(&format!("/a/rather/long/path/that/has/to/be/broken/somewhere/{number}"));
+        stage.api.create_webhook(&url, &["payment.statement_ready"]).await;
+    }
+    let pages = stage.pages(&webhook).await;
+    for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
+        let browser = stage.browser(kind).await;
+        for (_, path) in &pages {
+            browser.visit(path).await;
+            audit::check(&browser).await;
+        }
+        let is_dark = "return matchMedia('(prefers-color-scheme: dark)').matches";
+        assert_eq!(browser.evaluate(is_dark).await, kind == Kind::Dark);
+    }
+}
+
+#[tokio::test]
+async fn what_was_cannot_be_reached_is_told() {
+    let stage = Stage::start().await;
+    let browser = stage.browser(Kind::Desktop).await;
+    let store = stage.app.store().await;
+    store.batch_execute("alter table walhook.webhook rename to webhook_away").await.unwrap();
+    browser.visit("/ui").await;
+    browser.wait_for_text("Internal error").await;
+    assert!(!browser.text().await.contains("relation"), "{}", browser.text().await);
+    store.batch_execute("alter table walhook.webhook_away rename to webhook").await.unwrap();
+    browser.visit("/ui").await;
+    browser.wait_for_text("No webhooks yet").await;
+}

@@ -1,0 +1,128 @@
+//! The snippets that the webhook's page shows, run as they stand on a delivery that was really made.
+
+#[path = "../../templates/ui/verify/verify.rs"]
+mod snippet;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::fixture::Stage;
+use crate::support::Received;
+
+/// A language: what runs it, the snippet, and a program around it that is given the body's file, the secret, the signature
+/// and the time, and ends well if they fit.
+const LANGUAGES: [(&[&str], &str, &str, &str); 6] = [
+    (&["sh"], "verify.sh", "run.sh", "SECRET=$2 exec sh ./verify.sh \"$1\" \"$3\""),
+    (
+        &["node"],
+        "verify.mjs",
+        "run.mjs",
+        "import { readFileSync } from 'node:fs'; import { verify } from './verify.mjs';
+         const [file, secret, signature, timestamp] = process.argv.slice(2);
+         const headers = { 'x-webhook-signature': signature, 'x-webhook-timestamp': timestamp };
+         process.exit(verify(secret, readFileSync(file), headers) ? 0 : 1);",
+    ),
+    (
+        &["python3"],
+        "verify.py",
+        "run.py",
+        "import sys\nfrom verify import verify\nfile, secret, signature, timestamp = sys.argv[1:]\n\
+         headers = {'X-Webhook-Signature': signature, 'X-Webhook-Timestamp': timestamp}\n\
+         sys.exit(0 if verify(secret, open(file, 'rb').read(), headers) else 1)",
+    ),
+    (
+        &["go", "run", "verify.go"],
+        "verify.go",
+        "run.go",
+        "package main\nimport (\"net/http\"; \"os\")\nfunc main() {\n\
+         body, _ := os.ReadFile(os.Args[1])\nheaders := http.Header{}\n\
+         headers.Set(\"X-Webhook-Signature\", os.Args[3])\nheaders.Set(\"X-Webhook-Timestamp\", os.Args[4])\n\
+         if !verify(os.Args[2], body, headers) { os.Exit(1) }\n}",
+    ),
+    (
+        &["php"],
+        "verify.php",
+        "run.php",
+        "<?php require 'verify.php';\nexit(verify($argv[2], file_get_contents($argv[1]), $argv[3], $argv[4]) ? 0 : 1);",
+    ),
+    (
+        &["ruby"],
+        "verify.rb",
+        "run.rb",
+        "require_relative 'verify'\nfile, secret, signature, timestamp = ARGV\n\
+         headers = { 'X-Webhook-Signature' => signature, 'X-Webhook-Timestamp' => timestamp }\n\
+         exit(verify(secret, File.binread(file), headers) ? 0 : 1)",
+    ),
+];
+
+/// What a receiver has to judge.
+struct Case<'a> {
+    what: &'a str,
+    body: &'a [u8],
+    secret: &'a str,
+    signature: &'a str,
+    timestamp: &'a str,
+    valid: bool,
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    assert!(found || std::env::var_os("CI").is_none(), "{program}: run scripts/install-dependencies --tests");
+    found
+}
+
+async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) -> bool {
+    let body = directory.join("body.json");
+    std::fs::write(&body, case.body).unwrap();
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).arg(driver).arg(&body).args([case.secret, case.signature, case.timestamp]);
+    // Go wants a home for what it builds.
+    command.current_dir(directory).env("GOCACHE", directory.join("go")).env("GO111MODULE", "off");
+    let output = command.output().await.unwrap_or_else(|error| panic!("{program:?}: {error}"));
+    let code = output.status.code();
+    assert!(matches!(code, Some(0 | 1)), "{program:?} ({code:?}): {}", String::from_utf8_lossy(&output.stderr));
+    code == Some(0)
+}
+
+async fn delivery() -> (Received, String) {
+    let stage = Stage::start().await;
+    let (id, secret) = stage.api.create_webhook(&stage.receiver.url("/in"), &["delivery.failed"]).await;
+    stage.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
+    (stage.receiver.wait_for(1).await.remove(0), secret)
+}
+
+#[tokio::test]
+async fn every_snippet_takes_what_is_ours_and_refuses_what_is_not() {
+    let (sent, secret) = delivery().await;
+    let (signature, timestamp) = (sent.header("x-webhook-signature"), sent.header("x-webhook-timestamp"));
+    let forged = [&sent.body[..], b" "].concat();
+    let good = Case { what: "ours", body: &sent.body, secret: &secret, signature, timestamp, valid: true };
+    let cases = [
+        Case { what: "another body", body: &forged, valid: false, ..good },
+        Case { what: "another secret", secret: "whsec_other", valid: false, ..good },
+        Case { what: "no signature", signature: "", valid: false, ..good },
+        Case { what: "too old", timestamp: "2026-03-01T09:05:00.123+00:00", valid: false, ..good },
+        good,
+    ];
+    for case in &cases {
+        let verdict = snippet::verify(case.secret, case.body, case.signature, case.timestamp);
+        assert_eq!(verdict, case.valid, "Rust: {}", case.what);
+    }
+    let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("templates/ui/verify");
+    let directory = tempfile::tempdir().unwrap();
+    for (program, snippet, driver, source) in LANGUAGES {
+        if !is_installed(program[0]) {
+            println!("skipped: {} is not installed", program[0]);
+            continue;
+        }
+        std::fs::copy(sources.join(snippet), directory.path().join(snippet)).unwrap();
+        std::fs::write(directory.path().join(driver), source).unwrap();
+        // The one for the command line judges what was kept, however old that is.
+        for case in cases.iter().filter(|case| case.what != "too old" || snippet != "verify.sh") {
+            assert_eq!(run(directory.path(), program, driver, case).await, case.valid, "{snippet}: {}", case.what);
+        }
+    }
+}
