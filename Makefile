@@ -8,7 +8,7 @@ RATE ?=
 # `make soak ROWS=N` reads a log of so many rows; ten million unless told.
 ROWS ?=
 
-.PHONY: help demo test soak check schemathesis format dependencies
+.PHONY: help demo test soak check schemathesis screenshots format dependencies test-dependencies
 
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
@@ -16,13 +16,14 @@ help:
 	@echo 'make soak [ROWS=N]              capture on every PostgreSQL version, a very large log, ten minutes of kills'
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
 	@echo 'make schemathesis                the API against its OpenAPI document (needs Python 3)'
+	@echo 'make screenshots                pictures of every page of the user interface'
 	@echo 'make format                     format the sources'
 
 demo: dependencies
 	$(CARGO) build --release --locked
 	$(CARGO) run --release --locked --quiet -- demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
 
-test: dependencies
+test: test-dependencies
 	$(CARGO) test --locked
 
 soak: dependencies
@@ -44,5 +45,16 @@ schemathesis: dependencies
 format:
 	$(CARGO) fmt
 
+# The three that the README shows are kept; all of them are in target/screenshots.
+screenshots: test-dependencies
+	$(CARGO) test --locked --test ui -- --ignored pictures_of_every_page
+	mkdir -p docs/screenshots
+	for name in list-desktop webhook-dark entry-failed-phone; do \
+	    cp target/screenshots/$$name.png docs/screenshots/; \
+	done
+
 dependencies:
 	@scripts/install-dependencies
+
+test-dependencies:
+	@scripts/install-dependencies --tests

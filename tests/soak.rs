@@ -80,6 +80,23 @@ async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
     times[READS / 2]
 }
 
+/// The same of the user interface's pages, signed in by the token.
+async fn measure_pages(api: &Api, webhook: &str, entry: &str) {
+    let origin = api.url.strip_suffix("/api/public").expect("the base path is the default one");
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let form = client.post(format!("{origin}/ui/login")).header("content-type", "application/x-www-form-urlencoded");
+    let answer = form.body(format!("token={}", api.token)).send().await.unwrap();
+    let cookie = answer.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    for rest in
+        ["", "/logs", "/logs?status=5xx", "/logs?outcome=permanently_failed", &format!("/logs/{entry}"), "/recover"]
+    {
+        let begun = Instant::now();
+        let page = client.get(format!("{origin}/ui/webhooks/{webhook}{rest}")).header("cookie", &cookie);
+        assert_eq!(page.send().await.unwrap().status(), 200, "{rest}");
+        println!("{:<32} {:>10.2?}", format!("page …{}", &rest[..rest.len().min(24)]), begun.elapsed());
+    }
+}
+
 #[tokio::test]
 #[ignore = "takes minutes and gigabytes: `make soak`"]
 async fn reads_of_ten_million_rows_stay_on_indexes() {
@@ -103,6 +120,7 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
     let since = Timestamp::now() - SignedDuration::from_hours(24 * 5);
     let until = since + SignedDuration::from_hours(1);
     let entry = api.logs(&webhook).await[0]["id"].as_str().unwrap().to_owned();
+    measure_pages(&api, &webhook, &entry).await;
     measure(&api, "webhooks", "/webhooks?limit=100", false).await;
     measure(&api, "the log's first page", &logs, false).await;
     measure(&api, "the log, page after page", &logs, true).await;

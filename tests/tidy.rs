@@ -44,7 +44,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("recover", STAGE),
     ("notify", STAGE),
     ("api", STAGE),
-    ("ui", &["api", "clock", "config", "domain", "events", "store", "telemetry", "vault"]),
+    ("ui", &["api", "config", "domain", "events", "store"]),
     ("app", ANY),
     ("cli", ANY),
     ("main", &["cli", "telemetry"]),

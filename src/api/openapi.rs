@@ -95,6 +95,7 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
         .security_scheme(PLATFORM, SecurityScheme::Http(platform))
         .schema(ProblemBody::name(), ProblemBody::schema())
         .schema(FieldError::name(), FieldError::schema())
+        .schema(StatusClassName::name(), StatusClassName::schema())
         .build();
     OpenApiBuilder::new()
         .info(info)

@@ -90,7 +90,7 @@ impl Unit {
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 170.0;
-const LEFT: f64 = 44.0;
+const LEFT: f64 = 54.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 146.0;
 

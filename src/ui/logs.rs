@@ -68,7 +68,9 @@ pub struct Line {
 impl Line {
     /// Of a delivery that has so many attempts in a round.
     pub fn new(entry: Entry, attempts: u16) -> Line {
-        let (outcome, class) = outcome_name(&entry.outcome);
+        // A test has one attempt: its failure is followed by nothing.
+        let ended = if entry.test && entry.outcome == "failed" { "permanently_failed" } else { &*entry.outcome };
+        let (outcome, class) = outcome_name(ended);
         let of = if entry.test { String::new() } else { format!(" of {attempts}") };
         let round = if entry.round > 1 { format!(", round {}", entry.round) } else { String::new() };
         Line {
@@ -91,7 +93,7 @@ pub fn outcome_name(outcome: &str) -> (&'static str, &'static str) {
     match outcome {
         "delivered" => ("Delivered", "good"),
         "failed" => ("Failed, to be retried", "warn"),
-        "permanently_failed" => ("Failed for good", "bad"),
+        "permanently_failed" => ("Failed", "bad"),
         _ => ("Cancelled", "quiet"),
     }
 }

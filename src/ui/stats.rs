@@ -132,7 +132,7 @@ fn latency_chart(title: &str, unit: Unit, times: &[Timestamp], periods: &[Period
     let slowest = p95.iter().flatten().copied().fold(1.0, f64::max);
     let label =
         format!("Time to answer, {}: median and 95th percentile. The table has the numbers.", title.to_lowercase());
-    let scale = |millis: f64| duration(Some(millis.round() as u64));
+    let scale = |millis: f64| if millis == 0.0 { "0".to_owned() } else { duration(Some(millis.round() as u64)) };
     let lines = vec![("p95", p95), ("p50", p50)];
     Chart { label, times, unit, lines, highest: rounded_up(slowest), scale, volume: Vec::new() }.draw()
 }
@@ -156,7 +156,8 @@ fn percent(share: Option<f64>) -> String {
 pub fn duration(millis: Option<u64>) -> String {
     match millis {
         None => "–".to_owned(),
-        Some(millis @ 0..1_000) => format!("{millis} ms"),
+        Some(0) => "< 1 ms".to_owned(),
+        Some(millis @ 1..1_000) => format!("{millis} ms"),
         Some(millis) => format!("{:.1} s", millis as f64 / 1_000.0),
     }
 }

@@ -13,9 +13,8 @@ const HEAVIEST: u64 = 50_000;
 /// Where `scripts/install-dependencies --tests` puts it.
 static AXE: LazyLock<String> = LazyLock::new(|| {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let caches = [std::env::var_os("WALHOOK_AXE").map(PathBuf::from), Some(root.join("target/axe-core/axe.min.js"))];
-    let found = caches.into_iter().flatten().find_map(|path| std::fs::read_to_string(path).ok());
-    found.expect("axe-core: run scripts/install-dependencies --tests")
+    std::fs::read_to_string(root.join("target/axe-core/axe.min.js"))
+        .expect("axe-core: run scripts/install-dependencies --tests")
 });
 
 const RUN_AXE: &str = "

@@ -17,9 +17,18 @@ const HISTORY: &str = "
     on conflict do nothing";
 const COUNTERS: &str = "update walhook.webhook set success_count = 48217, failure_count = 61 where id = $1";
 
+/// Those that the README shows, which end where the first screenfuls do: what is kept is to be small.
+const KEPT: [&str; 3] = ["list-desktop", "webhook-dark", "entry-failed-phone"];
+const KEPT_HEIGHT: f64 = 1_150.0;
+
 async fn shoot(browser: &Browser, directory: &Path, name: &str) {
-    let answer =
-        browser.devtools("Page.captureScreenshot", json!({ "format": "png", "captureBeyondViewport": true })).await;
+    let size = "const page = document.documentElement; return [page.clientWidth, page.scrollHeight, devicePixelRatio]";
+    let size = browser.evaluate(size).await;
+    let number = |place: usize| size[place].as_f64().expect("a number");
+    let height = if KEPT.contains(&name) { number(1).min(KEPT_HEIGHT) } else { number(1) };
+    let clip = json!({ "x": 0, "y": 0, "width": number(0), "height": height, "scale": 1.0 / number(2) });
+    let wanted = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
+    let answer = browser.devtools("Page.captureScreenshot", wanted).await;
     let png = base64::engine::general_purpose::STANDARD.decode(answer["data"].as_str().expect("a picture")).unwrap();
     std::fs::write(directory.join(format!("{name}.png")), png).unwrap();
 }
@@ -53,7 +62,6 @@ async fn pictures_of_every_page() {
         let browser = stage.browser(kind).await;
         for (name, path) in &pages {
             browser.visit(path).await;
-            browser.devtools("Page.bringToFront", json!({})).await;
             shoot(&browser, &directory, &format!("{name}-{kind:?}").to_lowercase()).await;
         }
         browser.visit("/ui").await;
