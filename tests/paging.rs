@@ -96,7 +96,11 @@ async fn the_reads_of_the_api_stay_on_indexes() {
                 select gen_random_uuid(), n / 10, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'
                 from generate_series(1, 20000) as n;
                 insert into walhook.api_token (id, user_id, name, hash)
-                select gen_random_uuid(), n, '', sha256(n::text::bytea) from generate_series(1, 20000) as n;";
+                select gen_random_uuid(), n, '', sha256(n::text::bytea) from generate_series(1, 20000) as n;
+                insert into walhook.session (hash, user_id) select hash, user_id from walhook.api_token;
+                insert into walhook.delivery (id, webhook_id, event_id, due_at)
+                select gen_random_uuid(), id, id, now() from walhook.webhook;
+                insert into walhook.webhook_hour (webhook_id, hour) select id, now() from walhook.webhook;";
     store.batch_execute(fill).await.unwrap();
     let row = store.query_one("select id::text from walhook.webhook where user_id = '7' limit 1", &[]).await.unwrap();
     let webhook: String = row.get(0);

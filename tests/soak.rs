@@ -58,6 +58,7 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
     store.execute(events, &[]).await.unwrap();
     let tokens = "insert into walhook.api_token (id, user_id, name, hash)
                   select gen_random_uuid(), n, '', sha256(n::text::bytea) from generate_series(1, 20000) as n;
+                  insert into walhook.session (hash, user_id) select hash, user_id from walhook.api_token;
                   vacuum (analyze)";
     for statement in tokens.split(';') {
         store.batch_execute(statement).await.unwrap();

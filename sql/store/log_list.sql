@@ -13,6 +13,7 @@ where attempt.webhook_id = $2
   and ($6::text is null or attempt.outcome = $6)
   and ($7::timestamptz is null or attempt.started_at >= $7)
   and ($8::timestamptz is null or attempt.started_at < $8)
-  and ($9::smallint is null or coalesce(attempt.response_status / 100, 0) = $9)
+  and ($9::smallint is null
+       or case when attempt.response_status is null then $9 = 0 else attempt.response_status / 100 = $9 end)
 order by attempt.id desc
 limit $10
