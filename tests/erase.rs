@@ -52,6 +52,8 @@ impl Tenant {
                                                   failures, threshold, ended_at, outcome)
                       values (gen_random_uuid(), 'warning', $1::text::uuid, $2, 'n', 'u', 'r', 'dns', 50, 100, now(), 'sent')";
         store.execute(notice, &[&webhook, &user.to_string()]).await.unwrap();
+        let session = "insert into walhook.session (hash, user_id) values (sha256($1::text::bytea), $1)";
+        store.execute(session, &[&user.to_string()]).await.unwrap();
         let mut traces: HashSet<String> = [webhook.clone(), gone.clone(), quiet].into();
         for query in [
             "select id::text from walhook.event where user_id = $1",

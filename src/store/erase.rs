@@ -22,6 +22,7 @@ const OF_WEBHOOK: [(&str, &str); 5] = [
     ("hours of statistics", include_str!("../../sql/store/erase_hours.sql")),
 ];
 const TOKENS: (&str, &str) = ("API tokens", include_str!("../../sql/store/erase_tokens.sql"));
+const SESSIONS: (&str, &str) = ("sessions", include_str!("../../sql/store/erase_sessions.sql"));
 const ANSWERS: (&str, &str) =
     ("answers kept for their idempotency keys", include_str!("../../sql/store/erase_answers.sql"));
 const NOTICES: (&str, &str) = ("notices", include_str!("../../sql/store/erase_notices.sql"));
@@ -56,7 +57,7 @@ impl Erased {
     }
 }
 
-/// Removes the user's webhooks with their secrets, tokens, events, deliveries, logs, statistics and audit records, those of
+/// Removes the user's webhooks with their secrets, tokens, sessions, events, deliveries, logs, statistics and audit records, those of
 /// webhooks deleted earlier too. May be repeated, and must be when it fails midway: what is gone is gone.
 ///
 /// Not removed: add-ons, which follow the platform's own table, and events whose owner was never found.
@@ -83,6 +84,7 @@ pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
 /// `webhooks` are those known already; more are found.
 async fn pass(store: &Store, user: &UserId, webhooks: &mut BTreeSet<Uuid>, erased: &mut Erased) -> Result<()> {
     in_chunks(store, TOKENS, &&*user.0, erased).await?;
+    in_chunks(store, SESSIONS, &&*user.0, erased).await?;
     let removed = retry_deadlocks(|| remove_webhooks(store, user).boxed()).await?;
     erased.add("webhooks with their secrets", removed);
     webhooks.extend(traces(store, user).await?);
