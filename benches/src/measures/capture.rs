@@ -1,0 +1,111 @@
+//! Rows a second through capture and derivation alone, beside PostgreSQL's own client throwing the same stream away.
+//!
+//! The transactions are muted: each change is decoded and judged, its event is made, and dropped instead of stored.
+
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+use super::{MEMORY, Plan};
+use crate::figures::{Figures, Must};
+use crate::platform::{DATABASE, Muted, ROWS};
+use crate::rig::{Rig, add_cpu, require_memory};
+use crate::sidecar::SLOT;
+
+const REFERENCE_SLOT: &str = "reference";
+const PUBLICATION: &str = "walhook";
+
+#[derive(Clone, Copy)]
+enum Shape {
+    /// A transaction for each row.
+    Single(u64),
+    /// One for all.
+    Giant(u64),
+}
+
+pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
+    let mut figures = Figures::new("capture");
+    let rig = Rig::start(&plan.walhook, "").await?;
+    rig.platform.add_users(1, 1, ROWS).await?;
+    // Whole passes over the rows.
+    let giant = plan.count(1_000_000).next_multiple_of(ROWS);
+    for repeat in 1..=plan.repeats {
+        for shape in [Shape::Single(plan.count(500_000)), Shape::Giant(giant)] {
+            plan.tell(format!("capture: {}, {repeat} of {}", shape.name(), plan.repeats));
+            measure_shape(&rig, &mut figures, shape).await?;
+        }
+    }
+    Ok(figures)
+}
+
+impl Shape {
+    const fn name(self) -> &'static str {
+        match self {
+            Shape::Single(_) => "single-row transactions",
+            Shape::Giant(_) => "one giant transaction",
+        }
+    }
+
+    const fn rows(self) -> u64 {
+        match self {
+            Shape::Single(rows) | Shape::Giant(rows) => rows,
+        }
+    }
+
+    const fn of_reference(self) -> f64 {
+        match self {
+            Shape::Single(_) => 1.5,
+            Shape::Giant(_) => 1.0,
+        }
+    }
+
+    async fn write(self, rig: &Rig) -> anyhow::Result<u64> {
+        match self {
+            Shape::Single(rows) => rig.platform.write_singly(1, rows, Muted::Yes).await,
+            Shape::Giant(rows) => rig.platform.write_at_once(1, rows, Muted::Yes).await,
+        }
+    }
+}
+
+async fn measure_shape(rig: &Rig, figures: &mut Figures, shape: Shape) -> anyhow::Result<()> {
+    let (name, rows) = (shape.name(), shape.rows());
+    let create = "select pg_create_logical_replication_slot($1, 'pgoutput')";
+    rig.platform.client.execute(create, &[&REFERENCE_SLOT]).await?;
+    let place = shape.write(rig).await?;
+
+    let reference = rows as f64 / receive_with_reference(rig).await?;
+    rig.platform.client.execute("select pg_drop_replication_slot($1)", &[&REFERENCE_SLOT]).await?;
+
+    let before = rig.cpu(&[]);
+    let sidecar = rig.installation.start("capture", "capture")?;
+    rig.platform.wait_for_reader(SLOT).await?;
+    let begun = Instant::now();
+    rig.wait_for_checkpoint(place).await?;
+    let ours = rows as f64 / begun.elapsed().as_secs_f64();
+    let sidecars = [sidecar];
+    let after = rig.cpu(&sidecars);
+    figures.add(name, "rows/s", ours);
+    figures.add(format!("{name}, pg_recvlogical"), "rows/s", reference);
+    figures.require(format!("{name} / pg_recvlogical"), "", ours / reference, Must::AtLeast(shape.of_reference()));
+    add_cpu(figures, name, &before, &after, rows);
+    require_memory(figures, name, &sidecars, MEMORY)?;
+    rig.settle().await?;
+    let [sidecar] = sidecars;
+    sidecar.stop().await
+}
+
+/// Seconds until pg_recvlogical has received what the slot holds.
+async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
+    let client = &rig.platform.client;
+    let end: String = client.query_one("select pg_current_wal_flush_lsn()::text", &[]).await?.get(0);
+    let mut command = rig.server.program("pg_recvlogical");
+    command.args(["--start", "--no-loop", "--slot", REFERENCE_SLOT, "--endpos", &end, "--file", "/dev/null"]);
+    command.args(["--option", "proto_version=1", "--option", "messages=true"]);
+    command.args(["--option", &format!("publication_names={PUBLICATION}"), "--dbname", &rig.server.url(DATABASE)]);
+    let begun = Instant::now();
+    let output = command.output().await.context("pg_recvlogical, which belongs to PostgreSQL's client programs")?;
+    if !output.status.success() {
+        bail!("pg_recvlogical failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}

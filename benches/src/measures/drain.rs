@@ -1,0 +1,54 @@
+//! Deliveries a second from a backlog in the log, to one webhook and to ten of a user, beside a bare loop of POSTs.
+
+use std::time::Duration;
+
+use super::backlog::Backlog;
+use super::{Plan, SMALL_MEMORY};
+use crate::bare::Bare;
+use crate::figures::{Figures, Must};
+use crate::platform::ROWS;
+use crate::rig::{Rig, add_cpu, require_memory};
+
+struct Case {
+    name: &'static str,
+    backlog: Backlog,
+    /// As many requests as the sidecar has under way by default.
+    concurrency: usize,
+    of_bare: f64,
+}
+
+pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
+    let mut figures = Figures::new("drain");
+    let mut rig = Rig::start(&plan.walhook, "").await?;
+    rig.platform.add_users(1, 2, ROWS).await?;
+    let url = rig.receiver.url();
+    let wanted: Vec<(u64, String)> = [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2].map(|user| (user, url.clone())).to_vec();
+    rig.create_webhooks(&wanted).await?;
+    let one = Backlog { user: 1, transitions: plan.count(300_000), fan_out: 1, replicas: 1 };
+    let ten = Backlog { user: 2, transitions: plan.count(30_000), fan_out: 10, replicas: 1 };
+    let cases = [
+        Case { name: "one webhook", backlog: one, concurrency: 32, of_bare: 0.15 },
+        Case { name: "ten webhooks", backlog: ten, concurrency: 256, of_bare: 0.25 },
+    ];
+    for repeat in 1..=plan.repeats {
+        for case in &cases {
+            plan.tell(format!("drain: {}, {repeat} of {}", case.name, plan.repeats));
+            measure_case(plan, &mut rig, &mut figures, case).await?;
+        }
+    }
+    Ok(figures)
+}
+
+async fn measure_case(plan: &Plan, rig: &mut Rig, figures: &mut Figures, case: &Case) -> anyhow::Result<()> {
+    let name = case.name;
+    let bare = Bare::new(rig.receiver.url())?.rate(case.concurrency, plan.seconds(2.0)).await?;
+    // The sidecar starts on a machine at rest.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let drained = case.backlog.drain(rig, figures).await?;
+    figures.add(name, "deliveries/s", drained.rate);
+    figures.add(format!("bare loop, {} at once", case.concurrency), "POSTs/s", bare);
+    figures.require(format!("{name} / bare loop"), "", drained.rate / bare, Must::AtLeast(case.of_bare));
+    add_cpu(figures, name, &drained.before, &drained.after, drained.deliveries);
+    require_memory(figures, name, &drained.sidecars, SMALL_MEMORY)?;
+    drained.stop().await
+}

@@ -1,0 +1,71 @@
+//! A store that has grown: does the drain rate stay?
+
+use anyhow::Context;
+
+use super::backlog::Backlog;
+use super::{MEMORY, Plan};
+use crate::figures::{Figures, Must};
+use crate::platform::ROWS;
+use crate::rig::{Rig, require_memory};
+
+const USERS: u64 = 1_000;
+const LOG_ROWS: u64 = 20_000_000;
+const PENDING: u64 = 1_000_000;
+
+pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
+    let mut figures = Figures::new("growth");
+    let mut rig = Rig::start(&plan.walhook, "").await?;
+    rig.platform.add_users(1, 1, ROWS).await?;
+    rig.platform.add_users(2, USERS, 1).await?;
+    let url = rig.receiver.url();
+    rig.create_webhooks(&[(1, url.clone())]).await?;
+
+    let mut empty = Vec::new();
+    for repeat in 1..=plan.repeats {
+        plan.tell(format!("growth: an empty store, {repeat} of {}", plan.repeats));
+        empty.push(drain(plan, &mut rig, &mut figures, "empty").await?);
+    }
+    plan.tell("growth: filling the store");
+    let wanted: Vec<(u64, String)> = (2..=USERS).map(|user| (user, url.clone())).collect();
+    rig.create_webhooks(&wanted).await?;
+    fill(&rig, plan.count(LOG_ROWS), plan.count(PENDING)).await?;
+    for (repeat, empty) in empty.into_iter().enumerate() {
+        plan.tell(format!("growth: a grown store, {} of {}", repeat + 1, plan.repeats));
+        let grown = drain(plan, &mut rig, &mut figures, "grown").await?;
+        figures.require("grown / empty", "", grown / empty, Must::AtLeast(0.9));
+    }
+    Ok(figures)
+}
+
+async fn drain(plan: &Plan, rig: &mut Rig, figures: &mut Figures, name: &str) -> anyhow::Result<f64> {
+    let backlog = Backlog { user: 1, transitions: plan.count(60_000), fan_out: 1, replicas: 1 };
+    let drained = backlog.drain(rig, figures).await?;
+    let rate = drained.rate;
+    figures.add(name, "deliveries/s", rate);
+    require_memory(figures, name, &drained.sidecars, MEMORY)?;
+    drained.stop().await?;
+    Ok(rate)
+}
+
+/// Lines of the log as of this day, in the partition that new ones go to, and retries that are not due yet.
+async fn fill(rig: &Rig, log_rows: u64, pending: u64) -> anyhow::Result<()> {
+    let each = log_rows / USERS;
+    let log = format!(
+        "set synchronous_commit = off;
+         insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at,
+             duration_ms, outcome, response_status, url, signature, standard_signature, response_body)
+         select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint - {each} + n), 12, '0')
+                 || substr(gen_random_uuid()::text, 15))::uuid,
+             webhook.id, gen_random_uuid(), gen_random_uuid(), 'distribution.outlet.status_changed', 1, 1, now(), 3,
+             'delivered', 200, webhook.url, '\\x00', '\\x00', ''
+         from walhook.webhook, generate_series(1, {each}) n"
+    );
+    rig.store.batch_execute(&log).await.context("filling the log")?;
+    let pending = format!(
+        "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
+         select gen_random_uuid(), webhook.id, gen_random_uuid(), 2, now() + interval '1 day'
+         from walhook.webhook, generate_series(1, {pending} / {USERS}) n;
+         reset synchronous_commit; vacuum analyze; checkpoint"
+    );
+    rig.store.batch_execute(&pending).await.context("filling the deliveries")
+}

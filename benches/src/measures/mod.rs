@@ -1,0 +1,110 @@
+//! What is measured, one file each.
+
+mod backlog;
+mod capture;
+mod dead;
+mod drain;
+mod growth;
+mod latency;
+mod load;
+mod pileup;
+mod scale;
+mod writer;
+
+use std::path::PathBuf;
+
+use indicatif::ProgressBar;
+
+use crate::figures::Figures;
+
+/// The largest resident set anywhere, in megabytes, and where it should stay small.
+pub const MEMORY: f64 = 100.0;
+pub const SMALL_MEMORY: f64 = 60.0;
+
+/// How to measure.
+pub struct Plan {
+    pub walhook: PathBuf,
+    pub repeats: usize,
+    /// Share of the full numbers of rows and seconds.
+    pub scale: f64,
+    pub progress: ProgressBar,
+}
+
+impl Plan {
+    /// So many of what would be `count` in full.
+    pub fn count(&self, count: u64) -> u64 {
+        ((count as f64 * self.scale) as u64).max(1)
+    }
+
+    pub fn seconds(&self, seconds: f64) -> std::time::Duration {
+        std::time::Duration::from_secs_f64((seconds * self.scale).max(1.0))
+    }
+
+    /// Says what is going on.
+    pub fn tell(&self, what: impl Into<std::borrow::Cow<'static, str>>) {
+        let what = what.into();
+        if self.progress.is_hidden() {
+            eprintln!("{what}");
+        }
+        self.progress.set_message(what);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Measure {
+    /// Deliveries a second from a backlog
+    Drain,
+    /// Rows a second through capture and derivation
+    Capture,
+    /// From commit to receipt
+    Latency,
+    /// A healthy webhook beside nine that hang
+    Dead,
+    /// A million retries that are due
+    Pileup,
+    /// A store that has grown
+    Growth,
+    /// What it costs the application that writes
+    Writer,
+    /// One, two and four replicas
+    Scale,
+}
+
+impl Measure {
+    pub const ALL: [Measure; 8] = [
+        Measure::Drain,
+        Measure::Capture,
+        Measure::Latency,
+        Measure::Dead,
+        Measure::Pileup,
+        Measure::Growth,
+        Measure::Writer,
+        Measure::Scale,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Measure::Drain => "drain",
+            Measure::Capture => "capture",
+            Measure::Latency => "latency",
+            Measure::Dead => "dead",
+            Measure::Pileup => "pileup",
+            Measure::Growth => "growth",
+            Measure::Writer => "writer",
+            Measure::Scale => "scale",
+        }
+    }
+
+    pub async fn run(self, plan: &Plan) -> anyhow::Result<Figures> {
+        match self {
+            Measure::Drain => drain::measure(plan).await,
+            Measure::Capture => capture::measure(plan).await,
+            Measure::Latency => latency::measure(plan).await,
+            Measure::Dead => dead::measure(plan).await,
+            Measure::Pileup => pileup::measure(plan).await,
+            Measure::Growth => growth::measure(plan).await,
+            Measure::Writer => writer::measure(plan).await,
+            Measure::Scale => scale::measure(plan).await,
+        }
+    }
+}

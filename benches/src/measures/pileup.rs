@@ -1,0 +1,132 @@
+//! After an outage: a million retries are due at once, and what is new still goes out first.
+
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::load::Load;
+use super::{MEMORY, Plan};
+use crate::figures::{Figures, Must};
+use crate::platform::ROWS;
+use crate::rig::{Rig, require_memory};
+
+const CLAIM: &str = include_str!("../../../sql/store/delivery_claim_retry.sql");
+const PLAN_BY_INDEX: &str = include_str!("../../../sql/store/plan_by_index.sql");
+const RATE: f64 = 50.0;
+/// Owners of the webhooks that were down, ten each; user 1 is new.
+const OWNERS: std::ops::RangeInclusive<u64> = 2..=21;
+const EVENTS: u64 = 10_000;
+const CLAIMED: i64 = 1_024;
+
+pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
+    let mut figures = Figures::new("pileup");
+    let mut rig = Rig::start(&plan.walhook, "").await?;
+    rig.platform.add_users(1, 1, ROWS).await?;
+    rig.platform.add_users(*OWNERS.start(), *OWNERS.end(), 1).await?;
+    let url = rig.receiver.url();
+    let owners = OWNERS.flat_map(|user| std::iter::repeat_n(user, 10));
+    let wanted: Vec<(u64, String)> = std::iter::once(1).chain(owners).map(|user| (user, url.clone())).collect();
+    rig.create_webhooks(&wanted).await?;
+    let length = plan.seconds(8.0);
+
+    let mut sidecars = [rig.start_sidecar("without").await?];
+    let mut without = Vec::new();
+    for repeat in 1..=plan.repeats {
+        plan.tell(format!("pileup: without, {repeat} of {}", plan.repeats));
+        let mut measured = Load { user: 1, rate: RATE, length }.run(&mut rig, &mut sidecars).await?;
+        without.push(measured.of_receipts(0.99));
+        figures.add("fresh p99, without", "ms", measured.of_receipts(0.99));
+    }
+    rig.settle().await?;
+    let [sidecar] = sidecars;
+    sidecar.stop().await?;
+
+    let pending = plan.count(1_000_000);
+    plan.tell("pileup: making retries");
+    require_flat_claims(&rig, &mut figures, pending).await?;
+    let mut sidecars = [rig.start_sidecar("with").await?];
+    let (begun, before) = (Instant::now(), left(&rig).await?);
+    for (repeat, without) in without.into_iter().enumerate() {
+        plan.tell(format!("pileup: with, {} of {}", repeat + 1, plan.repeats));
+        let mut measured = Load { user: 1, rate: RATE, length }.run(&mut rig, &mut sidecars).await?;
+        let p99 = measured.of_receipts(0.99);
+        figures.add("fresh p99, beside the retries", "ms", p99);
+        figures.require("fresh p99, beside / without", "", p99 / without, Must::AtMost(2.0));
+        rig.require_bounded_queues(&mut figures, 1).await?;
+    }
+    let after = left(&rig).await?;
+    if after == 0 && plan.scale >= 1.0 {
+        bail!("the retries were over before the measurement was: more of them are needed");
+    }
+    let rate = (before - after) as f64 / begun.elapsed().as_secs_f64();
+    figures.add("retries delivered", "deliveries/s", rate);
+    figures.add("time to drain a million at that rate", "s", 1e6 / rate);
+    require_memory(&mut figures, "beside the retries", &sidecars, MEMORY)?;
+    Ok(figures)
+}
+
+async fn left(rig: &Rig) -> anyhow::Result<i64> {
+    Ok(rig.store.query_one("select count(*) from walhook.delivery where attempt > 1", &[]).await?.get(0))
+}
+
+/// Makes `count` retries that are due, spread over the webhooks that were down.
+async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
+    let sql = format!(
+        "insert into walhook.event (id, user_id, kind, occurred_at, data)
+         select gen_random_uuid(), '2', 'distribution.outlet.status_changed', now() - interval '1 hour', json_build_object(
+             'distro_queue_id', 0, 'release_id', n, 'label_id', 2, 'release_cat', 'CAT-1', 'outlet_id', 1,
+             'outlet_name', 'Outlet 1', 'previous_status', 'scheduled', 'status', 'transcoding')
+         from generate_series(1, {EVENTS}) n;
+         with down as (select array_agg(id) as ids from walhook.webhook where user_id <> '1'),
+              old as (select array_agg(id) as ids from walhook.event where user_id = '2')
+         insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
+         select gen_random_uuid(), down.ids[1 + n % cardinality(down.ids)], old.ids[1 + n % cardinality(old.ids)], 2,
+             now() - make_interval(secs => n % 3600)
+         from generate_series(1, {count}) n, down, old"
+    );
+    rig.store.batch_execute(&sql).await.context("making retries")
+}
+
+/// Makes the retries, and looks at what a claim costs with a hundredth of them and with all: it must use indexes and touch
+/// as much as before.
+async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> anyhow::Result<()> {
+    make_retries(rig, pending / 100).await?;
+    let few = buffers_of_claim(rig).await?;
+    make_retries(rig, pending - pending / 100).await?;
+    rig.store.batch_execute("analyze walhook.delivery").await?;
+    let many = buffers_of_claim(rig).await?;
+    figures.add("a claim of a hundredth of the retries", "buffers/row", few);
+    figures.add("a claim of all retries", "buffers/row", many);
+    figures.require("a claim of all / of a hundredth", "", many / few, Must::AtMost(1.5));
+    Ok(())
+}
+
+/// Buffers that a claim touches for each row it leases. Fails where it reads a table from end to end.
+async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
+    let (none, rooms): (Vec<Uuid>, Vec<i64>) = Default::default();
+    let parameters: [&(dyn ToSql + Sync); 8] =
+        [&Uuid::nil(), &20.0_f64, &Uuid::nil(), &1_000_i32, &CLAIMED, &16_i64, &none, &rooms];
+    rig.store.batch_execute("begin").await?;
+    rig.store.batch_execute(PLAN_BY_INDEX).await?;
+    let explain = format!("explain (analyze, buffers, format json) {CLAIM}");
+    let row = rig.store.query_one(&explain, &parameters).await?;
+    rig.store.batch_execute("rollback").await?;
+    let explained: Value = row.get(0);
+    let plan = &explained[0]["Plan"];
+    if let Some(table) = read_whole(plan) {
+        bail!("a claim reads all of {table}");
+    }
+    let number = |name: &str| plan[name].as_f64().with_context(|| format!("no {name} in the plan"));
+    let buffers = number("Shared Hit Blocks")? + number("Shared Read Blocks")?;
+    Ok(buffers / number("Actual Rows")?.max(1.0))
+}
+
+/// A table that is read from end to end.
+fn read_whole(plan: &Value) -> Option<&str> {
+    let whole = plan["Node Type"] == "Seq Scan" && plan["Actual Rows"].as_f64() > Some(0.0);
+    let children = plan["Plans"].as_array().into_iter().flatten();
+    whole.then(|| plan["Relation Name"].as_str()).flatten().or_else(|| children.filter_map(read_whole).next())
+}

@@ -1,0 +1,152 @@
+//! The receiver's own process.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use bytes::BytesMut;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::LocalSet;
+
+use super::request::{Request, number_behind, parse};
+use super::{Question, Receipt, Status};
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+/// Of so many deliveries one has its signature checked.
+const SAMPLE: u64 = 64;
+/// Larger than any delivery; more is no sender of ours.
+const MAX_REQUEST: usize = 256 << 10;
+const ROW: &[u8] = br#""distro_queue_id""#;
+
+#[derive(Default)]
+struct Book {
+    status: Status,
+    seen: HashSet<u128>,
+    receipts: Vec<Receipt>,
+    keys: HashMap<Vec<u8>, Hmac<Sha256>>,
+}
+
+/// Listens until standard input ends. One thread: the machine's other processors are for what is measured.
+pub fn serve() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, async {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        say(&listener.local_addr()?.to_string()).await?;
+        let book = Rc::new(RefCell::new(Book::default()));
+        let accepting = book.clone();
+        tokio::task::spawn_local(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let book = accepting.clone();
+                // A connection's fault is its sender's affair.
+                tokio::task::spawn_local(async move { drop(answer(stream, &book).await) });
+            }
+        });
+        let mut questions = BufReader::new(tokio::io::stdin()).lines();
+        while let Some(line) = questions.next_line().await? {
+            let text = book.borrow_mut().reply(serde_json::from_str(&line)?)?;
+            say(&text).await?;
+        }
+        Ok(())
+    })
+}
+
+async fn say(line: &str) -> std::io::Result<()> {
+    let mut output = tokio::io::stdout();
+    output.write_all(format!("{line}\n").as_bytes()).await?;
+    output.flush().await
+}
+
+async fn answer(mut stream: TcpStream, book: &RefCell<Book>) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = BytesMut::with_capacity(16 << 10);
+    while buffer.len() < MAX_REQUEST && stream.read_buf(&mut buffer).await? > 0 {
+        while let Some(request) = parse(&buffer).map_err(std::io::Error::other)? {
+            let length = request.length;
+            let manner = book.borrow_mut().take(&request);
+            match manner {
+                Manner::Prompt => {}
+                Manner::Slow(wait) => tokio::time::sleep(wait).await,
+                // Until the sender has had enough.
+                Manner::Never => drop(stream.read_buf(&mut BytesMut::with_capacity(1)).await?),
+            }
+            if manner == Manner::Never {
+                return Ok(());
+            }
+            stream.write_all(ANSWER).await?;
+            bytes::Buf::advance(&mut buffer, length);
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Prompt,
+    Slow(Duration),
+    Never,
+}
+
+impl Manner {
+    fn of(path: &[u8]) -> Manner {
+        let milliseconds = number_behind(path, b"/slow/").map(Duration::from_millis);
+        match milliseconds {
+            Some(wait) => Manner::Slow(wait),
+            None if path.starts_with(b"/hang") => Manner::Never,
+            None => Manner::Prompt,
+        }
+    }
+}
+
+impl Book {
+    fn reply(&mut self, question: Question) -> serde_json::Result<String> {
+        match question {
+            Question::Secret { webhook, secret } => {
+                let key = Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
+                self.keys.insert(webhook.into_bytes(), key);
+                serde_json::to_string(&())
+            }
+            Question::Reset => {
+                (self.status, self.seen, self.receipts) = Default::default();
+                serde_json::to_string(&())
+            }
+            Question::Status => serde_json::to_string(&self.status),
+            Question::Receipts => serde_json::to_string(&self.receipts),
+        }
+    }
+
+    fn take(&mut self, request: &Request<'_>) -> Manner {
+        let manner = Manner::of(request.path);
+        self.status.requests += 1;
+        let delivery = request.delivery.and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
+        // What hangs is no receipt, and neither is a second attempt.
+        if manner != Manner::Never && delivery.is_some_and(|id| self.seen.insert(id.as_u128())) {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
+            self.status.distinct += 1;
+            self.status.last_at = now;
+            if self.status.first_at == 0 {
+                self.status.first_at = now;
+            }
+            // No row has the number 0: what is made for a pile-up is not timed.
+            if let Some(row) = number_behind(request.body, ROW).filter(|row| *row > 0) {
+                self.receipts.push((row, now));
+            }
+            if self.status.distinct % SAMPLE == 1 {
+                self.check(request);
+            }
+        }
+        manner
+    }
+
+    fn check(&mut self, request: &Request<'_>) {
+        let Some(key) = request.webhook.and_then(|webhook| self.keys.get(webhook)) else { return };
+        self.status.checked += 1;
+        let claimed = request.signature.and_then(|signature| hex::decode(signature).ok()).unwrap_or_default();
+        if key.clone().chain_update(request.body).verify_slice(&claimed).is_err() {
+            self.status.wrong += 1;
+        }
+    }
+}

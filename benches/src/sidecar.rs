@@ -1,0 +1,174 @@
+//! Walhook as operators run it: the release binary with a configuration file.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use walhook::private_postgres::free_port;
+use walhook::vault::random_bytes;
+
+use crate::platform::EVENT;
+use crate::rig::eventually;
+
+pub const SLOT: &str = "walhook";
+const JWT_SECRET: &str = "the secret that a platform shares with its sidecar";
+const ISSUER: &str = "https://platform.example";
+const AUDIENCE: &str = "walhook";
+const STOP_DEADLINE: Duration = Duration::from_secs(40);
+
+/// What all replicas of one installation share.
+pub struct Installation {
+    program: PathBuf,
+    directory: PathBuf,
+    http: reqwest::Client,
+    source_url: String,
+    store_url: String,
+    master_key: String,
+    /// Lines of TOML, section by section, over the defaults.
+    extra: String,
+}
+
+/// A webhook that was created over the API.
+pub struct Webhook {
+    pub id: String,
+    pub secret: String,
+}
+
+impl Installation {
+    pub fn new(program: &Path, directory: &Path, source_url: String, store_url: String) -> Installation {
+        let master_key = STANDARD.encode(random_bytes::<32>());
+        let (program, directory) = (program.to_owned(), directory.to_owned());
+        let http = reqwest::Client::new();
+        Installation { program, directory, http, source_url, store_url, master_key, extra: String::new() }
+    }
+
+    /// Sets what differs from the defaults: whole sections of TOML, `[delivery]` excepted, which gets `delivery` besides.
+    pub fn configure(&mut self, delivery: &str) {
+        self.extra = delivery.to_owned();
+    }
+
+    fn write_config(&self, name: &str, api: &str, metrics: &str) -> anyhow::Result<PathBuf> {
+        let text = format!(
+            "[source]\nurl = \"{}\"\nslot = \"{SLOT}\"\n[store]\nurl = \"{}\"\n[secrets]\nmaster_key = \"{}\"\n\
+             [http]\nlisten = \"{api}\"\nmetrics_listen = \"{metrics}\"\n\
+             [limits]\nrequests_per_second = 100000\nburst = 100000\n\
+             [auth.jwt]\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\nsecret = \"{JWT_SECRET}\"\n\
+             [delivery]\nallow_http = true\nallow_networks = [\"127.0.0.0/8\"]\n{}\n",
+            self.source_url, self.store_url, self.master_key, self.extra
+        );
+        let path = self.directory.join(format!("{name}.toml"));
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    fn command(&self, config: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        let inherited = std::env::vars_os().map(|(name, _)| name);
+        for name in inherited.filter(|name| name.to_string_lossy().starts_with("WALHOOK_")) {
+            command.env_remove(name);
+        }
+        command.arg("--config").arg(config).stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// `walhook setup`.
+    pub async fn set_up(&self) -> anyhow::Result<()> {
+        let config = self.write_config("setup", "127.0.0.1:0", "127.0.0.1:0")?;
+        let output = self.command(&config).arg("setup").output().await.context("cannot run walhook")?;
+        if !output.status.success() {
+            bail!("`walhook setup` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
+
+    /// Starts `walhook run` without waiting for it.
+    pub fn start(&self, name: &str, roles: &str) -> anyhow::Result<Sidecar> {
+        let address = || -> anyhow::Result<String> { Ok(format!("127.0.0.1:{}", free_port()?)) };
+        let (api, metrics) = (address()?, address()?);
+        let config = self.write_config(name, &api, &metrics)?;
+        let log = self.directory.join(format!("{name}.log"));
+        let output = std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let mut command = self.command(&config);
+        command.args(["run", "--roles", roles]).stdout(Stdio::null()).stderr(output);
+        let child = command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
+        Ok(Sidecar { child, log, api: format!("http://{api}/api/public"), metrics: format!("http://{metrics}") })
+    }
+
+    /// Creates webhooks for [`EVENT`] over the API, which runs for just this.
+    pub async fn create_webhooks(&self, wanted: &[(u64, String)]) -> anyhow::Result<Vec<Webhook>> {
+        let sidecar = self.start("api", "api")?;
+        self.wait_until_ready(&sidecar).await?;
+        let mut created = Vec::with_capacity(wanted.len());
+        for (number, (user, url)) in wanted.iter().enumerate() {
+            let body = json!({ "name": format!("Webhook {number}"), "url": url, "events": [EVENT] }).to_string();
+            let request = self.http.post(format!("{}/webhooks", sidecar.api)).bearer_auth(token(*user)?);
+            let answer = request.header("content-type", "application/json").body(body).send().await?;
+            let (status, text) = (answer.status(), answer.text().await?);
+            let webhook: Value = serde_json::from_str(&text).with_context(|| format!("the API answers {status}"))?;
+            let field = |name: &str| webhook[name].as_str().map(str::to_owned);
+            let (Some(id), Some(secret)) = (field("id"), field("secret")) else { bail!("the API says {status}: {text}") };
+            created.push(Webhook { id, secret });
+        }
+        sidecar.stop().await?;
+        Ok(created)
+    }
+
+    pub async fn wait_until_ready(&self, sidecar: &Sidecar) -> anyhow::Result<()> {
+        let url = format!("{}/readyz", sidecar.metrics);
+        let ready = eventually("the sidecar is ready", || async {
+            Ok(self.http.get(&url).send().await.is_ok_and(|answer| answer.status().is_success()))
+        });
+        ready.await.with_context(|| sidecar.last_words())
+    }
+}
+
+/// A user's token as the platform would make it.
+fn token(user: u64) -> anyhow::Result<String> {
+    let expires = jiff::Timestamp::now().as_second() + 3_600;
+    let claims = json!({ "iss": ISSUER, "aud": AUDIENCE, "sub": user.to_string(), "exp": expires });
+    let key = jsonwebtoken::EncodingKey::from_secret(JWT_SECRET.as_bytes());
+    Ok(jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key)?)
+}
+
+/// A running `walhook run`; killed when dropped.
+pub struct Sidecar {
+    child: Child,
+    log: PathBuf,
+    api: String,
+    metrics: String,
+}
+
+impl Sidecar {
+    pub fn pid(&self) -> u32 {
+        self.child.id().unwrap_or(0)
+    }
+
+    /// Fails when it ended by itself.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("the sidecar ended by itself ({status}): {}", self.last_words()),
+            None => Ok(()),
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        format!("the sidecar's log ends\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+    }
+
+    /// Asks it to end and waits until it has.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        if let Some(pid) = self.child.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        }
+        let end = tokio::time::timeout(STOP_DEADLINE, self.child.wait()).await;
+        end.context("the sidecar does not stop")??;
+        Ok(())
+    }
+}
