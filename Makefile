@@ -8,12 +8,17 @@ RATE ?=
 # `make soak ROWS=N` reads a log of so many rows; ten million unless told.
 ROWS ?=
 
-.PHONY: help demo test soak check schemathesis screenshots format dependencies test-dependencies
+# `make bench MEASURE=drain` takes one measure (several in quotes); OPTIONS="--repeats 1 --no-assert", OPTIONS=--help for more.
+MEASURE ?=
+OPTIONS ?=
+
+.PHONY: help demo test soak bench check schemathesis screenshots format dependencies test-dependencies
 
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
 	@echo 'make test                       all tests, on a private PostgreSQL'
 	@echo 'make soak [ROWS=N]              capture on every PostgreSQL version, a very large log, ten minutes of kills'
+	@echo 'make bench [MEASURE=NAME]       figures of the release build, each beside its reference'
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
 	@echo 'make schemathesis                the API against its OpenAPI document (needs Python 3)'
 	@echo 'make screenshots                pictures of every page of the user interface'
@@ -31,9 +36,13 @@ soak: dependencies
 	scripts/soak-versions
 	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test --release --locked --test soak -- --ignored --nocapture --test-threads 1
 
+bench: dependencies
+	$(CARGO) build --release --locked --package walhook --package walhook-bench
+	$(CARGO) run --release --locked --quiet --package walhook-bench -- $(MEASURE) $(OPTIONS)
+
 check:
-	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --test tidy
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --document-private-items
 	@if $(CARGO) audit --version >/dev/null 2>&1; then $(CARGO) audit; \
@@ -43,7 +52,7 @@ schemathesis: dependencies
 	@scripts/schemathesis
 
 format:
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
 # The three that the README shows are kept; all of them are in target/screenshots.
 screenshots: test-dependencies

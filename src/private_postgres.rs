@@ -308,7 +308,10 @@ async fn find_programs() -> Result<PathBuf> {
     }
     places.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     places.extend(packaged_versions(Path::new("/usr/lib/postgresql")));
-    places.into_iter().find(has_programs).ok_or(PrivatePostgresError::NotInstalled)
+    let found = places.into_iter().find(has_programs).ok_or(PrivatePostgresError::NotInstalled)?;
+    // Links may stand alone; where they lead to, all of PostgreSQL's programs are.
+    let linked = found.join("initdb").canonicalize().ok().and_then(|program| Some(program.parent()?.to_owned()));
+    Ok(linked.filter(has_programs).unwrap_or(found))
 }
 
 /// The programs of every major version that is on this machine: Debian's, and in `cache`, a directory for each.

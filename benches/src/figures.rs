@@ -151,7 +151,8 @@ pub fn table(figures: &[Figure]) -> String {
         for (column, cell) in row.iter().enumerate() {
             let fill = " ".repeat(widths[column] - cell.chars().count());
             // Numbers to the right, words to the left.
-            let _ = if (3..5).contains(&column) { write!(text, "{fill}{cell}  ") } else { write!(text, "{cell}{fill}  ") };
+            let _ =
+                if (3..5).contains(&column) { write!(text, "{fill}{cell}  ") } else { write!(text, "{cell}{fill}  ") };
         }
         text.truncate(text.trim_end().len());
         text.push('\n');
@@ -184,8 +185,9 @@ mod tests {
 
     #[test]
     fn numbers_are_readable() {
-        assert_eq!([1_234_567.0, 12.345, 0.1234, 999.96, -1_234.0].map(number), [
-            "1,234,567", "12.35", "0.123", "1,000.0", "-1,234"
-        ]);
+        assert_eq!(
+            [1_234_567.0, 12.345, 0.1234, 999.96, -1_234.0].map(number),
+            ["1,234,567", "12.35", "0.123", "1,000.0", "-1,234"]
+        );
     }
 }

@@ -103,6 +103,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     plan.progress.finish_and_clear();
     report.took_seconds = begun.elapsed().as_secs_f64();
+    if let Some(directory) = arguments.json.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
     std::fs::write(&arguments.json, serde_json::to_string_pretty(&report)? + "\n")
         .with_context(|| format!("cannot write {}", arguments.json.display()))?;
     show(&report);
@@ -112,7 +115,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 fn show(report: &Report) {
     println!("{} × {}, {}", report.processors, report.processor, report.postgres);
     println!("Postgres with fsync and synchronous_commit on, Walhook, load and receiver share these processors.");
-    println!("load average at the start: {:.2}, {} repeats, scale {}\n", report.load_at_start, report.repeats, report.scale);
+    println!(
+        "load average at the start: {:.2}, {} repeats, scale {}\n",
+        report.load_at_start, report.repeats, report.scale
+    );
     print!("{}", figures::table(&report.figures));
     println!("\n{:.0} s", report.took_seconds);
 }

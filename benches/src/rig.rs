@@ -41,16 +41,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Everything but users and webhooks; `walhook setup` has been run.
-    pub async fn start(walhook: &Path, delivery: &str) -> anyhow::Result<Rig> {
-        let mut rig = Rig::bare(walhook).await?;
-        rig.installation.configure(delivery);
-        rig.installation.set_up().await?;
-        Ok(rig)
-    }
-
-    /// The same before `walhook setup`: a primary that nothing was done to.
-    pub async fn bare(walhook: &Path) -> anyhow::Result<Rig> {
+    /// A platform without users, and nothing done to it yet.
+    pub async fn start(walhook: &Path) -> anyhow::Result<Rig> {
         let server = PrivatePostgres::start(Options { fsync: true, settings: &SETTINGS }).await?;
         let platform = Platform::found(&server).await?;
         server.create_database(STORE).await?;
@@ -60,6 +52,12 @@ impl Rig {
         let installation = Installation::new(walhook, &directory, server.url(DATABASE), server.url(STORE));
         let receiver = Receiver::start().await?;
         Ok(Rig { server, platform, store, installation, receiver, directory })
+    }
+
+    /// `walhook setup`, with these lines in the configuration's section on delivery. What the platform holds is old news then.
+    pub async fn set_up(&mut self, delivery: &str) -> anyhow::Result<()> {
+        self.installation.configure(delivery);
+        self.installation.set_up().await
     }
 
     /// Creates webhooks and lets the receiver check their signatures.

@@ -29,8 +29,8 @@ pub struct Installation {
     source_url: String,
     store_url: String,
     master_key: String,
-    /// Lines of TOML, section by section, over the defaults.
-    extra: String,
+    /// Lines of the section on delivery.
+    delivery: String,
 }
 
 /// A webhook that was created over the API.
@@ -44,12 +44,12 @@ impl Installation {
         let master_key = STANDARD.encode(random_bytes::<32>());
         let (program, directory) = (program.to_owned(), directory.to_owned());
         let http = reqwest::Client::new();
-        Installation { program, directory, http, source_url, store_url, master_key, extra: String::new() }
+        Installation { program, directory, http, source_url, store_url, master_key, delivery: String::new() }
     }
 
-    /// Sets what differs from the defaults: whole sections of TOML, `[delivery]` excepted, which gets `delivery` besides.
+    /// Adds lines to the configuration's section on delivery.
     pub fn configure(&mut self, delivery: &str) {
-        self.extra = delivery.to_owned();
+        self.delivery = delivery.to_owned();
     }
 
     fn write_config(&self, name: &str, api: &str, metrics: &str) -> anyhow::Result<PathBuf> {
@@ -59,7 +59,7 @@ impl Installation {
              [limits]\nrequests_per_second = 100000\nburst = 100000\n\
              [auth.jwt]\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\nsecret = \"{JWT_SECRET}\"\n\
              [delivery]\nallow_http = true\nallow_networks = [\"127.0.0.0/8\"]\n{}\n",
-            self.source_url, self.store_url, self.master_key, self.extra
+            self.source_url, self.store_url, self.master_key, self.delivery
         );
         let path = self.directory.join(format!("{name}.toml"));
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -111,7 +111,9 @@ impl Installation {
             let (status, text) = (answer.status(), answer.text().await?);
             let webhook: Value = serde_json::from_str(&text).with_context(|| format!("the API answers {status}"))?;
             let field = |name: &str| webhook[name].as_str().map(str::to_owned);
-            let (Some(id), Some(secret)) = (field("id"), field("secret")) else { bail!("the API says {status}: {text}") };
+            let (Some(id), Some(secret)) = (field("id"), field("secret")) else {
+                bail!("the API says {status}: {text}")
+            };
             created.push(Webhook { id, secret });
         }
         sidecar.stop().await?;

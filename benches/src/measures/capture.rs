@@ -25,8 +25,9 @@ enum Shape {
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("capture");
-    let rig = Rig::start(&plan.walhook, "").await?;
+    let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
+    rig.set_up("").await?;
     // Whole passes over the rows.
     let giant = plan.count(1_000_000).next_multiple_of(ROWS);
     for repeat in 1..=plan.repeats {

@@ -12,8 +12,9 @@ const RATE: f64 = 50.0;
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("dead");
-    let mut rig = Rig::start(&plan.walhook, TIMEOUT).await?;
+    let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 2, ROWS).await?;
+    rig.set_up(TIMEOUT).await?;
     let (good, hanging) = (rig.receiver.url(), rig.receiver.hanging_url());
     let mut wanted = vec![(1, good.clone()), (2, good)];
     wanted.extend(std::iter::repeat_n((2, hanging), 9));

@@ -19,8 +19,9 @@ struct Case {
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("drain");
-    let mut rig = Rig::start(&plan.walhook, "").await?;
+    let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 2, ROWS).await?;
+    rig.set_up("").await?;
     let url = rig.receiver.url();
     let wanted: Vec<(u64, String)> = [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2].map(|user| (user, url.clone())).to_vec();
     rig.create_webhooks(&wanted).await?;

@@ -14,9 +14,10 @@ const PENDING: u64 = 1_000_000;
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("growth");
-    let mut rig = Rig::start(&plan.walhook, "").await?;
+    let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
     rig.platform.add_users(2, USERS, 1).await?;
+    rig.set_up("").await?;
     let url = rig.receiver.url();
     rig.create_webhooks(&[(1, url.clone())]).await?;
 

@@ -18,8 +18,9 @@ struct Bounds {
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("latency");
-    let mut rig = Rig::start(&plan.walhook, "").await?;
+    let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
+    rig.set_up("").await?;
     rig.create_webhooks(&[(1, rig.receiver.url())]).await?;
     plan.tell("latency: the drain rate");
     let backlog = Backlog { user: 1, transitions: plan.count(60_000), fan_out: 1, replicas: 1 };

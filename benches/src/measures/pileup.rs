@@ -23,9 +23,10 @@ const CLAIMED: i64 = 1_024;
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("pileup");
-    let mut rig = Rig::start(&plan.walhook, "").await?;
+    let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
     rig.platform.add_users(*OWNERS.start(), *OWNERS.end(), 1).await?;
+    rig.set_up("").await?;
     let url = rig.receiver.url();
     let owners = OWNERS.flat_map(|user| std::iter::repeat_n(user, 10));
     let wanted: Vec<(u64, String)> = std::iter::once(1).chain(owners).map(|user| (user, url.clone())).collect();

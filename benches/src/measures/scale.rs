@@ -10,8 +10,9 @@ const MILLISECONDS: u64 = 20;
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("scale");
-    let mut rig = Rig::start(&plan.walhook, "").await?;
+    let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
+    rig.set_up("").await?;
     rig.create_webhooks(&[(1, rig.receiver.slow_url(MILLISECONDS))]).await?;
     for repeat in 1..=plan.repeats {
         for replicas in [1, 2, 4] {

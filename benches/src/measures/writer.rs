@@ -11,7 +11,7 @@ const CLIENTS: &str = "4";
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("writer");
-    let rig = Rig::bare(&plan.walhook).await?;
+    let rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
     let script = rig.server.directory().join("update.sql");
     let text = format!(
@@ -41,7 +41,10 @@ struct Cost {
 
 async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyhow::Result<Cost> {
     // Pages are written whole into the log the first time after a checkpoint: not while we count.
-    rig.platform.client.batch_execute("checkpoint; update distro_queue set updated_at = now(); vacuum distro_queue").await?;
+    rig.platform
+        .client
+        .batch_execute("checkpoint; update distro_queue set updated_at = now(); vacuum distro_queue")
+        .await?;
     let before = rig.platform.position().await?;
     let (transactions, per_second) = pgbench(rig, plan.seconds(4.0).as_secs()).await?;
     let bytes = (rig.platform.position().await? - before) as f64 / transactions;

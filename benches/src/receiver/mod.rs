@@ -19,7 +19,10 @@ pub const COMMAND: &str = "receiver";
 #[derive(Serialize, Deserialize)]
 pub enum Question {
     /// A webhook's secret: deliveries to it are checked from now on.
-    Secret { webhook: String, secret: String },
+    Secret {
+        webhook: String,
+        secret: String,
+    },
     /// Counts begin anew.
     Reset,
     Status,

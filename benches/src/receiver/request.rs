@@ -33,7 +33,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
         match name.len() {
             12 if name.eq_ignore_ascii_case(b"x-webhook-id") => request.webhook = Some(value),
             14 if name.eq_ignore_ascii_case(b"content-length") => {
-                content_length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).ok_or("no length")?;
+                content_length =
+                    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).ok_or("no length")?;
             }
             18 if name.eq_ignore_ascii_case(b"x-webhook-delivery") => request.delivery = Some(value),
             19 if name.eq_ignore_ascii_case(b"x-webhook-signature") => request.signature = Some(value),
@@ -66,7 +67,8 @@ impl<'a> Iterator for Lines<'a> {
 /// The number behind `key` in a JSON text that no parser is needed for.
 pub fn number_behind(body: &[u8], key: &[u8]) -> Option<u64> {
     let at = body.windows(key.len()).position(|window| window == key)? + key.len();
-    let digits = body[at..].iter().copied().skip_while(|byte| matches!(byte, b':' | b' ')).take_while(u8::is_ascii_digit);
+    let digits =
+        body[at..].iter().copied().skip_while(|byte| matches!(byte, b':' | b' ')).take_while(u8::is_ascii_digit);
     let mut number = None;
     for digit in digits {
         number = Some(number.unwrap_or(0) * 10 + u64::from(digit - b'0'));
