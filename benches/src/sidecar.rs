@@ -29,6 +29,8 @@ pub struct Installation {
     source_url: String,
     store_url: String,
     master_key: String,
+    /// Lines of the section on the source.
+    source: String,
     /// Lines of the section on delivery.
     delivery: String,
 }
@@ -44,22 +46,31 @@ impl Installation {
         let master_key = STANDARD.encode(random_bytes::<32>());
         let (program, directory) = (program.to_owned(), directory.to_owned());
         let http = reqwest::Client::new();
-        Installation { program, directory, http, source_url, store_url, master_key, delivery: String::new() }
+        Installation {
+            program,
+            directory,
+            http,
+            source_url,
+            store_url,
+            master_key,
+            source: String::new(),
+            delivery: String::new(),
+        }
     }
 
-    /// Adds lines to the configuration's section on delivery.
-    pub fn configure(&mut self, delivery: &str) {
-        self.delivery = delivery.to_owned();
+    /// Adds lines to the configuration's sections on the source and on delivery.
+    pub fn configure(&mut self, source: &str, delivery: &str) {
+        (self.source, self.delivery) = (source.to_owned(), delivery.to_owned());
     }
 
     fn write_config(&self, name: &str, api: &str, metrics: &str) -> anyhow::Result<PathBuf> {
         let text = format!(
-            "[source]\nurl = \"{}\"\nslot = \"{SLOT}\"\n[store]\nurl = \"{}\"\n[secrets]\nmaster_key = \"{}\"\n\
+            "[source]\nurl = \"{}\"\nslot = \"{SLOT}\"\n{}\n[store]\nurl = \"{}\"\n[secrets]\nmaster_key = \"{}\"\n\
              [http]\nlisten = \"{api}\"\nmetrics_listen = \"{metrics}\"\n\
              [limits]\nrequests_per_second = 100000\nburst = 100000\n\
              [auth.jwt]\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\nsecret = \"{JWT_SECRET}\"\n\
              [delivery]\nallow_http = true\nallow_networks = [\"127.0.0.0/8\"]\n{}\n",
-            self.source_url, self.store_url, self.master_key, self.delivery
+            self.source_url, self.source, self.store_url, self.master_key, self.delivery
         );
         let path = self.directory.join(format!("{name}.toml"));
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

@@ -16,7 +16,8 @@ const BUSY: Duration = Duration::from_millis(50);
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// While more is known to wait, a look is worth its while once this many have left.
 const STEP: usize = 64;
-const MAX_ROWS: usize = 1_024;
+/// Rows of one claim at most.
+pub const MAX_ROWS: usize = 1_024;
 const MAX_WEBHOOKS: usize = 1_000;
 /// Deliveries of one webhook to hold, in multiples of what it may have under way: enough to be busy until the next claim.
 /// More would only wait here until their leases end.

@@ -8,6 +8,8 @@ mod lanes;
 pub mod request;
 mod targets;
 
+pub use claims::MAX_ROWS;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -74,7 +74,10 @@ async fn measure_shape(rig: &Rig, figures: &mut Figures, shape: Shape) -> anyhow
     rig.platform.client.execute(create, &[&REFERENCE_SLOT]).await?;
     let place = shape.write(rig).await?;
 
+    let before = rig.cpu(&[]);
     let reference = rows as f64 / receive_with_reference(rig).await?;
+    // Its walsender has ended, and is in the account of Postgres as a whole.
+    add_cpu(figures, &format!("{name}, pg_recvlogical"), &before, &rig.cpu(&[]), rows);
     rig.platform.client.execute("select pg_drop_replication_slot($1)", &[&REFERENCE_SLOT]).await?;
 
     let before = rig.cpu(&[]);

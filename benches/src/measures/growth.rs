@@ -65,8 +65,10 @@ async fn fill(rig: &Rig, log_rows: u64, pending: u64) -> anyhow::Result<()> {
     let pending = format!(
         "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
          select gen_random_uuid(), webhook.id, gen_random_uuid(), 2, now() + interval '1 day'
-         from walhook.webhook, generate_series(1, {pending} / {USERS}) n;
-         reset synchronous_commit; vacuum analyze; checkpoint"
+         from walhook.webhook, generate_series(1, {pending} / {USERS}) n"
     );
-    rig.store.batch_execute(&pending).await.context("filling the deliveries")
+    for statement in [&pending, "reset synchronous_commit", "vacuum analyze", "checkpoint"] {
+        rig.store.batch_execute(statement).await.context("filling the deliveries")?;
+    }
+    Ok(())
 }

@@ -9,8 +9,40 @@ use crate::rig::Rig;
 
 const CLIENTS: &str = "4";
 
+/// How the rows are watched: a name, and the setting of the source that makes it so.
+const WAYS: [(&str, &str); 3] = [
+    ("replica identity full", "replica_identity = \"full\""),
+    ("replica identity index", "replica_identity = \"index\""),
+    ("triggers", "capture = \"trigger\""),
+];
+
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("writer");
+    let rig = primary(plan).await?;
+    let mut unwatched = Vec::new();
+    for repeat in 1..=plan.repeats {
+        plan.tell(format!("writer: unwatched, {repeat} of {}", plan.repeats));
+        unwatched.push(run(plan, &rig, &mut figures, "unwatched").await?);
+    }
+    for (name, source) in WAYS {
+        let mut rig = primary(plan).await?;
+        rig.installation.configure(source, "");
+        if let Err(refusal) = rig.installation.set_up().await {
+            plan.progress.suspend(|| eprintln!("left out: the writer's cost of {name}: {refusal}"));
+            continue;
+        }
+        for (repeat, unwatched) in unwatched.iter().enumerate() {
+            plan.tell(format!("writer: {name}, {} of {}", repeat + 1, plan.repeats));
+            let watched = run(plan, &rig, &mut figures, name).await?;
+            figures.add(format!("{name} / unwatched, TPS"), "", watched.per_second / unwatched.per_second);
+            figures.add(format!("{name} / unwatched, log"), "", watched.bytes / unwatched.bytes);
+        }
+    }
+    Ok(figures)
+}
+
+/// A platform that nothing was done to, and what pgbench is to do.
+async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
     let rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
     let script = rig.server.directory().join("update.sql");
@@ -19,19 +51,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
          update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id = {ROWS_APART} + :row;\n"
     );
     std::fs::write(&script, text).with_context(|| format!("cannot write {}", script.display()))?;
-    let mut unwatched = Vec::new();
-    for repeat in 1..=plan.repeats {
-        plan.tell(format!("writer: unwatched, {repeat} of {}", plan.repeats));
-        unwatched.push(run(plan, &rig, &mut figures, "unwatched").await?);
-    }
-    rig.installation.set_up().await?;
-    for (repeat, unwatched) in unwatched.into_iter().enumerate() {
-        plan.tell(format!("writer: replica identity full, {} of {}", repeat + 1, plan.repeats));
-        let full = run(plan, &rig, &mut figures, "replica identity full").await?;
-        figures.add("replica identity full / unwatched, TPS", "", full.per_second / unwatched.per_second);
-        figures.add("replica identity full / unwatched, log", "", full.bytes / unwatched.bytes);
-    }
-    Ok(figures)
+    Ok(rig)
 }
 
 struct Cost {
@@ -41,10 +61,9 @@ struct Cost {
 
 async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyhow::Result<Cost> {
     // Pages are written whole into the log the first time after a checkpoint: not while we count.
-    rig.platform
-        .client
-        .batch_execute("checkpoint; update distro_queue set updated_at = now(); vacuum distro_queue")
-        .await?;
+    for statement in ["checkpoint", "update distro_queue set updated_at = now()", "vacuum distro_queue"] {
+        rig.platform.client.batch_execute(statement).await?;
+    }
     let before = rig.platform.position().await?;
     let (transactions, per_second) = pgbench(rig, plan.seconds(4.0).as_secs()).await?;
     let bytes = (rig.platform.position().await? - before) as f64 / transactions;
