@@ -29,9 +29,9 @@ demo: dependencies
 	$(CARGO) run --release --locked --quiet -- demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
 
 test: test-dependencies
-	$(CARGO) test --locked
+	$(CARGO) test --locked --workspace
 
-soak: dependencies
+soak: test-dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
 	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test --release --locked --test soak -- --ignored --nocapture --test-threads 1

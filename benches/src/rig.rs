@@ -46,7 +46,7 @@ pub struct Rig {
 impl Rig {
     /// A platform without users, and nothing done to it yet.
     pub async fn start(walhook: &Path) -> anyhow::Result<Rig> {
-        let server = PrivatePostgres::start(Options { fsync: true, settings: &SETTINGS }).await?;
+        let server = PrivatePostgres::start(Options { fsync: true, settings: &SETTINGS, ..Options::default() }).await?;
         let platform = Platform::found(&server).await?;
         server.create_database(STORE).await?;
         let store = postgres::connect(&server.url(STORE)).await?;
