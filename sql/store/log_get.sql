@@ -3,7 +3,7 @@ select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attem
        attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
        attempt.error_kind, attempt.error_message,
        attempt.event_id, attempt.url, attempt.signature, attempt.standard_signature, attempt.response_body,
-       event.occurred_at, event.data::text as data
+       coalesce(event.repaired, false) as repaired, event.occurred_at, event.data::text as data
 from walhook.attempt
 left join walhook.event on event.id = attempt.event_id
 where attempt.webhook_id = $2

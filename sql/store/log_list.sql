@@ -3,7 +3,9 @@
 -- The bounds are never null, so that they are bounds of the index and choose partitions.
 select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attempt.attempt, attempt.test,
        attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
-       attempt.error_kind, attempt.error_message
+       attempt.error_kind, attempt.error_message,
+       -- An event that is gone by age is taken for an ordinary one.
+       coalesce((select event.repaired from walhook.event where event.id = attempt.event_id), false) as repaired
 from walhook.attempt
 where attempt.webhook_id = $2
   and exists (select from walhook.webhook where user_id = $1 and id = $2)

@@ -52,6 +52,9 @@ pub struct LogEntry {
     error: Option<LogError>,
     /// Whether this was a test that the owner asked for
     test: bool,
+    /// Whether the event was found by comparison after changes were lost: the time is that of the comparison, and what was
+    /// in between is not known
+    repaired: bool,
 }
 
 /// Why an attempt failed
@@ -123,6 +126,7 @@ impl From<logs::Entry> for LogEntry {
             outcome: entry.outcome,
             error: entry.error.map(|(kind, message)| LogError { kind, message }),
             test: entry.test,
+            repaired: entry.repaired,
         }
     }
 }

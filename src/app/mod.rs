@@ -1,5 +1,6 @@
 //! The composition root: builds the stages, joins them by channels, watches over them and takes them down in order.
 
+pub mod repair;
 mod wiring;
 
 pub use self::wiring::url_check;
@@ -75,7 +76,9 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         config,
     };
     if roles.capture {
-        match capture::preflight(&app.config.source, app.config.source_url()?, &app.store).await {
+        match capture::preflight(&app.config.source, app.config.source_url()?, &app.store, &app.health).await {
+            // Everything else goes on; capture waits for the repair.
+            Err(capture::CaptureError::Gap(_)) => {}
             // Capture waits for what passes by itself, such as a primary that restarts.
             Err(error) if error.is_transient() => tracing::warn!(%error, "starting all the same"),
             result => result?,
@@ -261,8 +264,18 @@ struct CapturePipeline {
 
 impl CapturePipeline {
     async fn run(self) -> anyhow::Result<()> {
+        let mut said_gap = None;
         loop {
             match self.run_once().await {
+                // What was lost stays lost until it is repaired. Meanwhile deliveries and the API go on.
+                Err(error) if is_gap(&error) && !self.shutdown.is_cancelled() => {
+                    self.health.ail(capture::STAGE, "waiting for `walhook repair`");
+                    if said_gap != Some(error.to_string()) {
+                        tracing::error!(%error, "no changes are read until then");
+                        said_gap = Some(error.to_string());
+                    }
+                    self.shutdown.run_until_cancelled(tokio::time::sleep(STAND_BACK)).await;
+                }
                 // The log is another process's now. Ours begins anew behind it: as a stand-by, until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
                     tracing::warn!(%error, "standing by");
@@ -282,6 +295,7 @@ impl CapturePipeline {
             store: self.store.clone(),
             lookups: Lookups::new(url, source, self.store.clone()),
             slot: source.slot.clone(),
+            ledger: source.ledger,
             handoff: self.handoff.clone(),
             lease_length: lease_length(delivery.timeout.0),
             health: self.health.clone(),
@@ -302,6 +316,10 @@ impl CapturePipeline {
         enqueued?;
         Ok(captured?)
     }
+}
+
+fn is_gap(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(capture::CaptureError::Gap(_)))
 }
 
 fn is_superseded(error: &anyhow::Error) -> bool {

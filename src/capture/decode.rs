@@ -30,6 +30,10 @@ pub(super) enum Decoded {
     },
     /// A heartbeat, by its id.
     Heartbeat(String),
+    /// A watched table's old rows come without what they were.
+    IdentityLost {
+        tables: String,
+    },
 }
 
 /// The transaction being received.
@@ -46,6 +50,17 @@ pub(super) struct Open {
 struct Plan {
     table: Table,
     columns: Vec<(Arc<str>, Vec<Column>)>,
+}
+
+impl Plan {
+    /// Whether old rows under another identity than full come with all that is watched; `sent` is as the relation has it.
+    fn is_told(&self, sent: &[RelationColumn]) -> bool {
+        let is_key = |wanted: &Column| {
+            let mut columns = self.columns.iter().zip(sent);
+            columns.any(|((_, targets), column)| column.is_key && targets.contains(wanted))
+        };
+        self.table.watched().iter().filter_map(|name| self.table.column(name)).all(|column| is_key(&column))
+    }
 }
 
 pub(super) struct Decoder {
@@ -85,13 +100,18 @@ impl Decoder {
                 let open = self.open.take().ok_or_else(outside)?;
                 Ok(Decoded::Committed { commit: open.position.commit, end: Lsn(end_lsn.value()) })
             }
-            EventType::Relation { relation_id, namespace, relation_name, columns, .. } => {
+            EventType::Relation { relation_id, namespace, relation_name, columns, replica_identity } => {
                 let plan = self.plan(relation_id, &namespace, &relation_name, &columns)?;
                 if plan.is_none() {
                     tracing::info!(table = %format_args!("{namespace}.{relation_name}"), "no mapping names it: passed over");
                 }
+                let whole =
+                    replica_identity == ReplicaIdentity::Full || plan.as_ref().is_none_or(|p| p.is_told(&columns));
                 self.plans.insert(relation_id, plan);
-                Ok(Decoded::Nothing)
+                Ok(match whole {
+                    true => Decoded::Nothing,
+                    false => Decoded::IdentityLost { tables: format!("{namespace}.{relation_name}") },
+                })
             }
             EventType::Message { flags, prefix, content, .. } => {
                 let ours = &*prefix == MESSAGE_PREFIX && flags & TRANSACTIONAL != 0;

@@ -79,6 +79,10 @@ pub enum CaptureError {
     SlotCreation { slot: String, limit: Duration, holder: String },
     #[error("slot {slot} is in use by process {pid} of the primary: stop `walhook run` first")]
     SlotInUse { slot: String, pid: i32 },
+    #[error("nothing was lost that is known of: there is nothing to repair; `--force` compares all the same")]
+    NothingToRepair,
+    #[error("another repair of slot {0} is under way")]
+    RepairUnderWay(String),
     #[error("{table} is locked{holder} and did not become free in time: run this again when that has ended")]
     TableBusy { table: String, holder: String },
     #[error(
@@ -102,6 +106,21 @@ pub enum Gap {
     TimelineForked { timeline: u32, switch: Lsn, at: Lsn },
     #[error("the primary is on timeline {found}, which does not descend from the checkpoint's timeline {known}")]
     TimelineUnknown { known: u32, found: u32 },
+    #[error(
+        "slot {slot} stands at {found}, beyond {at}, the furthest that Walhook can have moved it to: others moved it or made it \
+         anew, and changes between the two are lost to the stream"
+    )]
+    SlotAhead { slot: String, found: Lsn, at: Lsn },
+    #[error("a repair of slot {slot} has not come to its end: run `walhook repair` again")]
+    RepairUnfinished { slot: String },
+    #[error(
+        "the replica identity of {tables} was taken away: transitions from then on cannot be told; `walhook setup` sets it again"
+    )]
+    IdentityLost { tables: String },
+    #[error(
+        "publication {publication} no longer publishes {tables}: their changes are lost until `walhook setup` adds them"
+    )]
+    PublicationChanged { publication: String, tables: String },
     #[error("the primary's log ends at {end}, before the checkpoint at {at}: it was put back to an earlier state")]
     LogBehind { end: Lsn, at: Lsn },
 }
@@ -115,6 +134,26 @@ impl Gap {
             Gap::TimelineForked { .. } => "timeline_forked",
             Gap::TimelineUnknown { .. } => "timeline_unknown",
             Gap::LogBehind { .. } => "log_behind",
+            Gap::SlotAhead { .. } => "slot_ahead",
+            Gap::RepairUnfinished { .. } => "repair_unfinished",
+            Gap::IdentityLost { .. } => "identity_lost",
+            Gap::PublicationChanged { .. } => "publication_changed",
+        }
+    }
+
+    /// What a schema that has drifted takes out of the stream. A table or column of another name takes nothing: the log has
+    /// it, and waits.
+    pub fn by_drift(drift: &CaptureError) -> Option<Gap> {
+        match drift {
+            CaptureError::IdentityLacking { table, .. } => Some(Gap::IdentityLost { tables: table.clone() }),
+            CaptureError::NotPublished { table, publication } => {
+                Some(Gap::PublicationChanged { publication: publication.clone(), tables: table.clone() })
+            }
+            CaptureError::NoPublication(publication) => {
+                let tables = "any table".to_owned();
+                Some(Gap::PublicationChanged { publication: publication.clone(), tables })
+            }
+            _ => None,
         }
     }
 }

@@ -1,15 +1,19 @@
 //! Reads what the platform commits: the slot's changes as batches with checkpoints, and the commands that prepare, examine
 //! and clear the primary for it.
 
+mod acknowledgement;
 pub mod check;
 mod conninfo;
 mod decode;
 mod error;
+mod gaps;
 mod heartbeat;
 mod identity;
 mod primary;
+pub mod repair;
 pub mod setup;
 mod slot;
+mod snapshot;
 pub mod teardown;
 mod wal;
 
@@ -28,6 +32,9 @@ pub use error::CaptureError;
 /// Under which name this stage says how it is.
 pub const STAGE: &str = "capture";
 
+/// The same for what was lost and is not repaired.
+pub const GAP: &str = "gap";
+
 /// Streams until shutdown or a fault no retry can mend. Reconnects by itself with backoff; after a reconnect it resumes from
 /// the durable position: changes already sent may be sent again, the consumer skips what lies at or before its stored
 /// position. `durable` is the resume position of the last checkpoint that the store has committed.
@@ -45,10 +52,10 @@ pub async fn run(
 }
 
 /// What must hold before streaming can begin. An error that [`CaptureError::is_transient`] is no reason not to start.
-pub async fn preflight(config: &config::Source, url: &str, store: &Store) -> Result<(), CaptureError> {
+pub async fn preflight(config: &config::Source, url: &str, store: &Store, health: &Health) -> Result<(), CaptureError> {
     refuse_triggers(config)?;
     let client = crate::postgres::connect(url).await?;
-    slot::verify(&client, config, store).await?;
+    slot::verify(&client, config, store, health).await?;
     identity::verify(&client, config).await.map(drop)
 }
 

@@ -1,14 +1,15 @@
 //! Prepares store and primary: looks at everything first, then changes what is missing in the order that is safe.
 
-mod plan;
+pub(super) mod plan;
 mod print;
-mod slot;
+pub(super) mod slot;
 
 use tokio_postgres::Client;
 
 use super::{CaptureError, identity, primary, refuse_triggers};
 use crate::config::Source;
 use crate::domain::lsn::Checkpoint;
+use crate::health::Health;
 use crate::postgres;
 use crate::postgres::quote_identifier;
 use crate::store::capture::FoundIdentity;
@@ -45,23 +46,34 @@ pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<St
     if !migrated.is_empty() {
         done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
     }
-    done.extend(plan.notes.iter().cloned());
-    identity::bound(&client).await?;
-    set_identities(&client, source, &store, &plan, &mut done).await?;
-    publish(&client, source, &plan, &mut done).await?;
+    prepare(&client, source, &store, &plan, &mut done).await?;
     if let Some(walsender) = walsender {
         let created = slot::create(walsender, &client, source, url, &store).await?;
         done.push(format!(
-            "slot {}: created at {}; {} releases were distributed before",
-            source.slot, created.begins, created.distributed
+            "slot {}: created at {}; {} releases were distributed before, {} rows are in the ledger",
+            source.slot, created.begins, created.distributed, created.rows
         ));
     }
     Ok(done)
 }
 
+/// What the slot needs before it is made: identities, then the publication.
+pub(super) async fn prepare(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    plan: &Plan,
+    done: &mut Vec<String>,
+) -> Result<(), CaptureError> {
+    done.extend(plan.notes.iter().cloned());
+    identity::bound(client).await?;
+    set_identities(client, source, store, plan, done).await?;
+    publish(client, source, plan, done).await
+}
+
 async fn missing_slot(source: &Source, store: &Store, checkpoint: Checkpoint) -> CaptureError {
     let gap = super::error::Gap::SlotMissing { slot: source.slot.clone(), at: checkpoint.resume };
-    super::slot::record(source, store, gap).await
+    super::gaps::record(source, store, &Health::default(), gap, Some(checkpoint.resume)).await
 }
 
 /// Before the tables are published: a published table without identity makes the application's own updates fail.

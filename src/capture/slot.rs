@@ -2,17 +2,16 @@
 
 use jiff::SignedDuration;
 use jiff::Timestamp;
-use metrics::gauge;
 use pg_walstream::{LogicalReplicationStream, TimelineSwitch};
 use tokio_postgres::Client;
 
 use super::CaptureError;
 use super::error::Gap;
-use super::primary;
+use super::{gaps, primary};
 use crate::config::Source;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn};
+use crate::health::Health;
 use crate::store::Store;
-use crate::telemetry;
 
 pub(super) struct Verified {
     pub checkpoint: Checkpoint,
@@ -21,37 +20,30 @@ pub(super) struct Verified {
 }
 
 /// The stored checkpoint, when the slot can continue from it. A gap is recorded in the store before it is returned.
-pub(super) async fn verify(client: &Client, source: &Source, store: &Store) -> Result<Verified, CaptureError> {
-    let result = examine(client, source, store).await;
-    match result {
-        Err(CaptureError::Gap(gap)) => Err(record(source, store, gap).await),
+pub(super) async fn verify(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    health: &Health,
+) -> Result<Verified, CaptureError> {
+    let checkpoint = store.checkpoint(&source.slot).await?;
+    match examine(client, source, store, checkpoint).await {
+        Err(CaptureError::Gap(gap)) => {
+            Err(gaps::record(source, store, health, gap, checkpoint.map(|checkpoint| checkpoint.resume)).await)
+        }
         other => {
-            gauge!(telemetry::GAPS).set(store.open_gaps(&source.slot).await? as f64);
+            gaps::tell(source, store, health).await?;
             other
         }
     }
 }
 
-/// Notes a gap for good. The error to end with: the gap, or that it could not be noted now.
-pub(super) async fn record(source: &Source, store: &Store, gap: Gap) -> CaptureError {
-    let noted = async {
-        let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string()).await?;
-        Ok::<_, crate::store::StoreError>((new, store.open_gaps(&source.slot).await?))
-    };
-    match noted.await {
-        Ok((new, open)) => {
-            gauge!(telemetry::GAPS).set(open as f64);
-            if new {
-                tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
-            }
-            CaptureError::Gap(gap)
-        }
-        Err(error) => error.into(),
-    }
-}
-
-async fn examine(client: &Client, source: &Source, store: &Store) -> Result<Verified, CaptureError> {
-    let checkpoint = store.checkpoint(&source.slot).await?;
+async fn examine(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    checkpoint: Option<Checkpoint>,
+) -> Result<Verified, CaptureError> {
     let server = primary::server(client).await?;
     let clock_ahead = server.now.duration_since(Timestamp::now());
     if server.in_recovery {
@@ -81,6 +73,18 @@ async fn examine(client: &Client, source: &Source, store: &Store) -> Result<Veri
     }
     if let Some(end) = server.flushed.filter(|end| *end < checkpoint.resume) {
         return Err(CaptureError::Gap(Gap::LogBehind { end, at: checkpoint.resume }));
+    }
+    let open = store.open_gaps(&source.slot).await?;
+    let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
+    if open.iter().any(|gap| gap.reason == unfinished.reason()) {
+        return Err(CaptureError::Gap(unfinished));
+    }
+    // Both are read behind the slot itself: whoever moved it rightly had stored them before.
+    let limit = store.acknowledgement_limit(&source.slot).await?;
+    let resume = store.checkpoint(&source.slot).await?.map_or(Lsn::ZERO, |checkpoint| checkpoint.resume);
+    let at = limit.max(resume);
+    if let Some(found) = slot.confirmed.filter(|confirmed| *confirmed > at) {
+        return Err(CaptureError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
     }
     if primary::publication(client, &source.publication).await?.is_none() {
         return Err(CaptureError::NoPublication(source.publication.clone()));

@@ -9,6 +9,9 @@ use pg_walstream::{LogicalReplicationStream, ReplicationError, ReplicationStream
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::acknowledgement::{Limit, Said};
+use super::error::Gap;
+use super::gaps::{self, Reports};
 use super::heartbeat::Heart;
 use super::{CaptureError, STAGE, conninfo, identity, primary, slot};
 use crate::config::Source;
@@ -26,6 +29,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 const STAND_BY: Duration = Duration::from_secs(1);
 /// A connection that held for this long was a good one: the next retry is a first one.
 const STABLE: Duration = Duration::from_secs(10);
+/// How long the end waits for the store to take the limit back.
+const LAST_WRITE: Duration = Duration::from_secs(2);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(
@@ -40,12 +45,24 @@ pub(super) async fn run(
     let mut wait = FIRST_RETRY;
     // One line a condition: the same fault again is not news.
     let mut said = None;
+    let acknowledged = Said::default();
     loop {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let begun = Instant::now();
-        let session = Session { source, url, store, health, batches, durable };
-        let Some(result) = shutdown.run_until_cancelled(session.run(&mut said)).await else { break };
-        let Err(error) = result else { break };
+        let session = Session { source, url, store, health, batches, durable, acknowledged: &acknowledged };
+        let result = {
+            let mut session = std::pin::pin!(session.run(&mut said));
+            let result = shutdown.run_until_cancelled(&mut session).await;
+            if result.is_none() {
+                // While the slot is still ours, so that nobody else has raised it.
+                take_limit_back(store, source, &acknowledged).await;
+            }
+            result
+        };
+        let Some(Err(error)) = result else { break };
+        if let Some(gap) = Gap::by_drift(&error) {
+            gaps::note(source, store, health, gap).await;
+        }
         match error {
             // Another replica captures; this one stands by, which is what it is for.
             CaptureError::SlotActive(_) => health.recover(STAGE),
@@ -76,6 +93,15 @@ pub(super) async fn run(
     Ok(())
 }
 
+/// What lies beyond what was acknowledged is nobody's to acknowledge while we are away.
+async fn take_limit_back(store: &Store, source: &Source, acknowledged: &Said) {
+    let Some(latest) = acknowledged.latest() else { return };
+    let written = tokio::time::timeout(LAST_WRITE, store.set_acknowledgement_limit(&source.slot, latest)).await;
+    if !matches!(written, Ok(Ok(()))) {
+        tracing::debug!("the limit of acknowledgement stays where it is");
+    }
+}
+
 /// One connection, from the checks before it to its end.
 struct Session<'a> {
     source: &'a Source,
@@ -84,6 +110,14 @@ struct Session<'a> {
     health: &'a Health,
     batches: &'a mpsc::Sender<Batch>,
     durable: &'a watch::Receiver<Lsn>,
+    acknowledged: &'a Said,
+}
+
+/// What works beside a stream as long as it is read.
+struct Companions {
+    heart: Heart,
+    limit: Limit,
+    reports: Reports,
 }
 
 type Condition = std::mem::Discriminant<CaptureError>;
@@ -91,8 +125,9 @@ type Condition = std::mem::Discriminant<CaptureError>;
 impl Session<'_> {
     /// Ends well only when nobody takes batches any more.
     async fn run(&self, said: &mut Option<Condition>) -> Result<(), CaptureError> {
+        self.acknowledged.forget();
         let client = postgres::connect(self.url).await?;
-        let verified = slot::verify(&client, self.source, self.store).await?;
+        let verified = slot::verify(&client, self.source, self.store, self.health).await?;
         let tables = identity::verify(&client, self.source).await?;
         // Read anew each time: another process may have captured meanwhile.
         let mut checkpoint = verified.checkpoint;
@@ -109,7 +144,10 @@ impl Session<'_> {
         let conninfo = conninfo::replication(self.url, &[])?;
         let mut stream = LogicalReplicationStream::new(&conninfo, config).await?;
         checkpoint.lineage = match slot::lineage(&mut stream, &checkpoint).await {
-            Err(CaptureError::Gap(gap)) => return Err(slot::record(self.source, self.store, gap).await),
+            Err(CaptureError::Gap(gap)) => {
+                let at = Some(checkpoint.resume);
+                return Err(gaps::record(self.source, self.store, self.health, gap, at).await);
+            }
             other => other?,
         };
         let started = tokio::time::timeout(START_TIMEOUT, stream.start(Some(checkpoint.resume.0))).await;
@@ -118,14 +156,23 @@ impl Session<'_> {
         *said = None;
         self.health.recover(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
-        let heart = Heart::start(self.url, client, self.source);
-        let mut reader = Reader::new(stream, heart, self, checkpoint, verified.clock_ahead, tables);
+        // Read only now that nobody else can have the slot: whoever had it may have moved it and raised the limit.
+        let confirmed = primary::slot(&client, &self.source.slot).await?.and_then(|slot| slot.confirmed);
+        self.acknowledged.begin(confirmed.unwrap_or_default());
+        let stored = self.store.acknowledgement_limit(&self.source.slot).await?;
+        let (said, period) = (self.acknowledged.clone(), self.source.heartbeat.0);
+        let companions = Companions {
+            heart: Heart::start(self.url, client, self.source),
+            limit: Limit::start(self.store, &self.source.slot, stored, said, period),
+            reports: Reports::start(self.source, self.store, self.health),
+        };
+        let mut reader = Reader::new(stream, companions, self, checkpoint, verified.clock_ahead, tables);
         match reader.run().await {
             Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
                 drop(reader);
                 // Dropped or invalidated under us: the checks say which, and note it.
                 let client = postgres::connect(self.url).await?;
-                slot::verify(&client, self.source, self.store).await?;
+                slot::verify(&client, self.source, self.store, self.health).await?;
                 Err(error.into())
             }
             other => other,

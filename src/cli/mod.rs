@@ -5,6 +5,7 @@ mod config;
 mod demo;
 mod openapi;
 mod receive;
+mod repair;
 mod run;
 mod setup;
 mod teardown;
@@ -43,6 +44,8 @@ enum Command {
     Check(check::Arguments),
     /// Take everything of Walhook's off the primary
     Teardown(teardown::Arguments),
+    /// After a gap: find and raise what was missed, and begin the stream anew at that very snapshot
+    Repair(repair::Arguments),
     /// Create, list and revoke API tokens
     Token(token::Arguments),
     /// Erase what is stored of a user
@@ -78,6 +81,7 @@ impl Cli {
             Command::Setup(arguments) => setup::execute(arguments, config()?).await,
             Command::Check(arguments) => check::execute(arguments, config()?).await,
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
+            Command::Repair(arguments) => repair::execute(arguments, config()?).await,
             Command::Token(arguments) => token::execute(arguments, config()?).await,
             Command::User(arguments) => user::execute(arguments, config()?).await,
             Command::Receive(arguments) => receive::execute(arguments).await,

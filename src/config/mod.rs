@@ -70,6 +70,8 @@ pub struct Source {
     pub distribution_statuses: Vec<String>,
     /// How often a heartbeat goes through the log.
     pub heartbeat: Period,
+    /// Keep the watched columns of every watched row as last seen, so that `repair` finds what a gap hides.
+    pub ledger: bool,
     pub tables: TableMappings,
     /// SQL that finds a looked-up table's rows where a mapping is not enough: `$1` is the array of keys as text.
     pub lookups: std::collections::BTreeMap<String, String>,
@@ -86,6 +88,7 @@ impl Default for Source {
             failover: true,
             distribution_statuses: Vec::new(),
             heartbeat: Period::secs(10),
+            ledger: true,
             tables: TableMappings::default(),
             lookups: Default::default(),
         }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use crate::domain::change::{Batch, Change, Operation};
 use crate::domain::event::{Event, event_id};
+use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::{Lineage, Position};
 use crate::domain::table::Column;
 use crate::events::{Halt, LookupKey, Rule, Verdict, rules_for};
@@ -21,6 +22,7 @@ pub struct Raised {
     /// Releases that moved into distribution, in this batch; muted ones too.
     pub distributed: HashSet<i64>,
     pub addons: AddonChanges,
+    pub ledger: LedgerChanges,
     /// Which events, by index, are raised once a release.
     once: Vec<(usize, i64)>,
 }
@@ -42,16 +44,46 @@ impl Raised {
 }
 
 pub async fn derive(lookups: &mut Lookups, batch: &Batch, stored: Position) -> Result<Raised, LookupError> {
+    let changes = &batch.changes[batch.changes.partition_point(|change| change.position <= stored)..];
+    derive_all(lookups, changes, batch.checkpoint.lineage, Origin::Stream(batch.transaction)).await
+}
+
+/// What changes raise that a comparison found. Lookups do not follow them: what the stream would have shown beside them is
+/// not there, so all is asked for.
+pub async fn derive_found(lookups: &mut Lookups, changes: &[Change], lineage: Lineage) -> Result<Raised, LookupError> {
+    derive_all(lookups, changes, lineage, Origin::Comparison).await
+}
+
+/// Where changes come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// With the last one's transaction, which lookups wait to see.
+    Stream(Option<u32>),
+    Comparison,
+}
+
+async fn derive_all(
+    lookups: &mut Lookups,
+    mut changes: &[Change],
+    lineage: Lineage,
+    origin: Origin,
+) -> Result<Raised, LookupError> {
     let mut raised = Raised::default();
     let mut fetched: HashSet<LookupKey> = HashSet::new();
-    let mut changes = &batch.changes[batch.changes.partition_point(|change| change.position <= stored)..];
+    let transaction = match origin {
+        Origin::Stream(transaction) => transaction,
+        Origin::Comparison => None,
+    };
     lookups.begin(changes).await?;
     while let Some((change, rest)) = changes.split_first() {
         let change = &*lookups.completed(change);
-        lookups.follow(change);
-        match derive_one(lookups, change, batch.checkpoint.lineage, &mut raised) {
+        if origin != Origin::Comparison {
+            lookups.follow(change);
+        }
+        match derive_one(lookups, change, lineage, &mut raised) {
             Step::Done => {
                 follow_addons(change, &mut raised.addons);
+                raised.ledger.follow(change);
                 changes = rest;
             }
             Step::FactMissing => {
@@ -60,7 +92,7 @@ pub async fn derive(lookups: &mut Lookups, batch: &Batch, stored: Position) -> R
                 if keys.is_subset(&fetched) {
                     return Err(LookupError::Unanswered(format!("{keys:?}")));
                 }
-                lookups.fetch(&keys, batch.transaction).await?;
+                lookups.fetch(&keys, transaction).await?;
                 fetched.extend(keys);
             }
         }

@@ -3,6 +3,7 @@
 //! Only when that transaction is durable does the capture stage learn how far it may acknowledge.
 
 mod derive;
+pub mod repair;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::store::enqueue::{
     NewDelivery, NewLease, Subscription, advance_checkpoint, claim_distributed, insert_deliveries, insert_events,
     insert_missed, insert_unrouted, subscriptions,
 };
+use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
 
@@ -76,6 +78,8 @@ pub struct Enqueue<C> {
     pub store: Store,
     pub lookups: Lookups,
     pub slot: String,
+    /// Whether the ledger of last seen states is kept.
+    pub ledger: bool,
     /// Where fresh deliveries go at once; without a dispatcher in this process they are left for others to claim.
     pub handoff: Option<Handoff>,
     pub lease_length: Duration,
@@ -153,12 +157,19 @@ impl<C: Clock> Enqueue<C> {
             return Ok(());
         }
         let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
-        self.commit(batch, &checkpoint, raised).await?;
+        let is_first = known.is_none();
+        self.commit(batch, &checkpoint, raised, is_first).await?;
         *known = Some(batch.checkpoint);
         Ok(())
     }
 
-    async fn commit(&mut self, batch: &Batch, from: &Checkpoint, mut raised: Raised) -> Result<(), EnqueueError> {
+    async fn commit(
+        &mut self,
+        batch: &Batch,
+        from: &Checkpoint,
+        mut raised: Raised,
+        is_first: bool,
+    ) -> Result<(), EnqueueError> {
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         // Read before the database reads its own clock, so never later than its deadline.
         let until = Instant::now() + self.lease_length;
@@ -178,11 +189,16 @@ impl<C: Clock> Enqueue<C> {
             fan_out(&raised.events, &subscriptions(&transaction, &users).await?)
         };
         let reserved = Reserved::take(self.handoff.as_ref(), &deliveries);
-        insert_events(&transaction, &raised.events).await?;
+        insert_events(&transaction, &raised.events, false).await?;
         insert_deliveries(&transaction, &reserved.rows(&deliveries), lease).await?;
         insert_missed(&transaction, &missed).await?;
         insert_unrouted(&transaction, &raised.unrouted).await?;
         change_addons(&transaction, &raised.addons).await?;
+        if self.ledger {
+            change_ledger(&transaction, &raised.ledger).await?;
+        } else if is_first {
+            forget_ledger(&transaction).await?;
+        }
         transaction.commit().await.map_err(StoreError::from)?;
         reserved.hand_over(&deliveries, &raised.events, Lease { token: lease.token, until });
         raised.count();

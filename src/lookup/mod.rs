@@ -55,6 +55,14 @@ impl Lookups {
         }
     }
 
+    /// For a comparison of rows as they are now: what users have is asked of the primary too, as the store knows it only as
+    /// of the checkpoint.
+    pub fn at_present(url: &str, source: &config::Source, store: Store) -> Lookups {
+        let mut lookups = Lookups::new(url, source, store);
+        lookups.uncached.push(Table::UserAddon);
+        lookups
+    }
+
     /// Follows the stream by one change.
     pub fn follow(&mut self, change: &Change) {
         match &change.operation {

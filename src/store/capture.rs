@@ -5,11 +5,13 @@ use jiff::Timestamp;
 use tokio_postgres::types::PgLsn;
 
 use super::{Result, Store};
-use crate::domain::lsn::Checkpoint;
+use crate::domain::lsn::{Checkpoint, Lsn};
 
 const GAP_RECORD: &str = include_str!("../../sql/store/gap_record.sql");
-const GAP_COUNT: &str = include_str!("../../sql/store/gap_count.sql");
+const GAP_OPEN: &str = include_str!("../../sql/store/gap_open.sql");
 const GAP_CLOSE: &str = include_str!("../../sql/store/gap_close.sql");
+const CHECKPOINT_HOLD: &str = include_str!("../../sql/store/checkpoint_hold.sql");
+const REPAIR_LOCK: &str = include_str!("../../sql/store/repair_lock.sql");
 const CHECKPOINT_FIRST: &str = include_str!("../../sql/store/checkpoint_first.sql");
 const CHECKPOINT_DELETE: &str = include_str!("../../sql/store/checkpoint_delete.sql");
 const DISTRIBUTED_RELEASE_SEED: &str = include_str!("../../sql/store/distributed_release_seed.sql");
@@ -34,6 +36,15 @@ pub struct FoundIdentity {
     pub index: Option<String>,
 }
 
+/// A stretch of the log that was lost and is not repaired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenGap {
+    /// A word of a fixed set, such as `slot_missing`.
+    pub reason: String,
+    /// In words.
+    pub detail: String,
+}
+
 /// Where the store is.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -43,25 +54,25 @@ pub struct Place {
 }
 
 impl Store {
-    /// Notes a stretch of the log as lost; false when it was known.
-    pub async fn record_gap(&self, slot: &str, reason: &str, detail: &str) -> Result<bool> {
+    /// Notes a stretch of the log as lost; false when it was known, or when the checkpoint does not resume `at` any more.
+    pub async fn record_gap(&self, slot: &str, reason: &str, detail: &str, at: Option<Lsn>) -> Result<bool> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(GAP_RECORD).await?;
-        Ok(connection.execute(&statement, &[&slot, &reason, &detail]).await? == 1)
+        Ok(connection.execute(&statement, &[&slot, &reason, &detail, &at.map(|at| PgLsn::from(at.0))]).await? == 1)
     }
 
-    pub async fn open_gaps(&self, slot: &str) -> Result<i64> {
+    pub async fn open_gaps(&self, slot: &str) -> Result<Vec<OpenGap>> {
         let connection = self.connection().await?;
-        let statement = connection.prepare_cached(GAP_COUNT).await?;
-        Ok(connection.query_one(&statement, &[&slot]).await?.get(0))
+        let statement = connection.prepare_cached(GAP_OPEN).await?;
+        let rows = connection.query(&statement, &[&slot]).await?;
+        Ok(rows.iter().map(|row| OpenGap { reason: row.get(0), detail: row.get(1) }).collect())
     }
 
     /// Gives the slot's position up, with the gaps that were measured from it.
     pub async fn forget_checkpoint(&self, slot: &str) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
-        transaction.execute(CHECKPOINT_DELETE, &[&slot]).await?;
-        transaction.execute(GAP_CLOSE, &[&slot]).await?;
+        close_gaps(&transaction, slot).await?;
         end_slot_creation(&transaction, slot).await?;
         Ok(transaction.commit().await?)
     }
@@ -146,4 +157,21 @@ pub async fn seed_distributed(transaction: &Transaction<'_>, releases: &[i64]) -
     let statement = transaction.prepare_cached(DISTRIBUTED_RELEASE_SEED).await?;
     transaction.execute(&statement, &[&releases]).await?;
     Ok(())
+}
+
+/// Whether this transaction, for as long as it lasts, is the slot's only repair.
+pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bool> {
+    Ok(transaction.query_one(REPAIR_LOCK, &[&slot]).await?.get(0))
+}
+
+/// Keeps everybody else from moving the checkpoint.
+pub async fn hold_checkpoint(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
+    transaction.execute(CHECKPOINT_HOLD, &[&slot]).await?;
+    Ok(())
+}
+
+/// Gives the slot's position up within a transaction, with the gaps that were measured from it.
+pub async fn close_gaps(transaction: &Transaction<'_>, slot: &str) -> Result<u64> {
+    transaction.execute(CHECKPOINT_DELETE, &[&slot]).await?;
+    Ok(transaction.execute(GAP_CLOSE, &[&slot]).await?)
 }

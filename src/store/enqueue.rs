@@ -14,6 +14,7 @@ use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 const CHECKPOINT_READ: &str = include_str!("../../sql/store/checkpoint_read.sql");
 const CHECKPOINT_ADVANCE: &str = include_str!("../../sql/store/checkpoint_advance.sql");
 const DISTRIBUTED_RELEASE_CLAIM: &str = include_str!("../../sql/store/distributed_release_claim.sql");
+const DISTRIBUTED_RELEASE_NEW: &str = include_str!("../../sql/store/distributed_release_new.sql");
 const SUBSCRIPTIONS: &str = include_str!("../../sql/store/subscriptions.sql");
 const EVENT_INSERT: &str = include_str!("../../sql/store/event_insert.sql");
 const DELIVERY_INSERT: &str = include_str!("../../sql/store/delivery_insert.sql");
@@ -43,6 +44,11 @@ pub struct NewDelivery {
 pub struct NewLease {
     pub token: Uuid,
     pub seconds: f64,
+}
+
+impl NewLease {
+    /// For deliveries none of which is leased.
+    pub const NONE: NewLease = NewLease { token: Uuid::nil(), seconds: 0.0 };
 }
 
 /// An event without anybody to tell.
@@ -113,6 +119,13 @@ pub async fn claim_distributed(transaction: &Transaction<'_>, releases: &HashSet
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
+/// The same without claiming them.
+pub async fn undistributed(transaction: &Transaction<'_>, releases: &HashSet<i64>) -> Result<HashSet<i64>> {
+    let releases: Vec<i64> = releases.iter().copied().collect();
+    let rows = transaction.query(DISTRIBUTED_RELEASE_NEW, &[&releases]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
 /// The webhooks of each of `users`.
 pub async fn subscriptions(
     transaction: &Transaction<'_>,
@@ -130,7 +143,8 @@ pub async fn subscriptions(
     Ok(found)
 }
 
-pub async fn insert_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<()> {
+/// Stores events; `repaired` are those that a comparison found after a gap.
+pub async fn insert_events(transaction: &Transaction<'_>, events: &[Event], repaired: bool) -> Result<()> {
     if events.is_empty() {
         return Ok(());
     }
@@ -142,7 +156,7 @@ pub async fn insert_events(transaction: &Transaction<'_>, events: &[Event]) -> R
     let commits: Vec<PgLsn> = events.iter().map(|event| lsn(event.position.commit)).collect();
     let ordinals: Vec<i64> = events.iter().map(|event| ordinal(event.position.ordinal)).collect();
     let data: Vec<&str> = events.iter().map(|event| &*event.data).collect();
-    transaction.execute(&statement, &[&ids, &users, &kinds, &occurred, &commits, &ordinals, &data]).await?;
+    transaction.execute(&statement, &[&ids, &users, &kinds, &occurred, &commits, &ordinals, &data, &repaired]).await?;
     Ok(())
 }
 

@@ -19,6 +19,8 @@ pub struct Entry {
     pub round: i16,
     pub attempt: i16,
     pub test: bool,
+    /// The event was found by comparison after a gap.
+    pub repaired: bool,
     pub started_at: Timestamp,
     pub duration_ms: Option<i32>,
     pub outcome: String,
@@ -165,6 +167,7 @@ fn entry(row: &Row) -> Entry {
         round: row.get("round"),
         attempt: row.get("attempt"),
         test: row.get("test"),
+        repaired: row.get("repaired"),
         started_at: row.get("started_at"),
         duration_ms: row.get("duration_ms"),
         outcome: row.get("outcome"),

@@ -9,6 +9,7 @@ pub mod enqueue;
 pub mod erase;
 pub mod hours;
 pub mod idempotency;
+pub mod ledger;
 pub mod logs;
 pub mod migrate;
 pub mod notices;

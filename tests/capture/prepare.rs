@@ -193,7 +193,7 @@ async fn a_missing_slot_is_a_gap_that_is_kept() {
     app.source().await.execute("select pg_drop_replication_slot($1)", &[&app.name]).await.unwrap();
     let store = Store::open(&app.store_url, 2).unwrap();
     for _ in 0..2 {
-        let error = capture::preflight(&source(&app), &app.source_url, &store).await.unwrap_err();
+        let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default()).await.unwrap_err();
         assert!(error.to_string().contains("walhook repair"), "{error}");
         assert!(!error.is_transient());
     }
@@ -205,7 +205,7 @@ async fn a_missing_slot_is_a_gap_that_is_kept() {
     assert_eq!(gaps, [(app.name.as_str(), "slot_missing")]);
     // Teardown gives the position up, and the gap with it.
     app.walhook_ok(&["teardown", "--yes"]).await;
-    assert_eq!(store.open_gaps(&app.name).await.unwrap(), 0);
+    assert_eq!(store.open_gaps(&app.name).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -213,7 +213,7 @@ async fn preflight_names_what_is_missing() {
     let app = TestApp::prepare().await;
     walhook::store::migrate::migrate(&app.store_url).await.unwrap();
     let store = Store::open(&app.store_url, 2).unwrap();
-    let preflight = async || capture::preflight(&source(&app), &app.source_url, &store).await;
+    let preflight = async || capture::preflight(&source(&app), &app.source_url, &store, &Default::default()).await;
     assert!(preflight().await.unwrap_err().to_string().contains("run `walhook setup`"));
     app.setup().await;
     preflight().await.unwrap();
@@ -232,7 +232,7 @@ async fn preflight_names_what_is_missing() {
     assert!(preflight().await.unwrap_err().to_string().contains("publication"), "named");
     let mut trigger = source(&app);
     trigger.capture = CaptureMode::Trigger;
-    let error = capture::preflight(&trigger, &app.source_url, &store).await.unwrap_err();
+    let error = capture::preflight(&trigger, &app.source_url, &store, &Default::default()).await.unwrap_err();
     assert!(error.to_string().contains("later version"), "{error}");
 }
 
@@ -248,8 +248,6 @@ async fn run_refuses_with_one_line_and_a_mend() {
     assert!(refused().await.contains("run `walhook setup` first"));
     app.setup().await;
     app.source().await.execute("select pg_drop_replication_slot($1)", &[&app.name]).await.unwrap();
-    let said = refused().await;
-    assert!(said.contains("is missing and the store has a checkpoint") && said.contains("`walhook repair`"), "{said}");
     let said = refusal(&app, &["setup"]).await;
     assert!(said.contains("is missing and the store has a checkpoint"), "{said}");
     let slots: i64 = app
@@ -268,7 +266,7 @@ async fn another_clusters_changes_are_refused() {
     app.setup().await;
     app.store().await.batch_execute("update walhook.checkpoint set system_identifier = 1").await.unwrap();
     let store = Store::open(&app.store_url, 2).unwrap();
-    let error = capture::preflight(&source(&app), &app.source_url, &store).await.unwrap_err();
+    let error = capture::preflight(&source(&app), &app.source_url, &store, &Default::default()).await.unwrap_err();
     assert!(error.to_string().contains("another cluster") && !error.is_transient(), "{error}");
 }
 

@@ -41,9 +41,12 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
         Some(checkpoint) => report.ok("checkpoint", format!("at {}", checkpoint.resume)),
         None => report.fail("checkpoint", format!("none for slot {}", source.slot), "run `walhook setup`"),
     }
-    match store.open_gaps(&source.slot).await? {
-        0 => report.ok("gaps", "none"),
-        open => report.fail("gaps", format!("{open} stretches of the log were lost"), "run `walhook repair`"),
+    let gaps = store.open_gaps(&source.slot).await?;
+    if gaps.is_empty() {
+        report.ok("gaps", "none");
+    }
+    for gap in gaps {
+        report.fail(format!("gap {}", gap.reason), gap.detail, "run `walhook repair`");
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::super::{CaptureError, identity, is_required};
 use crate::config::Source;
 use crate::domain::table::Table;
 
-pub(super) struct Plan {
+pub(in crate::capture) struct Plan {
     /// Tables and partitions that get another replica identity.
     pub identities: Vec<Relation>,
     pub publication: PublicationPlan,
@@ -17,7 +17,7 @@ pub(super) struct Plan {
     pub notes: Vec<String>,
 }
 
-pub(super) enum PublicationPlan {
+pub(in crate::capture) enum PublicationPlan {
     Create { tables: Vec<String> },
     Alter { add: Vec<String>, set_options: bool },
 }
@@ -32,7 +32,7 @@ struct Findings<'a> {
     published: Vec<Relation>,
 }
 
-pub(super) async fn make(client: &Client, source: &Source) -> Result<Plan, CaptureError> {
+pub(in crate::capture) async fn make(client: &Client, source: &Source) -> Result<Plan, CaptureError> {
     let server = primary::server(client).await?;
     let slot = primary::slot(client, &source.slot).await?;
     let mut findings =
@@ -111,6 +111,7 @@ impl Findings<'_> {
             self.readable(table, &root, table.columns());
         }
         match table {
+            _ if seeds && self.source.ledger && table.is_captured() => self.readable(table, &root, table.columns()),
             Table::Release if seeds => self.readable(table, &root, &["id", "delivery_status"]),
             Table::UserAddon if seeds => self.readable(table, &root, &["user_id", "addon"]),
             _ => {}

@@ -6,13 +6,17 @@ use futures_util::TryStreamExt;
 use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, ReplicationStreamConfig, RetryConfig};
 use tokio_postgres::Client;
 
-use super::{CaptureError, Source, Store, postgres, primary};
+use super::{CaptureError, Source, Store, primary};
+use crate::capture::acknowledgement::ROOM;
 use crate::capture::conninfo;
+use crate::capture::snapshot::Snapshot;
+use crate::domain::ledger::{self, LedgerChanges};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::table::Table;
 use crate::postgres::{quote_identifier, quote_qualified};
 use crate::store::addons::{AddonChanges, change_addons};
 use crate::store::capture::{end_slot_creation, insert_first_checkpoint, seed_distributed};
+use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete, set_acknowledgement_limit};
 use crate::store::{StoreError, Transaction};
 
 const DISTRIBUTED_RELEASES: &str = include_str!("../../../sql/primary/distributed_releases.sql");
@@ -28,10 +32,25 @@ const SEED_CHUNK: usize = 10_000;
 pub(super) struct Created {
     pub begins: Lsn,
     pub distributed: usize,
+    pub rows: usize,
+}
+
+/// A slot that has just been made, and the session that holds its snapshot as long as it does nothing else.
+pub(in crate::capture) struct Opened {
+    walsender: LogicalReplicationStream,
+    /// Where the slot begins: nothing is stored yet.
+    pub first: Checkpoint,
+    snapshot: String,
+}
+
+impl Opened {
+    pub async fn snapshot(&self, url: &str) -> Result<Snapshot, CaptureError> {
+        Snapshot::import(url, &self.snapshot).await
+    }
 }
 
 /// A connection that can create the slot.
-pub(super) async fn connect(
+pub(in crate::capture) async fn connect(
     source: &Source,
     url: &str,
     failover: bool,
@@ -59,13 +78,29 @@ pub(super) async fn drop_unfinished(client: &Client, source: &Source, store: &St
 }
 
 pub(super) async fn create(
-    mut walsender: LogicalReplicationStream,
+    walsender: LogicalReplicationStream,
     client: &Client,
     source: &Source,
     url: &str,
     store: &Store,
 ) -> Result<Created, CaptureError> {
     store.begin_slot(&source.slot).await?;
+    let opened = open(walsender, client, source).await?;
+    let begun = begin(&opened, source, url, store).await;
+    // The snapshot lives as long as this connection does nothing else.
+    drop(opened.walsender);
+    match begun {
+        Ok(created) => Ok(created),
+        Err(error) => Err(undo(client, source, error).await),
+    }
+}
+
+/// Makes the slot, whose snapshot then can be imported.
+pub(in crate::capture) async fn open(
+    mut walsender: LogicalReplicationStream,
+    client: &Client,
+    source: &Source,
+) -> Result<Opened, CaptureError> {
     let created = tokio::time::timeout(ALL_WAITS, walsender.ensure_replication_slot()).await;
     let limit = match created {
         Ok(Ok(())) => None,
@@ -84,17 +119,26 @@ pub(super) async fn create(
     };
     let identity = walsender.server_identity();
     let lineage = Lineage { system_identifier: identity.system_id(), timeline: identity.timeline() };
-    let begun = begin(client, source, url, store, lineage, &snapshot).await;
-    // The snapshot lives as long as this connection does nothing else.
-    drop(walsender);
-    match begun {
-        Ok(created) => Ok(created),
+    match beginning(client, source).await {
+        // The next transaction's commit may begin at the very byte at which the slot does: the slot streams it, so it must
+        // not count as stored. Ordinals begin at one.
+        Ok(begins) => {
+            let position = Position { commit: begins, ordinal: 0 };
+            Ok(Opened { walsender, first: Checkpoint { lineage, position, resume: begins }, snapshot })
+        }
         Err(error) => Err(undo(client, source, error).await),
     }
 }
 
+async fn beginning(client: &Client, source: &Source) -> Result<Lsn, CaptureError> {
+    let slot = primary::slot(client, &source.slot).await?;
+    slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
+        CaptureError::Protocol(format!("slot {} does not say where it begins right after its creation", source.slot))
+    })
+}
+
 /// A slot whose beginning is not in the store would be of no use, and would keep the log from being recycled.
-async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureError {
+pub(in crate::capture) async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureError {
     match client.execute(SLOT_DROP, &[&source.slot]).await {
         Ok(_) => error,
         Err(cleanup) => CaptureError::LeftBehind {
@@ -105,58 +149,95 @@ async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureE
     }
 }
 
-/// Stores where the slot begins, with the releases that were distributed and the add-ons that users had by then: all or
-/// nothing.
-async fn begin(
-    client: &Client,
-    source: &Source,
-    url: &str,
-    store: &Store,
-    lineage: Lineage,
-    snapshot: &str,
-) -> Result<Created, CaptureError> {
-    let slot = primary::slot(client, &source.slot).await?;
-    let begins = slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
-        CaptureError::Protocol(format!("slot {} does not say where it begins right after its creation", source.slot))
-    })?;
-    let reader = postgres::connect(url).await?;
-    // The name is the server's own, of hexadecimal digits and dashes.
-    let import = format!(
-        "begin isolation level repeatable read read only; set transaction snapshot '{}'; set local statement_timeout = 0",
-        snapshot.replace('\'', "''")
-    );
-    reader.batch_execute(&import).await?;
+/// Stores where the slot begins, with the releases that were distributed, the add-ons that users had and the states of all
+/// watched rows by then: all or nothing.
+async fn begin(opened: &Opened, source: &Source, url: &str, store: &Store) -> Result<Created, CaptureError> {
+    let snapshot = opened.snapshot(url).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
-    // The next transaction's commit may begin at the very byte at which the slot does: the slot streams it, so it must not
-    // count as stored. Ordinals begin at one.
-    let first = Checkpoint { lineage, position: Position { commit: begins, ordinal: 0 }, resume: begins };
-    insert_first_checkpoint(&transaction, &source.slot, &first).await?;
+    store_beginning(&transaction, source, &opened.first).await?;
     end_slot_creation(&transaction, &source.slot).await?;
+    let distributed = seed_distributed_releases(&snapshot, source, &transaction).await?;
+    seed_addons(&snapshot, source, &transaction).await?;
+    let rows = seed_ledger(&snapshot, source, &transaction).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    Ok(Created { begins: opened.first.resume, distributed, rows })
+}
+
+/// Where the stream begins and how far it may be acknowledged while nothing comes of it.
+pub(in crate::capture) async fn store_beginning(
+    transaction: &Transaction<'_>,
+    source: &Source,
+    first: &Checkpoint,
+) -> Result<(), CaptureError> {
+    insert_first_checkpoint(transaction, &source.slot, first).await?;
+    let limit = Lsn(first.resume.0.saturating_add(ROOM));
+    Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
+}
+
+async fn seed_distributed_releases(
+    snapshot: &Snapshot,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<usize, CaptureError> {
     let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
     let query = rendered(DISTRIBUTED_RELEASES, source, Table::Release, &["id", "delivery_status"]);
-    let rows = reader.query_raw(&query, [&meanings]).await?;
+    let rows = snapshot.client().query_raw(&query, [&meanings]).await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     let mut distributed = 0;
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
         let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
-        seed_distributed(&transaction, &ids).await?;
+        seed_distributed(transaction, &ids).await?;
         distributed += ids.len();
     }
-    seed_addons(&reader, source, &transaction).await?;
-    transaction.commit().await.map_err(StoreError::from)?;
-    Ok(Created { begins, distributed })
+    Ok(distributed)
+}
+
+/// The states of all watched rows, so that the stream moves every one of them on from what it was.
+async fn seed_ledger(
+    snapshot: &Snapshot,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<usize, CaptureError> {
+    forget_ledger(transaction).await?;
+    if !source.ledger {
+        return Ok(0);
+    }
+    let mut seeded = 0;
+    for table in ledger::tables() {
+        let rows = snapshot.watched_rows(source, table).await?;
+        loop {
+            let part = rows.next().await?;
+            if part.is_empty() {
+                break;
+            }
+            seeded += part.len();
+            let mut changes = LedgerChanges::default();
+            part.into_iter().for_each(|entry| changes.put(table, entry.id, entry.state));
+            change_ledger(transaction, &changes).await?;
+        }
+        rows.close().await?;
+    }
+    mark_ledger_complete(transaction).await?;
+    Ok(seeded)
 }
 
 /// What add-ons users have as the slot begins. Those that the platform's own SQL finds are not in the stream: they are asked
 /// for each time.
-async fn seed_addons(reader: &Client, source: &Source, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
+pub(in crate::capture) async fn seed_addons(
+    snapshot: &Snapshot,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<(), CaptureError> {
     const ADDON: &str = "addon";
     if source.lookups.contains_key(Table::UserAddon.name()) {
         return Ok(());
     }
+    let mut none = AddonChanges::default();
+    none.clear();
+    change_addons(transaction, &none).await?;
     let query = rendered(USER_ADDONS, source, Table::UserAddon, &["user_id", ADDON]);
-    let rows = reader.query_raw(&query, std::iter::empty::<&str>()).await?;
+    let rows = snapshot.client().query_raw(&query, std::iter::empty::<&str>()).await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
         let mut found = AddonChanges::default();

@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::super::decode::{Decoded, Decoder, weight};
-use super::{CaptureError, Heart, Session};
+use super::super::error::Gap;
+use super::{CaptureError, Companions, Session};
 use crate::domain::change::{Batch, Change};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::table::Table;
@@ -35,7 +36,7 @@ const MAX_ROUNDS: u32 = 10;
 
 pub(super) struct Reader<'a> {
     stream: LogicalReplicationStream,
-    heart: Heart,
+    companions: Companions,
     decoder: Decoder,
     batches: &'a mpsc::Sender<Batch>,
     durable: &'a watch::Receiver<Lsn>,
@@ -119,7 +120,7 @@ struct Pulse {
 impl<'a> Reader<'a> {
     pub fn new(
         stream: LogicalReplicationStream,
-        heart: Heart,
+        companions: Companions,
         session: &Session<'a>,
         checkpoint: Checkpoint,
         clock_ahead: SignedDuration,
@@ -129,7 +130,7 @@ impl<'a> Reader<'a> {
         let begin = checkpoint.resume;
         Reader {
             stream,
-            heart,
+            companions,
             decoder: Decoder::new(&session.source.tables, tables),
             batches: session.batches,
             durable: session.durable,
@@ -235,7 +236,8 @@ impl<'a> Reader<'a> {
             Decoded::Nothing => {}
             Decoded::Began => self.last_commit = self.decoder.open().map_or(self.last_commit, |open| open.committed_at),
             Decoded::Committed { commit, end } => self.outbox.end_transaction(commit, end),
-            Decoded::Heartbeat(id) => self.heart.returned(&id),
+            Decoded::IdentityLost { tables } => self.companions.reports.report(Gap::IdentityLost { tables }),
+            Decoded::Heartbeat(id) => self.companions.heart.returned(&id),
         }
         Ok(())
     }
@@ -289,7 +291,8 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         self.feedback_due = now + FEEDBACK_PERIOD;
-        let acknowledged = self.acknowledgeable();
+        let durable = self.begin.max(*self.durable.borrow());
+        let acknowledged = self.companions.limit.grant(durable, self.acknowledgeable());
         self.stream.shared_lsn_feedback.update_applied_lsn(acknowledged.0);
         let silence = self.pulse.silence;
         let sent: Result<Result<(), ReplicationError>, _> =
@@ -304,13 +307,13 @@ impl<'a> Reader<'a> {
         if std::mem::take(&mut pulse.moved) || received > pulse.received {
             (pulse.received, pulse.at) = (received, Instant::now());
         }
-        if let Some(drift) = self.heart.drift() {
+        if let Some(drift) = self.companions.heart.drift() {
             return Err(drift);
         }
         if pulse.at.elapsed() > pulse.silence {
             return Err(CaptureError::Silent(pulse.silence));
         }
-        if self.heart.is_lost(received, pulse.silence) {
+        if self.companions.heart.is_lost(received, pulse.silence) {
             return Err(CaptureError::HeartbeatLost(pulse.silence));
         }
         Ok(())

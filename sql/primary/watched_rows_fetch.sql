@@ -1,0 +1,2 @@
+-- The next of them
+fetch forward 5000 from watched_rows

@@ -1,0 +1,158 @@
+//! After a gap: a new slot, and under the snapshot that it begins with the differences between the watched rows and what the
+//! store last saw of them. Whoever calls makes events of them, in the transaction that also stores the new beginning.
+//!
+//! A repair that is killed leaves a slot that nobody may read from, as the gap `repair_unfinished` says; the next one drops it
+//! and starts over. Capture by triggers differs in [`Repair::begin`] and [`Repair::finish`] alone, the comparison knows of no slot.
+
+mod differences;
+
+use jiff::Timestamp;
+use tokio_postgres::Client;
+
+use super::error::Gap;
+use super::setup::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
+use super::setup::{plan, prepare};
+use super::snapshot::Snapshot;
+use super::{CaptureError, gaps, primary, refuse_triggers, slot};
+use crate::config::Source;
+use crate::domain::lsn::{Lineage, Lsn, Position};
+use crate::health::Health;
+use crate::postgres;
+use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, lock_repair};
+use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};
+use crate::store::{Store, Transaction};
+
+pub use differences::{Differences, Found};
+
+const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
+
+/// A repair under way.
+pub struct Repair<'a> {
+    source: &'a Source,
+    client: Client,
+    snapshot: Snapshot,
+    /// Nothing in a dry run.
+    opened: Option<Opened>,
+    /// What is to be repaired.
+    pub gaps: Vec<OpenGap>,
+    /// What was done to the primary before, in words.
+    pub done: Vec<String>,
+}
+
+impl<'a> Repair<'a> {
+    /// Takes a snapshot, and unless it is for a dry run a new slot that begins there. Refuses while somebody captures, and
+    /// where nothing was lost unless `force`. In a real run `transaction` must be one that has changed nothing yet: a new slot
+    /// waits for those that have, and store and primary may be one server.
+    pub async fn begin(
+        source: &'a Source,
+        url: &str,
+        store: &Store,
+        transaction: &Transaction<'_>,
+        dry_run: bool,
+        force: bool,
+    ) -> Result<Repair<'a>, CaptureError> {
+        refuse_triggers(source)?;
+        if !lock_repair(transaction, &source.slot).await? {
+            return Err(CaptureError::RepairUnderWay(source.slot.clone()));
+        }
+        let client = postgres::connect(url).await?;
+        let old = primary::slot(&client, &source.slot).await?;
+        if let Some(pid) = old.as_ref().and_then(|slot| slot.active_pid) {
+            return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
+        }
+        let gaps = diagnose(&client, source, store, force).await?;
+        if dry_run {
+            let snapshot = Snapshot::now(url).await?;
+            return Ok(Repair { source, client, snapshot, opened: None, gaps, done: Vec::new() });
+        }
+        let (plan, mut done) = (plan::make(&client, source).await?, Vec::new());
+        prepare(&client, source, store, &plan, &mut done).await?;
+        // From here on nobody may take the slot for a sound one, however this ends.
+        let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
+        store.record_gap(&source.slot, unfinished.reason(), &unfinished.to_string(), None).await?;
+        if old.is_some() {
+            client.execute(SLOT_DROP, &[&source.slot]).await?;
+            done.push(format!("slot {}: dropped", source.slot));
+        }
+        let opened = open(connect(source, url, plan.failover).await?, &client, source).await?;
+        done.push(format!("slot {}: created at {}", source.slot, opened.first.resume));
+        let imported = async {
+            hold_checkpoint(transaction, &source.slot).await?;
+            opened.snapshot(url).await
+        };
+        match imported.await {
+            Ok(snapshot) => Ok(Repair { source, client, snapshot, opened: Some(opened), gaps, done }),
+            Err(error) => {
+                drop(opened);
+                Err(undo(&client, source, error).await)
+            }
+        }
+    }
+
+    /// The time that what is found happened at, as far as anybody can tell.
+    pub fn at(&self) -> Timestamp {
+        self.snapshot.at
+    }
+
+    /// Where the stream is to begin; nothing in a dry run.
+    pub fn begins(&self) -> Option<Lsn> {
+        self.opened.as_ref().map(|opened| opened.first.resume)
+    }
+
+    /// The history that positions of what is found belong to.
+    pub fn lineage(&self) -> Lineage {
+        let nowhere = Lineage { system_identifier: 0, timeline: 0 };
+        self.opened.as_ref().map_or(nowhere, |opened| opened.first.lineage)
+    }
+
+    /// What differs, a part at a time.
+    pub async fn differences(&self, transaction: &Transaction<'_>) -> Result<Differences<'_>, CaptureError> {
+        // Before the slot's beginning and behind all that went before: no record of the log begins at an odd byte.
+        let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
+        let complete = complete_tables(transaction).await?;
+        Ok(Differences::new(self.source, &self.snapshot, complete, Position { commit, ordinal: 0 }))
+    }
+
+    /// Stores the new beginning beside what was found. The caller commits.
+    pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
+        let Some(opened) = &self.opened else { return Ok(()) };
+        seed_addons(&self.snapshot, self.source, transaction).await?;
+        match self.source.ledger {
+            true => mark_ledger_complete(transaction).await?,
+            false => forget_ledger(transaction).await?,
+        }
+        close_gaps(transaction, &self.source.slot).await?;
+        store_beginning(transaction, self.source, &opened.first).await
+    }
+
+    /// Takes the new slot back, when the transaction has not come to its end. The error to end with.
+    pub async fn abandon(self, error: anyhow::Error) -> anyhow::Error {
+        let Some(opened) = self.opened else { return error };
+        drop(opened);
+        match self.client.execute(SLOT_DROP, &[&self.source.slot]).await {
+            Ok(_) => error,
+            // The next repair drops it.
+            Err(cleanup) => error.context(format!(
+                "slot {} stays behind ({}); the next repair takes it away",
+                self.source.slot,
+                postgres::describe(&cleanup)
+            )),
+        }
+    }
+}
+
+/// What is to be repaired.
+async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) -> Result<Vec<OpenGap>, CaptureError> {
+    let health = Health::default();
+    match slot::verify(client, source, store, &health).await {
+        Ok(_) | Err(CaptureError::Gap(_) | CaptureError::NoPublication(_)) => {}
+        // Another cluster is taken only on demand: nothing tells a restored one from a wrong one.
+        Err(CaptureError::ForeignCluster { .. }) if force => {}
+        Err(error) => return Err(error),
+    }
+    let open = gaps::tell(source, store, &health).await?;
+    if open.is_empty() && !force {
+        return Err(CaptureError::NothingToRepair);
+    }
+    Ok(open)
+}

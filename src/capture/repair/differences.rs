@@ -1,0 +1,175 @@
+//! Goes through the watched tables and the ledger side by side.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{CaptureError, Snapshot, Transaction};
+use crate::capture::snapshot::WatchedRows;
+use crate::config::Source;
+use crate::domain::change::{Change, Tuple};
+use crate::domain::ledger::{self, Comparison, Difference, Entry, LedgerChanges};
+use crate::domain::lsn::Position;
+use crate::domain::table::{Column, Table};
+use crate::store::ledger::ledger_page;
+
+/// Rows of the ledger read at once, and changes handed on at once.
+const PAGE: i64 = 5_000;
+const CHANGES: usize = 1_000;
+
+/// A part of what differs.
+#[derive(Debug)]
+pub struct Found {
+    pub table: Table,
+    /// Rows of the table that were compared.
+    pub compared: u64,
+    pub changed: u64,
+    /// Rows that the ledger does not have; `unknown` where it does not have all of the table, so that they may be old.
+    pub new: u64,
+    pub unknown: bool,
+    pub gone: u64,
+    /// What leads from the ledger's rows to the table's.
+    pub changes: Vec<Change>,
+    /// What brings the ledger up to date.
+    pub ledger: LedgerChanges,
+}
+
+/// All differences, table by table, in order of id.
+pub struct Differences<'a> {
+    source: &'a Source,
+    snapshot: &'a Snapshot,
+    complete: HashSet<Table>,
+    position: Position,
+    tables: Vec<Table>,
+    current: Option<Open<'a>>,
+}
+
+/// The table being compared.
+struct Open<'a> {
+    table: Table,
+    rows: WatchedRows<'a>,
+    comparison: Comparison,
+    /// The last row of the ledger that was read.
+    behind: Option<i64>,
+    compared: u64,
+    pending: Vec<Difference>,
+}
+
+impl<'a> Differences<'a> {
+    pub(super) fn new(
+        source: &'a Source,
+        snapshot: &'a Snapshot,
+        complete: HashSet<Table>,
+        position: Position,
+    ) -> Differences<'a> {
+        let mut tables: Vec<Table> = ledger::tables().collect();
+        tables.reverse();
+        Differences { source, snapshot, complete, position, tables, current: None }
+    }
+
+    /// The next part; nothing at the end of the last table.
+    pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>, CaptureError> {
+        let mut open = match self.current.take() {
+            Some(open) => open,
+            None => {
+                let Some(table) = self.tables.pop() else { return Ok(None) };
+                let rows = self.snapshot.watched_rows(self.source, table).await?;
+                let comparison = Comparison::default();
+                Open { table, rows, comparison, behind: None, compared: 0, pending: Vec::new() }
+            }
+        };
+        while open.pending.len() < CHANGES && !open.comparison.is_over() {
+            open.advance(transaction).await?;
+        }
+        let (table, compared) = (open.table, std::mem::take(&mut open.compared));
+        let part: Vec<Difference> = open.pending.drain(..open.pending.len().min(CHANGES)).collect();
+        if open.pending.is_empty() && open.comparison.is_over() {
+            open.rows.close().await?;
+        } else {
+            self.current = Some(open);
+        }
+        self.found(table, compared, part).await.map(Some)
+    }
+
+    async fn found(&mut self, table: Table, compared: u64, part: Vec<Difference>) -> Result<Found, CaptureError> {
+        let unknown = !self.complete.contains(&table);
+        let mut found = Found {
+            table,
+            compared,
+            changed: 0,
+            new: 0,
+            unknown,
+            gone: 0,
+            changes: Vec::new(),
+            ledger: LedgerChanges::default(),
+        };
+        let mut rows = self.rows(table, &part).await?;
+        for difference in part {
+            let row = id(&difference).and_then(|id| rows.remove(&id));
+            if let Some(operation) = row.and_then(|row| ledger::missed(table, &difference, row, !unknown)) {
+                self.position.ordinal += 1;
+                found.changes.push(Change {
+                    position: self.position,
+                    committed_at: self.snapshot.at,
+                    muted: false,
+                    table,
+                    operation,
+                });
+            }
+            match difference {
+                Difference::New(Entry { id, state }) => {
+                    found.new += 1;
+                    found.ledger.put(table, id, state);
+                }
+                Difference::Changed { id, to, .. } => {
+                    found.changed += 1;
+                    found.ledger.put(table, id, to);
+                }
+                Difference::Gone(id) => {
+                    found.gone += 1;
+                    found.ledger.remove(table, id);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The whole rows of those that may raise something, by id.
+    async fn rows(&self, table: Table, part: &[Difference]) -> Result<HashMap<i64, Tuple>, CaptureError> {
+        let complete = self.complete.contains(&table);
+        let raises = |difference: &&Difference| match difference {
+            Difference::New(_) => complete || table == Table::Release,
+            Difference::Changed { .. } => true,
+            Difference::Gone(_) => false,
+        };
+        let ids: Vec<i64> = part.iter().filter(raises).filter_map(id).collect();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let rows = self.snapshot.rows(self.source, table, &ids).await?;
+        let with_id = |row: Tuple| Some((row.text(Column(0))?.parse().ok()?, row));
+        Ok(rows.into_iter().filter_map(with_id).collect())
+    }
+}
+
+fn id(difference: &Difference) -> Option<i64> {
+    match difference {
+        Difference::New(Entry { id, .. }) | Difference::Changed { id, .. } => Some(*id),
+        Difference::Gone(_) => None,
+    }
+}
+
+impl Open<'_> {
+    async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
+        if self.comparison.wants_rows() {
+            self.comparison.add_rows(self.rows.next().await?);
+        }
+        if self.comparison.wants_ledger() {
+            let page = ledger_page(transaction, self.table, self.behind, PAGE).await?;
+            self.behind = page.last().map(|entry| entry.id).or(self.behind);
+            self.comparison.add_ledger(page);
+        }
+        let (compared, differences) = self.comparison.advance();
+        self.compared += compared;
+        self.pending.extend(differences);
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! The primary's rows as one snapshot shows them. It knows nothing of slots: whatever gives the snapshot, rows are read alike.
+
+use jiff::Timestamp;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use super::CaptureError;
+use crate::config::Source;
+use crate::domain::change::{Datum, Tuple};
+use crate::domain::ledger::{Entry, State};
+use crate::domain::table::Table;
+use crate::postgres::{self, quote_identifier, quote_qualified};
+
+const WATCHED_ROWS: &str = include_str!("../../sql/primary/watched_rows.sql");
+const WATCHED_ROWS_FETCH: &str = include_str!("../../sql/primary/watched_rows_fetch.sql");
+const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
+const ROWS_BY_ID: &str = include_str!("../../sql/primary/rows_by_id.sql");
+
+/// As the stream's session has it: values are compared with what came from there.
+const BEGIN: &str = "set datestyle = 'ISO'; set timezone = 'UTC'; set intervalstyle = 'postgres'; \
+                     set extra_float_digits = 1; set bytea_output = 'hex'; set statement_timeout = 0; \
+                     begin isolation level repeatable read read only";
+
+/// A session that goes on seeing one moment.
+pub(super) struct Snapshot {
+    client: Client,
+    /// The server's time when it began.
+    pub at: Timestamp,
+}
+
+impl Snapshot {
+    /// This very moment.
+    pub async fn now(url: &str) -> Result<Snapshot, CaptureError> {
+        Snapshot::begin(url, None).await
+    }
+
+    /// The moment that another session has exported, while that one still holds it.
+    pub async fn import(url: &str, name: &str) -> Result<Snapshot, CaptureError> {
+        Snapshot::begin(url, Some(name)).await
+    }
+
+    async fn begin(url: &str, imported: Option<&str>) -> Result<Snapshot, CaptureError> {
+        let client = postgres::connect(url).await?;
+        client.batch_execute(BEGIN).await?;
+        if let Some(name) = imported {
+            // The name is the server's own, of hexadecimal digits and dashes.
+            client.batch_execute(&format!("set transaction snapshot '{}'", name.replace('\'', "''"))).await?;
+        }
+        let at = client.query_one("select clock_timestamp()", &[]).await?.get(0);
+        Ok(Snapshot { client, at })
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Reads a table's watched columns from the first row on.
+    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<WatchedRows<'a>, CaptureError> {
+        let id = quote_identifier(source.tables.column(table, "id"));
+        let columns: Vec<String> = table.watched().iter().map(|name| as_text(source, table, name)).collect();
+        let order = match self.id_type(source, table).await?.as_str() {
+            "int2" | "int4" | "int8" => id.clone(),
+            // Digits in another type are sorted as numbers, which no index of theirs helps with.
+            _ => format!("{id}::bigint"),
+        };
+        let (columns, table_name) = (columns.join(", "), quoted(source, table));
+        let names = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("order", &*order)];
+        let statement = fill(WATCHED_ROWS, &names);
+        self.client.batch_execute(&statement).await?;
+        Ok(WatchedRows { snapshot: self, source, table })
+    }
+
+    /// The rows of these ids with all their columns, in no order. All of them are there if the snapshot has shown them.
+    pub async fn rows(&self, source: &Source, table: Table, ids: &[i64]) -> Result<Vec<Tuple>, CaptureError> {
+        let columns: Vec<String> = table.columns().iter().map(|name| as_text(source, table, name)).collect();
+        let (columns, table_name) = (columns.join(", "), quoted(source, table));
+        let id = quote_identifier(source.tables.column(table, "id"));
+        let id_type = quote_identifier(&self.id_type(source, table).await?);
+        let names = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("id_type", &*id_type)];
+        let statement = fill(ROWS_BY_ID, &names);
+        let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
+        let rows = self.client.query(&statement, &[&ids]).await?;
+        Ok(rows.iter().map(|row| tuple(source, table, table.columns(), |index| row.get(index))).collect())
+    }
+
+    async fn id_type(&self, source: &Source, table: Table) -> Result<String, CaptureError> {
+        let id = quote_identifier(source.tables.column(table, "id"));
+        let statement = self.client.prepare(&format!("select {id} from {}", quoted(source, table))).await?;
+        Ok(statement.columns()[0].type_().name().to_owned())
+    }
+}
+
+/// A table being read, a part at a time.
+pub(super) struct WatchedRows<'a> {
+    snapshot: &'a Snapshot,
+    source: &'a Source,
+    table: Table,
+}
+
+impl WatchedRows<'_> {
+    /// The next rows by id; none at the end.
+    pub async fn next(&self) -> Result<Vec<Entry>, CaptureError> {
+        let messages = self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await?;
+        let mut entries = Vec::with_capacity(messages.len());
+        for message in &messages {
+            let SimpleQueryMessage::Row(row) = message else { continue };
+            let Some(id) = row.get(0).and_then(|id| id.parse().ok()) else { continue };
+            let watched = tuple(self.source, self.table, self.table.watched(), |index| row.get(index + 1));
+            entries.extend(State::of(self.table, &watched).map(|state| Entry { id, state }));
+        }
+        Ok(entries)
+    }
+
+    /// Behind the end: another table can be read.
+    pub async fn close(self) -> Result<(), CaptureError> {
+        Ok(self.snapshot.client.batch_execute(WATCHED_ROWS_CLOSE).await?)
+    }
+}
+
+/// A template with its names filled in, at one go: a platform's names may look like those of a template.
+fn fill(template: &str, names: &[(&str, &str)]) -> String {
+    let mut parts = template.split('{');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('}').unwrap_or((part, ""));
+        text.push_str(names.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value));
+        text.push_str(rest);
+    }
+    text
+}
+
+fn quoted(source: &Source, table: Table) -> String {
+    let (schema, name) = source.tables.qualified_name(table);
+    quote_qualified(&schema, &name)
+}
+
+fn as_text(source: &Source, table: Table, name: &str) -> String {
+    format!("{}::text", quote_identifier(source.tables.column(table, name)))
+}
+
+/// A row of the columns named, with the configured value maps applied; the others are absent.
+fn tuple<'a>(source: &Source, table: Table, names: &[&'static str], value: impl Fn(usize) -> Option<&'a str>) -> Tuple {
+    let mut tuple = Tuple::absent(table);
+    for (index, name) in names.iter().enumerate() {
+        let datum = value(index)
+            .map_or(Datum::Null, |text| Datum::text(source.tables.value(table, name, text).unwrap_or(text)));
+        if let Some(column) = table.column(name) {
+            tuple.set(column, datum);
+        }
+    }
+    tuple
+}

@@ -1,0 +1,66 @@
+//! `walhook repair`: finds what a gap hid, and begins the stream anew.
+
+use std::process::ExitCode;
+
+use super::CommandResult;
+use crate::app::repair::{Report, repair};
+use crate::config::Config;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Compare and tell, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Also where no gap is known of, and on another cluster than before, as after pg_upgrade
+    #[arg(long)]
+    force: bool,
+}
+
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let report = repair(&config, arguments.dry_run, arguments.force).await?;
+    print!("{}", text(&report));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(report: &Report) -> String {
+    let mut lines: Vec<String> = report.gaps.iter().map(|gap| format!("gap {}: {}", gap.reason, gap.detail)).collect();
+    lines.extend(report.done.iter().cloned());
+    lines.push(format!("\n{:<20}{:>12}{:>12}{:>12}{:>12}", "table", "rows", "changed", "new", "gone"));
+    for (table, rows) in &report.tables {
+        let unknown = if rows.unknown { "  (not all was known before: new rows raise nothing)" } else { "" };
+        lines.push(format!(
+            "{:<20}{:>12}{:>12}{:>12}{:>12}{unknown}",
+            table.name(),
+            rows.compared,
+            rows.changed,
+            rows.new,
+            rows.gone
+        ));
+    }
+    lines.push(format!("\n{:<40}{:>12}", "event", "missed"));
+    lines.extend(report.events.iter().map(|(kind, count)| format!("{:<40}{count:>12}", kind.as_str())));
+    if report.tables.values().any(|rows| rows.unknown) {
+        lines.push(
+            "\nThe ledger (source.ledger) did not have every row: of those it lacks, transitions in the gap cannot be \
+             known. Distributions of releases can, and are counted."
+                .into(),
+        );
+    }
+    if !report.examples.is_empty() {
+        lines.push("\nsuch as".into());
+        lines.extend(report.examples.iter().map(|example| format!("  {example}")));
+    }
+    let (deliveries, missed, unrouted) = (report.deliveries, report.missed, report.unrouted);
+    lines.push(match report.begins {
+        None => format!(
+            "\nwould make {deliveries} deliveries; {missed} go to inactive webhooks, {unrouted} events have no owner. \
+             Nothing was changed."
+        ),
+        Some(begins) => format!(
+            "\n{deliveries} deliveries made; {missed} kept for inactive webhooks, {unrouted} events have no owner. \
+             Changes are read from {begins} on."
+        ),
+    });
+    lines.push(String::new());
+    lines.join("\n")
+}

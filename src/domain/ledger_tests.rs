@@ -1,0 +1,217 @@
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::super::lsn::Position;
+use super::super::table::{distro_queue, release};
+use super::*;
+
+const TABLE: Table = Table::DistroQueue;
+
+fn row(id: i64, status: Option<&str>) -> Tuple {
+    let mut row = Tuple::absent(TABLE);
+    row.set(distro_queue::id, Datum::text(id.to_string()));
+    row.set(distro_queue::status, status.map_or(Datum::Null, Datum::text));
+    row
+}
+
+fn change(operation: Operation) -> Change {
+    Change { position: Position::default(), committed_at: Timestamp::UNIX_EPOCH, muted: false, table: TABLE, operation }
+}
+
+fn state(text: &str) -> State {
+    State::stored(text)
+}
+
+#[test]
+fn a_state_is_all_watched_values_in_order_and_leads_back_to_a_row() {
+    let mut row = Tuple::absent(Table::Release);
+    row.set(release::id, Datum::text("7"));
+    row.set(release::review_status, Datum::text("to \"review\""));
+    assert_eq!(State::of(Table::Release, &row), None, "the other was not sent");
+    row.set(release::delivery_status, Datum::Null);
+    let state = State::of(Table::Release, &row).unwrap();
+    assert_eq!(state.as_str(), r#"["to \"review\"",null]"#);
+    assert_eq!(state.row(Table::Release, 7), Some(row));
+    assert_eq!(state.row(TABLE, 7), None, "of another table");
+    assert_eq!(State::stored("x").row(TABLE, 7), None);
+}
+
+#[test]
+fn every_watched_table_has_a_number_of_its_own() {
+    let numbers: HashSet<i16> = tables().filter_map(relation).collect();
+    assert_eq!(numbers.len(), Table::ALL.iter().filter(|table| table.is_captured()).count());
+}
+
+#[test]
+fn the_last_word_on_a_row_counts() {
+    let mut changes = LedgerChanges::default();
+    changes.follow(&change(Operation::Insert { new: row(1, Some("a")) }));
+    changes.follow(&change(Operation::Truncate));
+    changes.follow(&change(Operation::Insert { new: row(2, Some("a")) }));
+    changes.follow(&change(Operation::Update { old: Some(row(2, Some("a"))), new: row(3, Some("b")) }));
+    changes.follow(&change(Operation::Delete { old: row(4, Some("a")) }));
+    let mut rows: Vec<_> = changes.rows().map(|(_, id, state)| (id, state.map(State::as_str))).collect();
+    rows.sort_unstable();
+    assert_eq!(rows, [(2, None), (3, Some(r#"["b"]"#)), (4, None)]);
+    assert_eq!(changes.emptied().collect::<Vec<_>>(), [TABLE]);
+}
+
+#[test]
+fn what_moves_no_watched_column_or_does_not_say_changes_nothing() {
+    let mut changes = LedgerChanges::default();
+    let mut longer = row(1, Some("a"));
+    longer.set(distro_queue::message, Datum::text("m"));
+    changes.follow(&change(Operation::Update { old: Some(row(1, Some("a"))), new: longer }));
+    changes.follow(&change(Operation::Update { old: None, new: row(1, Some("b")) }));
+    changes.follow(&Change { table: Table::Label, ..change(Operation::Truncate) });
+    assert!(changes.is_empty());
+}
+
+#[test]
+fn rows_that_nobody_knew_raise_nothing_unless_the_ledger_has_all() {
+    let new = Difference::New(Entry { id: 1, state: state("[]") });
+    assert!(missed(TABLE, &new, row(1, None), true).is_some());
+    assert_eq!(missed(TABLE, &new, row(1, None), false), None);
+    assert!(missed(Table::Release, &new, Tuple::absent(Table::Release), false).is_some());
+    assert_eq!(missed(TABLE, &Difference::Gone(1), row(1, None), true), None);
+}
+
+/// What a platform does to one of five rows; nothing deletes it.
+type Action = (i64, Option<u8>);
+
+fn histories() -> impl Strategy<Value = Vec<Action>> {
+    vec((0..5_i64, prop::option::weighted(0.85, 0..4_u8)), 0..60)
+}
+
+/// The table's rows as a history leaves them, and the changes that it streams.
+#[derive(Default)]
+struct World(BTreeMap<i64, String>);
+
+impl World {
+    fn act(&mut self, (id, status): &Action) -> Option<Change> {
+        let new = status.map(|status| format!("s{status}"));
+        let old = match &new {
+            Some(new) => self.0.insert(*id, new.clone()),
+            None => self.0.remove(id),
+        };
+        let tuple = |status: &String| row(*id, Some(status));
+        let operation = match (old, new) {
+            (None, None) => return None,
+            (None, Some(new)) => Operation::Insert { new: tuple(&new) },
+            (Some(old), Some(new)) => Operation::Update { old: Some(tuple(&old)), new: tuple(&new) },
+            (Some(old), None) => Operation::Delete { old: tuple(&old) },
+        };
+        Some(change(operation))
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        let entry = |(id, status): (&i64, &String)| Entry { id: *id, state: state(&format!("[\"{status}\"]")) };
+        self.0.iter().map(entry).collect()
+    }
+}
+
+/// The ledger as the store keeps it.
+#[derive(Default)]
+struct Ledger(BTreeMap<i64, State>);
+
+impl Ledger {
+    fn apply(&mut self, changes: &LedgerChanges) {
+        if changes.emptied().next().is_some() {
+            self.0.clear();
+        }
+        for (_, id, state) in changes.rows() {
+            match state {
+                Some(state) => drop(self.0.insert(id, state.clone())),
+                None => drop(self.0.remove(&id)),
+            }
+        }
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        self.0.iter().map(|(id, state)| Entry { id: *id, state: state.clone() }).collect()
+    }
+}
+
+fn compare(rows: &[Entry], ledger: &[Entry], part: usize) -> (u64, Vec<Difference>) {
+    let mut comparison = Comparison::default();
+    let (mut rows, mut ledger) = (rows.chunks(part), ledger.chunks(part + 1));
+    let (mut seen, mut found) = (0, Vec::new());
+    while !comparison.is_over() {
+        if comparison.wants_rows() {
+            comparison.add_rows(rows.next().unwrap_or_default().to_vec());
+        }
+        if comparison.wants_ledger() {
+            comparison.add_ledger(ledger.next().unwrap_or_default().to_vec());
+        }
+        let (more, differences) = comparison.advance();
+        seen += more;
+        found.extend(differences);
+    }
+    (seen, found)
+}
+
+/// Where a row stands for those who are told: nothing before its first event.
+fn told(known: &mut BTreeMap<i64, String>, operation: &Operation) {
+    match operation {
+        Operation::Insert { new } => {
+            let (id, status) = (row_id(new).unwrap(), new.text(distro_queue::status).unwrap());
+            assert_eq!(known.insert(id, status.to_owned()), None, "row {id} began twice");
+        }
+        Operation::Update { old: Some(old), new } => {
+            let (id, from) = (row_id(new).unwrap(), old.text(distro_queue::status).map(str::to_owned));
+            let status = new.text(distro_queue::status).unwrap().to_owned();
+            assert_eq!(known.insert(id, status), from, "row {id} went on from somewhere else");
+        }
+        Operation::Delete { old } => drop(known.remove(&row_id(old).unwrap())),
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    /// Streamed, cut off anywhere, compared, and streamed again: what is told of each row is a chain from its beginning to
+    /// what it is at last, whatever the gap hid.
+    #[test]
+    fn what_is_told_is_a_chain(before in histories(), hidden in histories(), after in histories(), part in 1..4_usize) {
+        let (mut world, mut ledger, mut known) = (World::default(), Ledger::default(), BTreeMap::new());
+        let stream = |world: &mut World, ledger: &mut Ledger, known: &mut _, history: &[Action]| {
+            // Batches of any length leave the same ledger.
+            for batch in history.chunks(part) {
+                let mut changes = LedgerChanges::default();
+                for change in batch.iter().filter_map(|action| world.act(action)) {
+                    changes.follow(&change);
+                    told(known, &change.operation);
+                }
+                ledger.apply(&changes);
+            }
+        };
+        stream(&mut world, &mut ledger, &mut known, &before);
+        prop_assert_eq!(ledger.entries(), world.entries());
+        for action in &hidden {
+            world.act(action);
+        }
+        let (seen, differences) = compare(&world.entries(), &ledger.entries(), part);
+        prop_assert_eq!(seen as usize, world.0.len());
+        let mut changes = LedgerChanges::default();
+        for difference in &differences {
+            match difference {
+                Difference::New(Entry { id, state }) | Difference::Changed { id, to: state, .. } => {
+                    changes.put(TABLE, *id, state.clone());
+                    let operation = missed(TABLE, difference, row(*id, Some(&world.0[id])), true);
+                    told(&mut known, &operation.unwrap());
+                }
+                Difference::Gone(id) => {
+                    changes.remove(TABLE, *id);
+                    known.remove(id);
+                }
+            }
+        }
+        ledger.apply(&changes);
+        prop_assert_eq!(ledger.entries(), world.entries());
+        prop_assert_eq!(&known, &world.0);
+        stream(&mut world, &mut ledger, &mut known, &after);
+        prop_assert_eq!(known, world.0);
+    }
+}
