@@ -23,6 +23,8 @@ pub enum CaptureError {
     Store(#[from] StoreError),
     #[error("the primary is a standby now: capture goes on when it is promoted, or set source.url to the primary")]
     Standby,
+    #[error("the primary is shutting down: capture goes on when it is back")]
+    PrimaryStops,
     #[error("slot {0} is in use by another process: capture begins here when that one ends")]
     SlotActive(String),
     #[error("nothing has come from the primary for {0:?}")]
@@ -172,6 +174,12 @@ impl CaptureError {
         )
     }
 
+    /// Whether the server takes no connections any more because it goes down.
+    pub fn is_shutdown(&self) -> bool {
+        let CaptureError::Connect(ConnectError::Connect(error)) = self else { return false };
+        error.code() == Some(&SqlState::CANNOT_CONNECT_NOW)
+    }
+
     /// Whether the same again may go well by itself.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -182,6 +190,7 @@ impl CaptureError {
             CaptureError::Store(StoreError::Corrupt(_) | StoreError::Migration(_)) => false,
             CaptureError::Store(_)
             | CaptureError::Standby
+            | CaptureError::PrimaryStops
             | CaptureError::SlotActive(_)
             | CaptureError::Silent(_)
             | CaptureError::HeartbeatLost(_) => true,

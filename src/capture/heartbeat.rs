@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use metrics::histogram;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_postgres::Client;
 use tokio_postgres::types::PgLsn;
 use tokio_util::task::AbortOnDropHandle;
@@ -25,6 +25,8 @@ const MAX_UNDER_WAY: usize = 1_000;
 /// Between two looks at the tables.
 const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 const EMIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How soon it is noticed that the server has ended our connection.
+const CLOSED_LOOK: Duration = Duration::from_millis(250);
 
 struct Beat {
     at: Instant,
@@ -32,26 +34,27 @@ struct Beat {
     lsn: Option<Lsn>,
 }
 
-type Drift = Mutex<Option<CaptureError>>;
+type Fault = Mutex<Option<CaptureError>>;
 type Beats = Mutex<HashMap<String, Beat>>;
 
 /// Emits as long as it lives.
 pub(super) struct Heart {
     beats: Arc<Beats>,
-    drift: Arc<Drift>,
+    fault: Arc<Fault>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Heart {
     pub fn start(url: &str, client: Client, source: &Source) -> Heart {
-        let (beats, drift) = (Arc::new(Beats::default()), Arc::new(Drift::default()));
-        let task = beat(url.to_owned(), client, source.clone(), Arc::clone(&beats), Arc::clone(&drift));
-        Heart { beats, drift, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
+        let (beats, fault) = (Arc::new(Beats::default()), Arc::new(Fault::default()));
+        let task = beat(url.to_owned(), client, source.clone(), Arc::clone(&beats), Arc::clone(&fault));
+        Heart { beats, fault, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
-    /// What the stream itself would not tell: a captured table that is gone, not published, or whose old rows are not sent.
-    pub fn drift(&self) -> Option<CaptureError> {
-        self.drift.lock().expect("no holder of this lock panics").take()
+    /// What the stream itself would not tell: that the server is going down, or that a captured table is gone, not published,
+    /// or its old rows are not sent.
+    pub fn fault(&self) -> Option<CaptureError> {
+        self.fault.lock().expect("no holder of this lock panics").take()
     }
 
     /// A heartbeat has come back. Those of other processes and earlier connections are not ours to measure.
@@ -74,7 +77,7 @@ fn lock(beats: &Beats) -> MutexGuard<'_, HashMap<String, Beat>> {
     beats.lock().expect("no holder of this lock panics")
 }
 
-async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>, drift: Arc<Drift>) {
+async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>, fault: Arc<Fault>) {
     let period = source.heartbeat.0.max(SHORTEST_PERIOD);
     let mut looked = Instant::now();
     let session = Uuid::now_v7();
@@ -82,7 +85,7 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0_u64.. {
-        ticks.tick().await;
+        due(&mut ticks, &client).await;
         if lock(&beats).len() >= MAX_UNDER_WAY {
             continue;
         }
@@ -90,6 +93,10 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
         let emitted = tokio::time::timeout(EMIT_TIMEOUT, emit(&url, &mut client, &id, &beats)).await;
         let error = match emitted {
             Ok(Ok(())) => None,
+            Ok(Err(error)) if error.is_shutdown() => {
+                *fault.lock().expect("no holder of this lock panics") = Some(CaptureError::PrimaryStops);
+                Some(error.to_string())
+            }
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {EMIT_TIMEOUT:?}")),
         };
@@ -103,7 +110,17 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
         if !failing && looked.elapsed() >= period.max(SHORTEST_LOOK) {
             looked = Instant::now();
             let found = identity::verify(&client, &source).await.err().filter(CaptureError::is_drift);
-            *drift.lock().expect("no holder of this lock panics") = found;
+            *fault.lock().expect("no holder of this lock panics") = found;
+        }
+    }
+}
+
+/// Returns when the next heartbeat is due, or soon after the server has ended our connection: if it goes down, it waits for
+/// the stream to end, and the stream may be waiting for a store on that same server.
+async fn due(ticks: &mut Interval, client: &Client) {
+    while tokio::time::timeout(CLOSED_LOOK, ticks.tick()).await.is_err() {
+        if client.is_closed() {
+            return;
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 use tokio_postgres::Client;
 use tokio_postgres::types::PgLsn;
-use walhook::private_postgres::Options;
+use walhook::private_postgres::{Options, StopMode};
 
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::{Platform, Receiver, TestApp, eventually};
@@ -172,6 +172,27 @@ async fn a_store_that_does_not_answer_does_not_cost_the_connection() {
     })
     .await;
     assert_eq!(client.query_one(walsender, &[]).await.unwrap().get::<_, i32>(0), pid);
+}
+
+/// The server does not go down before the stream has taken everything, and the stream cannot before the store does, which is
+/// on that server: somebody has to let go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_with_the_store_on_it_goes_down_while_changes_wait() {
+    let mut road = Road::start(TestApp::prepare_alone(Options::default()).await).await;
+    road.pay(3).await;
+    road.assert_told().await;
+    let mut store = road.app.store().await;
+    let lock = store.transaction().await.unwrap();
+    lock.batch_execute("lock table walhook.event in access exclusive mode").await.unwrap();
+    road.pay(20).await;
+    let client = &road.platform.client;
+    eventually("the store is waited for", async || {
+        let waiting = "select exists (select from pg_locks where not granted)";
+        client.query_one(waiting, &[]).await.unwrap().get::<_, bool>(0).then_some(())
+    })
+    .await;
+    road.app.server.restart(StopMode::Fast).await.unwrap();
+    road.assert_told().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

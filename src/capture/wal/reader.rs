@@ -307,8 +307,8 @@ impl<'a> Reader<'a> {
         if std::mem::take(&mut pulse.moved) || received > pulse.received {
             (pulse.received, pulse.at) = (received, Instant::now());
         }
-        if let Some(drift) = self.companions.heart.drift() {
-            return Err(drift);
+        if let Some(fault) = self.companions.heart.fault() {
+            return Err(fault);
         }
         if pulse.at.elapsed() > pulse.silence {
             return Err(CaptureError::Silent(pulse.silence));
