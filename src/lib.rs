@@ -50,6 +50,7 @@ pub mod handoff;
 pub mod health;
 pub mod lookup;
 pub mod notify;
+pub mod observe;
 pub mod postgres;
 pub mod private_postgres;
 pub mod record;

@@ -1,6 +1,6 @@
 //! Logs and metrics: set-up, and every metric's name in one place.
 
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
@@ -19,6 +19,18 @@ pub const CAPTURE_LAG: &str = "walhook_capture_lag_seconds";
 pub const CAPTURE_CONNECTED: &str = "walhook_capture_connected";
 pub const HEARTBEAT_ROUND_TRIP: &str = "walhook_heartbeat_round_trip_seconds";
 pub const GAPS: &str = "walhook_gaps_open";
+pub const COMMIT_TO_RECEIPT: &str = "walhook_commit_to_receipt_seconds";
+pub const PENDING: &str = "walhook_deliveries_pending";
+pub const OLDEST_DUE: &str = "walhook_delivery_oldest_due_seconds";
+pub const WEBHOOKS: &str = "walhook_webhooks";
+pub const CHECKPOINT_AGE: &str = "walhook_checkpoint_age_seconds";
+pub const STORE_CONNECTIONS: &str = "walhook_store_connections";
+pub const SLOT_RETAINED: &str = "walhook_slot_retained_bytes";
+pub const SLOT_UNACKNOWLEDGED: &str = "walhook_slot_unacknowledged_bytes";
+pub const SLOT_LEFT: &str = "walhook_slot_left_to_limit_bytes";
+pub const SLOT_ACTIVE: &str = "walhook_slot_active";
+pub const SLOT_STATUS: &str = "walhook_slot_status";
+pub const BUILD_INFO: &str = "walhook_build_info";
 
 /// Logs go to standard error, so that what a command prints stays clean. `RUST_LOG` chooses what is logged. The replication
 /// library logs every fault that it returns too: saying it once is ours.
@@ -51,5 +63,34 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_gauge!(CAPTURE_CONNECTED, "1 while changes are streaming in");
     describe_histogram!(HEARTBEAT_ROUND_TRIP, Unit::Seconds, "From a heartbeat's commit to its return through the log");
     describe_gauge!(GAPS, "Stretches of the log that were lost and are not repaired");
+    describe_samples();
     Ok(handle)
+}
+
+/// What is measured at intervals, and what the process itself is.
+fn describe_samples() {
+    describe_histogram!(
+        COMMIT_TO_RECEIPT,
+        Unit::Seconds,
+        "From a transaction's commit to the answer of a first attempt"
+    );
+    describe_gauge!(PENDING, "Deliveries not ended yet, first attempts and retries; counted up to a million");
+    describe_gauge!(OLDEST_DUE, Unit::Seconds, "For how long the oldest first attempt or retry has been due");
+    describe_gauge!(WEBHOOKS, "Webhooks: active, inactive by their owner, disabled automatically");
+    describe_gauge!(CHECKPOINT_AGE, Unit::Seconds, "Time since the checkpoint last moved; grows where nothing changes");
+    describe_gauge!(STORE_CONNECTIONS, "Connections to the store: open, and at work");
+    describe_gauge!(SLOT_RETAINED, Unit::Bytes, "Log that the primary keeps for the slot");
+    describe_gauge!(SLOT_UNACKNOWLEDGED, Unit::Bytes, "Log written since the position that the slot has acknowledged");
+    describe_gauge!(
+        SLOT_LEFT,
+        Unit::Bytes,
+        "Log that may still be written before the slot is invalidated; absent without a limit"
+    );
+    describe_gauge!(SLOT_ACTIVE, "1 while a process reads the slot");
+    describe_gauge!(
+        SLOT_STATUS,
+        "1 for the state that the slot is in: as wal_status of pg_replication_slots, or missing"
+    );
+    describe_gauge!(BUILD_INFO, "1, with the version as a label");
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }

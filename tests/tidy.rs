@@ -43,6 +43,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("record", STAGE),
     ("recover", STAGE),
     ("notify", STAGE),
+    ("observe", STAGE),
     ("api", STAGE),
     ("ui", &["api", "config", "domain", "events", "store"]),
     ("app", ANY),

@@ -29,7 +29,7 @@ use crate::notify::{self, Mailer};
 use crate::store::{Store, audit, idempotency, migrate, notices, sessions};
 use crate::ui::{self, UiState};
 use crate::vault::Vault;
-use crate::{capture, deliver, record, recover, telemetry};
+use crate::{capture, deliver, observe, record, recover, telemetry};
 
 /// What one process does.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +113,7 @@ impl App {
         self.maintain().await.context("making the store's partitions")?;
         tasks.spawn("maintenance", self.clone_for_maintenance(shutdown.clone()));
         self.serve_operations(tasks).await?;
+        self.observe(roles, tasks)?;
         if roles.api {
             self.serve_api(tasks).await?;
         }
@@ -205,11 +206,33 @@ impl App {
         tasks.spawn("operations", async move { Ok(server.await?) });
         let (metrics, shutdown) = (self.metrics.clone(), tasks.shutdown.clone());
         tasks.spawn("metrics", async move {
+            let process = metrics_process::Collector::default();
+            process.describe();
+            process.collect();
             while shutdown.run_until_cancelled(tokio::time::sleep(METRICS_UPKEEP)).await.is_some() {
+                process.collect();
                 metrics.run_upkeep();
             }
             Ok(())
         });
+        Ok(())
+    }
+
+    fn observe(&self, roles: Roles, tasks: &mut Tasks) -> anyhow::Result<()> {
+        let shutdown = tasks.shutdown.clone();
+        let (store, slot) = (self.store.clone(), self.config.source.slot.clone());
+        tasks.spawn("observation", async move {
+            observe::run(store, slot, shutdown).await;
+            Ok(())
+        });
+        if roles.capture {
+            let (url, shutdown) = (self.config.source_url()?.to_owned(), tasks.shutdown.clone());
+            let slot = self.config.source.slot.clone();
+            tasks.spawn("slot observation", async move {
+                capture::observe::run(&url, &slot, &shutdown).await;
+                Ok(())
+            });
+        }
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod error;
 mod gaps;
 mod heartbeat;
 mod identity;
+pub mod observe;
 mod primary;
 pub mod repair;
 pub mod setup;

@@ -1,8 +1,10 @@
 //! The command line: one file a subcommand.
 
 mod check;
+mod completions;
 mod config;
 mod demo;
+mod man;
 mod openapi;
 mod receive;
 mod repair;
@@ -58,6 +60,10 @@ enum Command {
     Openapi,
     /// Print the effective configuration, secrets redacted
     Config,
+    /// Print a shell's completion script
+    Completions(completions::Arguments),
+    /// Write the manual pages
+    Man(man::Arguments),
 }
 
 /// A command ends well, or with an error for the user.
@@ -88,6 +94,8 @@ impl Cli {
             Command::Demo(arguments) => demo::execute(arguments).await,
             Command::Openapi => openapi::execute(),
             Command::Config => config::execute(config()?),
+            Command::Completions(arguments) => completions::execute(&arguments),
+            Command::Man(arguments) => man::execute(&arguments),
         }
     }
 }

@@ -39,12 +39,25 @@ impl Decided {
         Entry { line, next: self.next }
     }
 
+    /// From the commit to the receiver's answer, where the first attempt was accepted: what waits for a receiver to come back is
+    /// no latency of ours.
+    fn commit_to_receipt(&self, took: Duration) -> Option<f64> {
+        let Attempted { delivery, attempt } = &self.attempted;
+        let accepted = matches!(attempt.answer, Answer::Accepted { .. });
+        let first = (delivery.round, delivery.attempt) == (1, 1);
+        let waited = attempt.started_at.duration_since(delivery.occurred_at);
+        (accepted && first).then(|| waited.as_secs_f64().max(0.0) + took.as_secs_f64())
+    }
+
     fn count(&self) {
         let error = self.attempted.attempt.answer.error().map_or("none", |kind| kind.as_str());
         let outcome = self.next.outcome().as_str();
         metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome, "error_kind" => error).increment(1);
         if let Some(sent) = &self.attempted.attempt.sent {
             metrics::histogram!(telemetry::ATTEMPT_DURATION).record(sent.duration);
+            if let Some(latency) = self.commit_to_receipt(sent.duration) {
+                metrics::histogram!(telemetry::COMMIT_TO_RECEIPT).record(latency);
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod ledger;
 pub mod logs;
 pub mod migrate;
 pub mod notices;
+pub mod observe;
 pub mod partitions;
 mod pool;
 pub mod record;

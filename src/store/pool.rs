@@ -5,6 +5,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
 
 use super::Result;
+use super::observe::PoolUse;
 use crate::postgres;
 
 /// A handle on the store; clones share the pool.
@@ -37,6 +38,11 @@ impl Store {
 
     pub async fn connection(&self) -> Result<Object> {
         Ok(self.pool.get().await?)
+    }
+
+    pub fn pool_use(&self) -> PoolUse {
+        let status = self.pool.status();
+        PoolUse { open: status.size, busy: status.size.saturating_sub(status.available) }
     }
 
     /// Whether the store answers.

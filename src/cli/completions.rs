@@ -1,0 +1,19 @@
+//! `walhook completions`: what a shell needs to complete commands and flags.
+
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::{Cli, CommandResult};
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The shell to complete in
+    shell: Shell,
+}
+
+pub fn execute(arguments: &Arguments) -> CommandResult {
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "walhook", &mut std::io::stdout());
+    Ok(ExitCode::SUCCESS)
+}

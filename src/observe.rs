@@ -1,0 +1,43 @@
+//! Measures what no statement of the daily work tells: the backlog and its age, the webhooks' states, the checkpoint, the pool.
+
+use std::time::Duration;
+
+use metrics::gauge;
+use tokio_util::sync::CancellationToken;
+
+use crate::store::observe::{Backlog, WebhookStates};
+use crate::store::{Result, Store};
+use crate::telemetry;
+
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Looks at the store at intervals until shutdown. A store that does not answer leaves the figures as they were: readiness
+/// and everything else say so.
+pub async fn run(store: Store, slot: String, shutdown: CancellationToken) {
+    let mut ticks = tokio::time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+        let pool = store.pool_use();
+        gauge!(telemetry::STORE_CONNECTIONS, "state" => "open").set(pool.open as f64);
+        gauge!(telemetry::STORE_CONNECTIONS, "state" => "busy").set(pool.busy as f64);
+        if let Err(error) = sample(&store, &slot).await {
+            tracing::debug!(%error, "the store could not be measured");
+        }
+    }
+}
+
+async fn sample(store: &Store, slot: &str) -> Result<()> {
+    let Backlog { fresh, retry } = store.backlog().await?;
+    for (attempt, pile) in [("first", fresh), ("retry", retry)] {
+        gauge!(telemetry::PENDING, "attempt" => attempt).set(pile.deliveries as f64);
+        gauge!(telemetry::OLDEST_DUE, "attempt" => attempt).set(pile.oldest_due);
+    }
+    let WebhookStates { active, inactive, disabled } = store.webhook_states().await?;
+    for (state, webhooks) in [("active", active), ("inactive", inactive), ("disabled", disabled)] {
+        gauge!(telemetry::WEBHOOKS, "state" => state).set(webhooks as f64);
+    }
+    if let Some(age) = store.checkpoint_age(slot).await? {
+        gauge!(telemetry::CHECKPOINT_AGE).set(age);
+    }
+    Ok(())
+}
