@@ -20,7 +20,7 @@ pub mod storm;
 mod tls;
 mod tunnel;
 
-pub use api::{Answer as ApiAnswer, Api};
+pub use api::{Answer as ApiAnswer, Api, get as fetch};
 pub use app::TestApp;
 pub use hostile::{Hostile, Misdeed};
 pub use platform::{Platform, next_id};
