@@ -31,6 +31,9 @@ pub const SLOT_LEFT: &str = "walhook_slot_left_to_limit_bytes";
 pub const SLOT_ACTIVE: &str = "walhook_slot_active";
 pub const SLOT_STATUS: &str = "walhook_slot_status";
 pub const BUILD_INFO: &str = "walhook_build_info";
+pub const OUTBOX_ROWS: &str = "walhook_outbox_rows";
+pub const OUTBOX_AGE: &str = "walhook_outbox_age_seconds";
+pub const TRIGGER_FAILURES: &str = "walhook_trigger_failures";
 
 /// Logs go to standard error, so that what a command prints stays clean. `RUST_LOG` chooses what is logged. The replication
 /// library logs every fault that it returns too: saying it once is ours.
@@ -64,6 +67,9 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_histogram!(HEARTBEAT_ROUND_TRIP, Unit::Seconds, "From a heartbeat's commit to its return through the log");
     describe_gauge!(GAPS, "Stretches of the log that were lost and are not repaired");
     describe_samples();
+    describe_gauge!(OUTBOX_ROWS, "Rows waiting in the triggers' outbox, counted to 100,000");
+    describe_gauge!(OUTBOX_AGE, Unit::Seconds, "Age of the oldest row in the triggers' outbox");
+    describe_gauge!(TRIGGER_FAILURES, "Times that triggers failed and that nobody has repaired");
     Ok(handle)
 }
 

@@ -18,9 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, ApiState, JwtVerifier};
 use crate::clock::{Clock, SystemClock};
-use crate::config::Config;
+use crate::config::{CaptureMode, Config};
 use crate::domain::delivery::lease_length;
-use crate::domain::lsn::Lsn;
 use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
@@ -225,7 +224,8 @@ impl App {
             observe::run(store, slot, shutdown).await;
             Ok(())
         });
-        if roles.capture {
+        // Where triggers capture there is no slot to look at.
+        if roles.capture && self.config.source.capture == CaptureMode::Wal {
             let (url, shutdown) = (self.config.source_url()?.to_owned(), tasks.shutdown.clone());
             let slot = self.config.source.slot.clone();
             tasks.spawn("slot observation", async move {
@@ -313,7 +313,7 @@ impl CapturePipeline {
         let Config { source, delivery, .. } = &*self.config;
         let url = self.config.source_url()?;
         let (batches, changes) = mpsc::channel(BATCHES_AHEAD);
-        let (durable, acknowledge) = watch::channel(Lsn::ZERO);
+        let (durable, acknowledge) = watch::channel(None);
         let enqueue = Enqueue {
             store: self.store.clone(),
             lookups: Lookups::new(url, source, self.store.clone()),

@@ -2,13 +2,13 @@
 
 mod primary_side;
 mod store_side;
+mod triggers;
 
 use std::fmt;
 
 use jiff::Timestamp;
 
-use super::CaptureError;
-use crate::config::{CaptureMode, Config};
+use crate::config::Config;
 use crate::postgres;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,9 +86,6 @@ impl Report {
 /// Looks at everything; what cannot be looked at is a line of its own.
 pub async fn check(config: &Config) -> Vec<Line> {
     let mut report = Report::default();
-    if config.source.capture == CaptureMode::Trigger {
-        report.fail("capture mode", "trigger capture is not in this version", CaptureError::TriggerMode.to_string());
-    }
     match config.secrets.master_key.is_empty() {
         false => report.ok("master key", "set"),
         true => report.fail(

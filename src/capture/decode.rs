@@ -8,13 +8,14 @@ use pg_walstream::{ChangeEvent, ColumnValue, EventType, RelationColumn, ReplicaI
 
 use super::CaptureError;
 use crate::config::TableMappings;
-use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
 use crate::domain::lsn::{Lsn, Position};
 use crate::domain::table::{Column, Table};
 
 /// The prefix of logical messages that are meant for us.
 pub(super) const MESSAGE_PREFIX: &str = "walhook";
 const MUTE: &[u8] = b"mute";
+const HANDOVER: &[u8] = b"handover";
 pub(super) const HEARTBEAT: &str = "heartbeat ";
 const TRANSACTIONAL: u8 = 1;
 
@@ -34,6 +35,8 @@ pub(super) enum Decoded {
     IdentityLost {
         tables: String,
     },
+    /// The open transaction made the triggers: what commits after it is in their outbox.
+    Handover,
 }
 
 /// The transaction being received.
@@ -131,6 +134,9 @@ impl Decoder {
             }
             return Decoded::Nothing;
         }
+        if content == HANDOVER {
+            return Decoded::Handover;
+        }
         let heartbeat = std::str::from_utf8(content).ok().and_then(|text| text.strip_prefix(HEARTBEAT));
         heartbeat.map_or(Decoded::Nothing, |id| Decoded::Heartbeat(id.to_owned()))
     }
@@ -183,7 +189,8 @@ impl Decoder {
 
     fn change(&self, table: Table, position: Position, operation: Operation) -> Result<Change, CaptureError> {
         let open = self.open.as_ref().ok_or_else(outside)?;
-        Ok(Change { position, committed_at: open.committed_at, muted: open.muted, table, operation })
+        let (committed_at, muted) = (open.committed_at, open.muted);
+        Ok(Change { position, origin: Origin::Log, committed_at, muted, table, operation })
     }
 
     fn plan_of(&self, relation: u32) -> Result<Option<&Plan>, CaptureError> {

@@ -11,8 +11,6 @@ use crate::store::StoreError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    #[error("source.capture = \"trigger\" comes with a later version: set source.capture = \"wal\"")]
-    TriggerMode,
     #[error("the primary: {0}")]
     Connect(#[from] ConnectError),
     #[error("the primary: {}", postgres::describe(.0))]
@@ -60,6 +58,31 @@ pub enum CaptureError {
          or for a new start run `walhook teardown`, then `walhook setup`"
     )]
     ForeignCluster { known: u64, found: u64 },
+    #[error("another process reads the outbox of slot {0}: capture begins here when that one ends")]
+    LeaseHeld(String),
+    #[error("another process captures now: stop `walhook run` first, then run this again")]
+    Captured,
+    #[error(
+        "the store has changes up to a place in the triggers' outbox: set source.capture = \"trigger\", or run `walhook setup` \
+         to switch to the log"
+    )]
+    OutboxIsRead,
+    #[error("a switch to the log is prepared: let `walhook run` make it with source.capture = \"wal\"")]
+    SwitchToLog,
+    #[error(
+        "a switch to triggers is prepared: let `walhook run` make it with source.capture = \"trigger\", or run `walhook teardown`"
+    )]
+    SwitchToTriggers,
+    #[error(
+        "a gap of capture by triggers cannot be repaired in this version: `walhook teardown`, then `walhook setup` begin anew"
+    )]
+    RepairOfTriggers,
+    #[error("triggers do not fit the mapping: {0}; run `walhook setup`")]
+    TriggersOutdated(String),
+    #[error(
+        "the tables could not be locked for a moment in {attempts} attempts{holder}: run this again when they are free"
+    )]
+    TablesBusy { attempts: u32, holder: String },
     #[error("{0}; what was missed can be found again with `walhook repair`")]
     Gap(Gap),
     #[error(
@@ -125,9 +148,23 @@ pub enum Gap {
     PublicationChanged { publication: String, tables: String },
     #[error("the primary's log ends at {end}, before the checkpoint at {at}: it was put back to an earlier state")]
     LogBehind { end: Lsn, at: Lsn },
+    #[error("triggers failed {count} times, last at {last}: those changes were not captured")]
+    TriggersFailed { count: i64, last: String },
+    #[error("triggers are not what they should be, and changes may pass them by: {0}")]
+    TriggersLacking(String),
+    #[error("the outbox of the triggers cannot be read: {0}")]
+    OutboxLost(String),
+    #[error("the primary went over to timeline {timeline} and lacks what the store has read from the outbox")]
+    OutboxForked { timeline: u32 },
+    #[error(
+        "the primary's transactions are numbered lower than those that were read: it was put back to an earlier state"
+    )]
+    OutboxBehind,
 }
 
 impl Gap {
+    pub const TRIGGER_FAILED: &str = "trigger_failed";
+
     /// The name it is kept under: one open gap a slot and reason.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -140,6 +177,11 @@ impl Gap {
             Gap::RepairUnfinished { .. } => "repair_unfinished",
             Gap::IdentityLost { .. } => "identity_lost",
             Gap::PublicationChanged { .. } => "publication_changed",
+            Gap::TriggersFailed { .. } => Gap::TRIGGER_FAILED,
+            Gap::TriggersLacking(_) => "trigger_missing",
+            Gap::OutboxLost(_) => "outbox_lost",
+            Gap::OutboxForked { .. } => "outbox_forked",
+            Gap::OutboxBehind => "outbox_behind",
         }
     }
 
@@ -192,6 +234,7 @@ impl CaptureError {
             | CaptureError::Standby
             | CaptureError::PrimaryStops
             | CaptureError::SlotActive(_)
+            | CaptureError::LeaseHeld(_)
             | CaptureError::Silent(_)
             | CaptureError::HeartbeatLost(_) => true,
             _ => false,

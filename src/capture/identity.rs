@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 use super::CaptureError;
 use super::primary::{self, Relation};
@@ -178,7 +179,11 @@ pub(super) async fn busy(client: &Client, error: tokio_postgres::Error, tables: 
 
 /// Puts back what setup found, unless somebody has changed it since. Says what was done.
 pub(super) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Option<String>, CaptureError> {
-    let Some(row) = client.query_opt(CURRENT, &[&found.table_oid, &found.index]).await? else { return Ok(None) };
+    let Some(row) =
+        client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?
+    else {
+        return Ok(None);
+    };
     let (schema, name): (String, String) = (row.get("schema"), row.get("name"));
     let (now, has_index): (String, bool) = (row.get("identity"), row.get("has_index"));
     let is_ours = now == "f" || row.get("own_index");

@@ -1,5 +1,5 @@
-//! Reads what the platform commits: the slot's changes as batches with checkpoints, and the commands that prepare, examine
-//! and clear the primary for it.
+//! Reads what the platform commits, from the slot or from the triggers' outbox, as batches with checkpoints; and the commands
+//! that prepare, examine and clear the primary for it.
 
 mod acknowledgement;
 pub mod check;
@@ -9,26 +9,31 @@ mod error;
 mod gaps;
 mod heartbeat;
 mod identity;
+mod leave;
 pub mod observe;
+mod outbox;
 mod primary;
 pub mod repair;
 pub mod setup;
 mod slot;
 mod snapshot;
+mod switch;
 pub mod teardown;
 mod wal;
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::config;
+use crate::config::{self, CaptureMode};
 use crate::domain::change::Batch;
-use crate::domain::lsn::Lsn;
+use crate::domain::lsn::Checkpoint;
 use crate::domain::table::Table;
 use crate::health::Health;
 use crate::store::Store;
+use crate::store::outbox::Place;
 
 pub use error::CaptureError;
+pub use outbox::watch::acknowledge as acknowledge_trigger_failures;
 
 /// Under which name this stage says how it is.
 pub const STAGE: &str = "capture";
@@ -45,25 +50,66 @@ pub async fn run(
     store: Store,
     health: Health,
     batches: mpsc::Sender<Batch>,
-    durable: watch::Receiver<Lsn>,
+    durable: watch::Receiver<Option<Checkpoint>>,
     shutdown: CancellationToken,
 ) -> Result<(), CaptureError> {
-    refuse_triggers(config)?;
-    wal::run(config, url, &store, &health, &batches, &durable, &shutdown).await
+    let (store, health, batches, shutdown) = (&store, &health, &batches, &shutdown);
+    let context = Context { source: config, url, store, health, batches, durable: &durable, shutdown };
+    loop {
+        let reads_outbox = matches!(store.capture_place(&config.slot).await?, Some(Place::Outbox { .. }));
+        let ended = match reads_outbox {
+            true => outbox::run(&context).await?,
+            false => switch::read_log(&context).await?,
+        };
+        match (ended, reads_outbox) {
+            (Ended::Stopped, _) => return Ok(()),
+            (Ended::HandedOver, true) => switch::to_log(&context).await?,
+            (Ended::HandedOver, false) => {
+                tracing::info!("the log is read up to the switch: the outbox is read from there")
+            }
+        }
+    }
+}
+
+/// What a way of capturing works with.
+struct Context<'a> {
+    source: &'a config::Source,
+    url: &'a str,
+    store: &'a Store,
+    health: &'a Health,
+    batches: &'a mpsc::Sender<Batch>,
+    durable: &'a watch::Receiver<Option<Checkpoint>>,
+    shutdown: &'a CancellationToken,
+}
+
+/// How reading came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// At shutdown, or when nobody took batches any more.
+    Stopped,
+    /// At the place from which the other mode goes on.
+    HandedOver,
 }
 
 /// What must hold before streaming can begin. An error that [`CaptureError::is_transient`] is no reason not to start.
 pub async fn preflight(config: &config::Source, url: &str, store: &Store, health: &Health) -> Result<(), CaptureError> {
-    refuse_triggers(config)?;
     let client = crate::postgres::connect(url).await?;
-    slot::verify(&client, config, store, health).await?;
-    identity::verify(&client, config).await.map(drop)
-}
-
-fn refuse_triggers(config: &config::Source) -> Result<(), CaptureError> {
-    match config.capture {
-        config::CaptureMode::Wal => Ok(()),
-        config::CaptureMode::Trigger => Err(CaptureError::TriggerMode),
+    let place = store.capture_place(&config.slot).await?;
+    match (config.capture, place) {
+        (CaptureMode::Wal, None | Some(Place::Log)) => {
+            slot::verify(&client, config, store, health).await?;
+            identity::verify(&client, config).await.map(drop)
+        }
+        (CaptureMode::Wal, Some(Place::Outbox { handover: Some(_), .. })) => {
+            identity::verify(&client, config).await.map(drop)
+        }
+        (CaptureMode::Wal, Some(Place::Outbox { .. })) => Err(CaptureError::OutboxIsRead),
+        (CaptureMode::Trigger, Some(Place::Outbox { handover: Some(_), .. })) => Err(CaptureError::SwitchToLog),
+        (CaptureMode::Trigger, None) => Err(CaptureError::NotSetUp { slot: config.slot.clone() }),
+        (CaptureMode::Trigger, Some(Place::Log)) if !outbox::catalog::state(&client).await?.installed => {
+            Err(CaptureError::NotSetUp { slot: config.slot.clone() })
+        }
+        (CaptureMode::Trigger, Some(_)) => outbox::verify(&client, config).await,
     }
 }
 

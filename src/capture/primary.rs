@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use tokio_postgres::Client;
-use tokio_postgres::types::PgLsn;
+use tokio_postgres::types::{PgLsn, ToSql, Type};
 
 use super::CaptureError;
 use crate::config::Source;
@@ -47,7 +47,7 @@ pub(super) struct Server {
 }
 
 pub(super) async fn server(client: &Client) -> Result<Server, CaptureError> {
-    let row = client.query_one(SERVER, &[]).await?;
+    let row = client.query_typed_one(SERVER, &[]).await?;
     Ok(Server {
         version: row.get("version"),
         wal_level: row.get("wal_level"),
@@ -95,7 +95,7 @@ impl Slot {
 }
 
 pub(super) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, CaptureError> {
-    let row = client.query_opt(SLOT, &[&name]).await?;
+    let row = client.query_typed_opt(SLOT, &[(&name, Type::TEXT)]).await?;
     Ok(row.map(|row| Slot {
         plugin: row.get("plugin"),
         here: row.get("here"),
@@ -160,7 +160,10 @@ pub(super) fn index_name(table: Table) -> String {
 /// The platform's table that stands for `table`, then its partitions; none where it does not exist.
 pub(super) async fn relations(client: &Client, source: &Source, table: Table) -> Result<Vec<Relation>, CaptureError> {
     let (schema, name) = source.tables.qualified_name(table);
-    let rows = client.query(RELATIONS, &[&schema, &name, &index_name(table)]).await?;
+    let index = index_name(table);
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&schema, Type::TEXT), (&name, Type::TEXT), (&index, Type::TEXT)];
+    let rows = client.query_typed(RELATIONS, &parameters).await?;
     let relations = rows.iter().map(|row| Relation {
         table,
         oid: row.get("oid"),
@@ -196,8 +199,8 @@ impl Publication {
 }
 
 pub(super) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, CaptureError> {
-    let Some(row) = client.query_opt(PUBLICATION, &[&name]).await? else { return Ok(None) };
-    let tables = client.query(PUBLICATION_TABLES, &[&name]).await?;
+    let Some(row) = client.query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)]).await? else { return Ok(None) };
+    let tables = client.query_typed(PUBLICATION_TABLES, &[(&name, Type::TEXT)]).await?;
     Ok(Some(Publication {
         all_tables: row.get("all_tables"),
         options_right: row.get("options_right"),
@@ -208,13 +211,13 @@ pub(super) async fn publication(client: &Client, name: &str) -> Result<Option<Pu
 
 /// Who has held a lock on one of `tables` for longest, as something to add to a complaint.
 pub(super) async fn lock_holder(client: &Client, tables: &[String]) -> String {
-    let found = client.query_opt(LOCK_HOLDER, &[&tables]).await.ok().flatten();
+    let found = client.query_typed_opt(LOCK_HOLDER, &[(&tables, Type::TEXT_ARRAY)]).await.ok().flatten();
     found.map(|row| format!(" by {}", row.get::<_, &str>(0))).unwrap_or_default()
 }
 
 /// Who a new slot may be waiting for.
 pub(super) async fn oldest_transaction(client: &Client) -> Result<Option<String>, CaptureError> {
-    Ok(client.query_opt(OLDEST_TRANSACTION, &[]).await?.map(|row| row.get(0)))
+    Ok(client.query_typed_opt(OLDEST_TRANSACTION, &[]).await?.map(|row| row.get(0)))
 }
 
 /// Whether a lookup of the table goes by the platform's own SQL.

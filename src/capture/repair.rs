@@ -13,8 +13,8 @@ use super::error::Gap;
 use super::setup::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
 use super::setup::{plan, prepare};
 use super::snapshot::Snapshot;
-use super::{CaptureError, gaps, primary, refuse_triggers, slot};
-use crate::config::Source;
+use super::{CaptureError, gaps, primary, slot};
+use crate::config::{CaptureMode, Source};
 use crate::domain::lsn::{Lineage, Lsn, Position};
 use crate::health::Health;
 use crate::postgres;
@@ -51,7 +51,9 @@ impl<'a> Repair<'a> {
         dry_run: bool,
         force: bool,
     ) -> Result<Repair<'a>, CaptureError> {
-        refuse_triggers(source)?;
+        if source.capture == CaptureMode::Trigger {
+            return Err(CaptureError::RepairOfTriggers);
+        }
         if !lock_repair(transaction, &source.slot).await? {
             return Err(CaptureError::RepairUnderWay(source.slot.clone()));
         }

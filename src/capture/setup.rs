@@ -3,20 +3,23 @@
 pub(super) mod plan;
 mod print;
 pub(super) mod slot;
+mod triggers;
 
 use tokio_postgres::Client;
 
-use super::{CaptureError, identity, primary, refuse_triggers};
-use crate::config::Source;
+use super::{CaptureError, identity, outbox, primary, switch};
+use crate::config::{CaptureMode, Source};
 use crate::domain::lsn::Checkpoint;
 use crate::health::Health;
 use crate::postgres;
 use crate::postgres::quote_identifier;
 use crate::store::capture::FoundIdentity;
+use crate::store::outbox::Place;
 use crate::store::{Store, migrate};
 
 use plan::{Plan, PublicationPlan};
 pub use print::statements;
+pub use triggers::trigger_statements;
 
 const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publication_create.sql");
 const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
@@ -24,7 +27,13 @@ const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_op
 
 /// Brings store and primary to where streaming can begin, and says what it did. Run again, it finds nothing to do.
 pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, CaptureError> {
-    refuse_triggers(source)?;
+    match source.capture {
+        CaptureMode::Wal => log(source, url, store_url).await,
+        CaptureMode::Trigger => triggers::setup(source, url, store_url).await,
+    }
+}
+
+async fn log(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, CaptureError> {
     let client = postgres::connect(url).await?;
     let plan = plan::make(&client, source).await?;
     // Reaches the server as a walsender before anything is changed: what refuses that refuses now.
@@ -35,10 +44,16 @@ pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<St
     let migrated = migrate::migrate(store_url).await?;
     let store = Store::open(store_url, 2)?;
     let checkpoint = store.checkpoint(&source.slot).await?;
-    if let (false, Some(checkpoint)) = (plan.slot_exists, checkpoint) {
+    let place = store.capture_place(&source.slot).await?;
+    let reads_outbox = matches!(place, Some(Place::Outbox { .. }));
+    let left = if reads_outbox { None } else { switch::drop_triggers(&client, source, &store).await? };
+    if !reads_outbox && outbox::catalog::state(&client).await?.installed {
+        return Err(CaptureError::SwitchToTriggers);
+    }
+    if let (false, Some(checkpoint), false) = (plan.slot_exists, checkpoint, reads_outbox) {
         return Err(missing_slot(source, &store, checkpoint).await);
     }
-    let mut done = Vec::new();
+    let mut done: Vec<String> = left.into_iter().collect();
     if plan.slot_exists && checkpoint.is_none() {
         done.push(slot::drop_unfinished(&client, source, &store).await?);
         walsender = Some(slot::connect(source, url, plan.failover).await?);
@@ -48,11 +63,12 @@ pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<St
     }
     prepare(&client, source, &store, &plan, &mut done).await?;
     if let Some(walsender) = walsender {
+        let lease = if reads_outbox { Some(triggers::stop_reading(source, &store).await?) } else { None };
         let created = slot::create(walsender, &client, source, url, &store).await?;
-        done.push(format!(
-            "slot {}: created at {}; {} releases were distributed before, {} rows are in the ledger",
-            source.slot, created.begins, created.distributed, created.rows
-        ));
+        if let Some(lease) = lease {
+            lease.release().await;
+        }
+        done.push(created.to_string());
     }
     Ok(done)
 }

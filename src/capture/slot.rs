@@ -12,6 +12,7 @@ use crate::config::Source;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn};
 use crate::health::Health;
 use crate::store::Store;
+use crate::store::outbox::Place;
 
 pub(super) struct Verified {
     pub checkpoint: Checkpoint,
@@ -44,6 +45,9 @@ async fn examine(
     store: &Store,
     checkpoint: Option<Checkpoint>,
 ) -> Result<Verified, CaptureError> {
+    if matches!(store.capture_place(&source.slot).await?, Some(Place::Outbox { .. })) {
+        return Err(CaptureError::OutboxIsRead);
+    }
     let server = primary::server(client).await?;
     let clock_ahead = server.now.duration_since(Timestamp::now());
     if server.in_recovery {

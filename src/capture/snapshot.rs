@@ -1,6 +1,7 @@
 //! The primary's rows as one snapshot shows them. It knows nothing of slots: whatever gives the snapshot, rows are read alike.
 
 use jiff::Timestamp;
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::CaptureError;
@@ -16,9 +17,9 @@ const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
 const ROWS_BY_ID: &str = include_str!("../../sql/primary/rows_by_id.sql");
 
 /// As the stream's session has it: values are compared with what came from there.
-const BEGIN: &str = "set datestyle = 'ISO'; set timezone = 'UTC'; set intervalstyle = 'postgres'; \
-                     set extra_float_digits = 1; set bytea_output = 'hex'; set statement_timeout = 0; \
-                     begin isolation level repeatable read read only";
+const BEGIN: &str = "begin isolation level repeatable read read only; \
+                     set local datestyle = 'ISO'; set local timezone = 'UTC'; set local intervalstyle = 'postgres'; \
+                     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0";
 
 /// A session that goes on seeing one moment.
 pub(super) struct Snapshot {
@@ -45,7 +46,7 @@ impl Snapshot {
             // The name is the server's own, of hexadecimal digits and dashes.
             client.batch_execute(&format!("set transaction snapshot '{}'", name.replace('\'', "''"))).await?;
         }
-        let at = client.query_one("select clock_timestamp()", &[]).await?.get(0);
+        let at = client.query_typed_one("select clock_timestamp()", &[]).await?.get(0);
         Ok(Snapshot { client, at })
     }
 
@@ -78,7 +79,7 @@ impl Snapshot {
         let names = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("id_type", &*id_type)];
         let statement = fill(ROWS_BY_ID, &names);
         let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
-        let rows = self.client.query(&statement, &[&ids]).await?;
+        let rows = self.client.query_typed(&statement, &[(&ids, Type::TEXT_ARRAY)]).await?;
         Ok(rows.iter().map(|row| tuple(source, table, table.columns(), |index| row.get(index))).collect())
     }
 

@@ -7,16 +7,15 @@ use std::time::{Duration, Instant};
 use metrics::gauge;
 use pg_walstream::{LogicalReplicationStream, ReplicationError, ReplicationStreamConfig, RetryConfig};
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
 
 use super::acknowledgement::{Limit, Said};
 use super::error::Gap;
 use super::gaps::{self, Reports};
 use super::heartbeat::Heart;
-use super::{CaptureError, STAGE, conninfo, identity, primary, slot};
+use super::{CaptureError, Context, STAGE, conninfo, identity, primary, slot};
 use crate::config::Source;
 use crate::domain::change::Batch;
-use crate::domain::lsn::Lsn;
+use crate::domain::lsn::Checkpoint;
 use crate::health::Health;
 use crate::store::Store;
 use crate::{postgres, telemetry};
@@ -33,15 +32,9 @@ const STABLE: Duration = Duration::from_secs(10);
 const LAST_WRITE: Duration = Duration::from_secs(2);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(super) async fn run(
-    source: &Source,
-    url: &str,
-    store: &Store,
-    health: &Health,
-    batches: &mpsc::Sender<Batch>,
-    durable: &watch::Receiver<Lsn>,
-    shutdown: &CancellationToken,
-) -> Result<(), CaptureError> {
+/// Reads until shutdown or until the switch to triggers: then what is left to store comes back, up to that place.
+pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
+    let Context { source, url, store, health, batches, durable, shutdown } = *context;
     let mut wait = FIRST_RETRY;
     // One line a condition: the same fault again is not news.
     let mut said = None;
@@ -59,7 +52,14 @@ pub(super) async fn run(
             }
             result
         };
-        let Some(Err(error)) = result else { break };
+        let error = match result {
+            Some(Err(error)) => error,
+            Some(Ok(Some(last))) => {
+                gauge!(telemetry::CAPTURE_CONNECTED).set(0);
+                return Ok(Some(last));
+            }
+            Some(Ok(None)) | None => break,
+        };
         if let Some(gap) = Gap::by_drift(&error) {
             gaps::note(source, store, health, gap).await;
         }
@@ -90,7 +90,7 @@ pub(super) async fn run(
         wait = (wait * 2).min(LONGEST_RETRY);
     }
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-    Ok(())
+    Ok(None)
 }
 
 /// What lies beyond what was acknowledged is nobody's to acknowledge while we are away.
@@ -109,7 +109,7 @@ struct Session<'a> {
     store: &'a Store,
     health: &'a Health,
     batches: &'a mpsc::Sender<Batch>,
-    durable: &'a watch::Receiver<Lsn>,
+    durable: &'a watch::Receiver<Option<Checkpoint>>,
     acknowledged: &'a Said,
 }
 
@@ -123,8 +123,8 @@ struct Companions {
 type Condition = std::mem::Discriminant<CaptureError>;
 
 impl Session<'_> {
-    /// Ends well only when nobody takes batches any more.
-    async fn run(&self, said: &mut Option<Condition>) -> Result<(), CaptureError> {
+    /// Ends well when nobody takes batches any more, or with the last batch before the switch to triggers.
+    async fn run(&self, said: &mut Option<Condition>) -> Result<Option<Batch>, CaptureError> {
         self.acknowledged.forget();
         let client = postgres::connect(self.url).await?;
         let verified = slot::verify(&client, self.source, self.store, self.health).await?;

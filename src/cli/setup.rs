@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use super::CommandResult;
-use crate::capture::setup::{setup, statements};
-use crate::config::Config;
+use crate::capture::setup::{setup, statements, trigger_statements};
+use crate::config::{CaptureMode, Config};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -15,7 +15,12 @@ pub struct Arguments {
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     if arguments.print {
-        print!("{}", statements(&config.source, config.source_url().ok()));
+        let text = match config.source.capture {
+            CaptureMode::Wal => statements(&config.source, config.source_url().ok()),
+            // What triggers look like depends on the tables' keys and types.
+            CaptureMode::Trigger => trigger_statements(&config.source, config.source_url()?).await?,
+        };
+        print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let done = setup(&config.source, config.source_url()?, config.store_url()?).await?;

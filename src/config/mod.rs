@@ -59,7 +59,10 @@ pub struct Source {
     /// The primary. Logical replication goes over the same URL. Required.
     #[serde(serialize_with = "redact_url")]
     pub url: Option<SecretString>,
+    /// By the log, or by triggers where logical replication cannot be had.
     pub capture: CaptureMode,
+    /// How often the triggers' outbox is looked at while nothing comes.
+    pub poll_interval: Period,
     pub slot: String,
     pub publication: String,
     /// How old values of the captured tables get into the log.
@@ -82,6 +85,7 @@ impl Default for Source {
         Source {
             url: None,
             capture: CaptureMode::Wal,
+            poll_interval: Period(std::time::Duration::from_millis(100)),
             slot: "walhook".into(),
             publication: "walhook".into(),
             replica_identity: ReplicaIdentity::Full,

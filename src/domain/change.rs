@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::lsn::{Checkpoint, Position};
 use super::table::{Column, Table};
+use super::window::Window;
 
 /// One column's value. Values are the server's text output, with the configured value maps applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,9 +84,19 @@ pub enum Operation {
     Truncate,
 }
 
+/// How a change came to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// By the log: its position is where it stands in it.
+    Log,
+    /// By the triggers' outbox, written by this transaction: its position is the window's number and its place in the outbox.
+    Outbox { transaction: u64 },
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub position: Position,
+    pub origin: Origin,
     pub committed_at: Timestamp,
     /// Its transaction asked to raise no events; lookups follow it all the same.
     pub muted: bool,
@@ -101,4 +112,6 @@ pub struct Batch {
     /// The transaction that the last change belongs to. A lookup waits until its own snapshot sees it: a change can reach
     /// us a moment before the server shows it to other sessions.
     pub transaction: Option<u32>,
+    /// The window that `checkpoint` is in; nothing where it is a place in the log.
+    pub window: Option<Window>,
 }

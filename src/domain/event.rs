@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::change::{Change, Origin};
 use super::lsn::{Lineage, Position};
 
 macro_rules! event_kinds {
@@ -106,21 +107,24 @@ pub struct Event {
     pub user: UserId,
     pub occurred_at: Timestamp,
     pub position: Position,
+    pub origin: Origin,
     /// The `data` object, serialised once: retries must not change a byte of it.
     pub data: Arc<str>,
 }
 
-/// The id of the event that a change raises. Reading the same log again gives the same id: it is a UUIDv7 whose time is the
-/// commit's and whose other bits are a hash of where the change stands and of what it raised.
-pub fn event_id(lineage: Lineage, position: Position, committed_at: Timestamp, kind: EventKind) -> Uuid {
-    let digest = Sha256::new()
-        .chain_update(lineage.system_identifier.to_be_bytes())
-        .chain_update(lineage.timeline.to_be_bytes())
-        .chain_update(position.commit.0.to_be_bytes())
-        .chain_update(position.ordinal.to_be_bytes())
-        .chain_update(kind.as_str())
-        .finalize();
-    uuid_v7(committed_at, &digest)
+/// The id of the event that a change raises. Reading the same log or the same outbox again gives the same id: it is a UUIDv7
+/// whose time is the commit's and whose other bits are a hash of where the change stands and of what it raised.
+pub fn event_id(lineage: Lineage, change: &Change, kind: EventKind) -> Uuid {
+    let cluster = Sha256::new().chain_update(lineage.system_identifier.to_be_bytes());
+    let place = match change.origin {
+        Origin::Log => {
+            cluster.chain_update(lineage.timeline.to_be_bytes()).chain_update(change.position.commit.0.to_be_bytes())
+        }
+        // Windows may be drawn anew; what wrote the row stays.
+        Origin::Outbox { transaction } => cluster.chain_update("outbox").chain_update(transaction.to_be_bytes()),
+    };
+    let digest = place.chain_update(change.position.ordinal.to_be_bytes()).chain_update(kind.as_str()).finalize();
+    uuid_v7(change.committed_at, &digest)
 }
 
 /// The id of the delivery of one event to one webhook, the same on every attempt and after every restart.
@@ -147,14 +151,37 @@ fn with_version_and_variant(mut bytes: [u8; 16]) -> Uuid {
 
 #[cfg(test)]
 mod tests {
+    use super::super::change::Operation;
     use super::super::lsn::Lsn;
+    use super::super::table::Table;
     use super::*;
 
     const LINEAGE: Lineage = Lineage { system_identifier: 7_000, timeline: 1 };
 
+    fn change(commit: u64, ordinal: u64, origin: Origin) -> Change {
+        Change {
+            position: Position { commit: Lsn(commit), ordinal },
+            origin,
+            committed_at: "2026-03-01T09:05:00.123456Z".parse().unwrap(),
+            muted: false,
+            table: Table::DistroQueue,
+            operation: Operation::Truncate,
+        }
+    }
+
     fn id(lineage: Lineage, commit: u64, ordinal: u64, kind: EventKind) -> Uuid {
-        let at = "2026-03-01T09:05:00.123456Z".parse().unwrap();
-        event_id(lineage, Position { commit: Lsn(commit), ordinal }, at, kind)
+        event_id(lineage, &change(commit, ordinal, Origin::Log), kind)
+    }
+
+    #[test]
+    fn a_row_of_the_outbox_keeps_its_ids_in_whatever_window_it_is_read() {
+        let id = |window, place, transaction| {
+            event_id(LINEAGE, &change(window, place, Origin::Outbox { transaction }), EventKind::DeliveryCompleted)
+        };
+        assert_eq!(id(1, 5, 700), id(2, 5, 700));
+        assert_ne!(id(1, 5, 700), id(1, 6, 700));
+        assert_ne!(id(1, 5, 700), id(1, 5, 701), "an outbox made anew counts from the beginning");
+        assert_ne!(id(1, 5, 700), self::id(LINEAGE, 1, 5, EventKind::DeliveryCompleted));
     }
 
     #[test]

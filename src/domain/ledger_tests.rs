@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::super::change::Origin;
 use super::super::lsn::Position;
 use super::super::table::{distro_queue, release};
 use super::*;
@@ -18,7 +19,14 @@ fn row(id: i64, status: Option<&str>) -> Tuple {
 }
 
 fn change(operation: Operation) -> Change {
-    Change { position: Position::default(), committed_at: Timestamp::UNIX_EPOCH, muted: false, table: TABLE, operation }
+    Change {
+        position: Position::default(),
+        origin: Origin::Log,
+        committed_at: Timestamp::UNIX_EPOCH,
+        muted: false,
+        table: TABLE,
+        operation,
+    }
 }
 
 fn state(text: &str) -> State {

@@ -38,6 +38,9 @@ impl FromStr for Lsn {
 ///
 /// Transactions arrive in commit order, so positions only grow. Positions inside a transaction are ordinals because the
 /// positions of single records say nothing about the order in which transactions arrive.
+///
+/// Where triggers capture, `commit` is the number of a [window](super::window), and `ordinal` the place in the outbox. Numbers
+/// go on from the log's position at the switch, so that positions grow across it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     pub commit: Lsn,
@@ -63,7 +66,8 @@ pub struct Lineage {
 pub struct Checkpoint {
     pub lineage: Lineage,
     pub position: Position,
-    /// The end of the last transaction that is wholly in the store: where streaming starts again.
+    /// The end of the last transaction that is wholly in the store: where streaming starts again. Where triggers capture, the
+    /// last row of the outbox that was read.
     pub resume: Lsn,
 }
 

@@ -12,3 +12,4 @@ pub mod notice;
 pub mod table;
 pub mod time;
 pub mod webhook;
+pub mod window;

@@ -129,11 +129,12 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     raised.once.push((raised.events.len(), release));
                 }
                 raised.events.push(Event {
-                    id: event_id(lineage, change.position, change.committed_at, rule.kind),
+                    id: event_id(lineage, change, rule.kind),
                     kind: rule.kind,
                     user: derived.owner,
                     occurred_at: change.committed_at,
                     position: change.position,
+                    origin: change.origin,
                     data: derived.data.into(),
                 });
             }
@@ -170,13 +171,14 @@ fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step
 
 fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str) -> Unrouted {
     Unrouted {
-        id: event_id(lineage, change.position, change.committed_at, rule.kind),
+        id: event_id(lineage, change, rule.kind),
         kind: rule.kind,
         reason,
         table: change.table.name(),
         row: row_id(change),
         occurred_at: change.committed_at,
         position: change.position,
+        origin: change.origin,
     }
 }
 

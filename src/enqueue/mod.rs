@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::domain::change::Batch;
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::{Event, UserId, delivery_id};
-use crate::domain::lsn::{Checkpoint, Lsn};
+use crate::domain::lsn::Checkpoint;
 use crate::handoff::Handoff;
 use crate::health::Health;
 use crate::lookup::{LookupError, Lookups};
@@ -93,7 +93,7 @@ impl<C: Clock> Enqueue<C> {
     pub async fn run(
         mut self,
         mut batches: mpsc::Receiver<Batch>,
-        durable: watch::Sender<Lsn>,
+        durable: watch::Sender<Option<Checkpoint>>,
         shutdown: CancellationToken,
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
@@ -101,7 +101,7 @@ impl<C: Clock> Enqueue<C> {
             if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
                 break;
             }
-            durable.send_replace(batch.checkpoint.resume);
+            durable.send_replace(Some(batch.checkpoint));
             if let Some(last) = batch.changes.last() {
                 let lag = self.clock.now().duration_since(last.committed_at);
                 gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64().max(0.0));
@@ -149,6 +149,7 @@ impl<C: Clock> Enqueue<C> {
             Some(checkpoint) => checkpoint,
             None => {
                 let stored = self.store.checkpoint(&self.slot).await?;
+                verify_reader(&self.store, &self.slot, batch).await?;
                 stored.ok_or_else(|| EnqueueError::NoCheckpoint(self.slot.clone()))?
             }
         };
@@ -175,7 +176,8 @@ impl<C: Clock> Enqueue<C> {
         let until = Instant::now() + self.lease_length;
         let mut connection = self.store.connection().await?;
         let transaction = connection.transaction().await.map_err(StoreError::from)?;
-        if !advance_checkpoint(&transaction, &self.slot, from.position, &batch.checkpoint).await? {
+        let window = batch.window.as_ref().map(|window| &window.bounds);
+        if !advance_checkpoint(&transaction, &self.slot, from.position, &batch.checkpoint, window).await? {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
         let first_time = claim_distributed(&transaction, &raised.distributed).await?;
@@ -206,6 +208,16 @@ impl<C: Clock> Enqueue<C> {
     }
 }
 
+/// What is stored may be of another process's window under the same number. While the lease is still this batch's, nobody else
+/// has stored anything.
+async fn verify_reader(store: &Store, slot: &str, batch: &Batch) -> Result<(), EnqueueError> {
+    let Some(window) = &batch.window else { return Ok(()) };
+    match store.holds_capture_lease(slot, window.reader).await? {
+        true => Ok(()),
+        false => Err(EnqueueError::Superseded(slot.to_owned())),
+    }
+}
+
 /// The next batch, with those that wait behind it as far as one transaction takes them.
 async fn next_batch(batches: &mut mpsc::Receiver<Batch>) -> Option<Batch> {
     let mut batch = batches.recv().await?;
@@ -214,6 +226,7 @@ async fn next_batch(batches: &mut mpsc::Receiver<Batch>) -> Option<Batch> {
         batch.changes.extend(more.changes);
         batch.checkpoint = more.checkpoint;
         batch.transaction = more.transaction.or(batch.transaction);
+        batch.window = more.window;
     }
     Some(batch)
 }

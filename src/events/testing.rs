@@ -8,7 +8,7 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 use super::{Derived, Fact, Facts, Halt, LookupKey, Release, Rule, TranscodedFile, Verdict, rule};
-use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
 use crate::domain::event::{Addon, EventKind, UserId};
 use crate::domain::lsn::Position;
 use crate::domain::table::Table;
@@ -144,7 +144,7 @@ pub fn with(table: Table, row: &Tuple, column: &str, value: Option<&str>) -> Tup
 
 pub fn change(table: Table, operation: Operation) -> Change {
     let committed_at = "2026-03-01T09:05:00.25Z".parse().unwrap();
-    Change { position: Position::default(), committed_at, muted: false, table, operation }
+    Change { position: Position::default(), origin: Origin::Log, committed_at, muted: false, table, operation }
 }
 
 pub fn insert(table: Table, new: Tuple) -> Change {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
 
 use crate::config::{self, TableMappings};
 use crate::domain::change::{Datum, Tuple};
@@ -61,7 +62,32 @@ pub struct Primary {
 /// A connection and what was found out over it.
 struct Session {
     client: Client,
-    queries: HashMap<Table, tokio_postgres::Statement>,
+    queries: HashMap<Table, String>,
+}
+
+/// Settings that must not outlive the transaction: a pooler may give the server's session to others after it.
+const PINNED: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
+    set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s'";
+
+impl Session {
+    /// One query in a transaction of its own, without a statement that the server would have to remember; all in one round.
+    async fn read(
+        &self,
+        table: &'static str,
+        query: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, LookupError> {
+        let failed = |source| LookupError::Query { table, source };
+        let (begun, rows, ended) = tokio::join!(
+            self.client.batch_execute(PINNED),
+            self.client.query_typed(query, parameters),
+            self.client.batch_execute("commit")
+        );
+        begun.map_err(failed)?;
+        let rows = rows.map_err(failed)?;
+        ended.map_err(failed)?;
+        Ok(rows)
+    }
 }
 
 impl Primary {
@@ -71,11 +97,11 @@ impl Primary {
 
     /// Returns once a new snapshot sees the transaction, so that what is read next is not older than what was streamed.
     pub async fn wait_until_visible(&mut self, transaction: u32) -> Result<(), LookupError> {
-        let query = |source| LookupError::Query { table: "the snapshot", source };
         let session = self.session().await?;
+        let transaction = i64::from(transaction);
         loop {
-            let row = session.client.query_one(TRANSACTION_VISIBLE, &[&i64::from(transaction)]).await.map_err(query)?;
-            if row.get(0) {
+            let rows = session.read("the snapshot", TRANSACTION_VISIBLE, &[(&transaction, Type::INT8)]).await?;
+            if rows.iter().any(|row| row.get(0)) {
                 return Ok(());
             }
             tokio::time::sleep(VISIBLE_POLL).await;
@@ -83,17 +109,11 @@ impl Primary {
     }
 
     pub async fn rows(&mut self, table: Table, keys: &[String]) -> Result<Vec<Tuple>, LookupError> {
-        let query = |source| LookupError::Query { table: table.name(), source };
-        let statement = self.statement(table).await?;
+        let query = self.query(table).await?;
         let session = self.session().await?;
-        let rows = match session.client.query(&statement, &[&keys]).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                // The table may have changed under it: what is wrong shows when it is made anew.
-                session.queries.clear();
-                return Err(query(error));
-            }
-        };
+        let rows = session.read(table.name(), &query, &[(&keys, Type::TEXT_ARRAY)]).await;
+        // The table may have changed under it: what is wrong shows when it is made anew.
+        let rows = rows.inspect_err(|_| session.queries.clear())?;
         let mut tuples = Vec::with_capacity(rows.len());
         for row in rows {
             let mut tuple = Tuple::absent(table);
@@ -115,23 +135,17 @@ impl Primary {
     async fn session(&mut self) -> Result<&mut Session, LookupError> {
         if self.session.as_ref().is_none_or(|session| session.client.is_closed()) {
             let client = postgres::connect(&self.url).await?;
-            let query = |source| LookupError::Query { table: "the session", source };
-            let pinned =
-                "set datestyle = 'ISO'; set timezone = 'UTC'; set extra_float_digits = 1; set bytea_output = 'hex';
-                set statement_timeout = '30s'; set default_transaction_read_only = on";
-            client.batch_execute(pinned).await.map_err(query)?;
             self.session = Some(Session { client, queries: HashMap::new() });
         }
         Ok(self.session.as_mut().expect("made just now where it was missing"))
     }
 
-    async fn statement(&mut self, table: Table) -> Result<tokio_postgres::Statement, LookupError> {
-        let query = |source| LookupError::Query { table: table.name(), source };
+    async fn query(&mut self, table: Table) -> Result<String, LookupError> {
         let known = self.session().await?.queries.get(&table).cloned();
-        if let Some(statement) = known {
-            return Ok(statement);
+        if let Some(query) = known {
+            return Ok(query);
         }
-        let sql = match self.custom.get(table.name()) {
+        let query = match self.custom.get(table.name()) {
             // Whatever types its columns have, rows are read as text.
             Some(sql) => {
                 let columns: Vec<String> = table
@@ -143,18 +157,14 @@ impl Primary {
             }
             None => self.mapped_query(table).await?,
         };
-        let session = self.session().await?;
-        let types = [tokio_postgres::types::Type::TEXT_ARRAY];
-        let statement = session.client.prepare_typed(&sql, &types).await.map_err(query)?;
-        session.queries.insert(table, statement.clone());
-        Ok(statement)
+        self.session().await?.queries.insert(table, query.clone());
+        Ok(query)
     }
 
     async fn mapped_query(&mut self, table: Table) -> Result<String, LookupError> {
         let (schema, name) = self.mappings.qualified_name(table);
-        let query = |source| LookupError::Query { table: table.name(), source };
         let session = self.session().await?;
-        let rows = session.client.query(COLUMN_TYPES, &[&schema, &name]).await.map_err(query)?;
+        let rows = session.read(table.name(), COLUMN_TYPES, &[(&schema, Type::TEXT), (&name, Type::TEXT)]).await?;
         let types: HashMap<&str, &str> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let full_name = || format!("{schema}.{name}");
         if types.is_empty() {

@@ -6,6 +6,7 @@ use tokio_postgres::types::PgLsn;
 
 use super::{Result, Store};
 use crate::domain::lsn::{Checkpoint, Lsn};
+use crate::domain::window::Bounds;
 
 const GAP_RECORD: &str = include_str!("../../sql/store/gap_record.sql");
 const GAP_OPEN: &str = include_str!("../../sql/store/gap_open.sql");
@@ -126,8 +127,13 @@ impl Store {
     }
 }
 
-/// Stores where a new slot begins. Fails where the slot has a checkpoint.
-pub async fn insert_first_checkpoint(transaction: &Transaction<'_>, slot: &str, first: &Checkpoint) -> Result<()> {
+/// Stores where capture begins: in the log, or behind a window of the outbox. Fails where the slot has a checkpoint.
+pub async fn insert_first_checkpoint(
+    transaction: &Transaction<'_>,
+    slot: &str,
+    first: &Checkpoint,
+    window: Option<&Bounds>,
+) -> Result<()> {
     // The catalog shows the identifier as a signed number too.
     let system_identifier = first.lineage.system_identifier as i64;
     transaction
@@ -140,6 +146,8 @@ pub async fn insert_first_checkpoint(transaction: &Transaction<'_>, slot: &str, 
                 &PgLsn::from(first.position.commit.0),
                 &(first.position.ordinal as i64),
                 &PgLsn::from(first.resume.0),
+                &window.map(|window| window.from.as_str()),
+                &window.map(|window| window.to.as_str()),
             ],
         )
         .await?;

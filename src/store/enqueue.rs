@@ -8,8 +8,10 @@ use tokio_postgres::types::PgLsn;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError};
+use crate::domain::change::Origin;
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use crate::domain::window::Bounds;
 
 const CHECKPOINT_READ: &str = include_str!("../../sql/store/checkpoint_read.sql");
 const CHECKPOINT_ADVANCE: &str = include_str!("../../sql/store/checkpoint_advance.sql");
@@ -61,6 +63,7 @@ pub struct Unrouted {
     pub row: String,
     pub occurred_at: Timestamp,
     pub position: Position,
+    pub origin: Origin,
 }
 
 impl Store {
@@ -83,12 +86,13 @@ impl Store {
     }
 }
 
-/// Moves the checkpoint on from `expected`; false when it is somewhere else.
+/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else.
 pub async fn advance_checkpoint(
     transaction: &Transaction<'_>,
     slot: &str,
     expected: Position,
     next: &Checkpoint,
+    window: Option<&Bounds>,
 ) -> Result<bool> {
     let statement = transaction.prepare_cached(CHECKPOINT_ADVANCE).await?;
     let moved = transaction
@@ -102,6 +106,8 @@ pub async fn advance_checkpoint(
                 &ordinal(next.position.ordinal),
                 &lsn(next.resume),
                 &(next.lineage.timeline as i32),
+                &window.map(|window| window.from.as_str()),
+                &window.map(|window| window.to.as_str()),
             ],
         )
         .await?;
@@ -153,7 +159,7 @@ pub async fn insert_events(transaction: &Transaction<'_>, events: &[Event], repa
     let users: Vec<&str> = events.iter().map(|event| &*event.user.0).collect();
     let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
     let occurred: Vec<Timestamp> = events.iter().map(|event| event.occurred_at).collect();
-    let commits: Vec<PgLsn> = events.iter().map(|event| lsn(event.position.commit)).collect();
+    let commits: Vec<Option<PgLsn>> = events.iter().map(|event| commit(event.position, event.origin)).collect();
     let ordinals: Vec<i64> = events.iter().map(|event| ordinal(event.position.ordinal)).collect();
     let data: Vec<&str> = events.iter().map(|event| &*event.data).collect();
     transaction.execute(&statement, &[&ids, &users, &kinds, &occurred, &commits, &ordinals, &data, &repaired]).await?;
@@ -199,10 +205,15 @@ pub async fn insert_unrouted(transaction: &Transaction<'_>, unrouted: &[Unrouted
     let tables: Vec<&str> = unrouted.iter().map(|event| event.table).collect();
     let rows: Vec<&str> = unrouted.iter().map(|event| event.row.as_str()).collect();
     let occurred: Vec<Timestamp> = unrouted.iter().map(|event| event.occurred_at).collect();
-    let commits: Vec<PgLsn> = unrouted.iter().map(|event| lsn(event.position.commit)).collect();
+    let commits: Vec<Option<PgLsn>> = unrouted.iter().map(|event| commit(event.position, event.origin)).collect();
     let ordinals: Vec<i64> = unrouted.iter().map(|event| ordinal(event.position.ordinal)).collect();
     transaction.execute(&statement, &[&ids, &kinds, &reasons, &tables, &rows, &occurred, &commits, &ordinals]).await?;
     Ok(())
+}
+
+/// Where the log has the commit; nothing where it came by the outbox.
+fn commit(position: Position, origin: Origin) -> Option<PgLsn> {
+    (origin == Origin::Log).then(|| lsn(position.commit))
 }
 
 fn lsn(lsn: Lsn) -> PgLsn {

@@ -14,6 +14,7 @@ pub mod logs;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
+pub mod outbox;
 pub mod partitions;
 mod pool;
 pub mod record;

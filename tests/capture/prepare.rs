@@ -233,7 +233,7 @@ async fn preflight_names_what_is_missing() {
     let mut trigger = source(&app);
     trigger.capture = CaptureMode::Trigger;
     let error = capture::preflight(&trigger, &app.source_url, &store, &Default::default()).await.unwrap_err();
-    assert!(error.to_string().contains("later version"), "{error}");
+    assert!(error.to_string().contains("is not set up"), "{error}");
 }
 
 #[tokio::test]

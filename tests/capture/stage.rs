@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use walhook::capture::{self, CaptureError};
 use walhook::config::{Period, Source};
 use walhook::domain::change::{Batch, Change};
-use walhook::domain::lsn::{Lsn, Position};
+use walhook::domain::lsn::{Checkpoint, Lsn, Position};
 use walhook::health::Health;
 use walhook::store::Store;
 
@@ -27,7 +27,7 @@ pub fn source(app: &TestApp) -> Source {
 
 pub struct Stage {
     batches: mpsc::Receiver<Batch>,
-    durable: watch::Sender<Lsn>,
+    durable: watch::Sender<Option<Checkpoint>>,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), CaptureError>>,
     store: Client,
@@ -44,7 +44,7 @@ impl Stage {
     pub async fn start_over(app: &TestApp, url: &str) -> Stage {
         let store = Store::open(&app.store_url, 2).unwrap();
         let (sender, batches) = mpsc::channel(1);
-        let (durable, acknowledge) = watch::channel(Lsn::ZERO);
+        let (durable, acknowledge) = watch::channel(None);
         let shutdown = CancellationToken::new();
         let (source, url, token) = (source(app), url.to_owned(), shutdown.clone());
         let health = Health::default();
@@ -79,7 +79,7 @@ impl Stage {
             self.store.execute(statement, &[&self.slot, &commit, &ordinal, &resume, &timeline]).await.unwrap();
         }
         self.position = Some(known.max(checkpoint.position));
-        self.durable.send_replace(checkpoint.resume);
+        self.durable.send_replace(Some(checkpoint));
         batch.changes.into_iter().filter(|change| change.position > known).collect()
     }
 
@@ -119,7 +119,7 @@ impl Stage {
                 done = &mut work => return done,
                 Some(batch) = self.batches.recv() => {
                     assert!(batch.changes.is_empty(), "{batch:?}");
-                    self.durable.send_replace(batch.checkpoint.resume);
+                    self.durable.send_replace(Some(batch.checkpoint));
                 }
             }
         }

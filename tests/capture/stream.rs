@@ -6,7 +6,7 @@ use walhook::domain::lsn::{Lsn, Position};
 use walhook::domain::table::{Table, distro_queue, release};
 use walhook::private_postgres::{Options, StopMode};
 
-use crate::stage::{Stage, source};
+use crate::stage::Stage;
 use crate::support::{TestApp, eventually};
 
 /// Old and new status of changes of distro_queue; `-` where the row or the value was not sent.
@@ -319,19 +319,4 @@ async fn a_clean_stop_of_the_primary_does_not_wait_and_capture_goes_on_after_it(
     write(&app, &format!("{INSERT} (2, 1, 'b')")).await;
     assert_eq!(statuses(&stage.changes(1).await), [("", "b")]);
     stage.stop().await;
-}
-
-#[tokio::test]
-async fn trigger_capture_is_answered_clearly() {
-    let app = TestApp::prepare().await;
-    let mut source = source(&app);
-    source.capture = walhook::config::CaptureMode::Trigger;
-    let store = walhook::store::Store::open(&app.store_url, 1).unwrap();
-    let (sender, _batches) = tokio::sync::mpsc::channel(1);
-    let (_durable, acknowledge) = tokio::sync::watch::channel(Lsn::ZERO);
-    let token = tokio_util::sync::CancellationToken::new();
-    let error = walhook::capture::run(&source, &app.source_url, store, Default::default(), sender, acknowledge, token)
-        .await
-        .unwrap_err();
-    assert!(error.to_string().contains("later version"), "{error}");
 }

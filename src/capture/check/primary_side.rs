@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use super::{Report, Verdict, postgres, unreachable};
 use crate::capture::primary::{self, MINIMUM_VERSION, Relation, Server};
 use crate::capture::{CaptureError, identity, is_required};
-use crate::config::Source;
+use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
 
 /// What the server is, where it could be asked.
@@ -28,14 +28,18 @@ pub(super) async fn check(report: &mut Report, source: &Source, url: &str) -> Op
     };
     report.ok("primary", format!("database {} as {}", server.database, server.role));
     report.clock("primary clock", server.now, before);
-    self::server(report, &server);
-    if let Err(error) = objects(report, source, &client).await {
+    self::server(report, source, &server);
+    let looked = match source.capture {
+        CaptureMode::Wal => objects(report, source, &client).await,
+        CaptureMode::Trigger => super::triggers::check(report, source, &client).await,
+    };
+    if let Err(error) = looked {
         report.fail("primary catalog", error.to_string(), "run `walhook check` again");
     }
     Some(server)
 }
 
-fn server(report: &mut Report, server: &Server) {
+fn server(report: &mut Report, source: &Source, server: &Server) {
     let version = format!("PostgreSQL {}", server.version / 10_000);
     if server.version >= MINIMUM_VERSION {
         report.ok("version", version);
@@ -44,6 +48,9 @@ fn server(report: &mut Report, server: &Server) {
     }
     if server.in_recovery {
         report.fail("primary role", "a standby", "set source.url to the primary");
+    }
+    if source.capture == CaptureMode::Trigger {
+        return;
     }
     if server.wal_level == "logical" {
         report.ok("wal_level", "logical");

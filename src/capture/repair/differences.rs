@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::{CaptureError, Snapshot, Transaction};
 use crate::capture::snapshot::WatchedRows;
 use crate::config::Source;
-use crate::domain::change::{Change, Tuple};
+use crate::domain::change::{Change, Origin, Tuple};
 use crate::domain::ledger::{self, Comparison, Difference, Entry, LedgerChanges};
 use crate::domain::lsn::Position;
 use crate::domain::table::{Column, Table};
@@ -108,6 +108,7 @@ impl<'a> Differences<'a> {
                 self.position.ordinal += 1;
                 found.changes.push(Change {
                     position: self.position,
+                    origin: Origin::Log,
                     committed_at: self.snapshot.at,
                     muted: false,
                     table,

@@ -1,11 +1,14 @@
 //! The slot, and in the store what its snapshot shows: the last step, undone if it does not come to its end.
 
+use std::fmt;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, ReplicationStreamConfig, RetryConfig};
 use tokio_postgres::Client;
+use tokio_postgres::types::Type;
 
+use super::triggers::SNAPSHOT;
 use super::{CaptureError, Source, Store, primary};
 use crate::capture::acknowledgement::ROOM;
 use crate::capture::conninfo;
@@ -17,11 +20,14 @@ use crate::postgres::{quote_identifier, quote_qualified};
 use crate::store::addons::{AddonChanges, change_addons};
 use crate::store::capture::{end_slot_creation, insert_first_checkpoint, seed_distributed};
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete, set_acknowledgement_limit};
+use crate::store::outbox::{Handover, hand_over};
 use crate::store::{StoreError, Transaction};
 
 const DISTRIBUTED_RELEASES: &str = include_str!("../../../sql/primary/distributed_releases.sql");
 const USER_ADDONS: &str = include_str!("../../../sql/primary/user_addons.sql");
 const SLOT_DROP: &str = include_str!("../../../sql/primary/slot_drop.sql");
+
+const EMIT: &str = include_str!("../../../sql/primary/heartbeat.sql");
 
 /// A new slot waits for every transaction that is older than it.
 const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,10 +35,24 @@ const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
 const ALL_WAITS: Duration = Duration::from_secs(180);
 const SEED_CHUNK: usize = 10_000;
 
-pub(super) struct Created {
-    pub begins: Lsn,
-    pub distributed: usize,
-    pub rows: usize,
+pub(super) enum Created {
+    /// The first thing that is read.
+    First { slot: String, begins: Lsn, seeded: Seeded },
+    /// Read behind the triggers' outbox.
+    Switch { slot: String, begins: Lsn },
+}
+
+/// What was read under the snapshot that capture begins with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seeded {
+    distributed: usize,
+    rows: usize,
+}
+
+impl fmt::Display for Seeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} releases were distributed before, {} rows are in the ledger", self.distributed, self.rows)
+    }
 }
 
 /// A slot that has just been made, and the session that holds its snapshot as long as it does nothing else.
@@ -46,6 +66,18 @@ pub(in crate::capture) struct Opened {
 impl Opened {
     pub async fn snapshot(&self, url: &str) -> Result<Snapshot, CaptureError> {
         Snapshot::import(url, &self.snapshot).await
+    }
+}
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Created::First { slot, begins, seeded } => write!(f, "slot {slot}: created at {begins}; {seeded}"),
+            Created::Switch { slot, begins } => write!(
+                f,
+                "slot {slot}: created at {begins}; the outbox is read up to there: set source.capture = \"wal\" and start `walhook run`"
+            ),
+        }
     }
 }
 
@@ -86,7 +118,7 @@ pub(super) async fn create(
 ) -> Result<Created, CaptureError> {
     store.begin_slot(&source.slot).await?;
     let opened = open(walsender, client, source).await?;
-    let begun = begin(&opened, source, url, store).await;
+    let begun = begin(&opened, client, source, url, store).await;
     // The snapshot lives as long as this connection does nothing else.
     drop(opened.walsender);
     match begun {
@@ -151,17 +183,44 @@ pub(in crate::capture) async fn undo(client: &Client, source: &Source, error: Ca
 
 /// Stores where the slot begins, with the releases that were distributed, the add-ons that users had and the states of all
 /// watched rows by then: all or nothing.
-async fn begin(opened: &Opened, source: &Source, url: &str, store: &Store) -> Result<Created, CaptureError> {
+async fn begin(
+    opened: &Opened,
+    client: &Client,
+    source: &Source,
+    url: &str,
+    store: &Store,
+) -> Result<Created, CaptureError> {
     let snapshot = opened.snapshot(url).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
+    let slot = source.slot.clone();
+    let begins = opened.first.resume;
+    end_slot_creation(&transaction, &slot).await?;
+    let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
+    // A commit behind the snapshot: after a crash, no number of a transaction that it has seen is given out again.
+    client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
+    let handover = Handover { snapshot: row.get::<_, &str>("snapshot").into(), begins };
+    if hand_over(&transaction, &slot, &handover).await? {
+        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ROOM))).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        return Ok(Created::Switch { slot, begins });
+    }
     store_beginning(&transaction, source, &opened.first).await?;
-    end_slot_creation(&transaction, &source.slot).await?;
-    let distributed = seed_distributed_releases(&snapshot, source, &transaction).await?;
-    seed_addons(&snapshot, source, &transaction).await?;
-    let rows = seed_ledger(&snapshot, source, &transaction).await?;
+    let seeded = seed(&snapshot, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
-    Ok(Created { begins: opened.first.resume, distributed, rows })
+    Ok(Created::First { slot, begins, seeded })
+}
+
+/// Stores which releases were distributed, which add-ons users have and the states of all watched rows, as the snapshot shows it.
+pub(super) async fn seed(
+    snapshot: &Snapshot,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<Seeded, CaptureError> {
+    let distributed = seed_distributed_releases(snapshot, source, transaction).await?;
+    seed_addons(snapshot, source, transaction).await?;
+    let rows = seed_ledger(snapshot, source, transaction).await?;
+    Ok(Seeded { distributed, rows })
 }
 
 /// Where the stream begins and how far it may be acknowledged while nothing comes of it.
@@ -170,7 +229,7 @@ pub(in crate::capture) async fn store_beginning(
     source: &Source,
     first: &Checkpoint,
 ) -> Result<(), CaptureError> {
-    insert_first_checkpoint(transaction, &source.slot, first).await?;
+    insert_first_checkpoint(transaction, &source.slot, first, None).await?;
     let limit = Lsn(first.resume.0.saturating_add(ROOM));
     Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
 }
@@ -182,7 +241,7 @@ async fn seed_distributed_releases(
 ) -> Result<usize, CaptureError> {
     let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
     let query = rendered(DISTRIBUTED_RELEASES, source, Table::Release, &["id", "delivery_status"]);
-    let rows = snapshot.client().query_raw(&query, [&meanings]).await?;
+    let rows = snapshot.client().query_typed_raw(&query, [(&meanings, Type::TEXT_ARRAY)]).await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     let mut distributed = 0;
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
@@ -237,7 +296,7 @@ pub(in crate::capture) async fn seed_addons(
     none.clear();
     change_addons(transaction, &none).await?;
     let query = rendered(USER_ADDONS, source, Table::UserAddon, &["user_id", ADDON]);
-    let rows = snapshot.client().query_raw(&query, std::iter::empty::<&str>()).await?;
+    let rows = snapshot.client().query_typed_raw(&query, std::iter::empty::<(&str, Type)>()).await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
         let mut found = AddonChanges::default();

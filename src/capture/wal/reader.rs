@@ -39,7 +39,7 @@ pub(super) struct Reader<'a> {
     companions: Companions,
     decoder: Decoder,
     batches: &'a mpsc::Sender<Batch>,
-    durable: &'a watch::Receiver<Lsn>,
+    durable: &'a watch::Receiver<Option<Checkpoint>>,
     lineage: Lineage,
     /// Where this stream began: durable, whatever `durable` says yet.
     begin: Lsn,
@@ -51,6 +51,10 @@ pub(super) struct Reader<'a> {
     feedback_due: tokio::time::Instant,
     pulse: Pulse,
     never: CancellationToken,
+    /// The open transaction is the one that made the triggers.
+    hands_over: bool,
+    /// It has ended: the outbox has all that comes after it.
+    handed_over: bool,
 }
 
 /// What ended a wait: a message was taken, the time was over, or nobody takes batches any more.
@@ -105,6 +109,7 @@ impl Outbox {
             changes: std::mem::take(&mut self.changes),
             checkpoint: Checkpoint { lineage, position, resume: self.ended },
             transaction: self.xid,
+            window: None,
         }
     }
 }
@@ -143,14 +148,20 @@ impl<'a> Reader<'a> {
             feedback_due: tokio::time::Instant::now() + FEEDBACK_PERIOD,
             pulse: Pulse { received: Lsn::ZERO, moved: true, at: Instant::now(), silence },
             never: CancellationToken::new(),
+            hands_over: false,
+            handed_over: false,
         }
     }
 
-    /// Reads until the stream fails or nobody takes batches any more.
-    pub async fn run(&mut self) -> Result<(), CaptureError> {
+    /// Reads until the stream fails or nobody takes batches any more, or to the switch to triggers: then the last batch is the
+    /// caller's.
+    pub async fn run(&mut self) -> Result<Option<Batch>, CaptureError> {
         let mut rounds = 0;
         loop {
             let taken = self.burst()?;
+            if self.handed_over {
+                return Ok(Some(self.outbox.take(self.lineage, None)));
+            }
             self.feedback_if_due().await?;
             let full = self.outbox.is_full();
             if !full && rounds < MAX_ROUNDS {
@@ -164,17 +175,17 @@ impl<'a> Reader<'a> {
                     match self.wait(Some(PATIENCE)).await? {
                         Waited::Taken => continue,
                         Waited::Elapsed => {}
-                        Waited::Closed => return Ok(()),
+                        Waited::Closed => return Ok(None),
                     }
                 }
             }
             rounds = 0;
             if !self.outbox.is_clear() && !self.send().await? {
-                return Ok(());
+                return Ok(None);
             }
             // A full batch or a long stretch ended the burst, not the lack of messages.
             if !full && taken < BURST && self.wait(None).await? == Waited::Closed {
-                return Ok(());
+                return Ok(None);
             }
         }
     }
@@ -190,7 +201,7 @@ impl<'a> Reader<'a> {
     /// Takes what has arrived, without waiting, until a batch is full. How many messages that were.
     fn burst(&mut self) -> Result<usize, CaptureError> {
         for taken in 0..BURST {
-            if self.outbox.is_full() {
+            if self.outbox.is_full() || self.handed_over {
                 return Ok(taken);
             }
             match self.stream.next_event(&self.never).now_or_never() {
@@ -235,7 +246,11 @@ impl<'a> Reader<'a> {
         match decoded {
             Decoded::Nothing => {}
             Decoded::Began => self.last_commit = self.decoder.open().map_or(self.last_commit, |open| open.committed_at),
-            Decoded::Committed { commit, end } => self.outbox.end_transaction(commit, end),
+            Decoded::Committed { commit, end } => {
+                self.outbox.end_transaction(commit, end);
+                self.handed_over = self.hands_over;
+            }
+            Decoded::Handover => self.hands_over = true,
             Decoded::IdentityLost { tables } => self.companions.reports.report(Gap::IdentityLost { tables }),
             Decoded::Heartbeat(id) => self.companions.heart.returned(&id),
         }
@@ -271,9 +286,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// How far the store has what was sent.
+    fn stored(&self) -> Lsn {
+        self.durable.borrow().map_or(self.begin, |durable| self.begin.max(durable.resume))
+    }
+
     /// How far everything is durable or was none of ours.
     fn acknowledgeable(&self) -> Lsn {
-        let durable = self.begin.max(*self.durable.borrow());
+        let durable = self.stored();
         if !self.outbox.is_clear() || durable < self.sent {
             return durable;
         }
@@ -291,7 +311,7 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         self.feedback_due = now + FEEDBACK_PERIOD;
-        let durable = self.begin.max(*self.durable.borrow());
+        let durable = self.stored();
         let acknowledged = self.companions.limit.grant(durable, self.acknowledgeable());
         self.stream.shared_lsn_feedback.update_applied_lsn(acknowledged.0);
         let silence = self.pulse.silence;
@@ -323,7 +343,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::change::Operation;
+    use crate::domain::change::{Operation, Origin};
 
     const LINEAGE: Lineage = Lineage { system_identifier: 7, timeline: 1 };
 
@@ -331,6 +351,7 @@ mod tests {
         let position = Position { commit: Lsn(commit), ordinal };
         outbox.changes.push(Change {
             position,
+            origin: Origin::Log,
             committed_at: Timestamp::UNIX_EPOCH,
             muted: false,
             table: Table::Release,

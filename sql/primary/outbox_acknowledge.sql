@@ -1,0 +1,3 @@
+-- What failed so far is known
+with known as (delete from walhook_capture.failure)
+select setval('walhook_capture.failures', 1, false)

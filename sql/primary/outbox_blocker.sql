@@ -1,0 +1,13 @@
+-- Who keeps us from locking these tables: of those that write to them, the one that began first. $1 oids
+select
+    'process ' || activity.pid || coalesce(' of ' || activity.usename, '')
+        || coalesce(' (' || nullif(activity.application_name, '') || ')', '')
+        || coalesce(', in a transaction since ' || activity.xact_start::timestamptz(0)::text, '')
+        || ', on ' || locks.relation::regclass::text as holder
+from pg_catalog.pg_locks locks
+join pg_catalog.pg_stat_activity activity on activity.pid = locks.pid
+where locks.locktype = 'relation' and locks.granted and locks.relation = any($1::oid[])
+    and locks.mode not in ('AccessShareLock', 'RowShareLock') and locks.pid <> pg_backend_pid()
+    and locks.database = (select oid from pg_catalog.pg_database where datname = current_database())
+order by activity.xact_start
+limit 1

@@ -1,0 +1,1 @@
+comment on function walhook_capture.{function}() is 'walhook {hash}';

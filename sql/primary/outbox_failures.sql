@@ -1,0 +1,9 @@
+-- How often triggers failed, and the last of them that could say why
+select
+    failures.last_value as count,
+    (
+        select failure.operation || ' of ' || failure.relation || ': ' || failure.message || ' (' || failure.state || ')'
+        from walhook_capture.failure order by id desc limit 1
+    ) as last
+from walhook_capture.failures
+where failures.is_called

@@ -1,0 +1,1 @@
+drop function if exists walhook_capture.{function}() cascade;

@@ -1,0 +1,28 @@
+-- A page of a window, and what the server says of itself: one row at least. Sizes are those of the stored, packed values.
+-- $1 from and $2 to (null for what is visible now), $3 behind this row, $4 rows and $5 bytes at most
+with page as (
+    select candidate.*, sum(candidate.size) over (order by candidate.seq) - candidate.size as before, count(*) over () as total
+    from (
+        select seq, xid, at, relation, operation, muted, old, new,
+            coalesce(pg_column_size(old), 0) + coalesce(pg_column_size(new), 0) as size
+        from walhook_capture.outbox
+        where seq > $3 and not pg_visible_in_snapshot(xid, $1::pg_snapshot)
+            and ($2::text is null or pg_visible_in_snapshot(xid, $2::pg_snapshot))
+        order by seq
+        limit $4
+    ) candidate
+)
+select server.*, page.seq, page.xid::text as xid, page.at, page.relation, page.operation::text as operation, page.muted,
+    page.old, page.new, page.total
+from (
+    select
+        pg_current_snapshot()::text as snapshot,
+        (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
+        case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end as timeline,
+        (select checkpoint_lsn::text from pg_catalog.pg_control_checkpoint()) as checkpoint,
+        (select is_called from walhook_capture.failures) as failed,
+        (select number from walhook_capture.progress) as number,
+        (select seq from walhook_capture.progress) as cleared
+) server
+left join page on page.before < $5
+order by page.seq

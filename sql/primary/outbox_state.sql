@@ -1,0 +1,17 @@
+-- Whether the schema of capture by triggers is there, what of it is missing, and whether we may read and clear it
+select
+    to_regnamespace('walhook_capture') is not null as installed,
+    array(
+        select name from unnest(array['outbox', 'progress', 'failures', 'failure']) as name
+        where to_regclass('walhook_capture.' || name) is null
+    ) as missing,
+    coalesce(
+        has_schema_privilege(to_regnamespace('walhook_capture'), 'usage')
+        and has_table_privilege(to_regclass('walhook_capture.outbox'), 'select, delete')
+        and has_table_privilege(to_regclass('walhook_capture.progress'), 'select, update'),
+        false
+    ) as usable,
+    exists (
+        select from pg_catalog.pg_trigger
+        where tgrelid = to_regclass('walhook_capture.outbox') and tgname = 'emptied' and tgenabled <> 'D'
+    ) as guarded

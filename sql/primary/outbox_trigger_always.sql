@@ -1,0 +1,1 @@
+alter table {table} enable always trigger walhook_{event};

@@ -1,0 +1,12 @@
+-- The triggers of ours on these tables. $1 oids
+select
+    trigger.tgrelid as oid,
+    trigger.tgname::text as name,
+    function.proname::text as function,
+    trigger.tgenabled in ('O', 'A') as enabled,
+    trigger.tgenabled = 'A' as always,
+    obj_description(function.oid, 'pg_proc') as comment
+from pg_catalog.pg_trigger trigger
+join pg_catalog.pg_proc function on function.oid = trigger.tgfoid
+where trigger.tgrelid = any($1::oid[]) and function.pronamespace = to_regnamespace('walhook_capture')
+    and not trigger.tgisinternal

@@ -1,0 +1,208 @@
+//! Capture by triggers: statement triggers write changes to an outbox on the primary, and one process reads it. It needs neither
+//! a superuser nor `wal_level = logical`, and every question fits through a pooler that changes servers after each transaction.
+
+pub(super) mod catalog;
+pub(super) mod definition;
+pub(super) mod install;
+pub(super) mod lease;
+mod page;
+mod reader;
+pub(super) mod watch;
+
+use std::time::{Duration, Instant};
+
+use metrics::gauge;
+use tokio_postgres::error::SqlState;
+use uuid::Uuid;
+
+use super::error::Gap;
+use super::{CaptureError, Context, Ended, STAGE, leave};
+use crate::config::Source;
+use crate::domain::lsn::Checkpoint;
+use crate::domain::window::Bounds;
+use crate::store::outbox::{Handover, Place};
+use crate::{postgres, telemetry};
+
+use lease::Lease;
+use reader::{Cursor, Reader, Step};
+use watch::Watch;
+
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// How often a process that stands by looks whether it is its turn.
+const STAND_BY: Duration = Duration::from_secs(1);
+
+/// Reads until shutdown, until the switch to the log that was prepared, or until a fault that no retry can mend.
+pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
+    let holder = Uuid::now_v7();
+    let Some(ended) = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await else {
+        gauge!(telemetry::CAPTURE_CONNECTED).set(0);
+        if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
+            tracing::debug!(%error, "the capture lease runs out by itself");
+        }
+        return Ok(Ended::Stopped);
+    };
+    gauge!(telemetry::CAPTURE_CONNECTED).set(0);
+    ended
+}
+
+async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
+    let mut reading = Reading { context, holder, cursor: None, handover: None };
+    let mut wait = FIRST_RETRY;
+    // One line a condition: the same fault again is not news.
+    let mut said = None;
+    loop {
+        let begun = Instant::now();
+        let error = match reading.session(&mut said).await {
+            Ok(ended) => return Ok(ended),
+            Err(error) => error,
+        };
+        gauge!(telemetry::CAPTURE_CONNECTED).set(0);
+        let standing_by = matches!(error, CaptureError::LeaseHeld(_));
+        let goes_on = error.is_transient() || matches!(error, CaptureError::Gap(Gap::OutboxLost(_)));
+        if !goes_on {
+            return Err(error);
+        }
+        if standing_by {
+            context.health.recover(STAGE);
+        } else {
+            context.health.ail(STAGE, "changes cannot be read now");
+        }
+        let condition = std::mem::discriminant(&error);
+        if said != Some(condition) {
+            tracing::warn!(%error, "changes cannot be read now; trying again until they can");
+            said = Some(condition);
+        }
+        if begun.elapsed() > LONGEST_RETRY {
+            wait = FIRST_RETRY;
+        }
+        tokio::time::sleep(if standing_by { STAND_BY } else { wait }).await;
+        wait = (wait * 2).min(LONGEST_RETRY);
+    }
+}
+
+type Condition = std::mem::Discriminant<CaptureError>;
+
+/// What lasts from one connection to the next.
+struct Reading<'a> {
+    context: &'a Context<'a>,
+    holder: Uuid,
+    cursor: Option<Cursor>,
+    handover: Option<Handover>,
+}
+
+impl Reading<'_> {
+    /// One connection, from the lease to its end.
+    async fn session(&mut self, said: &mut Option<Condition>) -> Result<Ended, CaptureError> {
+        let Context { source, url, store, health, .. } = *self.context;
+        let Some(lease) = Lease::take(store, &source.slot, self.holder).await? else {
+            return Err(CaptureError::LeaseHeld(source.slot.clone()));
+        };
+        if self.cursor.is_none() {
+            let Some((checkpoint, bounds, handover)) = self.stored().await? else {
+                // Another process has made the switch.
+                lease.release().await;
+                return Ok(Ended::HandedOver);
+            };
+            (self.cursor, self.handover) = (Some(Cursor::new(&checkpoint, bounds)), handover);
+        }
+        let client = postgres::connect(url).await?;
+        let mut watch = Watch::new(source, store, health);
+        let work = async {
+            watch.examine(&client).await?;
+            tracing::info!(slot = source.slot, "reading changes from the outbox");
+            *said = None;
+            health.recover(STAGE);
+            gauge!(telemetry::CAPTURE_CONNECTED).set(1);
+            self.read(client, &lease, &mut watch).await
+        };
+        match work.await.map_err(lost) {
+            Err(CaptureError::Gap(gap)) => {
+                watch.record(gap.clone()).await?;
+                Err(CaptureError::Gap(gap))
+            }
+            Ok(Ended::HandedOver) => {
+                lease.release().await;
+                Ok(Ended::HandedOver)
+            }
+            other => other,
+        }
+    }
+
+    /// Where to go on; nothing where the outbox is not what is read any more.
+    async fn stored(&self) -> Result<Option<(Checkpoint, Bounds, Option<Handover>)>, CaptureError> {
+        let Context { source, store, .. } = *self.context;
+        let checkpoint = store.checkpoint(&source.slot).await?;
+        match (checkpoint, store.capture_place(&source.slot).await?) {
+            (Some(checkpoint), Some(Place::Outbox { window, handover })) => Ok(Some((checkpoint, window, handover))),
+            (Some(_), Some(Place::Log)) => Ok(None),
+            _ => Err(CaptureError::NotSetUp { slot: source.slot.clone() }),
+        }
+    }
+
+    async fn read(
+        &mut self,
+        client: tokio_postgres::Client,
+        lease: &Lease,
+        watch: &mut Watch<'_>,
+    ) -> Result<Ended, CaptureError> {
+        let Context { source, batches, durable, .. } = *self.context;
+        let Some(cursor) = &mut self.cursor else { return Err(CaptureError::NotSetUp { slot: source.slot.clone() }) };
+        let handover = self.handover.as_ref();
+        let durable = durable.clone();
+        cursor.disconnected();
+        let mut reader = Reader { client, source, batches, durable, reader: self.holder, handover, failed: false };
+        let mut examined = Instant::now();
+        let mut left = handover.is_some() || leave::log(&reader.client, self.context).await;
+        loop {
+            if lease.is_lost() {
+                return Err(CaptureError::LeaseHeld(source.slot.clone()));
+            }
+            let step = reader.step(cursor).await?;
+            if reader.failed {
+                watch.failed(&reader.client).await?;
+            }
+            if examined.elapsed() > source.heartbeat.0 {
+                watch.examine(&reader.client).await?;
+                left = left || leave::log(&reader.client, self.context).await;
+                examined = Instant::now();
+            }
+            match step {
+                Step::Read => {}
+                Step::Closed => return Ok(Ended::Stopped),
+                Step::HandedOver => return Ok(Ended::HandedOver),
+                // What becomes durable is cleared at once.
+                Step::Idle => tokio::select! {
+                    () = tokio::time::sleep(source.poll_interval.0) => {}
+                    Ok(()) = reader.durable.changed() => {}
+                },
+            }
+        }
+    }
+}
+
+/// What cannot be asked any more because it is gone, or is not ours any more.
+fn lost(error: CaptureError) -> CaptureError {
+    let CaptureError::Primary(primary) = &error else { return error };
+    let gone = [
+        SqlState::UNDEFINED_TABLE,
+        SqlState::UNDEFINED_COLUMN,
+        SqlState::INVALID_SCHEMA_NAME,
+        SqlState::INSUFFICIENT_PRIVILEGE,
+    ];
+    match primary.code().is_some_and(|code| gone.contains(code)) {
+        true => CaptureError::Gap(Gap::OutboxLost(postgres::describe(primary))),
+        false => error,
+    }
+}
+
+/// Triggers that were made for another mapping would tell of other columns.
+pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> Result<(), CaptureError> {
+    let watched = catalog::watched(client, source).await?;
+    let comparison = catalog::compare(client, &watched).await?;
+    let made = |name: &str| !comparison.lacking.iter().any(|lacking| lacking.function == name);
+    match comparison.outdated.iter().find(|function| made(&function.name)) {
+        Some(function) => Err(CaptureError::TriggersOutdated(function.name.clone())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,106 @@
+//! Looks after the triggers: what failed, what is gone or was changed. Each is a gap: capture goes on for the rest.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use metrics::gauge;
+use tokio_postgres::Client;
+
+use super::catalog;
+use crate::capture::error::Gap;
+use crate::capture::{CaptureError, gaps};
+use crate::config::Source;
+use crate::health::Health;
+use crate::store::Store;
+use crate::telemetry;
+
+const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
+const BACKLOG: &str = include_str!("../../../sql/primary/outbox_backlog.sql");
+const ACKNOWLEDGE: &str = include_str!("../../../sql/primary/outbox_acknowledge.sql");
+
+/// How long a failure may be without its reason before it is told without.
+const EXPLANATION: Duration = Duration::from_secs(2);
+
+pub(super) struct Watch<'a> {
+    pub source: &'a Source,
+    pub store: &'a Store,
+    pub health: &'a Health,
+    /// What was recorded by this process and is not known to be repaired.
+    told: HashSet<&'static str>,
+    /// Since when a trigger has failed whose reason is not there, or not yet.
+    unexplained: Option<Instant>,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(source: &'a Source, store: &'a Store, health: &'a Health) -> Watch<'a> {
+        Watch { source, store, health, told: HashSet::new(), unexplained: None }
+    }
+
+    pub async fn record(&mut self, gap: Gap) -> Result<(), CaptureError> {
+        if !self.told.insert(gap.reason()) {
+            return Ok(());
+        }
+        let reason = gap.reason();
+        match gaps::record(self.source, self.store, self.health, gap, None).await {
+            CaptureError::Gap(_) => Ok(()),
+            error => {
+                self.told.remove(reason);
+                Err(error)
+            }
+        }
+    }
+
+    /// A trigger has failed: says which and why.
+    pub async fn failed(&mut self, client: &Client) -> Result<(), CaptureError> {
+        if self.told.contains(Gap::TRIGGER_FAILED) {
+            return Ok(());
+        }
+        let Some((count, last)) = failures(client).await? else { return Ok(()) };
+        // The count is seen at once, the reason when its transaction commits.
+        if last.is_none() && self.unexplained.get_or_insert_with(Instant::now).elapsed() < EXPLANATION {
+            return Ok(());
+        }
+        self.unexplained = None;
+        self.record(Gap::TriggersFailed { count, last: explained(last) }).await
+    }
+
+    /// Looks at every trigger, and at the gaps that are still open.
+    pub async fn examine(&mut self, client: &Client) -> Result<(), CaptureError> {
+        let state = catalog::state(client).await?;
+        if !state.missing.is_empty() {
+            return Err(CaptureError::Gap(Gap::OutboxLost(format!("{} is missing", state.missing.join(", ")))));
+        }
+        let watched = catalog::watched(client, self.source).await?;
+        let mut faults = catalog::compare(client, &watched).await?.faults;
+        if !state.guarded {
+            faults.push("the outbox lacks its own trigger".into());
+        }
+        if !faults.is_empty() {
+            self.record(Gap::TriggersLacking(faults.join("; "))).await?;
+        }
+        if gaps::tell(self.source, self.store, self.health).await?.is_empty() {
+            self.told.clear();
+        }
+        let row = client.query_typed_one(BACKLOG, &[]).await?;
+        gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
+        gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
+        gauge!(telemetry::TRIGGER_FAILURES).set(failures(client).await?.map_or(0, |(count, _)| count) as f64);
+        Ok(())
+    }
+}
+
+/// How often triggers have failed since that was last acknowledged, and the last reason that could be noted.
+pub(in crate::capture) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>, CaptureError> {
+    let row = client.query_typed_opt(FAILURES, &[]).await?;
+    Ok(row.map(|row| (row.get("count"), row.get("last"))))
+}
+
+pub(in crate::capture) fn explained(reason: Option<String>) -> String {
+    reason.unwrap_or_else(|| "a statement that could not note why; the server's log may say".to_owned())
+}
+
+/// Forgets the triggers' failures so far: for a repair, before it takes the snapshot that it compares with.
+pub async fn acknowledge(client: &Client) -> Result<(), CaptureError> {
+    client.query_typed_one(ACKNOWLEDGE, &[]).await?;
+    Ok(())
+}
