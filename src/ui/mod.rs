@@ -62,7 +62,7 @@ impl UiState {
     }
 }
 
-/// Every page below [`HOME`].
+/// Every page below `/ui`.
 pub fn router(state: UiState) -> Router {
     let webhook = Router::new()
         .route("/", get(webhook::show))
