@@ -63,9 +63,15 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     let raise =
         Raise { lookups: Lookups::at_present(url, &config.source, store.clone()), lineage: repair.lineage(), dry_run };
     match work(&repair, raise, &transaction, dry_run).await {
-        Ok(report) if dry_run => Ok(report),
+        Ok(report) if dry_run => {
+            repair.end().await;
+            Ok(report)
+        }
         Ok(report) => match transaction.commit().await.map_err(StoreError::from) {
-            Ok(()) => Ok(report),
+            Ok(()) => {
+                repair.end().await;
+                Ok(report)
+            }
             // It may have gone through all the same: dropping the slot then would be the next gap.
             Err(error) => Err(anyhow::Error::from(error).context("the end of the repair is not known: run it again")),
         },

@@ -73,10 +73,6 @@ pub enum CaptureError {
         "a switch to triggers is prepared: let `walhook run` make it with source.capture = \"trigger\", or run `walhook teardown`"
     )]
     SwitchToTriggers,
-    #[error(
-        "a gap of capture by triggers cannot be repaired in this version: `walhook teardown`, then `walhook setup` begin anew"
-    )]
-    RepairOfTriggers,
     #[error("triggers do not fit the mapping: {0}; run `walhook setup`")]
     TriggersOutdated(String),
     #[error(

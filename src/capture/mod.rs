@@ -33,7 +33,6 @@ use crate::store::Store;
 use crate::store::outbox::Place;
 
 pub use error::CaptureError;
-pub use outbox::watch::acknowledge as acknowledge_trigger_failures;
 
 /// Under which name this stage says how it is.
 pub const STAGE: &str = "capture";

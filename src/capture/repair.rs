@@ -2,7 +2,8 @@
 //! store last saw of them. Whoever calls makes events of them, in the transaction that also stores the new beginning.
 //!
 //! A repair that is killed leaves a slot that nobody may read from, as the gap `repair_unfinished` says; the next one drops it
-//! and starts over. Capture by triggers differs in [`Repair::begin`] and [`Repair::finish`] alone, the comparison knows of no slot.
+//! and starts over. Under triggers the snapshot takes the slot's place: what the outbox had at that moment is part of the
+//! comparison, and what comes later is read from there. The comparison knows of neither.
 
 mod differences;
 
@@ -10,7 +11,10 @@ use jiff::Timestamp;
 use tokio_postgres::Client;
 
 use super::error::Gap;
+use super::outbox::lease::Lease;
+use super::outbox::watch::{Watch, acknowledge, explained, failures};
 use super::setup::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
+use super::setup::triggers::{Beginning, mend, stop_reading};
 use super::setup::{plan, prepare};
 use super::snapshot::Snapshot;
 use super::{CaptureError, gaps, primary, slot};
@@ -18,7 +22,7 @@ use crate::config::{CaptureMode, Source};
 use crate::domain::lsn::{Lineage, Lsn, Position};
 use crate::health::Health;
 use crate::postgres;
-use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, lock_repair};
+use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair};
 use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};
 use crate::store::{Store, Transaction};
 
@@ -31,12 +35,21 @@ pub struct Repair<'a> {
     source: &'a Source,
     client: Client,
     snapshot: Snapshot,
-    /// Nothing in a dry run.
-    opened: Option<Opened>,
+    begins: Begins,
+    /// Under triggers: nobody else reads meanwhile.
+    lease: Option<Lease>,
     /// What is to be repaired.
     pub gaps: Vec<OpenGap>,
     /// What was done to the primary before, in words.
     pub done: Vec<String>,
+}
+
+/// What changes are read from, afterwards.
+enum Begins {
+    /// A dry run begins nothing.
+    Nowhere,
+    Slot(Box<Opened>),
+    Outbox(Beginning),
 }
 
 impl<'a> Repair<'a> {
@@ -51,13 +64,27 @@ impl<'a> Repair<'a> {
         dry_run: bool,
         force: bool,
     ) -> Result<Repair<'a>, CaptureError> {
-        if source.capture == CaptureMode::Trigger {
-            return Err(CaptureError::RepairOfTriggers);
-        }
         if !lock_repair(transaction, &source.slot).await? {
             return Err(CaptureError::RepairUnderWay(source.slot.clone()));
         }
         let client = postgres::connect(url).await?;
+        match source.capture {
+            CaptureMode::Wal => Repair::of_the_log(source, url, client, store, transaction, dry_run, force).await,
+            CaptureMode::Trigger => {
+                Repair::of_the_outbox(source, url, client, store, transaction, dry_run, force).await
+            }
+        }
+    }
+
+    async fn of_the_log(
+        source: &'a Source,
+        url: &str,
+        client: Client,
+        store: &Store,
+        transaction: &Transaction<'_>,
+        dry_run: bool,
+        force: bool,
+    ) -> Result<Repair<'a>, CaptureError> {
         let old = primary::slot(&client, &source.slot).await?;
         if let Some(pid) = old.as_ref().and_then(|slot| slot.active_pid) {
             return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
@@ -65,7 +92,15 @@ impl<'a> Repair<'a> {
         let gaps = diagnose(&client, source, store, force).await?;
         if dry_run {
             let snapshot = Snapshot::now(url).await?;
-            return Ok(Repair { source, client, snapshot, opened: None, gaps, done: Vec::new() });
+            return Ok(Repair {
+                source,
+                client,
+                snapshot,
+                begins: Begins::Nowhere,
+                lease: None,
+                gaps,
+                done: Vec::new(),
+            });
         }
         let (plan, mut done) = (plan::make(&client, source).await?, Vec::new());
         prepare(&client, source, store, &plan, &mut done).await?;
@@ -83,7 +118,9 @@ impl<'a> Repair<'a> {
             opened.snapshot(url).await
         };
         match imported.await {
-            Ok(snapshot) => Ok(Repair { source, client, snapshot, opened: Some(opened), gaps, done }),
+            Ok(snapshot) => {
+                Ok(Repair { source, client, snapshot, begins: Begins::Slot(Box::new(opened)), lease: None, gaps, done })
+            }
             Err(error) => {
                 drop(opened);
                 Err(undo(&client, source, error).await)
@@ -91,20 +128,59 @@ impl<'a> Repair<'a> {
         }
     }
 
+    async fn of_the_outbox(
+        source: &'a Source,
+        url: &str,
+        client: Client,
+        store: &Store,
+        transaction: &Transaction<'_>,
+        dry_run: bool,
+        force: bool,
+    ) -> Result<Repair<'a>, CaptureError> {
+        let lease = stop_reading(source, store).await?;
+        let gaps = diagnose_triggers(&client, source, store, force).await?;
+        if dry_run {
+            let (snapshot, done) = (Snapshot::now(url).await?, Vec::new());
+            return Ok(Repair { source, client, snapshot, begins: Begins::Nowhere, lease: Some(lease), gaps, done });
+        }
+        let done = mend(&client, source).await?;
+        // What fails from here on is behind the snapshot, or beside it: told again, and never passed over.
+        acknowledge(&client).await?;
+        hold_checkpoint(transaction, &source.slot).await?;
+        let snapshot = Snapshot::now(url).await?;
+        let mut beginning = Beginning::at(&snapshot).await?;
+        let known = store.checkpoint(&source.slot).await?;
+        let found = beginning.first.lineage.system_identifier;
+        if let Some(known) = known.filter(|known| known.lineage.system_identifier != found && !force) {
+            return Err(CaptureError::ForeignCluster { known: known.lineage.system_identifier, found });
+        }
+        // Windows are numbered on.
+        let number = known.map_or(0, |known| known.position.commit.0 + 1).max(beginning.inserted.0);
+        beginning.first.position = Position::end_of(Lsn(number));
+        Ok(Repair { source, client, snapshot, begins: Begins::Outbox(beginning), lease: Some(lease), gaps, done })
+    }
+
     /// The time that what is found happened at, as far as anybody can tell.
     pub fn at(&self) -> Timestamp {
         self.snapshot.at
     }
 
-    /// Where the stream is to begin; nothing in a dry run.
+    /// Where in the log changes are read from, or were when the outbox's snapshot was taken; nothing in a dry run.
     pub fn begins(&self) -> Option<Lsn> {
-        self.opened.as_ref().map(|opened| opened.first.resume)
+        match &self.begins {
+            Begins::Nowhere => None,
+            Begins::Slot(opened) => Some(opened.first.resume),
+            Begins::Outbox(beginning) => Some(beginning.inserted),
+        }
     }
 
     /// The history that positions of what is found belong to.
     pub fn lineage(&self) -> Lineage {
-        let nowhere = Lineage { system_identifier: 0, timeline: 0 };
-        self.opened.as_ref().map_or(nowhere, |opened| opened.first.lineage)
+        match &self.begins {
+            Begins::Nowhere => Lineage { system_identifier: 0, timeline: 0 },
+            Begins::Slot(opened) => opened.first.lineage,
+            Begins::Outbox(beginning) => beginning.first.lineage,
+        }
     }
 
     /// What differs, a part at a time.
@@ -117,19 +193,34 @@ impl<'a> Repair<'a> {
 
     /// Stores the new beginning beside what was found. The caller commits.
     pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
-        let Some(opened) = &self.opened else { return Ok(()) };
+        if matches!(self.begins, Begins::Nowhere) {
+            return Ok(());
+        }
         seed_addons(&self.snapshot, self.source, transaction).await?;
         match self.source.ledger {
             true => mark_ledger_complete(transaction).await?,
             false => forget_ledger(transaction).await?,
         }
         close_gaps(transaction, &self.source.slot).await?;
-        store_beginning(transaction, self.source, &opened.first).await
+        match &self.begins {
+            Begins::Nowhere => Ok(()),
+            Begins::Slot(opened) => store_beginning(transaction, self.source, &opened.first).await,
+            Begins::Outbox(Beginning { first, bounds, .. }) => {
+                Ok(insert_first_checkpoint(transaction, &self.source.slot, first, Some(bounds)).await?)
+            }
+        }
+    }
+
+    /// Lets capture begin, once the transaction has come to its end.
+    pub async fn end(self) {
+        if let Some(lease) = self.lease {
+            lease.release().await;
+        }
     }
 
     /// Takes the new slot back, when the transaction has not come to its end. The error to end with.
     pub async fn abandon(self, error: anyhow::Error) -> anyhow::Error {
-        let Some(opened) = self.opened else { return error };
+        let Begins::Slot(opened) = self.begins else { return error };
         drop(opened);
         match self.client.execute(SLOT_DROP, &[&self.source.slot]).await {
             Ok(_) => error,
@@ -150,6 +241,31 @@ async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) 
         Ok(_) | Err(CaptureError::Gap(_) | CaptureError::NoPublication(_)) => {}
         // Another cluster is taken only on demand: nothing tells a restored one from a wrong one.
         Err(CaptureError::ForeignCluster { .. }) if force => {}
+        Err(error) => return Err(error),
+    }
+    let open = gaps::tell(source, store, &health).await?;
+    if open.is_empty() && !force {
+        return Err(CaptureError::NothingToRepair);
+    }
+    Ok(open)
+}
+
+/// The same where triggers capture: what they failed to write, and what of them is missing.
+async fn diagnose_triggers(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    force: bool,
+) -> Result<Vec<OpenGap>, CaptureError> {
+    let health = Health::default();
+    let mut watch = Watch::new(source, store, &health);
+    match watch.examine(client).await {
+        Ok(()) => {
+            if let Some((count, last)) = failures(client).await? {
+                watch.record(Gap::TriggersFailed { count, last: explained(last) }).await?;
+            }
+        }
+        Err(CaptureError::Gap(gap)) => watch.record(gap).await?,
         Err(error) => return Err(error),
     }
     let open = gaps::tell(source, store, &health).await?;

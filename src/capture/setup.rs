@@ -3,7 +3,7 @@
 pub(super) mod plan;
 mod print;
 pub(super) mod slot;
-mod triggers;
+pub(super) mod triggers;
 
 use tokio_postgres::Client;
 

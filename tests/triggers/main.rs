@@ -8,6 +8,7 @@ mod events;
 mod failures;
 mod load;
 mod pooler;
+mod repair;
 mod switch;
 
 use support::{TestApp, eventually};

@@ -21,7 +21,7 @@ const ACKNOWLEDGE: &str = include_str!("../../../sql/primary/outbox_acknowledge.
 /// How long a failure may be without its reason before it is told without.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
-pub(super) struct Watch<'a> {
+pub(in crate::capture) struct Watch<'a> {
     pub source: &'a Source,
     pub store: &'a Store,
     pub health: &'a Health,
@@ -100,7 +100,7 @@ pub(in crate::capture) fn explained(reason: Option<String>) -> String {
 }
 
 /// Forgets the triggers' failures so far: for a repair, before it takes the snapshot that it compares with.
-pub async fn acknowledge(client: &Client) -> Result<(), CaptureError> {
+pub(in crate::capture) async fn acknowledge(client: &Client) -> Result<(), CaptureError> {
     client.query_typed_one(ACKNOWLEDGE, &[]).await?;
     Ok(())
 }

@@ -10,6 +10,7 @@ use crate::capture::outbox::catalog::{self, Comparison, State, Watched};
 use crate::capture::outbox::install::{self, Script};
 use crate::capture::outbox::lease::Lease;
 use crate::capture::primary::{MINIMUM_VERSION, Server};
+use crate::capture::snapshot::Snapshot as Moment;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::table::Table;
 use crate::domain::window::{Bounds, Snapshot};
@@ -49,12 +50,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         _ => {}
     }
     let switches = place == Some(Place::Log) && !found.state.installed;
-    let script = Script::new(&found.comparison, found.is_whole(), switches);
-    if !script.is_empty() {
-        install::run(&client, source, &script).await?;
-        let (functions, triggers) = (found.comparison.outdated.len(), found.comparison.lacking.len());
-        done.push(format!("schema walhook_capture: {functions} functions made, {triggers} triggers put on the tables"));
-    }
+    done.extend(found.install(&client, source, switches).await?);
     if switches {
         done.push("the log is read up to here: set source.capture = \"trigger\" and restart `walhook run`".into());
     }
@@ -75,6 +71,29 @@ impl Found {
     fn is_whole(&self) -> bool {
         self.state.installed && self.state.missing.is_empty() && self.state.guarded
     }
+
+    /// Makes what is missing, and says what that was.
+    async fn install(
+        &self,
+        client: &Client,
+        source: &Source,
+        hands_over: bool,
+    ) -> Result<Option<String>, CaptureError> {
+        let script = Script::new(&self.comparison, self.is_whole(), hands_over);
+        if script.is_empty() {
+            return Ok(None);
+        }
+        install::run(client, source, &script).await?;
+        let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.lacking.len());
+        Ok(Some(format!("schema walhook_capture: {functions} functions made, {triggers} triggers put on the tables")))
+    }
+}
+
+/// Puts back what of the triggers is missing or of another mapping. Says what was done.
+pub(in crate::capture) async fn mend(client: &Client, source: &Source) -> Result<Vec<String>, CaptureError> {
+    let found = examine(client, source).await?;
+    let installed = found.install(client, source, false).await?;
+    Ok(found.notes.into_iter().chain(installed).collect())
 }
 
 /// Looks at everything, and refuses before anything is changed.
@@ -169,20 +188,34 @@ fn table_problems(source: &Source, watched: &Watched, server: &Server) -> Vec<St
     problems
 }
 
-/// Stores where reading begins, with what is true at that moment: the first window is what comes after this snapshot.
+/// Where reading the outbox begins: the first window is what comes after a moment.
+pub(in crate::capture) struct Beginning {
+    pub first: Checkpoint,
+    pub bounds: Bounds,
+    /// Where the log was then.
+    pub inserted: Lsn,
+}
+
+impl Beginning {
+    pub async fn at(moment: &Moment) -> Result<Beginning, CaptureError> {
+        let row = moment.client().query_typed_one(SNAPSHOT, &[]).await?;
+        let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
+        let inserted = Lsn(row.get::<_, tokio_postgres::types::PgLsn>("inserted").into());
+        let timeline = u32::from_str_radix(row.get("timeline"), 16)
+            .map_err(|_| CaptureError::Protocol("a timeline that is no number".into()))?;
+        let lineage = Lineage { system_identifier: row.get::<_, i64>("system_identifier") as u64, timeline };
+        let highest: i64 = moment.client().query_typed_one(HIGHEST, &[]).await?.get(0);
+        let first = Checkpoint { lineage, position: Position::end_of(inserted), resume: Lsn(highest as u64) };
+        Ok(Beginning { first, bounds: Bounds { from: snapshot.clone(), to: snapshot }, inserted })
+    }
+}
+
+/// Stores where reading begins, with what is true at that moment.
 async fn begin(url: &str, source: &Source, store: &Store) -> Result<Seeded, CaptureError> {
-    let moment = crate::capture::snapshot::Snapshot::now(url).await?;
-    let row = moment.client().query_typed_one(SNAPSHOT, &[]).await?;
-    let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
-    let inserted = Lsn(row.get::<_, tokio_postgres::types::PgLsn>("inserted").into());
-    let timeline = u32::from_str_radix(row.get("timeline"), 16)
-        .map_err(|_| CaptureError::Protocol("a timeline that is no number".into()))?;
-    let lineage = Lineage { system_identifier: row.get::<_, i64>("system_identifier") as u64, timeline };
-    let highest: i64 = moment.client().query_typed_one(HIGHEST, &[]).await?.get(0);
+    let moment = Moment::now(url).await?;
+    let Beginning { first, bounds, .. } = Beginning::at(&moment).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
-    let first = Checkpoint { lineage, position: Position::end_of(inserted), resume: Lsn(highest as u64) };
-    let bounds = Bounds { from: snapshot.clone(), to: snapshot };
     insert_first_checkpoint(&transaction, &source.slot, &first, Some(&bounds)).await?;
     let seeded = slot::seed(&moment, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
@@ -190,7 +223,7 @@ async fn begin(url: &str, source: &Source, store: &Store) -> Result<Seeded, Capt
 }
 
 /// Keeps every other process from reading the outbox while the slot is made that the log is read from afterwards.
-pub(super) async fn stop_reading(source: &Source, store: &Store) -> Result<Lease, CaptureError> {
+pub(in crate::capture) async fn stop_reading(source: &Source, store: &Store) -> Result<Lease, CaptureError> {
     const ATTEMPTS: u32 = 14;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
     let holder = Uuid::now_v7();
