@@ -5,7 +5,10 @@ select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attem
        attempt.event_id, attempt.url, attempt.signature, attempt.standard_signature, attempt.response_body,
        coalesce(event.repaired, false) as repaired, event.occurred_at, event.data::text as data
 from walhook.attempt
-left join walhook.event on event.id = attempt.event_id
+-- One look by its id: a plain join may be taken for one of many rows, and read small partitions whole.
+left join lateral (
+    select event.repaired, event.occurred_at, event.data from walhook.event where event.id = attempt.event_id limit 1
+) event on true
 where attempt.webhook_id = $2
   and exists (select from walhook.webhook where user_id = $1 and id = $2)
   and attempt.id = $3
