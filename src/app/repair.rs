@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 
-use crate::capture::repair::{Found, Repair};
+use crate::capture::repair::{Found, Repair, Request};
 use crate::config::Config;
 use crate::domain::event::EventKind;
 use crate::domain::lsn::Lsn;
@@ -59,9 +59,10 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     }
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
-    let repair = Repair::begin(&config.source, url, &store, &transaction, dry_run, force).await?;
-    let raise =
-        Raise { lookups: Lookups::at_present(url, &config.source, store.clone()), lineage: repair.lineage(), dry_run };
+    let source = &config.source;
+    let request = Request { source, url, store: &store, transaction: &transaction, dry_run, force };
+    let repair = Repair::begin(request).await?;
+    let raise = Raise { lookups: Lookups::at_present(url, source, store.clone()), lineage: repair.lineage(), dry_run };
     match work(&repair, raise, &transaction, dry_run).await {
         Ok(report) if dry_run => {
             repair.end().await;

@@ -30,6 +30,19 @@ pub use differences::{Differences, Found};
 
 const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
 
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub struct Request<'a, 'r> {
+    pub source: &'a Source,
+    pub url: &'r str,
+    pub store: &'r Store,
+    /// In a real run, one that has changed nothing yet: a new slot waits for those that have, and store and primary may be one
+    /// server.
+    pub transaction: &'r Transaction<'r>,
+    pub dry_run: bool,
+    pub force: bool,
+}
+
 /// A repair under way.
 pub struct Repair<'a> {
     source: &'a Source,
@@ -54,37 +67,21 @@ enum Begins {
 
 impl<'a> Repair<'a> {
     /// Takes a snapshot, and unless it is for a dry run a new slot that begins there. Refuses while somebody captures, and
-    /// where nothing was lost unless `force`. In a real run `transaction` must be one that has changed nothing yet: a new slot
-    /// waits for those that have, and store and primary may be one server.
-    pub async fn begin(
-        source: &'a Source,
-        url: &str,
-        store: &Store,
-        transaction: &Transaction<'_>,
-        dry_run: bool,
-        force: bool,
-    ) -> Result<Repair<'a>, CaptureError> {
+    /// where nothing was lost unless `force`.
+    pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, CaptureError> {
+        let Request { source, url, transaction, .. } = request;
         if !lock_repair(transaction, &source.slot).await? {
             return Err(CaptureError::RepairUnderWay(source.slot.clone()));
         }
         let client = postgres::connect(url).await?;
         match source.capture {
-            CaptureMode::Wal => Repair::of_the_log(source, url, client, store, transaction, dry_run, force).await,
-            CaptureMode::Trigger => {
-                Repair::of_the_outbox(source, url, client, store, transaction, dry_run, force).await
-            }
+            CaptureMode::Wal => Repair::of_the_log(request, client).await,
+            CaptureMode::Trigger => Repair::of_the_outbox(request, client).await,
         }
     }
 
-    async fn of_the_log(
-        source: &'a Source,
-        url: &str,
-        client: Client,
-        store: &Store,
-        transaction: &Transaction<'_>,
-        dry_run: bool,
-        force: bool,
-    ) -> Result<Repair<'a>, CaptureError> {
+    async fn of_the_log(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, CaptureError> {
+        let Request { source, url, store, transaction, dry_run, force } = request;
         let old = primary::slot(&client, &source.slot).await?;
         if let Some(pid) = old.as_ref().and_then(|slot| slot.active_pid) {
             return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
@@ -128,15 +125,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    async fn of_the_outbox(
-        source: &'a Source,
-        url: &str,
-        client: Client,
-        store: &Store,
-        transaction: &Transaction<'_>,
-        dry_run: bool,
-        force: bool,
-    ) -> Result<Repair<'a>, CaptureError> {
+    async fn of_the_outbox(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, CaptureError> {
+        let Request { source, url, store, transaction, dry_run, force } = request;
         let lease = stop_reading(source, store).await?;
         let gaps = diagnose_triggers(&client, source, store, force).await?;
         if dry_run {
@@ -243,11 +233,7 @@ async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) 
         Err(CaptureError::ForeignCluster { .. }) if force => {}
         Err(error) => return Err(error),
     }
-    let open = gaps::tell(source, store, &health).await?;
-    if open.is_empty() && !force {
-        return Err(CaptureError::NothingToRepair);
-    }
-    Ok(open)
+    open_gaps(source, store, &health, force).await
 }
 
 /// The same where triggers capture: what they failed to write, and what of them is missing.
@@ -268,9 +254,13 @@ async fn diagnose_triggers(
         Err(CaptureError::Gap(gap)) => watch.record(gap).await?,
         Err(error) => return Err(error),
     }
-    let open = gaps::tell(source, store, &health).await?;
-    if open.is_empty() && !force {
-        return Err(CaptureError::NothingToRepair);
+    open_gaps(source, store, &health, force).await
+}
+
+async fn open_gaps(source: &Source, store: &Store, health: &Health, force: bool) -> Result<Vec<OpenGap>, CaptureError> {
+    let open = gaps::tell(source, store, health).await?;
+    match open.is_empty() && !force {
+        true => Err(CaptureError::NothingToRepair),
+        false => Ok(open),
     }
-    Ok(open)
 }
