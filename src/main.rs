@@ -5,7 +5,5 @@ use walhook::cli::Cli;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
-    walhook::telemetry::start();
-    cli.execute().await
+    Cli::parse().execute().await
 }

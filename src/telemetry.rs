@@ -1,8 +1,14 @@
 //! Logs and metrics: set-up, and every metric's name in one place.
 
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+mod condition;
+mod logs;
+
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use tracing_subscriber::EnvFilter;
+
+pub(crate) use condition::recurring;
+pub use condition::{Condition, Recurring};
+pub use logs::{end_with, start};
 
 pub const EVENTS: &str = "walhook_events_total";
 pub const UNROUTED_EVENTS: &str = "walhook_unrouted_events_total";
@@ -35,18 +41,6 @@ pub const OUTBOX_ROWS: &str = "walhook_outbox_rows";
 pub const OUTBOX_AGE: &str = "walhook_outbox_age_seconds";
 pub const TRIGGER_FAILURES: &str = "walhook_trigger_failures";
 
-/// Logs go to standard error, so that what a command prints stays clean. `RUST_LOG` chooses what is logged. The replication
-/// library logs every fault that it returns too: saying it once is ours.
-pub fn start() {
-    let filter =
-        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("walhook=info,pg_walstream=off,warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
-}
-
 /// Installs the metrics recorder and describes every metric. Once a process.
 pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     const SECONDS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -62,7 +56,11 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_counter!(NOTICE_FAILURES, "Tries to send one that failed, by cause");
     describe_gauge!(IN_FLIGHT, "Requests to receivers under way");
     describe_counter!(PROXY_FAILURES, "Requests that were not made because the proxy of our own did not do its part");
-    describe_gauge!(CAPTURE_LAG, Unit::Seconds, "Age of the last change that reached the store");
+    describe_gauge!(
+        CAPTURE_LAG,
+        Unit::Seconds,
+        "Age of the last change as it reached the store; grows while the store does not take it"
+    );
     describe_gauge!(CAPTURE_CONNECTED, "1 while changes are streaming in");
     describe_histogram!(HEARTBEAT_ROUND_TRIP, Unit::Seconds, "From a heartbeat's commit to its return through the log");
     describe_gauge!(GAPS, "Stretches of the log that were lost and are not repaired");
@@ -70,6 +68,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_gauge!(OUTBOX_ROWS, "Rows waiting in the triggers' outbox, counted to 100,000");
     describe_gauge!(OUTBOX_AGE, Unit::Seconds, "Age of the oldest row in the triggers' outbox");
     describe_gauge!(TRIGGER_FAILURES, "Times that triggers failed and that nobody has repaired");
+    begin_counting();
     Ok(handle)
 }
 
@@ -99,4 +98,10 @@ fn describe_samples() {
     );
     describe_gauge!(BUILD_INFO, "1, with the version as a label");
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+}
+
+/// A counter that appears with its first count shows no increase: what alerts ask for is there from the start.
+fn begin_counting() {
+    counter!(UNROUTED_EVENTS).absolute(0);
+    counter!(PROXY_FAILURES).absolute(0);
 }

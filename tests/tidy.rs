@@ -12,7 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("clock", &[]),
     ("health", &[]),
-    ("telemetry", &[]),
+    ("telemetry", &["config"]),
     ("vault", &[]),
     ("postgres", &[]),
     ("private_postgres", &["postgres", "vault"]),
@@ -48,7 +48,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ui", &["api", "config", "domain", "events", "store"]),
     ("app", ANY),
     ("cli", ANY),
-    ("main", &["cli", "telemetry"]),
+    ("main", &["cli"]),
     ("lib", &[]),
 ];
 const STAGE: &[&str] =

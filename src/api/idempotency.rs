@@ -22,6 +22,7 @@ use super::middleware::answer_panic;
 use super::problem::Problem;
 use crate::domain::event::UserId;
 use crate::store::idempotency::{self, Claim};
+use crate::telemetry::recurring;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -65,7 +66,7 @@ async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Res
             let kept = state.vault.open(id, &answer.key_id, &answer.bytes);
             let kept = kept.ok().and_then(|kept| restore(&kept));
             kept.ok_or_else(|| {
-                tracing::error!(%user, "a kept answer cannot be read: was a key removed from secrets.master_key?");
+                recurring!(error, %user, "kept answers cannot be read: was a key removed from secrets.master_key?");
                 Problem::internal()
             })
         }
@@ -125,7 +126,7 @@ async fn keep(state: &ApiState, user: &UserId, id: Uuid, answer: Response) -> Re
         }
     };
     if let Err(error) = stored {
-        tracing::error!(%error, %user, "an answer could not be kept: asked again, the request is refused for a while");
+        recurring!(error, %error, %user, "answers cannot be kept: asked again, the requests are refused for a while");
     }
     Response::from_parts(parts, body.into())
 }

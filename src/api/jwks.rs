@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 
 use super::jwt::{Key, key_set};
 use super::problem::Problem;
+use crate::telemetry::Condition;
 
 /// Keys are fetched again at this age, so that one that was withdrawn ends.
 const FRESH: Duration = Duration::from_secs(600);
@@ -23,6 +24,7 @@ pub struct Published {
     /// When a fetch was last begun. Held by the one who fetches.
     begun: Mutex<Option<Instant>>,
     between_fetches: Duration,
+    failing: Condition,
 }
 
 #[derive(Clone)]
@@ -45,6 +47,7 @@ impl Published {
             known: RwLock::new(None),
             begun: Mutex::new(None),
             between_fetches: BETWEEN_FETCHES,
+            failing: Condition::new(),
         })
     }
 
@@ -62,10 +65,16 @@ impl Published {
             *begun = Some(Instant::now());
             match self.fetch().await {
                 Ok(keys) => {
+                    if self.failing.ends() {
+                        tracing::info!("auth.jwt.jwks_url: the keys can be fetched again");
+                    }
                     let known = Known { keys, fetched: Instant::now() };
                     *self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
                 }
-                Err(error) => tracing::warn!(error, "auth.jwt.jwks_url: the keys could not be fetched"),
+                Err(error) if self.failing.begins() => {
+                    tracing::warn!(error, "auth.jwt.jwks_url: the keys cannot be fetched; those known are used");
+                }
+                Err(_) => {}
             }
         }
         self.known().map(|known| known.keys).ok_or_else(Problem::keys_unavailable)

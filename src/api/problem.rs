@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::store::StoreError;
+use crate::telemetry::recurring;
 
 /// A body may be wrong in half a million places; the first of them tell enough.
 const MOST_ERRORS: usize = 100;
@@ -252,12 +253,18 @@ impl IntoResponse for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        tracing::error!(%error, "a request failed");
-        match error {
-            StoreError::Pool(_) | StoreError::Connect(_) => Problem::unavailable(),
+        let is_unreachable = match &error {
+            StoreError::Pool(_) | StoreError::Connect(_) => true,
             // No answer of the server's: the connection broke.
-            StoreError::Query(error) if error.as_db_error().is_none() => Problem::unavailable(),
-            _ => Problem::internal(),
+            StoreError::Query(error) => error.as_db_error().is_none(),
+            _ => false,
+        };
+        if is_unreachable {
+            recurring!(error, %error, "requests cannot be answered without the store");
+            Problem::unavailable()
+        } else {
+            recurring!(error, %error, "requests fail");
+            Problem::internal()
         }
     }
 }

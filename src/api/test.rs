@@ -24,6 +24,7 @@ use crate::domain::delivery::ErrorKind;
 use crate::domain::event::{EventKind, UserId, delivery_id};
 use crate::events::CATALOGUE;
 use crate::store::logs;
+use crate::telemetry::recurring;
 
 /// A receiver that does not answer holds no more than this of us.
 const MOST_AT_ONCE: usize = 4;
@@ -160,7 +161,7 @@ async fn perform(state: &ApiState, user: &UserId, webhook: Uuid, kind: EventKind
     let delivery = delivery_id(event, webhook);
     let test = TestDelivery { delivery, webhook, event, kind, occurred_at, data };
     let result = (state.send_test)(test).await.map_err(|error| {
-        tracing::error!(%webhook, error = format!("{error:#}"), "a test could not be sent");
+        recurring!(error, %webhook, error = format!("{error:#}"), "tests cannot be sent");
         Problem::internal()
     })?;
     Ok(TestReport {

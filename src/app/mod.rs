@@ -26,6 +26,7 @@ use crate::health::Health;
 use crate::lookup::Lookups;
 use crate::notify::{self, Mailer};
 use crate::store::{Store, audit, idempotency, migrate, notices, sessions};
+use crate::telemetry::Condition;
 use crate::ui::{self, UiState};
 use crate::vault::Vault;
 use crate::{capture, deliver, observe, record, recover, telemetry};
@@ -78,8 +79,8 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         match capture::preflight(&app.config.source, app.config.source_url()?, &app.store, &app.health).await {
             // Everything else goes on; capture waits for the repair.
             Err(capture::CaptureError::Gap(_)) => {}
-            // Capture waits for what passes by itself, such as a primary that restarts.
-            Err(error) if error.is_transient() => tracing::warn!(%error, "starting all the same"),
+            // Capture waits for what passes by itself, such as a primary that restarts, and warns of it.
+            Err(error) if error.is_transient() => tracing::info!(%error, "starting all the same"),
             result => result?,
         }
     }
@@ -246,9 +247,14 @@ impl App {
     ) -> impl Future<Output = anyhow::Result<()>> + Send + 'static {
         let (store, days) = (self.store.clone(), self.config.retention.days);
         async move {
+            let failing = Condition::new();
             while shutdown.run_until_cancelled(tokio::time::sleep(MAINTENANCE_INTERVAL)).await.is_some() {
-                if let Err(error) = maintain(&store, days).await {
-                    tracing::warn!(%error, "the store could not be maintained; trying again in an hour");
+                match maintain(&store, days).await {
+                    Ok(()) if failing.ends() => tracing::info!("the store is maintained again"),
+                    Err(error) if failing.begins() => {
+                        tracing::warn!(%error, "the store cannot be maintained; trying again every hour");
+                    }
+                    Ok(()) | Err(_) => {}
                 }
             }
             Ok(())
@@ -301,7 +307,7 @@ impl CapturePipeline {
                 }
                 // The log is another process's now. Ours begins anew behind it: as a stand-by, until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
-                    tracing::warn!(%error, "standing by");
+                    tracing::info!(reason = %error, "standing by");
                     tokio::time::sleep(STAND_BACK).await;
                 }
                 result => return result,

@@ -11,7 +11,9 @@ use crate::domain::lsn::Lsn;
 use crate::health::Health;
 use crate::store::capture::OpenGap;
 use crate::store::{Store, StoreError};
-use crate::telemetry;
+use crate::telemetry::{self, Condition};
+
+static UNNOTED: Condition = Condition::new();
 
 /// Notes a gap for good. The error to end with: the gap, or that it could not be noted now. `at` is the checkpoint that it
 /// was measured from.
@@ -75,7 +77,11 @@ impl Reports {
 /// Notes what was lost while capture can go on, or wait for it to be mended.
 pub(super) async fn note(source: &Source, store: &Store, health: &Health, gap: Gap) {
     match record(source, store, health, gap, None).await {
+        CaptureError::Gap(_) if UNNOTED.ends() => tracing::info!("gaps are noted again"),
         CaptureError::Gap(_) => {}
-        error => tracing::warn!(%error, "a gap could not be noted"),
+        error if UNNOTED.begins() => {
+            tracing::warn!(%error, "a gap cannot be noted now; trying again when it is met again")
+        }
+        _ => {}
     }
 }

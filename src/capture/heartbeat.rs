@@ -16,6 +16,7 @@ use super::decode::HEARTBEAT;
 use super::{CaptureError, identity};
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
+use crate::telemetry::Condition;
 use crate::{postgres, telemetry};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
@@ -81,7 +82,7 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
     let period = source.heartbeat.0.max(SHORTEST_PERIOD);
     let mut looked = Instant::now();
     let session = Uuid::now_v7();
-    let mut failing = false;
+    let failing = Condition::new();
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0_u64.. {
@@ -93,21 +94,25 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
         let emitted = tokio::time::timeout(EMIT_TIMEOUT, emit(&url, &mut client, &id, &beats)).await;
         let error = match emitted {
             Ok(Ok(())) => None,
+            // Whoever reads says so.
             Ok(Err(error)) if error.is_shutdown() => {
                 *fault.lock().expect("no holder of this lock panics") = Some(CaptureError::PrimaryStops);
-                Some(error.to_string())
+                lock(&beats).remove(&id);
+                continue;
             }
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {EMIT_TIMEOUT:?}")),
         };
         if let Some(error) = &error {
             lock(&beats).remove(&id);
-            if !failing {
+            if failing.begins() {
                 tracing::warn!(error, "heartbeats cannot be sent to the primary; trying again until they can");
             }
         }
-        failing = error.is_some();
-        if !failing && looked.elapsed() >= period.max(SHORTEST_LOOK) {
+        if error.is_none() && failing.ends() {
+            tracing::info!("heartbeats can be sent to the primary again");
+        }
+        if error.is_none() && looked.elapsed() >= period.max(SHORTEST_LOOK) {
             looked = Instant::now();
             let found = identity::verify(&client, &source).await.err().filter(CaptureError::is_drift);
             *fault.lock().expect("no holder of this lock panics") = found;

@@ -10,6 +10,7 @@ use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
 use crate::store::Store;
+use crate::telemetry::Condition;
 
 const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
 const PUBLICATION_DROP: &str = include_str!("../../sql/primary/publication_drop.sql");
@@ -20,14 +21,17 @@ const OUTBOX_DROP: &str = include_str!("../../sql/primary/outbox_drop.sql");
 const BOUNDED: &str = "begin; set local lock_timeout = '5s'; set local statement_timeout = '60s'";
 
 /// After the switch to triggers: drops slot and publication and puts the identities back. Whether nothing is left to do.
-pub(super) async fn log(client: &Client, context: &Context<'_>) -> bool {
+/// `in_the_way` is that something keeps it from that.
+pub(super) async fn log(client: &Client, context: &Context<'_>, in_the_way: &Condition) -> bool {
     match log_objects(client, context.source, context.store).await {
         Ok(done) => {
             done.iter().for_each(|line| tracing::info!("{line}"));
             true
         }
         Err(error) => {
-            tracing::warn!(%error, "what capture by the log needed is still on the primary; trying again");
+            if in_the_way.begins() {
+                tracing::warn!(%error, "what capture by the log needed is still on the primary; trying again");
+            }
             false
         }
     }

@@ -6,6 +6,7 @@ pub mod check;
 mod conninfo;
 mod decode;
 mod error;
+mod faults;
 mod gaps;
 mod heartbeat;
 mod identity;

@@ -16,11 +16,13 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::error::Gap;
+use super::faults::Faults;
 use super::{CaptureError, Context, Ended, STAGE, leave};
 use crate::config::Source;
 use crate::domain::lsn::Checkpoint;
 use crate::domain::window::Bounds;
 use crate::store::outbox::{Handover, Place};
+use crate::telemetry::Condition;
 use crate::{postgres, telemetry};
 
 use lease::Lease;
@@ -49,11 +51,10 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
 async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
     let mut reading = Reading { context, holder, cursor: None, handover: None };
     let mut wait = FIRST_RETRY;
-    // One line a condition: the same fault again is not news.
-    let mut said = None;
+    let mut faults = Faults::default();
     loop {
         let begun = Instant::now();
-        let error = match reading.session(&mut said).await {
+        let error = match reading.session(&mut faults).await {
             Ok(ended) => return Ok(ended),
             Err(error) => error,
         };
@@ -68,11 +69,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
         } else {
             context.health.ail(STAGE, "changes cannot be read now");
         }
-        let condition = std::mem::discriminant(&error);
-        if said != Some(condition) {
-            tracing::warn!(%error, "changes cannot be read now; trying again until they can");
-            said = Some(condition);
-        }
+        faults.tell(&error);
         if begun.elapsed() > LONGEST_RETRY {
             wait = FIRST_RETRY;
         }
@@ -80,8 +77,6 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
         wait = (wait * 2).min(LONGEST_RETRY);
     }
 }
-
-type Condition = std::mem::Discriminant<CaptureError>;
 
 /// What lasts from one connection to the next.
 struct Reading<'a> {
@@ -93,7 +88,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// One connection, from the lease to its end.
-    async fn session(&mut self, said: &mut Option<Condition>) -> Result<Ended, CaptureError> {
+    async fn session(&mut self, faults: &mut Faults) -> Result<Ended, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         let Some(lease) = Lease::take(store, &source.slot, self.holder).await? else {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
@@ -111,7 +106,7 @@ impl Reading<'_> {
         let work = async {
             watch.examine(&client).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
-            *said = None;
+            faults.are_over();
             health.recover(STAGE);
             gauge!(telemetry::CAPTURE_CONNECTED).set(1);
             self.read(client, &lease, &mut watch).await
@@ -153,7 +148,8 @@ impl Reading<'_> {
         cursor.disconnected();
         let mut reader = Reader { client, source, batches, durable, reader: self.holder, handover, failed: false };
         let mut examined = Instant::now();
-        let mut left = handover.is_some() || leave::log(&reader.client, self.context).await;
+        let in_the_way = Condition::new();
+        let mut left = handover.is_some() || leave::log(&reader.client, self.context, &in_the_way).await;
         loop {
             if lease.is_lost() {
                 return Err(CaptureError::LeaseHeld(source.slot.clone()));
@@ -164,7 +160,7 @@ impl Reading<'_> {
             }
             if examined.elapsed() > source.heartbeat.0 {
                 watch.examine(&reader.client).await?;
-                left = left || leave::log(&reader.client, self.context).await;
+                left = left || leave::log(&reader.client, self.context, &in_the_way).await;
                 examined = Instant::now();
             }
             match step {

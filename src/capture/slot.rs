@@ -13,6 +13,7 @@ use crate::domain::lsn::{Checkpoint, Lineage, Lsn};
 use crate::health::Health;
 use crate::store::Store;
 use crate::store::outbox::Place;
+use crate::telemetry::recurring;
 
 pub(super) struct Verified {
     pub checkpoint: Checkpoint,
@@ -113,7 +114,7 @@ pub(super) async fn lineage(
             .map(|switch: &TimelineSwitch| (switch.timeline(), Lsn(switch.switchpoint().value())))
             .collect();
         descends(checkpoint, identity.timeline(), &switches).map_err(CaptureError::Gap)?;
-        tracing::warn!(from = known.timeline, to = identity.timeline(), "the primary is on a new timeline");
+        recurring!(warn, from = known.timeline, to = identity.timeline(), "the primary is on a new timeline");
     }
     Ok(Lineage { system_identifier: found, timeline: identity.timeline() })
 }

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::acknowledgement::{Limit, Said};
 use super::error::Gap;
+use super::faults::Faults;
 use super::gaps::{self, Reports};
 use super::heartbeat::Heart;
 use super::{CaptureError, Context, STAGE, conninfo, identity, primary, slot};
@@ -36,15 +37,14 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
     let Context { source, url, store, health, batches, durable, shutdown } = *context;
     let mut wait = FIRST_RETRY;
-    // One line a condition: the same fault again is not news.
-    let mut said = None;
+    let mut faults = Faults::default();
     let acknowledged = Said::default();
     loop {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let begun = Instant::now();
         let session = Session { source, url, store, health, batches, durable, acknowledged: &acknowledged };
         let result = {
-            let mut session = std::pin::pin!(session.run(&mut said));
+            let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
             if result.is_none() {
                 // While the slot is still ours, so that nobody else has raised it.
@@ -76,11 +76,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
         if matches!(error, CaptureError::SlotActive(_)) {
             wait = STAND_BY;
         }
-        let condition = std::mem::discriminant(&error);
-        if said != Some(condition) {
-            tracing::warn!(%error, "changes cannot be read now; trying again until they can");
-            said = Some(condition);
-        }
+        faults.tell(&error);
         if begun.elapsed() > STABLE {
             wait = FIRST_RETRY;
         }
@@ -120,11 +116,9 @@ struct Companions {
     reports: Reports,
 }
 
-type Condition = std::mem::Discriminant<CaptureError>;
-
 impl Session<'_> {
     /// Ends well when nobody takes batches any more, or with the last batch before the switch to triggers.
-    async fn run(&self, said: &mut Option<Condition>) -> Result<Option<Batch>, CaptureError> {
+    async fn run(&self, faults: &mut Faults) -> Result<Option<Batch>, CaptureError> {
         self.acknowledged.forget();
         let client = postgres::connect(self.url).await?;
         let verified = slot::verify(&client, self.source, self.store, self.health).await?;
@@ -153,7 +147,7 @@ impl Session<'_> {
         let started = tokio::time::timeout(START_TIMEOUT, stream.start(Some(checkpoint.resume.0))).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
         tracing::info!(slot = self.source.slot, from = %checkpoint.resume, "reading changes");
-        *said = None;
+        faults.are_over();
         self.health.recover(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read only now that nobody else can have the slot: whoever had it may have moved it and raised the limit.

@@ -20,7 +20,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{Config, ConfigError, Sources, load};
+use crate::config::{Config, ConfigError, Log, Sources, load};
+use crate::telemetry;
 
 /// Signed webhooks from what a music-distribution platform commits to its Postgres.
 #[derive(Debug, Parser)]
@@ -74,14 +75,18 @@ impl Cli {
     pub async fn execute(self) -> ExitCode {
         let result = self.dispatch().await;
         result.unwrap_or_else(|error| {
-            eprintln!("walhook: {error:#}");
+            telemetry::end_with(&error);
             if error.is::<ConfigError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         })
     }
 
     async fn dispatch(self) -> CommandResult {
         let sources = Sources { flags: self.set, environment: std::env::vars_os().collect(), file: self.config };
-        let config = || -> Result<Config, ConfigError> { load(sources) };
+        let config = || -> Result<Config, ConfigError> {
+            let config = load(sources)?;
+            start_logs(&config.log)?;
+            Ok(config)
+        };
         match self.command {
             Command::Run(arguments) => run::execute(arguments, config()?).await,
             Command::Setup(arguments) => setup::execute(arguments, config()?).await,
@@ -90,14 +95,24 @@ impl Cli {
             Command::Repair(arguments) => repair::execute(arguments, config()?).await,
             Command::Token(arguments) => token::execute(arguments, config()?).await,
             Command::User(arguments) => user::execute(arguments, config()?).await,
-            Command::Receive(arguments) => receive::execute(arguments).await,
-            Command::Demo(arguments) => demo::execute(arguments).await,
+            Command::Receive(arguments) => {
+                start_logs(&Log::default())?;
+                receive::execute(arguments).await
+            }
+            Command::Demo(arguments) => {
+                start_logs(&Log::default())?;
+                demo::execute(arguments).await
+            }
             Command::Openapi => openapi::execute(),
             Command::Config => config::execute(config()?),
             Command::Completions(arguments) => completions::execute(&arguments),
             Command::Man(arguments) => man::execute(&arguments),
         }
     }
+}
+
+fn start_logs(log: &Log) -> Result<(), ConfigError> {
+    telemetry::start(log).map_err(ConfigError::Invalid)
 }
 
 /// Not empty, and fit to stand on a line of a list.

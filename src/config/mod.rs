@@ -38,6 +38,7 @@ pub struct Config {
     pub mail: Mail,
     pub secrets: Secrets,
     pub retention: Retention,
+    pub log: Log,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -319,6 +320,29 @@ impl Default for Retention {
     fn default() -> Self {
         Retention { days: 30 }
     }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    pub format: LogFormat,
+    /// What is logged, as `RUST_LOG` has it, which wins where it is set.
+    pub filter: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        // These two log every fault that they return too, once a connection: saying it once is ours.
+        Log { format: LogFormat::Text, filter: "walhook=info,pg_walstream=off,deadpool=off,warn".into() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    /// One object a line.
+    Json,
 }
 
 const REDACTED: &str = "[redacted]";

@@ -17,7 +17,7 @@ use crate::domain::delivery::{Attempted, Delivery};
 use crate::handoff::Room;
 use crate::store::StoreError;
 use crate::store::deliver::{ClaimRequest, Claimed, Due, SealedTarget};
-use crate::telemetry;
+use crate::telemetry::{self, Condition, recurring};
 
 /// What is left of a lease behind the timeout must do for recording the answer.
 const TIME_TO_RECORD: Duration = Duration::from_secs(2);
@@ -78,6 +78,8 @@ pub(super) struct Dispatcher {
     fresh_pace: Pace,
     retry_pace: Pace,
     claim: Option<BoxFuture<'static, Claim>>,
+    unloadable: Condition,
+    unclaimable: Condition,
     tasks: JoinSet<()>,
     finished: mpsc::UnboundedSender<(Uuid, Class)>,
     finishes: mpsc::UnboundedReceiver<(Uuid, Class)>,
@@ -104,6 +106,8 @@ impl Dispatcher {
             fresh_pace: Pace::new(Due::Fresh, now),
             retry_pace: Pace::new(Due::Retries, now),
             claim: None,
+            unloadable: Condition::new(),
+            unclaimable: Condition::new(),
             tasks: JoinSet::new(),
             finished,
             finishes,
@@ -162,7 +166,7 @@ impl Dispatcher {
     fn reap(&mut self) {
         while let Some(end) = self.tasks.try_join_next() {
             if let Err(error) = end {
-                tracing::error!(%error, "an attempt's task failed; its lease runs out and it is made again");
+                recurring!(error, %error, "an attempt's task failed; its lease runs out and it is made again");
             }
         }
     }
@@ -210,7 +214,7 @@ impl Dispatcher {
                 return tokio::time::sleep(REST_AFTER_OWN_FAULT).await;
             };
             if attempted.send(Attempted { delivery, attempt }).await.is_err() {
-                tracing::error!("an attempt could not be recorded: nobody records any more");
+                recurring!(error, "attempts cannot be recorded: nobody records any more");
             }
             drop(slot);
         });
@@ -250,12 +254,17 @@ impl Dispatcher {
         let found = match load.found {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "cannot read webhooks; deliveries wait");
+                if self.unloadable.begins() {
+                    tracing::warn!(%error, "webhooks cannot be read now; deliveries wait");
+                }
                 self.load_again_at = Some(Instant::now() + LOAD_RETRY);
                 self.parked.extend(waiting);
                 return;
             }
         };
+        if self.unloadable.ends() {
+            tracing::info!("webhooks can be read again");
+        }
         self.targets.learn(load.asked_at, &load.webhooks, found);
         let gone = load.webhooks.iter().filter(|webhook| matches!(self.targets.learned(**webhook), Lookup::Gone));
         self.remove_orphans(gone.copied().collect(), Vec::new());
@@ -303,10 +312,15 @@ impl Dispatcher {
         let claimed = match claim.result {
             Ok(claimed) => claimed,
             Err(error) => {
-                tracing::warn!(%error, "cannot claim deliveries; trying again shortly");
+                if self.unclaimable.begins() {
+                    tracing::warn!(%error, "deliveries cannot be claimed now; trying again until they can");
+                }
                 return self.pace(claim.request.due).failed(now);
             }
         };
+        if self.unclaimable.ends() {
+            tracing::info!("deliveries can be claimed again");
+        }
         self.pace(claim.request.due).found(now, &claim.request, &claimed, queued);
         let (kept, refused): (Vec<Delivery>, Vec<Delivery>) =
             claimed.deliveries.into_iter().partition(|delivery| self.room.reserve(delivery.webhook));

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::request::Signer;
 use crate::store::deliver::SealedTarget;
+use crate::telemetry::recurring;
 use crate::vault::Vault;
 
 /// How long what was read may be used again: an edit, a toggle or a new secret holds for what begins later than this.
@@ -81,7 +82,7 @@ impl Targets {
                     signer
                 }
                 Err(error) => {
-                    tracing::error!(%webhook, %error, "cannot sign for a webhook: its deliveries wait");
+                    recurring!(error, %webhook, %error, "webhooks' secrets cannot be read: their deliveries wait");
                     return Lookup::Unreadable;
                 }
             },

@@ -12,6 +12,7 @@ use crate::events::{Halt, LookupKey, Rule, Verdict, rules_for};
 use crate::lookup::{LookupError, Lookups, follow_addons};
 use crate::store::addons::AddonChanges;
 use crate::store::enqueue::Unrouted;
+use crate::telemetry::recurring;
 
 /// What a batch comes to.
 #[derive(Default)]
@@ -140,7 +141,8 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
             }
             Err(Halt::Unrouted(reason)) => raised.unrouted.push(unrouted(rule, change, lineage, reason)),
             Err(Halt::Malformed(detail)) => {
-                tracing::warn!(table = change.table.name(), detail, "a row is not what the mapping promises");
+                let (table, lsn) = (change.table.name(), change.position.commit);
+                recurring!(warn, table, detail, %lsn, "rows are not what the mapping promises: they are counted as unrouted");
                 raised.unrouted.push(unrouted(rule, change, lineage, "malformed_row"));
             }
         }

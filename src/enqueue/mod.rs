@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use metrics::{counter, gauge};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +30,7 @@ use crate::store::enqueue::{
 };
 use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::{Store, StoreError};
-use crate::telemetry;
+use crate::telemetry::{self, recurring};
 
 use derive::{Raised, derive};
 
@@ -103,11 +104,15 @@ impl<C: Clock> Enqueue<C> {
             }
             durable.send_replace(Some(batch.checkpoint));
             if let Some(last) = batch.changes.last() {
-                let lag = self.clock.now().duration_since(last.committed_at);
-                gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64().max(0.0));
+                self.measure_lag(last.committed_at);
             }
         }
         Ok(())
+    }
+
+    fn measure_lag(&self, committed_at: Timestamp) {
+        let lag = self.clock.now().duration_since(committed_at);
+        gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64().max(0.0));
     }
 
     /// Whether the batch is in the store; it is not when shutdown came first.
@@ -134,8 +139,11 @@ impl<C: Clock> Enqueue<C> {
             *checkpoint = None;
             self.lookups.abandon();
             self.health.ail(STAGE, error.reason());
+            if let Some(oldest) = batch.changes.first() {
+                self.measure_lag(oldest.committed_at);
+            }
             if wait == FIRST_RETRY {
-                tracing::warn!(%error, "events cannot be stored now; trying again until they can");
+                tracing::warn!(%error, lsn = %batch.checkpoint.position.commit, "events cannot be stored now; trying again until they can");
             }
             if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return Ok(false);
@@ -159,7 +167,8 @@ impl<C: Clock> Enqueue<C> {
         }
         let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
         let is_first = known.is_none();
-        self.commit(batch, &checkpoint, raised, is_first).await?;
+        let events = self.commit(batch, &checkpoint, raised, is_first).await?;
+        tell(&events);
         *known = Some(batch.checkpoint);
         Ok(())
     }
@@ -170,7 +179,7 @@ impl<C: Clock> Enqueue<C> {
         from: &Checkpoint,
         mut raised: Raised,
         is_first: bool,
-    ) -> Result<(), EnqueueError> {
+    ) -> Result<Vec<Event>, EnqueueError> {
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         // Read before the database reads its own clock, so never later than its deadline.
         let until = Instant::now() + self.lease_length;
@@ -204,7 +213,14 @@ impl<C: Clock> Enqueue<C> {
         transaction.commit().await.map_err(StoreError::from)?;
         reserved.hand_over(&deliveries, &raised.events, Lease { token: lease.token, until });
         raised.count();
-        Ok(())
+        Ok(raised.events)
+    }
+}
+
+/// Says of each event in the store where it came from.
+fn tell(events: &[Event]) {
+    for Event { id, kind, position, .. } in events {
+        tracing::debug!(event = %id, %kind, lsn = %position.commit, ordinal = position.ordinal, "stored");
     }
 }
 
@@ -334,11 +350,12 @@ impl Raised {
         }
         if let Some(first) = self.unrouted.first() {
             counter!(telemetry::UNROUTED_EVENTS).increment(self.unrouted.len() as u64);
-            tracing::warn!(
-                count = self.unrouted.len(),
+            recurring!(
+                warn,
                 reason = first.reason,
                 table = first.table,
                 row = first.row,
+                lsn = %first.position.commit,
                 "events without an owner: they are kept in walhook.unrouted_event"
             );
         }

@@ -7,6 +7,7 @@
 mod mailer;
 mod message;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::domain::event::UserId;
 use crate::domain::notice::Notice;
 use crate::store::notices::{self, Claimed, End};
 use crate::store::{Store, StoreError};
-use crate::telemetry;
+use crate::telemetry::{self, Condition, Recurring};
 
 /// Finds the e-mail address of a user on the primary; none where there is none.
 pub type FindAddress = Arc<dyn Fn(UserId) -> BoxFuture<'static, anyhow::Result<Option<String>>> + Send + Sync>;
@@ -51,6 +52,9 @@ pub struct Context {
     pub mailer: Option<Mailer>,
 }
 
+/// Why owners could not be told, by cause: the server may word it anew each time, and the tries are closer than a calm.
+type Faults = BTreeMap<&'static str, Recurring>;
+
 /// What came of trying to tell an owner.
 enum Told {
     Sent,
@@ -65,21 +69,27 @@ enum Told {
 
 /// Runs until `stop`. A mail under way is finished first.
 pub async fn run(context: Context, stop: CancellationToken) -> anyhow::Result<()> {
-    let mut logged = String::new();
+    let mut faults = Faults::new();
     let mut counted_at = None;
     let mut store_wait = FIRST_WAIT;
+    let unreadable = Condition::new();
     while !stop.is_cancelled() {
         let step = match &context.mailer {
-            Some(mailer) => context.send_next(mailer, &mut logged).await,
+            Some(mailer) => context.send_next(mailer, &mut faults).await,
             None => context.log_next().await,
         };
         let pause = match step {
             Ok(worked) => {
                 store_wait = FIRST_WAIT;
+                if unreadable.ends() {
+                    tracing::info!("notices can be read again");
+                }
                 if worked { Duration::ZERO } else { IDLE }
             }
             Err(error) => {
-                tracing::warn!(%error, "notices cannot be read now; trying again shortly");
+                if unreadable.begins() {
+                    tracing::warn!(%error, "notices cannot be read now; trying again until they can");
+                }
                 store_wait = (store_wait * 2).min(LONGEST_STORE_WAIT);
                 store_wait
             }
@@ -96,9 +106,8 @@ pub async fn run(context: Context, stop: CancellationToken) -> anyhow::Result<()
 }
 
 impl Context {
-    /// Sends the notice that has been due longest. False where there is none. An error is logged when it is another than
-    /// `logged`, and another than this notice has met before.
-    async fn send_next(&self, mailer: &Mailer, logged: &mut String) -> Result<bool, StoreError> {
+    /// Sends the notice that has been due longest. False where there is none.
+    async fn send_next(&self, mailer: &Mailer, faults: &mut Faults) -> Result<bool, StoreError> {
         let Some(claimed) = notices::claim(&self.store, LEASE).await? else { return Ok(false) };
         let notice = &claimed.notice;
         let told = tokio::select! {
@@ -109,24 +118,22 @@ impl Context {
         match told {
             Told::Sent => {
                 self.end(notice, End::Sent).await;
-                logged.clear();
                 metrics::counter!(telemetry::NOTICES_SENT, "kind" => notice.kind.as_str()).increment(1);
                 tracing::info!(notice = %notice.id, webhook = %notice.webhook, kind = notice.kind.as_str(), "owner told");
             }
             Told::NoAddress => {
                 self.end(notice, End::NoAddress).await;
                 metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => "no_address").increment(1);
-                tracing::warn!(notice = %notice.id, webhook = %notice.webhook, user = %notice.user, kind = notice.kind.as_str(),
+                tracing::info!(notice = %notice.id, webhook = %notice.webhook, user = %notice.user, kind = notice.kind.as_str(),
                     "the owner has no usable e-mail address and is not told");
             }
             Told::Failed { cause, error } => {
                 metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => cause).increment(1);
-                if *logged != error && claimed.last_error.as_ref() != Some(&error) {
+                if faults.entry(cause).or_default().is_news() {
                     tracing::warn!(notice = %notice.id, webhook = %notice.webhook, cause, error,
                         "the owner of a webhook cannot be told now; trying again until the mail server takes it");
                 }
                 notices::retry(&self.store, &claimed, wait_after(claimed.tries), &error).await?;
-                *logged = error;
             }
             Told::LeaseLost => tracing::info!(notice = %notice.id, "another replica has taken the notice over"),
         }
@@ -166,8 +173,11 @@ impl Context {
     /// Notes the end, for as long as it takes: what has been sent must not be sent again.
     async fn end(&self, notice: &Notice, end: End) {
         let mut wait = Duration::from_millis(50);
+        let failing = Condition::new();
         while let Err(error) = notices::end(&self.store, notice.id, end).await {
-            tracing::warn!(notice = %notice.id, %error, "the end of a notice cannot be noted now; trying again");
+            if failing.begins() {
+                tracing::warn!(notice = %notice.id, %error, "the end of a notice cannot be noted now; trying until it can");
+            }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RENEWAL);
         }
@@ -178,7 +188,7 @@ impl Context {
         let untold = notices::untold(&self.store, "mail.smtp_url and mail.from are not set", UNTOLD).await?;
         for Notice { id, kind, webhook, user, name, reason, .. } in &untold {
             let kind = kind.as_str();
-            tracing::warn!(notice = %id, %webhook, %user, name, kind, reason,
+            tracing::info!(notice = %id, %webhook, %user, name, kind, reason,
                 "the owner of a webhook is not told: mail.smtp_url and mail.from are not set");
         }
         Ok(!untold.is_empty())

@@ -13,7 +13,7 @@ use crate::domain::disablement::Policy;
 use crate::store::disable::Disabled;
 use crate::store::record::{Entry, LogLine, Recorded};
 use crate::store::{Store, StoreError};
-use crate::telemetry;
+use crate::telemetry::{self, recurring};
 use crate::vault::random_bytes;
 
 /// Attempts recorded in one transaction at most.
@@ -50,6 +50,11 @@ impl Decided {
     }
 
     fn count(&self) {
+        let Attempted { delivery, attempt } = &self.attempted;
+        if let Some(error) = attempt.answer.error() {
+            tracing::debug!(event = %delivery.event, delivery = %delivery.id, webhook = %delivery.webhook,
+                round = delivery.round, attempt = delivery.attempt, %error, status = attempt.answer.status(), "attempt failed");
+        }
         let error = self.attempted.attempt.answer.error().map_or("none", |kind| kind.as_str());
         let outcome = self.next.outcome().as_str();
         metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome, "error_kind" => error).increment(1);
@@ -93,10 +98,9 @@ async fn save(store: &Store, batch: &[Decided], policy: &Policy) {
     for decided in batch.chunks(1) {
         let Err(error) = try_save(store, decided, policy, true).await else { continue };
         let delivery = decided[0].attempted.delivery.id;
-        tracing::error!(%delivery, %error, "the store refuses an attempt; recording it without the receiver's words");
-        if let Err(error) = try_save(store, decided, policy, false).await {
-            tracing::error!(%delivery, %error, "the store refuses an attempt; it is made again when its lease ends");
-        }
+        recurring!(error, %delivery, %error, "the store refuses attempts; recording them without the receiver's words");
+        let Err(error) = try_save(store, decided, policy, false).await else { continue };
+        recurring!(error, %delivery, %error, "the store refuses attempts; they are made again when their leases end");
     }
 }
 
@@ -129,7 +133,8 @@ async fn try_save(store: &Store, batch: &[Decided], policy: &Policy, with_respon
 fn tell(batch: &[Decided], recorded: &Recorded) {
     batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.count());
     for Disabled { webhook, user, failure } in &recorded.disabled {
-        tracing::warn!(%webhook, %user, reason = failure.in_words(), "a webhook kept failing and is switched off");
+        // Its owner is told, whose business it is.
+        tracing::info!(%webhook, %user, reason = failure.in_words(), "a webhook kept failing and is switched off");
         metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
     }
 }

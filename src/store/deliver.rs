@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{Result, Store, StoreError, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
+use crate::telemetry::recurring;
 
 const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim_fresh.sql");
 const CLAIM_RETRY: &str = include_str!("../../sql/store/delivery_claim_retry.sql");
@@ -151,7 +152,7 @@ impl Claimed {
         };
         let Ok(kind) = kind.parse() else {
             // Of a newer build, perhaps: its replicas know it. The lease keeps it from us for a while.
-            tracing::warn!(delivery = %id, kind, "a delivery of an event that this build does not know");
+            recurring!(warn, delivery = %id, kind, "deliveries of an event that this build does not know are left alone");
             return Ok(());
         };
         let number = |name: &str| {

@@ -5,7 +5,6 @@ mod failure;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -26,7 +25,7 @@ use super::Settings;
 use super::guard::Guard;
 use super::request::Rendered;
 use crate::domain::delivery::{Answer, ErrorKind};
-use crate::telemetry;
+use crate::telemetry::{self, Condition};
 
 /// The answer's body is read this far, so that its connection can be used again; what is longer is cut off.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
@@ -48,8 +47,8 @@ pub struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
     guard: Guard,
     timeout: Duration,
-    /// Whether the last attempt found the proxy at fault: one line of our log a time that it is away.
-    at_fault: Arc<AtomicBool>,
+    /// The last attempt found the proxy at fault.
+    at_fault: Arc<Condition>,
 }
 
 /// How an exchange ended.
@@ -95,15 +94,14 @@ impl Client {
     }
 
     fn tell(&self, fault: Option<&OwnFault>) {
-        let was_at_fault = self.at_fault.swap(fault.is_some(), Ordering::Relaxed);
         match fault {
             Some(fault) => {
                 metrics::counter!(telemetry::PROXY_FAILURES).increment(1);
-                if !was_at_fault {
+                if self.at_fault.begins() {
                     tracing::error!(%fault, "deliveries wait: no attempt is used up");
                 }
             }
-            None if was_at_fault => tracing::info!("deliveries go out again"),
+            None if self.at_fault.ends() => tracing::info!("deliveries go out again"),
             None => {}
         }
     }
