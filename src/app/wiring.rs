@@ -1,7 +1,7 @@
 //! Where stages meet that do not know each other.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use uuid::Uuid;
@@ -19,6 +19,9 @@ use crate::notify::FindAddress;
 use crate::record;
 use crate::store::Store;
 use crate::vault::Vault;
+
+/// Who asks for readiness does not wait for ever, and wants the reasons.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A receiver's address is checked when it is saved by the same guard that stands at every connection.
 pub fn url_check(guard: Guard) -> UrlCheck {
@@ -100,9 +103,9 @@ pub fn readiness(store: Store, health: Health) -> Readiness {
         let (store, health) = (store.clone(), health.clone());
         Box::pin(async move {
             let mut reasons = health.reasons();
-            if let Err(error) = store.ping().await {
-                // What exactly is wrong is in the log; this answer may be seen by anybody who can reach the listener.
-                tracing::debug!(%error, "the store does not answer");
+            // What exactly is wrong is in the log; this answer may be seen by anybody who can reach the listener.
+            let pinged = tokio::time::timeout(PING_TIMEOUT, store.ping()).await;
+            if !matches!(pinged, Ok(Ok(()))) {
                 reasons.push("store: it does not answer".to_owned());
             }
             reasons

@@ -4,3 +4,5 @@
 mod support;
 
 mod logs;
+mod metrics;
+mod readiness;
