@@ -17,6 +17,7 @@
 //! - [`notify`] tells owners by e-mail when their webhooks keep failing;
 //! - [`api`] is how users manage their webhooks and read the log;
 //! - [`ui`] is the same as pages, by the same functions;
+//! - [`traces`] takes what enqueue, deliver and record tell of an event's way to a collector;
 //! - [`app`] builds all of them and joins them by channels: they do not know each other;
 //! - [`domain`] holds the types they share, [`store`] every statement on Walhook's own tables.
 //!
@@ -57,5 +58,7 @@ pub mod record;
 pub mod recover;
 pub mod store;
 pub mod telemetry;
+pub mod tls;
+pub mod traces;
 pub mod ui;
 pub mod vault;

@@ -40,6 +40,8 @@ pub const BUILD_INFO: &str = "walhook_build_info";
 pub const OUTBOX_ROWS: &str = "walhook_outbox_rows";
 pub const OUTBOX_AGE: &str = "walhook_outbox_age_seconds";
 pub const TRIGGER_FAILURES: &str = "walhook_trigger_failures";
+pub const SPANS_EXPORTED: &str = "walhook_spans_exported_total";
+pub const SPANS_DROPPED: &str = "walhook_spans_dropped_total";
 
 /// Installs the metrics recorder and describes every metric. Once a process.
 pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
@@ -68,6 +70,8 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_gauge!(OUTBOX_ROWS, "Rows waiting in the triggers' outbox, counted to 100,000");
     describe_gauge!(OUTBOX_AGE, Unit::Seconds, "Age of the oldest row in the triggers' outbox");
     describe_gauge!(TRIGGER_FAILURES, "Times that triggers failed and that nobody has repaired");
+    describe_counter!(SPANS_EXPORTED, "Spans that the collector took");
+    describe_counter!(SPANS_DROPPED, "Spans that nobody got, by reason");
     begin_counting();
     Ok(handle)
 }

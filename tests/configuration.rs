@@ -213,3 +213,27 @@ fn who_may_call_the_api_is_checked() {
         assert!(run.code == 2 && run.stderr.contains("http.cors_origins"), "{wrong}: {}", run.stderr);
     }
 }
+
+#[test]
+fn tracing_is_checked_and_its_headers_are_not_shown() {
+    let secret = file("api-key=hunter2\n");
+    let endpoint = ("WALHOOK_TRACING__OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    let secret = ("WALHOOK_TRACING__HEADERS_FILE", secret.path().to_str().unwrap());
+    let run = walhook(&["config"], &[endpoint, secret, ("WALHOOK_TRACING__SAMPLE_RATIO", "0.25")]);
+    assert!(!run.stdout.contains("hunter2"), "{}", run.stdout);
+    let tracing = effective(&run)["tracing"].as_table().unwrap().clone();
+    assert_eq!(tracing["sample_ratio"].as_float(), Some(0.25));
+    assert_eq!(tracing["headers"].as_str(), Some("[redacted]"));
+    for (arguments, environment, expected) in [
+        (["--set", "tracing.sample_ratio=2"], vec![], "tracing.sample_ratio: 2 is not from 0 to 1"),
+        (["--set", "tracing.sample_ratio=all"], vec![], "tracing.sample_ratio: `all` is not a number"),
+        (["--set", "tracing.sample_ratio=nan"], vec![], "tracing.sample_ratio"),
+        (["--set", "tracing.otlp_endpoint=collector:4317"], vec![], "tracing.otlp_endpoint: expected a URL"),
+        (["--set", "log.format=xml"], vec![], "log.format"),
+        (["--set", "service.name=X"], vec![secret], "tracing.headers is of no use without"),
+    ] {
+        let run = walhook(&[&arguments[..], &["config"]].concat(), &environment);
+        assert_eq!(run.code, 2, "{expected}");
+        assert!(run.stderr.contains(expected) && !run.stderr.contains("hunter2"), "{}", run.stderr);
+    }
+}

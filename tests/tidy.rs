@@ -13,9 +13,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("health", &[]),
     ("telemetry", &["config"]),
+    ("tls", &[]),
     ("vault", &[]),
     ("postgres", &[]),
     ("private_postgres", &["postgres", "vault"]),
+    ("traces", &["config", "domain", "telemetry", "tls"]),
     ("handoff", &["domain"]),
     ("config", &["domain"]),
     ("events", &["domain"]),
@@ -36,6 +38,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "postgres",
             "store",
             "telemetry",
+            "traces",
             "vault",
         ],
     ),
@@ -51,8 +54,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
     ("lib", &[]),
 ];
-const STAGE: &[&str] =
-    &["clock", "config", "domain", "events", "handoff", "health", "postgres", "store", "telemetry", "vault"];
+const STAGE: &[&str] = &[
+    "clock",
+    "config",
+    "domain",
+    "events",
+    "handoff",
+    "health",
+    "postgres",
+    "store",
+    "telemetry",
+    "tls",
+    "traces",
+    "vault",
+];
 const ANY: &[&str] = &["*"];
 
 /// Crates that only some places may name, so that each can be exchanged there alone.
@@ -62,8 +77,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ("hyper", &["deliver/client"]),
     ("hyper_util", &["deliver/client"]),
     ("hyper_rustls", &["deliver/client"]),
-    // The demo plays the user of the API, and the platform's keys are fetched from where it publishes them.
-    ("reqwest", &["api/jwks.rs", "cli/demo/client.rs"]),
+    // The demo plays the user of the API, the platform's keys are fetched from where it publishes them, and spans are posted.
+    ("reqwest", &["api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
+    ("opentelemetry_proto", &["traces"]),
+    ("prost", &["traces"]),
     ("axum", &["api", "ui", "cli/receive.rs", "cli/demo/receiver.rs"]),
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),

@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 use super::jwt::{Key, key_set};
 use super::problem::Problem;
 use crate::telemetry::Condition;
+use crate::tls;
 
 /// Keys are fetched again at this age, so that one that was withdrawn ends.
 const FRESH: Duration = Duration::from_secs(600);
@@ -36,7 +37,7 @@ struct Known {
 impl Published {
     pub fn new(url: &str) -> Result<Published, String> {
         let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls()?)
+            .tls_backend_preconfigured(tls::client().map_err(|error| error.to_string())?)
             .redirect(reqwest::redirect::Policy::none())
             .timeout(FETCH_TIMEOUT)
             .build()
@@ -99,16 +100,6 @@ impl Published {
         }
         key_set(&text)
     }
-}
-
-/// With the system's certificate authorities.
-fn tls() -> Result<rustls::ClientConfig, String> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 #[cfg(test)]

@@ -27,9 +27,10 @@ use crate::lookup::Lookups;
 use crate::notify::{self, Mailer};
 use crate::store::{Store, audit, idempotency, migrate, notices, sessions};
 use crate::telemetry::Condition;
+use crate::traces::Tracer;
 use crate::ui::{self, UiState};
 use crate::vault::Vault;
-use crate::{capture, deliver, observe, record, recover, telemetry};
+use crate::{capture, deliver, observe, record, recover, telemetry, traces};
 
 /// What one process does.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +66,16 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     if let Some(pending) = migrate::pending(&store_url).await? {
         anyhow::bail!("{pending}: run `walhook setup` first");
     }
+    let metrics = telemetry::install_metrics()?;
+    let (tracer, exporter) = traces::start(&config)?;
     let app = App {
         store: Store::open(&store_url, STORE_CONNECTIONS)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
         sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
         mailer: Mailer::new(&config)?,
-        metrics: telemetry::install_metrics()?,
+        metrics,
         health: Health::default(),
+        tracer,
         settings,
         config,
     };
@@ -88,7 +92,11 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let mut tasks = Tasks { set: JoinSet::new(), shutdown: shutdown.clone(), give_up: CancellationToken::new() };
     tokio::spawn(end_on_signals(shutdown.clone()));
     app.start(roles, &mut tasks).await?;
-    tasks.join(app.config.shutdown.drain.0 + SHUTDOWN_MARGIN).await
+    let result = tasks.join(app.config.shutdown.drain.0 + SHUTDOWN_MARGIN).await;
+    if let Some(exporter) = exporter {
+        exporter.flush().await;
+    }
+    result
 }
 
 struct App {
@@ -100,6 +108,7 @@ struct App {
     mailer: Option<Mailer>,
     metrics: PrometheusHandle,
     health: Health,
+    tracer: Tracer,
 }
 
 impl App {
@@ -125,6 +134,7 @@ impl App {
                 config: self.config.clone(),
                 store: self.store.clone(),
                 health: self.health.clone(),
+                tracer: self.tracer.clone(),
                 handoff,
                 shutdown,
             };
@@ -169,9 +179,9 @@ impl App {
         tasks.spawn("notices", notify::run(notices, tasks.shutdown.clone()));
         let (store, schedule) = (self.store.clone(), self.config.delivery.schedule());
         let policy = self.config.disable.policy();
-        let give_up = tasks.give_up.clone();
+        let (tracer, give_up) = (self.tracer.clone(), tasks.give_up.clone());
         tasks.spawn("recording", async move {
-            record::run(store, schedule, policy, answers, give_up).await;
+            record::run(store, schedule, policy, answers, tracer, give_up).await;
             Ok(())
         });
         handoff
@@ -184,7 +194,7 @@ impl App {
             self.vault.clone(),
             wiring::url_check(self.settings.guard.clone()),
             wiring::render(&self.settings),
-            wiring::send_test(self.store.clone(), self.vault.clone(), self.sender.clone()),
+            wiring::send_test(self.store.clone(), self.vault.clone(), self.sender.clone(), self.tracer.clone()),
         )
         .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
         let listen = self.config.http.listen;
@@ -287,6 +297,7 @@ struct CapturePipeline {
     config: Arc<Config>,
     store: Store,
     health: Health,
+    tracer: Tracer,
     handoff: Option<Handoff>,
     shutdown: CancellationToken,
 }
@@ -328,6 +339,7 @@ impl CapturePipeline {
             handoff: self.handoff.clone(),
             lease_length: lease_length(delivery.timeout.0),
             health: self.health.clone(),
+            tracer: self.tracer.clone(),
             clock: SystemClock,
         };
         let capture = capture::run(

@@ -18,6 +18,7 @@ use crate::lookup;
 use crate::notify::FindAddress;
 use crate::record;
 use crate::store::Store;
+use crate::traces::Tracer;
 use crate::vault::Vault;
 
 /// Who asks for readiness does not wait for ever, and wants the reasons.
@@ -57,14 +58,18 @@ pub fn render(settings: &Settings) -> RenderRequest {
     })
 }
 
-pub fn send_test(store: Store, vault: Arc<Vault>, sender: Sender) -> SendTest {
+pub fn send_test(store: Store, vault: Arc<Vault>, sender: Sender, tracer: Tracer) -> SendTest {
     Arc::new(move |test| {
-        let (store, vault, sender) = (store.clone(), vault.clone(), sender.clone());
-        Box::pin(async move { test_once(&store, &vault, &sender, &test).await })
+        let (store, vault, sender, tracer) = (store.clone(), vault.clone(), sender.clone(), tracer.clone());
+        Box::pin(async move {
+            let attempted = test_once(&store, &vault, &sender, &test).await?;
+            let log = record::record_test(&store, &tracer, &attempted).await?;
+            Ok(test_result(log, attempted.attempt))
+        })
     })
 }
 
-async fn test_once(store: &Store, vault: &Vault, sender: &Sender, test: &TestDelivery) -> anyhow::Result<TestResult> {
+async fn test_once(store: &Store, vault: &Vault, sender: &Sender, test: &TestDelivery) -> anyhow::Result<Attempted> {
     let found = store.targets(&[test.webhook]).await?.pop().context("the webhook was deleted meanwhile")?;
     let secret = vault.open_text(found.webhook, &found.secret_key_id, &found.secret)?;
     let target = Target { webhook: found.webhook, url: found.url.into(), active: found.active, secret };
@@ -81,13 +86,15 @@ async fn test_once(store: &Store, vault: &Vault, sender: &Sender, test: &TestDel
         lease: Lease { token: Uuid::nil(), until: Instant::now() },
     };
     let attempt = sender.attempt(&target, &Notification { test: true, ..(&delivery).into() }).await?;
-    let attempted = Attempted { delivery, attempt };
-    let log = record::record_test(store, &attempted).await?;
-    let Attempt { answer, sent, .. } = attempted.attempt;
+    Ok(Attempted { delivery, attempt })
+}
+
+fn test_result(log: Uuid, attempt: Attempt) -> TestResult {
+    let Attempt { answer, sent, .. } = attempt;
     let duration = sent.map(|sent| sent.duration);
     let response_status = answer.status();
     let error = answer.error().map(|kind| (kind, answer.message().unwrap_or_default().to_owned()));
-    Ok(TestResult { log, response_status, duration, error })
+    TestResult { log, response_status, duration, error }
 }
 
 /// Owners are users of the platform: it knows where to reach them.

@@ -13,8 +13,15 @@ use crate::domain::table::Table as SourceTable;
 
 const PREFIX: &str = "WALHOOK_";
 /// Keys whose value may stand in a file named by `WALHOOK_…_FILE`.
-const SECRET_KEYS: [&str; 6] =
-    ["source.url", "store.url", "secrets.master_key", "mail.smtp_url", "delivery.proxy", "auth.jwt.secret"];
+const SECRET_KEYS: [&str; 7] = [
+    "source.url",
+    "store.url",
+    "secrets.master_key",
+    "mail.smtp_url",
+    "delivery.proxy",
+    "auth.jwt.secret",
+    "tracing.headers",
+];
 /// Keys that hold lists; their defaults may be empty or absent, so the defaults do not tell.
 const LIST_KEYS: [&str; 5] = [
     "delivery.retry_schedule",
@@ -130,6 +137,8 @@ fn is_known(key: &str) -> bool {
         "mail.smtp_url",
         "mail.from",
         "mail.extra_ca_file",
+        "tracing.otlp_endpoint",
+        "tracing.headers",
     ];
     optional.contains(&key) || default_of(key).is_some()
 }
@@ -152,6 +161,7 @@ fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
     } else {
         match default_of(key) {
             Some(Value::Boolean(_)) => Value::Boolean(text.parse().map_err(|_| not("true or false"))?),
+            Some(Value::Float(_)) => Value::Float(text.parse().map_err(|_| not("a number"))?),
             Some(Value::Integer(_)) => Value::Integer(text.parse().map_err(|_| not("a whole number"))?),
             _ => Value::String(text.to_owned()),
         }
@@ -201,6 +211,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     access::check(config).map_err(ConfigError::Invalid)?;
     config.mail.check().map_err(ConfigError::Invalid)?;
     config.delivery.proxy().map_err(ConfigError::Invalid)?;
+    config.tracing.check().map_err(ConfigError::Invalid)?;
     for key in &config.secrets.master_key {
         let length = base64::engine::general_purpose::STANDARD.decode(key.expose_secret()).map(|key| key.len());
         if length != Ok(32) {

@@ -4,6 +4,7 @@ mod access;
 mod load;
 mod mail;
 mod mapping;
+mod otlp;
 mod proxy;
 mod units;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize, Serializer};
 pub use load::{ConfigError, Sources, load};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{TableMapping, TableMappings};
+pub use otlp::{Collector, Tracing};
 pub use proxy::Proxy;
 pub use units::{Period, Size};
 
@@ -39,6 +41,7 @@ pub struct Config {
     pub secrets: Secrets,
     pub retention: Retention,
     pub log: Log,
+    pub tracing: Tracing,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

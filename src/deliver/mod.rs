@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::config::{Config, Proxy};
 use crate::domain::delivery::{Answer, Attempt, Attempted, Delivery, Sent};
+use crate::domain::trace::{Sampling, SpanId};
 use crate::domain::webhook::Target;
 use crate::handoff::Room;
 use crate::store::Store;
@@ -42,6 +43,8 @@ pub struct Settings {
     pub guard: Guard,
     pub proxy: Option<Proxy>,
     pub extra_ca_file: Option<PathBuf>,
+    /// Where events are traced: receivers are told their trace then.
+    pub sampling: Option<Sampling>,
     /// How long requests under way may take to end when the process is to end.
     pub drain: Duration,
 }
@@ -62,6 +65,7 @@ impl Settings {
             guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone()),
             proxy: delivery.proxy().map_err(anyhow::Error::msg)?,
             extra_ca_file: delivery.extra_ca_file.clone(),
+            sampling: config.tracing.sampling(),
             drain: config.shutdown.drain.0,
         })
     }
@@ -76,6 +80,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     user_agent: String,
     max_payload_bytes: usize,
+    sampling: Option<Sampling>,
 }
 
 impl Sender {
@@ -85,6 +90,7 @@ impl Sender {
             clock,
             user_agent: settings.user_agent.clone(),
             max_payload_bytes: settings.max_payload_bytes,
+            sampling: settings.sampling,
         })))
     }
 
@@ -101,12 +107,13 @@ impl Sender {
     ) -> Result<Attempt, OwnFault> {
         let Inner { client, user_agent, max_payload_bytes, .. } = &*self.0;
         let started_at = self.now();
-        let request = match request::render(notification, started_at, signer, user_agent, *max_payload_bytes) {
+        let mut request = match request::render(notification, started_at, signer, user_agent, *max_payload_bytes) {
             Ok(request) => request,
             Err(TooLarge { bytes }) => {
                 return Ok(Attempt { started_at, answer: Answer::TooLarge { bytes }, sent: None });
             }
         };
+        request.headers.extend(self.traceparent(notification, started_at));
         let exchange = client.post(url, &request).await?;
         let sent = Sent {
             url: url.clone(),
@@ -115,6 +122,12 @@ impl Sender {
             excerpt: exchange.excerpt,
         };
         Ok(Attempt { started_at, answer: exchange.answer, sent: Some(sent) })
+    }
+
+    fn traceparent(&self, notification: &Notification<'_>, at: Timestamp) -> Option<(&'static str, String)> {
+        let sampling = self.0.sampling?;
+        let span = SpanId::of_attempt(notification.delivery, notification.attempt, at);
+        Some(("traceparent", sampling.traceparent(notification.event, span)))
     }
 
     /// What stands in the log for a delivery to a webhook that is switched off.

@@ -11,5 +11,6 @@ pub mod lsn;
 pub mod notice;
 pub mod table;
 pub mod time;
+pub mod trace;
 pub mod webhook;
 pub mod window;

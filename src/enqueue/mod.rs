@@ -31,6 +31,7 @@ use crate::store::enqueue::{
 use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, recurring};
+use crate::traces::Tracer;
 
 use derive::{Raised, derive};
 
@@ -85,6 +86,7 @@ pub struct Enqueue<C> {
     pub handoff: Option<Handoff>,
     pub lease_length: Duration,
     pub health: Health,
+    pub tracer: Tracer,
     pub clock: C,
 }
 
@@ -165,10 +167,11 @@ impl<C: Clock> Enqueue<C> {
             *known = Some(checkpoint);
             return Ok(());
         }
+        let begun = self.clock.now();
         let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
         let is_first = known.is_none();
         let events = self.commit(batch, &checkpoint, raised, is_first).await?;
-        tell(&events);
+        self.tell(&events, begun);
         *known = Some(batch.checkpoint);
         Ok(())
     }
@@ -215,12 +218,13 @@ impl<C: Clock> Enqueue<C> {
         raised.count();
         Ok(raised.events)
     }
-}
 
-/// Says of each event in the store where it came from.
-fn tell(events: &[Event]) {
-    for Event { id, kind, position, .. } in events {
-        tracing::debug!(event = %id, %kind, lsn = %position.commit, ordinal = position.ordinal, "stored");
+    /// Says of each event in the store where it came from.
+    fn tell(&self, events: &[Event], begun: Timestamp) {
+        for Event { id, kind, position, .. } in events {
+            tracing::debug!(event = %id, %kind, lsn = %position.commit, ordinal = position.ordinal, "stored");
+        }
+        self.tracer.stored(events, begun, self.clock.now());
     }
 }
 

@@ -14,6 +14,7 @@ use crate::store::disable::Disabled;
 use crate::store::record::{Entry, LogLine, Recorded};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, recurring};
+use crate::traces::Tracer;
 use crate::vault::random_bytes;
 
 /// Attempts recorded in one transaction at most.
@@ -74,11 +75,13 @@ pub async fn run(
     schedule: RetrySchedule,
     policy: Policy,
     mut attempted: mpsc::Receiver<Attempted>,
+    tracer: Tracer,
     give_up: CancellationToken,
 ) {
     let mut waiting = Vec::with_capacity(MAX_BATCH);
     while attempted.recv_many(&mut waiting, MAX_BATCH).await > 0 {
         let batch: Vec<Decided> = waiting.drain(..).map(|attempted| Decided::new(attempted, &schedule)).collect();
+        batch.iter().for_each(|decided| tracer.attempted(&decided.attempted, decided.next.outcome()));
         tokio::select! {
             () = save(&store, &batch, &policy) => {}
             () = give_up.cancelled() => {
@@ -140,12 +143,13 @@ fn tell(batch: &[Decided], recorded: &Recorded) {
 }
 
 /// Writes a test's line of the log: it counts nowhere and nothing follows from it. Gives the line's id.
-pub async fn record_test(store: &Store, attempted: &Attempted) -> Result<Uuid, StoreError> {
+pub async fn record_test(store: &Store, tracer: &Tracer, attempted: &Attempted) -> Result<Uuid, StoreError> {
     let id = log_id(attempted.attempt.started_at);
     let outcome = match attempted.attempt.answer {
         Answer::Accepted { .. } => Outcome::Delivered,
         _ => Outcome::Failed,
     };
+    tracer.tested(attempted, outcome);
     store.log(LogLine { test: true, ..LogLine::new(id, attempted, outcome) }).await?;
     Ok(id)
 }

@@ -1,8 +1,10 @@
-//! What an operator sees of a running sidecar: its log and its metrics.
+//! What an operator sees of a running sidecar: its log, its traces and its metrics.
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod collector;
 mod logs;
 mod metrics;
 mod readiness;
+mod traces;

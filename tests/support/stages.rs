@@ -24,6 +24,7 @@ use walhook::record;
 use walhook::store::deliver::{ClaimRequest, Due};
 use walhook::store::record::Entry;
 use walhook::store::{Store, migrate};
+use walhook::traces::Tracer;
 use walhook::vault::{self, Vault};
 
 use super::app::shared_server;
@@ -105,7 +106,7 @@ impl Bench {
     /// Records until the channel is closed.
     pub fn recorder(&self, outcomes: mpsc::Receiver<Attempted>) -> impl Future<Output = ()> + Send + use<> {
         let (schedule, policy) = (self.config.delivery.schedule(), self.config.disable.policy());
-        record::run(self.store.clone(), schedule, policy, outcomes, CancellationToken::new())
+        record::run(self.store.clone(), schedule, policy, outcomes, Tracer::default(), CancellationToken::new())
     }
 
     /// Whether each attempt counted.

@@ -1,0 +1,130 @@
+//! Where spans go: what the settings of `tracing` must be like, and what they mean.
+
+use percent_encoding::percent_decode_str;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::redact;
+use crate::domain::trace::Sampling;
+
+/// Where a collector takes spans, below its address.
+const TRACES_PATH: &str = "/v1/traces";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tracing {
+    /// A collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`. Without it nothing is traced.
+    pub otlp_endpoint: Option<String>,
+    /// What is sent with each request to it, such as `api-key=…`: pairs joined by commas, values percent-encoded.
+    #[serde(serialize_with = "redact")]
+    pub headers: Option<SecretString>,
+    /// The share of events that are traced, from 0 to 1.
+    pub sample_ratio: f64,
+}
+
+impl Default for Tracing {
+    fn default() -> Self {
+        Tracing { otlp_endpoint: None, headers: None, sample_ratio: 1.0 }
+    }
+}
+
+/// Who takes the spans.
+#[derive(Clone, Debug)]
+pub struct Collector {
+    /// Where they are posted to.
+    pub url: Url,
+    /// Names and values.
+    pub headers: Vec<(String, SecretString)>,
+}
+
+impl Tracing {
+    pub(super) fn check(&self) -> Result<(), String> {
+        if !(0.0..=1.0).contains(&self.sample_ratio) {
+            return Err(format!("tracing.sample_ratio: {} is not from 0 to 1", self.sample_ratio));
+        }
+        if self.otlp_endpoint.is_none() && self.headers.is_some() {
+            return Err("tracing.headers is of no use without tracing.otlp_endpoint".to_owned());
+        }
+        self.collector().map(|_| ())
+    }
+
+    /// What is configured; nothing where spans go nowhere.
+    pub fn collector(&self) -> Result<Option<Collector>, String> {
+        let Some(endpoint) = &self.otlp_endpoint else { return Ok(None) };
+        let headers = self.headers.as_ref().map_or(Ok(Vec::new()), |headers| parse_headers(headers.expose_secret()))?;
+        Ok(Some(Collector { url: traces_url(endpoint)?, headers }))
+    }
+
+    /// Which events are traced; nothing where none is.
+    pub fn sampling(&self) -> Option<Sampling> {
+        self.otlp_endpoint.is_some().then(|| Sampling::new(self.sample_ratio))
+    }
+}
+
+fn traces_url(endpoint: &str) -> Result<Url, String> {
+    let wrong = || {
+        "tracing.otlp_endpoint: expected a URL such as http://127.0.0.1:4318; credentials belong in tracing.headers"
+            .to_owned()
+    };
+    let mut url = Url::parse(endpoint).map_err(|_| wrong())?;
+    let has_credentials = !url.username().is_empty() || url.password().is_some();
+    if !matches!(url.scheme(), "http" | "https") || has_credentials || url.fragment().is_some() {
+        return Err(wrong());
+    }
+    if !url.path().ends_with(TRACES_PATH) {
+        let path = format!("{}{TRACES_PATH}", url.path().trim_end_matches('/'));
+        url.set_path(&path);
+    }
+    Ok(url)
+}
+
+/// The error quotes nothing: any part of it may be the secret.
+fn parse_headers(text: &str) -> Result<Vec<(String, SecretString)>, String> {
+    let wrong = || {
+        "tracing.headers: expected name=value, several joined by commas, values percent-encoded: authorization=Bearer%20…"
+            .to_owned()
+    };
+    let is_token = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    };
+    let pairs = text.split(',').map(|pair| {
+        let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
+        let value = percent_decode_str(value.trim()).decode_utf8().map_err(|_| wrong())?;
+        let is_plain = value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        if !is_token(name.trim()) || !is_plain {
+            return Err(wrong());
+        }
+        Ok((name.trim().to_owned(), SecretString::from(value.into_owned())))
+    });
+    pairs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_is_the_one_that_collectors_have() {
+        let url = |text: &str| traces_url(text).map(|url| url.to_string());
+        assert_eq!(url("http://127.0.0.1:4318").unwrap(), "http://127.0.0.1:4318/v1/traces");
+        assert_eq!(url("https://otlp.example/api/").unwrap(), "https://otlp.example/api/v1/traces");
+        assert_eq!(url("https://otlp.example/v1/traces?x=1").unwrap(), "https://otlp.example/v1/traces?x=1");
+        for wrong in ["127.0.0.1:4318", "grpc://collector:4317", "http://user:hunter2@collector", ""] {
+            let problem = url(wrong).unwrap_err();
+            assert!(problem.starts_with("tracing.otlp_endpoint") && !problem.contains("hunter2"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn headers_are_pairs_and_their_secrets_are_not_quoted() {
+        let parsed = parse_headers("authorization=Basic%20aHVudGVy==, x-tenant=7").unwrap();
+        let parsed: Vec<(&str, &str)> =
+            parsed.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
+        assert_eq!(parsed, [("authorization", "Basic aHVudGVy=="), ("x-tenant", "7")]);
+        for wrong in ["hunter2", "a b=hunter2", "a=hunter2%0d%0ax:y", "=hunter2", "a=hunter2,", "a=hunter2%ff"] {
+            let problem = parse_headers(wrong).unwrap_err();
+            assert!(problem.starts_with("tracing.headers") && !problem.contains("hunter2"), "{problem}");
+        }
+    }
+}

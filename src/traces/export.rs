@@ -1,0 +1,237 @@
+//! Takes spans to the collector, a batch at a time: OTLP over HTTP.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use metrics::{Counter, counter};
+use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
+use prost::Message;
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use secrecy::ExposeSecret;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::spans::text;
+use crate::config::Collector;
+use crate::telemetry::{self, Condition, Recurring};
+use crate::tls;
+
+/// Spans in one request.
+const MAX_BATCH: usize = 512;
+/// How long the first of a batch waits for others.
+const BATCH_DELAY: Duration = Duration::from_millis(500);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// How long the end of the process waits for the collector.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+/// An answer is a few bytes.
+const LARGEST_ANSWER: usize = 64 << 10;
+
+/// Spans that nobody gets.
+pub fn dropped(reason: &'static str) -> Counter {
+    let dropped = counter!(telemetry::SPANS_DROPPED, "reason" => reason);
+    dropped.increment(0);
+    dropped
+}
+
+/// Works beside everything else.
+pub struct Exporter {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Exporter {
+    pub(super) fn start(collector: &Collector, service: &str, spans: mpsc::Receiver<Span>) -> anyhow::Result<Exporter> {
+        let stop = CancellationToken::new();
+        let exported = counter!(telemetry::SPANS_EXPORTED);
+        exported.increment(0);
+        let worker = Worker {
+            client: client(collector)?,
+            url: collector.url.clone(),
+            resource: resource(service),
+            spans,
+            stop: stop.clone(),
+            exported,
+            refused: dropped("refused"),
+            failing: Condition::new(),
+            rejecting: Recurring::new(),
+        };
+        Ok(Exporter { stop, task: tokio::spawn(worker.run()) })
+    }
+
+    /// Hands over what still waits, if the collector takes it in time. For when nobody has anything more to tell.
+    pub async fn flush(mut self) {
+        self.stop.cancel();
+        if timeout(FLUSH_TIMEOUT, &mut self.task).await.is_err() {
+            self.task.abort();
+            tracing::debug!("the last spans were not taken in time");
+        }
+    }
+}
+
+struct Worker {
+    client: reqwest::Client,
+    url: url::Url,
+    resource: Resource,
+    spans: mpsc::Receiver<Span>,
+    stop: CancellationToken,
+    exported: Counter,
+    refused: Counter,
+    failing: Condition,
+    rejecting: Recurring,
+}
+
+/// Why a batch was not taken.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("{}", chain(.0))]
+    Unreachable(reqwest::Error),
+    #[error("the collector answered {0}")]
+    Status(StatusCode),
+}
+
+impl Fault {
+    /// Whether the same batch may be taken later: as the protocol says.
+    fn is_transient(&self) -> bool {
+        match self {
+            Fault::Unreachable(_) => true,
+            Fault::Status(status) => matches!(status.as_u16(), 429 | 502..=504),
+        }
+    }
+}
+
+/// The error with what is at the bottom of it, and without the URL.
+fn chain(error: &reqwest::Error) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let words: Vec<String> = causes.map(ToString::to_string).collect();
+    words.last().cloned().unwrap_or_else(|| "no answer".to_owned())
+}
+
+impl Worker {
+    async fn run(mut self) {
+        loop {
+            let batch = self.next().await;
+            if batch.is_empty() {
+                return;
+            }
+            self.export(batch).await;
+        }
+    }
+
+    /// What there is, and what comes a moment later; nothing at the end.
+    async fn next(&mut self) -> Vec<Span> {
+        let mut batch = Vec::new();
+        let mut full_at = Instant::now() + BATCH_DELAY;
+        while batch.len() < MAX_BATCH {
+            let room = MAX_BATCH - batch.len();
+            let was_empty = batch.is_empty();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled(), if !self.spans.is_closed() => self.spans.close(),
+                count = self.spans.recv_many(&mut batch, room) => match count {
+                    0 => break,
+                    _ if was_empty => full_at = Instant::now() + BATCH_DELAY,
+                    _ => {}
+                },
+                () = sleep_until(full_at), if !was_empty => break,
+            }
+        }
+        batch
+    }
+
+    /// Until the batch is taken, or never will be. What comes meanwhile waits, as far as there is room.
+    async fn export(&self, spans: Vec<Span>) {
+        let count = spans.len() as u64;
+        let body = Bytes::from(self.request(spans).encode_to_vec());
+        let mut wait = FIRST_RETRY;
+        loop {
+            let fault = match self.post(body.clone()).await {
+                Ok(answer) => return self.taken(count, &answer),
+                Err(fault) => fault,
+            };
+            if self.failing.begins() {
+                tracing::warn!(error = %fault, "spans cannot be handed to the collector now; everything else goes on");
+            }
+            if !fault.is_transient() || self.stop.is_cancelled() {
+                return self.refused.increment(count);
+            }
+            self.stop.run_until_cancelled(tokio::time::sleep(wait)).await;
+            wait = (wait * 2).min(LONGEST_RETRY);
+        }
+    }
+
+    fn taken(&self, count: u64, answer: &[u8]) {
+        if self.failing.ends() {
+            tracing::info!("the collector takes spans again");
+        }
+        let partial = ExportTraceServiceResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
+        let rejected = partial.as_ref().map_or(0, |partial| partial.rejected_spans.max(0) as u64).min(count);
+        if rejected > 0 && self.rejecting.is_news() {
+            let reason = partial.map(|partial| partial.error_message).unwrap_or_default();
+            tracing::warn!(rejected, reason, "the collector takes only a part of the spans");
+        }
+        self.refused.increment(rejected);
+        self.exported.increment(count - rejected);
+    }
+
+    async fn post(&self, body: Bytes) -> Result<Vec<u8>, Fault> {
+        let asked = self.client.post(self.url.clone()).body(body).send().await;
+        let mut answer = asked.map_err(Fault::Unreachable)?;
+        if !answer.status().is_success() {
+            return Err(Fault::Status(answer.status()));
+        }
+        let mut read = Vec::new();
+        // The status has been given: an answer that breaks off was an answer.
+        while let Ok(Some(chunk)) = answer.chunk().await {
+            read.extend_from_slice(&chunk);
+            if read.len() > LARGEST_ANSWER {
+                break;
+            }
+        }
+        Ok(read)
+    }
+
+    fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
+        let scope = InstrumentationScope {
+            name: env!("CARGO_PKG_NAME").to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..InstrumentationScope::default()
+        };
+        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans, ..ScopeSpans::default() }];
+        let resource = Some(self.resource.clone());
+        ExportTraceServiceRequest {
+            resource_spans: vec![ResourceSpans { resource, scope_spans, ..ResourceSpans::default() }],
+        }
+    }
+}
+
+fn resource(service: &str) -> Resource {
+    let attributes = vec![
+        text("service.name", service),
+        text("service.version", env!("CARGO_PKG_VERSION")),
+        text("service.instance.id", Uuid::now_v7().to_string()),
+    ];
+    Resource { attributes, ..Resource::default() }
+}
+
+/// No proxy and no redirects: the headers are for the collector alone.
+fn client(collector: &Collector) -> anyhow::Result<reqwest::Client> {
+    let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"))]);
+    for (name, value) in &collector.headers {
+        let mut value = HeaderValue::from_str(value.expose_secret()).context("tracing.headers")?;
+        value.set_sensitive(true);
+        headers.insert(HeaderName::from_bytes(name.as_bytes()).context("tracing.headers")?, value);
+    }
+    let builder = reqwest::Client::builder().tls_backend_preconfigured(tls::client()?).no_proxy();
+    let builder = builder.redirect(reqwest::redirect::Policy::none()).timeout(REQUEST_TIMEOUT);
+    builder.default_headers(headers).build().context("a client for tracing.otlp_endpoint")
+}
