@@ -103,6 +103,23 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
+/// A statement's template with its names filled in, at one go: a platform's names may look like those of a template.
+pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
+    let mut parts = template.split('{');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('}').unwrap_or((part, ""));
+        text.push_str(names.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value));
+        text.push_str(rest);
+    }
+    text
+}
+
+/// An expression for a column's text as the log has it, where booleans are `t` and `f`. `column` is quoted.
+pub fn logged(column: &str) -> String {
+    format!("case when pg_typeof({column}) = 'boolean'::regtype then left({column}::text, 1) else {column}::text end")
+}
+
 /// A name as Postgres reads it: quoted, so that any name is taken for what it is.
 pub fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))

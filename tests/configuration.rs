@@ -136,7 +136,7 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
     let unknown_section = file("\n\n[deliveries]\nx = 1\n");
     /// Arguments, environment, and what the error must say.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
-    let cases: [Case<'_>; 17] = [
+    let cases: [Case<'_>; 24] = [
         (&["run"], &[("WALHOOK_SECRETS__MASTER_KEY", KEY)], &["source.url is not set", "WALHOOK_SOURCE__URL"]),
         (&["setup"], &[], &["source.url is not set"]),
         (&["run"], &[("WALHOOK_SOURCE__URL", "postgres://x@y/z")], &["secrets.master_key is not set"]),
@@ -154,6 +154,23 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
         (&["config"], &[("WALHOOK_DISABLE__THRESHOLD", "0")], &["disable.threshold must be at least 1"]),
         (&["--set", "nonsense", "config"], &[], &["--set nonsense"]),
         (&["--set", "source.tables.releases.table=x", "config"], &[], &["source.tables.releases"]),
+        (&["--set", "source.tables.payment.computed.sum=1", "config"], &[], &["source.tables.payment.computed.sum"]),
+        (&["--set", "source.tables.payment.computed.status=1", "config"], &[], &["payment.computed.status", "column"]),
+        (&["--set", "source.tables.user_addon.computed.addon=1", "config"], &[], &["user_addon.computed.addon"]),
+        (
+            &[
+                "--set",
+                "source.tables.track.computed.release_id=1",
+                "--set",
+                "source.tables.track.columns.release_id=r",
+                "config",
+            ],
+            &[],
+            &["source.tables.track.computed.release_id", "choose one"],
+        ),
+        (&["--set", "source.tables.label.absent=true", "config"], &[], &["source.tables.label.absent"]),
+        (&["--set", "source.tables.payment.absent=yes", "config"], &[], &["payment.absent", "true or false"]),
+        (&["--set", "source.lookups.payment=select 1", "config"], &[], &["source.lookups.payment", "computed"]),
     ];
     for (arguments, environment, expected) in cases {
         let run = walhook(arguments, environment);

@@ -1,4 +1,4 @@
 -- Releases already distributed. $1 the platform's values that mean so
 select {id}::bigint
 from {table}
-where {delivery_status}::text = any($1)
+where {delivery_status} = any($1)

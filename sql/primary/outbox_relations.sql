@@ -34,10 +34,12 @@ join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
 cross join lateral (
     select
         coalesce(array_agg(attribute.attname::text order by attribute.attnum), '{}') as names,
-        -- A cast to text that is a function of its own may give other words than the type's output, which the log has.
+        -- A cast to text that is a function of its own may give other words than the type's output, which the log has. The blanks
+        -- that fill up character(n) are none of the value.
         coalesce(array_agg(exists (
             select from pg_catalog.pg_cast cast_
             where cast_.castsource = attribute.atttypid and cast_.casttarget = 'text'::regtype and cast_.castmethod = 'f'
+                and cast_.castsource <> 'bpchar'::regtype
         ) order by attribute.attnum), '{}') as printed,
         coalesce(array_agg(attribute.attname::text order by attribute.attnum) filter (
             where has_schema_privilege(namespace.oid, 'usage')

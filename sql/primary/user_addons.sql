@@ -1,3 +1,3 @@
 -- Who has which add-on
-select {user_id}::text, {addon}::text
+select {user_id}, {addon}
 from {table}

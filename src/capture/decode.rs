@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use pg_walstream::{ChangeEvent, ColumnValue, EventType, RelationColumn, ReplicaIdentity, RowData};
 
 use super::CaptureError;
-use crate::config::TableMappings;
+use crate::config::{Source, TableMappings};
 use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
 use crate::domain::lsn::{Lsn, Position};
 use crate::domain::table::{Column, Table};
@@ -49,18 +49,29 @@ pub(super) struct Open {
     muted: bool,
 }
 
-/// The columns of one relation in the order they are sent in, and what they are to us: one may serve for several of ours.
+/// The columns of one relation in the order they are sent in.
 struct Plan {
     table: Table,
-    columns: Vec<(Arc<str>, Vec<Column>)>,
+    columns: Vec<Sent>,
 }
+
+struct Sent {
+    name: Arc<str>,
+    /// What it is to us: one may serve for several of ours.
+    targets: Vec<Column>,
+    /// Of a type that fills values up with blanks.
+    padded: bool,
+}
+
+/// `character(n)` in the catalog.
+const PADDED_TYPE: u32 = 1042;
 
 impl Plan {
     /// Whether old rows under another identity than full come with all that is watched; `sent` is as the relation has it.
     fn is_told(&self, sent: &[RelationColumn]) -> bool {
         let is_key = |wanted: &Column| {
             let mut columns = self.columns.iter().zip(sent);
-            columns.any(|((_, targets), column)| column.is_key && targets.contains(wanted))
+            columns.any(|(ours, column)| column.is_key && ours.targets.contains(wanted))
         };
         self.table.watched().iter().filter_map(|name| self.table.column(name)).all(|column| is_key(&column))
     }
@@ -77,9 +88,10 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub fn new(mappings: &TableMappings, numbers: HashMap<u32, Table>) -> Decoder {
-        let tables = Table::ALL.iter().map(|table| (mappings.qualified_name(*table), *table)).collect();
-        Decoder { mappings: mappings.clone(), tables, numbers, plans: HashMap::new(), open: None }
+    pub fn new(source: &Source, numbers: HashMap<u32, Table>) -> Decoder {
+        let followed = Table::ALL.iter().copied().filter(|table| source.follows(*table));
+        let tables = followed.map(|table| (source.tables.qualified_name(table), table)).collect();
+        Decoder { mappings: source.tables.clone(), tables, numbers, plans: HashMap::new(), open: None }
     }
 
     pub fn open(&self) -> Option<&Open> {
@@ -217,14 +229,18 @@ impl Decoder {
     ) -> Result<Option<Plan>, CaptureError> {
         let by_name = || self.tables.get(&(schema.to_owned(), name.to_owned()));
         let Some(table) = self.numbers.get(&number).or_else(by_name).copied() else { return Ok(None) };
-        let mut columns: Vec<(Arc<str>, Vec<Column>)> =
-            sent.iter().map(|column| (Arc::clone(&column.name), Vec::new())).collect();
-        for reference in table.columns() {
+        let column = |column: &RelationColumn| Sent {
+            name: Arc::clone(&column.name),
+            targets: Vec::new(),
+            padded: column.type_id == PADDED_TYPE,
+        };
+        let mut columns: Vec<Sent> = sent.iter().map(column).collect();
+        for reference in self.mappings.stored(table) {
             let theirs = self.mappings.column(table, reference);
             let mut names = std::iter::once(theirs).chain(self.mappings.formerly(table, reference));
-            let found = names.find_map(|name| columns.iter().position(|(column, _)| **column == *name));
+            let found = names.find_map(|name| columns.iter().position(|column| *column.name == *name));
             match found {
-                Some(index) => columns[index].1.extend(table.column(reference)),
+                Some(index) => columns[index].targets.extend(table.column(reference)),
                 None if super::is_required(table) => {
                     return Err(CaptureError::ColumnGone {
                         column: theirs.to_owned(),
@@ -245,27 +261,28 @@ impl Decoder {
         // Rows come in the relation's order, with unchanged out-of-line values left out.
         let mut columns = plan.columns.iter();
         for (name, value) in row.iter() {
-            let Some((_, targets)) = columns.find(|(column, _)| column == name) else {
+            let Some(column) = columns.find(|column| column.name == *name) else {
                 return Err(CaptureError::Protocol(format!("an unexpected column {name} of {}", plan.table.name())));
             };
             if sent.is_some_and(|sent| !sent.contains(name)) {
                 continue;
             }
-            for column in targets {
-                tuple.set(*column, self.datum(plan.table, *column, name, value)?);
+            for target in &column.targets {
+                tuple.set(*target, self.datum(plan.table, *target, column, value)?);
             }
         }
         Ok(tuple)
     }
 
-    fn datum(&self, table: Table, column: Column, name: &str, value: &ColumnValue) -> Result<Datum, CaptureError> {
+    fn datum(&self, table: Table, target: Column, column: &Sent, value: &ColumnValue) -> Result<Datum, CaptureError> {
         if value.is_null() {
             return Ok(Datum::Null);
         }
         let text = value
             .as_str()
-            .ok_or_else(|| CaptureError::Protocol(format!("column {name} of {} is not text", table.name())))?;
-        let reference = table.columns()[usize::from(column.0)];
+            .ok_or_else(|| CaptureError::Protocol(format!("column {} of {} is not text", column.name, table.name())))?;
+        let text = if column.padded { text.trim_end_matches(' ') } else { text };
+        let reference = table.columns()[usize::from(target.0)];
         Ok(Datum::text(self.mappings.value(table, reference, text).unwrap_or(text)))
     }
 }

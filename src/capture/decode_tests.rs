@@ -7,10 +7,10 @@ use crate::domain::table::{distro_queue, user_addon};
 
 const RELATION: u32 = 41;
 
-fn mappings(settings: &str) -> TableMappings {
+fn source(settings: &str) -> Source {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), settings).unwrap();
-    load(Sources { file: Some(file.path().to_owned()), ..Sources::default() }).unwrap().source.tables
+    load(Sources { file: Some(file.path().to_owned()), ..Sources::default() }).unwrap().source
 }
 
 fn event(event_type: EventType) -> ChangeEvent {
@@ -79,8 +79,8 @@ fn message(flags: u8, prefix: &str, content: &'static str) -> EventType {
 const DISTRO_QUEUE: [&str; 6] = ["id", "release_id", "outlet_id", "status", "takedown", "message"];
 
 /// Decodes the events one after the other inside of one transaction.
-fn changes(mappings: &TableMappings, events: Vec<EventType>) -> Vec<Change> {
-    let mut decoder = Decoder::new(mappings, HashMap::new());
+fn changes(source: &Source, events: Vec<EventType>) -> Vec<Change> {
+    let mut decoder = Decoder::new(source, HashMap::new());
     let mut changes = Vec::new();
     decoder.decode(event(begin(100)), &mut changes).unwrap();
     for each in events {
@@ -91,7 +91,7 @@ fn changes(mappings: &TableMappings, events: Vec<EventType>) -> Vec<Change> {
 
 #[test]
 fn names_and_values_are_mapped() {
-    let mappings = mappings(
+    let source = source(
         r#"
         [source.tables.distro_queue]
         table = "shop.deliveries"
@@ -101,7 +101,7 @@ fn names_and_values_are_mapped() {
     );
     let columns = ["delivery_id", "release_id", "extra", "outlet_id", "state", "takedown", "message"];
     let found = changes(
-        &mappings,
+        &source,
         vec![
             relation("shop", "deliveries", &columns),
             insert(&[
@@ -125,7 +125,7 @@ fn names_and_values_are_mapped() {
 fn rows_of_other_tables_count_and_are_left_out() {
     let mut events = vec![relation("public", "unknown", &["id"]), insert(&[("id", Some("1"))])];
     events.extend([relation("public", "distro_queue", &DISTRO_QUEUE), insert(&[("id", Some("1"))])]);
-    let found = changes(&TableMappings::default(), events);
+    let found = changes(&Source::default(), events);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].position.ordinal, 2);
 }
@@ -135,7 +135,7 @@ fn under_full_the_old_row_is_whole_and_gives_what_was_not_sent_again() {
     let old: &[_] = &[("id", Some("1")), ("outlet_id", None), ("status", Some("batched")), ("message", Some("long"))];
     let new: &[_] = &[("id", Some("1")), ("outlet_id", None), ("status", Some("complete"))];
     let found = changes(
-        &TableMappings::default(),
+        &Source::default(),
         vec![
             relation("public", "distro_queue", &DISTRO_QUEUE),
             update(Some(old), new, ReplicaIdentity::Full, &DISTRO_QUEUE),
@@ -153,7 +153,7 @@ fn under_a_key_other_old_columns_were_not_sent_though_they_read_as_null() {
     let relation = relation("public", "distro_queue", &DISTRO_QUEUE);
     let key = ["id", "status"];
     let found = changes(
-        &TableMappings::default(),
+        &Source::default(),
         vec![
             relation,
             update(Some(old), new, ReplicaIdentity::Index, &key),
@@ -176,15 +176,40 @@ fn deletes_of_looked_up_tables_come_with_their_key() {
         replica_identity: ReplicaIdentity::Default,
         key_columns: vec!["user_id".into(), "addon".into()],
     };
-    let found =
-        changes(&TableMappings::default(), vec![relation("public", "user_addon", &["user_id", "addon"]), delete]);
+    let found = changes(&Source::default(), vec![relation("public", "user_addon", &["user_id", "addon"]), delete]);
     let Operation::Delete { old } = &found[0].operation else { panic!("{found:?}") };
     assert_eq!((found[0].table, old.text(user_addon::user_id)), (Table::UserAddon, Some("3")));
 }
 
 #[test]
+fn what_is_computed_is_not_read_from_the_log_and_what_is_absent_is_passed_over() {
+    let source = source(
+        r#"
+        [source.tables.distro_queue]
+        computed = { message = "this.code || ': ' || this.detail" }
+        [source.tables.payment]
+        absent = true
+        [source.lookups]
+        outlet = "select 1 as id, 'x' as name where '1' = any($1)"
+        "#,
+    );
+    let mut without_message = DISTRO_QUEUE.to_vec();
+    without_message.pop();
+    for columns in [without_message.as_slice(), &DISTRO_QUEUE] {
+        let row: Vec<(&str, Option<&str>)> = columns.iter().map(|column| (*column, Some("1"))).collect();
+        let found = changes(&source, vec![relation("public", "distro_queue", columns), insert(&row)]);
+        let Operation::Insert { new } = &found[0].operation else { panic!("{found:?}") };
+        assert_eq!((new.text(distro_queue::status), new.get(distro_queue::message)), (Some("1"), &Datum::Absent));
+    }
+    for name in ["payment", "outlet"] {
+        let found = changes(&source, vec![relation("public", name, &["id"]), insert(&[("id", Some("1"))])]);
+        assert!(found.is_empty(), "a table of another meaning: {found:?}");
+    }
+}
+
+#[test]
 fn a_mute_covers_the_rest_of_its_transaction_alone() {
-    let mut decoder = Decoder::new(&TableMappings::default(), HashMap::new());
+    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
     let mut found = Vec::new();
     let rows = || insert(&[("id", Some("1"))]);
     let events = [
@@ -208,7 +233,7 @@ fn a_mute_covers_the_rest_of_its_transaction_alone() {
 
 #[test]
 fn heartbeats_come_back_by_their_id_and_commits_with_their_end() {
-    let mut decoder = Decoder::new(&TableMappings::default(), HashMap::new());
+    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
     let mut none = Vec::new();
     assert_eq!(decoder.decode(event(begin(100)), &mut none).unwrap(), Decoded::Began);
     let heartbeat = decoder.decode(event(message(1, "walhook", "heartbeat a-1")), &mut none).unwrap();
@@ -225,14 +250,14 @@ fn truncated_tables_each_have_a_position() {
         cascade: false,
         restart_identity: false,
     };
-    let found = changes(&TableMappings::default(), vec![truncate]);
+    let found = changes(&Source::default(), vec![truncate]);
     let found: Vec<_> = found.iter().map(|change| (change.table, change.position.ordinal)).collect();
     assert_eq!(found, [(Table::Label, 1), (Table::Release, 3)]);
 }
 
 #[test]
 fn a_column_that_is_gone_is_named_by_the_platforms_name() {
-    let mut decoder = Decoder::new(&TableMappings::default(), HashMap::new());
+    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
     let without_status = relation("public", "distro_queue", &["id", "release_id", "outlet_id", "takedown", "message"]);
     let error = decoder.decode(event(without_status), &mut Vec::new()).unwrap_err();
     assert!(error.to_string().starts_with("column status of public.distro_queue is gone: "), "{error}");
@@ -243,7 +268,7 @@ fn a_column_that_is_gone_is_named_by_the_platforms_name() {
 
 #[test]
 fn rows_outside_of_a_transaction_are_refused() {
-    let mut decoder = Decoder::new(&TableMappings::default(), HashMap::new());
+    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
     assert!(decoder.decode(event(insert(&[])), &mut Vec::new()).is_err());
     assert!(decoder.decode(event(commit(1, 2)), &mut Vec::new()).is_err());
 }

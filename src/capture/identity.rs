@@ -74,7 +74,7 @@ pub(super) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u
     let publication = primary::publication(client, &source.publication).await?;
     let publication = publication.ok_or_else(|| CaptureError::NoPublication(source.publication.clone()))?;
     let mut numbers = HashMap::new();
-    for table in Table::ALL.iter().copied().filter(|table| !primary::has_custom_lookup(source, *table)) {
+    for table in Table::ALL.iter().copied().filter(|table| source.follows(*table)) {
         let relations = primary::relations(client, source, table).await?;
         let Some(root) = relations.first() else {
             if !table.is_captured() {

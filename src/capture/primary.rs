@@ -219,8 +219,3 @@ pub(super) async fn lock_holder(client: &Client, tables: &[String]) -> String {
 pub(super) async fn oldest_transaction(client: &Client) -> Result<Option<String>, CaptureError> {
     Ok(client.query_typed_opt(OLDEST_TRANSACTION, &[]).await?.map(|row| row.get(0)))
 }
-
-/// Whether a lookup of the table goes by the platform's own SQL.
-pub(super) fn has_custom_lookup(source: &Source, table: Table) -> bool {
-    !table.is_captured() && source.lookups.contains_key(table.name())
-}

@@ -9,7 +9,7 @@ use crate::config::Source;
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::ledger::{Entry, State};
 use crate::domain::table::Table;
-use crate::postgres::{self, quote_identifier, quote_qualified};
+use crate::postgres::{self, fill, logged, quote_identifier, quote_qualified};
 
 const WATCHED_ROWS: &str = include_str!("../../sql/primary/watched_rows.sql");
 const WATCHED_ROWS_FETCH: &str = include_str!("../../sql/primary/watched_rows_fetch.sql");
@@ -117,25 +117,16 @@ impl WatchedRows<'_> {
     }
 }
 
-/// A template with its names filled in, at one go: a platform's names may look like those of a template.
-fn fill(template: &str, names: &[(&str, &str)]) -> String {
-    let mut parts = template.split('{');
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (name, rest) = part.split_once('}').unwrap_or((part, ""));
-        text.push_str(names.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value));
-        text.push_str(rest);
-    }
-    text
-}
-
 fn quoted(source: &Source, table: Table) -> String {
     let (schema, name) = source.tables.qualified_name(table);
     quote_qualified(&schema, &name)
 }
 
 fn as_text(source: &Source, table: Table, name: &str) -> String {
-    format!("{}::text", quote_identifier(source.tables.column(table, name)))
+    match source.tables.computed(table, name) {
+        Some(expression) => format!("({expression})::text"),
+        None => logged(&format!("this.{}", quote_identifier(source.tables.column(table, name)))),
+    }
 }
 
 /// A row of the columns named, with the configured value maps applied; the others are absent.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::CommandResult;
 use crate::capture::check::{Line, Verdict, check};
 use crate::config::Config;
+use crate::lookup::try_queries;
 use crate::notify::Mailer;
 
 #[derive(Debug, clap::Args)]
@@ -12,12 +13,31 @@ pub struct Arguments {}
 
 pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     let mut lines = check(&config).await;
+    lines.extend(check_lookups(&config).await);
     lines.push(check_mail(&config).await);
     for line in &lines {
         println!("{line}");
     }
     let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The platform's own SQL, where the primary could be reached.
+async fn check_lookups(config: &Config) -> Vec<Line> {
+    let Ok(url) = config.source_url() else { return Vec::new() };
+    let lines = try_queries(url, &config.source).await.into_iter().map(|(table, result)| {
+        let key = match config.source.lookups.contains_key(table.name()) {
+            true => format!("source.lookups.{}", table.name()),
+            false => format!("source.tables.{}.computed", table.name()),
+        };
+        let mend = || format!("mend {key}, or grant what it reads to our role");
+        let (verdict, text, mend) = match result {
+            Ok(()) => (Verdict::Ok, "the primary takes its SQL".to_owned(), None),
+            Err(error) => (Verdict::Fail, error.to_string(), Some(mend())),
+        };
+        Line { verdict, name: key, text, mend }
+    });
+    lines.collect()
 }
 
 async fn check_mail(config: &Config) -> Line {

@@ -154,13 +154,16 @@ fn default_of(key: &str) -> Option<Value> {
 
 fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
     let not = |what: &str| ConfigError::Invalid(format!("{key}: `{text}` is not {what}"));
-    let is_list = LIST_KEYS.contains(&key) || (key.starts_with("source.tables.") && key.contains(".formerly."));
+    let of_table = key.strip_prefix("source.tables.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
+    let is_list = LIST_KEYS.contains(&key) || of_table.is_some_and(|part| part.starts_with("formerly."));
+    let is_boolean = of_table == Some("absent") || matches!(default_of(key), Some(Value::Boolean(_)));
     let value = if is_list {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
+    } else if is_boolean {
+        Value::Boolean(text.parse().map_err(|_| not("true or false"))?)
     } else {
         match default_of(key) {
-            Some(Value::Boolean(_)) => Value::Boolean(text.parse().map_err(|_| not("true or false"))?),
             Some(Value::Float(_)) => Value::Float(text.parse().map_err(|_| not("a number"))?),
             Some(Value::Integer(_)) => Value::Integer(text.parse().map_err(|_| not("a whole number"))?),
             _ => Value::String(text.to_owned()),
@@ -188,6 +191,9 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     }
     if let Some(name) = config.source.lookups.keys().find(|name| SourceTable::by_name(name).is_none()) {
         return fail(format!("source.lookups.{name}: the reference schema has no such table"));
+    }
+    if let Some(problem) = config.source.impossible().next() {
+        return fail(problem);
     }
     if !config.http.base_path.is_empty() && !config.http.base_path.starts_with('/') {
         return fail(format!("http.base_path: `{}` must begin with a slash", config.http.base_path));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Source;
 use crate::domain::table::Table;
 
 /// One entry a table of the reference schema; what is not mentioned has the reference schema's name.
@@ -26,6 +27,12 @@ pub struct TableMapping {
     /// Reference column → the platform's value → ours, such as `status = { 5 = "complete" }`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, BTreeMap<String, String>>,
+    /// Reference column → an SQL expression that gives its value, with `this` for the row: for what the table does not have.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub computed: BTreeMap<String, String>,
+    /// The platform has no such table.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
 }
 
 impl TableMappings {
@@ -59,6 +66,26 @@ impl TableMappings {
         self.0.get(table.name()).and_then(|mapping| mapping.columns.get(column)).map_or(column, String::as_str)
     }
 
+    /// Whether the platform has no such table.
+    pub fn is_absent(&self, table: Table) -> bool {
+        self.0.get(table.name()).is_some_and(|mapping| mapping.absent)
+    }
+
+    /// The expression that `column` is computed by, where the platform's table does not have it.
+    pub fn computed(&self, table: Table, column: &str) -> Option<&str> {
+        self.0.get(table.name())?.computed.get(column).map(String::as_str)
+    }
+
+    /// Whether rows of `table` are more than what stands in it.
+    pub fn is_computed(&self, table: Table) -> bool {
+        self.0.get(table.name()).is_some_and(|mapping| !mapping.computed.is_empty())
+    }
+
+    /// The columns of the reference schema that the platform's table has itself.
+    pub fn stored(&self, table: Table) -> impl Iterator<Item = &'static str> {
+        table.columns().iter().copied().filter(move |column| self.computed(table, column).is_none())
+    }
+
     /// What the platform's `value` in `column` means, where the mapping says so.
     pub fn value(&self, table: Table, column: &str, value: &str) -> Option<&str> {
         let values = self.0.get(table.name())?.values.get(column)?;
@@ -81,6 +108,27 @@ impl TableMappings {
         values.into_iter().flat_map(|values| values.values().map(String::as_str))
     }
 
+    /// What is computed or absent and cannot be, in words.
+    pub(super) fn impossible(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(|(name, mapping)| {
+            let table = Table::by_name(name)?;
+            if mapping.absent && table.is_indispensable() {
+                return Some(format!("source.tables.{name}.absent: no event has an owner without it"));
+            }
+            let named = |column: &String| mapping.columns.contains_key(column) || mapping.formerly.contains_key(column);
+            mapping.computed.keys().find_map(|column| {
+                let reason = if !table.may_compute(column) {
+                    "must come from the table itself: give it a column"
+                } else if named(column) {
+                    "is named in columns or formerly as well: choose one"
+                } else {
+                    return None;
+                };
+                Some(format!("source.tables.{name}.computed.{column}: {reason}"))
+            })
+        })
+    }
+
     /// Names that no table or column of the reference schema has.
     pub(super) fn unknown_names(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(|(name, mapping)| {
@@ -88,13 +136,33 @@ impl TableMappings {
             let columns = mapping.columns.keys().map(|column| ("columns", column));
             let formerly = mapping.formerly.keys().map(|column| ("formerly", column));
             let values = mapping.values.keys().map(|column| ("values", column));
+            let computed = mapping.computed.keys().map(|column| ("computed", column));
             columns
                 .chain(formerly)
                 .chain(values)
+                .chain(computed)
                 .filter(|(_, column)| table.column(column).is_none())
                 .map(|(part, column)| format!("source.tables.{name}.{part}.{column}"))
                 .collect()
         })
+    }
+}
+
+impl Source {
+    /// Whether capture follows the changes of `table`: the platform has it, and no SQL of its own stands for it.
+    pub fn follows(&self, table: Table) -> bool {
+        !self.tables.is_absent(table) && !self.lookups.contains_key(table.name())
+    }
+
+    /// What cannot be as it is configured, in words.
+    pub(super) fn impossible(&self) -> impl Iterator<Item = String> {
+        let captured = |name: &&String| Table::by_name(name).is_some_and(Table::is_captured);
+        let lookups = self.lookups.keys().filter(captured).map(|name| {
+            format!(
+                "source.lookups.{name}: its rows come with their changes; what they lack, source.tables.{name}.computed adds"
+            )
+        });
+        self.tables.impossible().chain(lookups)
     }
 }
 

@@ -69,6 +69,18 @@ impl Table {
         !self.watched().is_empty()
     }
 
+    /// Whether a row may get `column` from elsewhere. Not what tells rows and transitions apart, nor where rows are put together
+    /// from what the log shows of them.
+    pub fn may_compute(self, column: &str) -> bool {
+        let put_together = matches!(self, Table::UserAddon | Table::TranscoderQueueFile);
+        column != "id" && !self.watched().contains(&column) && !put_together
+    }
+
+    /// Whether every event's way to its owner leads through the table, or most events'.
+    pub const fn is_indispensable(self) -> bool {
+        matches!(self, Table::Release | Table::Label)
+    }
+
     pub fn column(self, name: &str) -> Option<Column> {
         self.columns().iter().position(|column| *column == name).map(|index| Column(index as u8))
     }

@@ -48,13 +48,22 @@ macro_rules! schema {
     };
 }
 
+/// As seconds the year 5138, as milliseconds 1973: no platform has rows of the other.
+const FIRST_MILLISECONDS: u64 = 100_000_000_000;
+
 /// A point in time, in UTC and with microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Time(Timestamp);
 
 impl Time {
-    /// Reads the server's text. A column without time zone is taken to hold UTC, as such columns do by convention.
+    /// Reads the server's text. A column without time zone is taken to hold UTC, as such columns do by convention; a whole
+    /// number is Unix time, in seconds, or in milliseconds from twelve digits on.
     pub fn parse(text: &str) -> Option<Self> {
+        if let Ok(number) = text.parse::<i64>() {
+            let in_seconds = number.unsigned_abs() < FIRST_MILLISECONDS;
+            let at = if in_seconds { Timestamp::from_second(number) } else { Timestamp::from_millisecond(number) };
+            return at.ok().map(Time);
+        }
         let without_zone = || text.parse::<civil::DateTime>().ok()?.to_zoned(TimeZone::UTC).ok();
         let at = text.parse::<Timestamp>().ok().or_else(|| without_zone().map(|zoned| zoned.timestamp()));
         at.map(Time)
@@ -143,6 +152,9 @@ mod tests {
             ("1900-01-01 05:53:28+05:53:28", "1900-01-01T00:00:00.000000+00:00"),
             ("2026-03-01T09:05:00.123456+00:00", "2026-03-01T09:05:00.123456+00:00"),
             ("2026-03-01 09:05:00.7", "2026-03-01T09:05:00.700000+00:00"),
+            ("1772355900", "2026-03-01T09:05:00.000000+00:00"),
+            ("1772355900123", "2026-03-01T09:05:00.123000+00:00"),
+            ("0", "1970-01-01T00:00:00.000000+00:00"),
         ] {
             assert_eq!(json(Time::parse(text)), Some(format!("\"{expected}\"")), "{text}");
         }

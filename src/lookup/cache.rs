@@ -112,27 +112,30 @@ impl Cache {
         }
     }
 
-    /// Takes in a whole row.
+    /// Takes in a row. What was not sent is what it was, if that is known.
     pub fn learn(&mut self, table: Table, row: &Tuple) {
         match table {
             Table::Release => self.learn_release(row),
             Table::Label => {
                 let Some(id) = int(row, label::id) else { return };
                 match row.get(label::user_id) {
-                    Datum::Absent => self.labels.remove(&id),
+                    Datum::Absent => {}
                     user => self.labels.put(id, Some(user.as_str().map(|user| UserId(user.into())))),
                 }
             }
             Table::Outlet => {
                 let Some(id) = int(row, outlet::id) else { return };
                 match row.get(outlet::name) {
-                    Datum::Absent => self.outlets.remove(&id),
+                    Datum::Absent => {}
                     name => self.outlets.put(id, name.as_str().map(Arc::from)),
                 }
             }
             Table::Track => {
                 let Some(id) = int(row, track::id) else { return };
-                self.tracks.put(id, int(row, track::release_id));
+                match row.get(track::release_id) {
+                    Datum::Absent => {}
+                    _ => self.tracks.put(id, int(row, track::release_id)),
+                }
             }
             Table::TranscoderQueueFile => self.learn_file(row),
             Table::UserAddon => {
@@ -226,19 +229,27 @@ impl Cache {
     fn learn_release(&mut self, row: &Tuple) {
         let Some(id) = int(row, release::id) else { return };
         let known = self.releases.get(&id).flatten();
-        // An unchanged out-of-line value is not sent: it is still what it was, if that is known.
+        let known = known.as_deref();
         let text = |column, old: fn(&Release) -> &Option<String>| match row.get(column) {
-            Datum::Absent => known.as_deref().map(|known| old(known).clone()),
+            Datum::Absent => known.map(|known| old(known).clone()),
             value => Some(value.as_str().map(str::to_owned)),
         };
-        let cat = text(release::cat, |known| &known.cat);
-        let title = text(release::title, |known| &known.title);
-        match (int(row, release::label_id), cat, title) {
-            (Some(label_id), Some(cat), Some(title)) => {
-                let pre_review_hold = row.text(release::pre_review_hold).is_some_and(is_true);
-                self.releases.put(id, Some(Arc::new(Release { label_id, cat, title, pre_review_hold })));
-            }
-            _ => self.releases.remove(&id),
+        let label_id = match row.get(release::label_id) {
+            Datum::Absent => known.map(|known| known.label_id),
+            // Of no label, so of nobody: not of whose it was before.
+            _ => match int(row, release::label_id) {
+                None => return self.releases.put(id, None),
+                label_id => label_id,
+            },
+        };
+        let pre_review_hold = match row.get(release::pre_review_hold) {
+            Datum::Absent => known.map(|known| known.pre_review_hold),
+            value => Some(value.as_str().is_some_and(is_true)),
+        };
+        let (cat, title) = (text(release::cat, |known| &known.cat), text(release::title, |known| &known.title));
+        if let (Some(label_id), Some(cat), Some(title), Some(pre_review_hold)) = (label_id, cat, title, pre_review_hold)
+        {
+            self.releases.put(id, Some(Arc::new(Release { label_id, cat, title, pre_review_hold })));
         }
     }
 
@@ -271,4 +282,60 @@ pub fn addon_of(row: &Tuple) -> Option<(UserId, Box<str>)> {
 /// A boolean of the stream is `t`, one of a query `true`; a mapped one may be a number.
 fn is_true(text: &str) -> bool {
     matches!(text, "t" | "true" | "1" | "on" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(table: Table, values: &[(&str, Datum)]) -> Tuple {
+        let mut row = Tuple::absent(table);
+        for (name, value) in values {
+            row.set(table.column(name).expect("a column"), value.clone());
+        }
+        row
+    }
+
+    fn release(label: Datum, title: Datum, hold: Datum) -> Tuple {
+        let values = [
+            ("id", Datum::text("1")),
+            ("label_id", label),
+            ("cat", Datum::Null),
+            ("title", title),
+            ("pre_review_hold", hold),
+        ];
+        row(Table::Release, &values)
+    }
+
+    #[test]
+    fn what_was_not_sent_of_a_release_stays_as_it_was_known() {
+        let mut cache = Cache::default();
+        cache.learn(Table::Release, &release(Datum::Absent, Datum::text("a"), Datum::text("t")));
+        assert!(cache.release(1).is_none(), "nobody knows its label");
+        cache.learn(Table::Release, &release(Datum::text("7"), Datum::text("a"), Datum::text("t")));
+        cache.learn(Table::Release, &release(Datum::Absent, Datum::text("b"), Datum::Absent));
+        let known = cache.release(1).flatten().expect("known");
+        assert_eq!((known.label_id, known.title.as_deref(), known.pre_review_hold), (7, Some("b"), true));
+    }
+
+    #[test]
+    fn a_release_that_lost_its_label_is_nobodys() {
+        let mut cache = Cache::default();
+        cache.learn(Table::Release, &release(Datum::text("7"), Datum::Null, Datum::text("f")));
+        cache.learn(Table::Release, &release(Datum::Null, Datum::Null, Datum::text("f")));
+        assert_eq!(cache.release(1).map(|known| known.is_none()), Some(true));
+    }
+
+    #[test]
+    fn what_was_not_sent_of_other_rows_says_nothing() {
+        let mut cache = Cache::default();
+        let id = || ("id", Datum::text("1"));
+        for (table, column) in [(Table::Label, "user_id"), (Table::Outlet, "name"), (Table::Track, "release_id")] {
+            cache.learn(table, &row(table, &[id(), (column, Datum::Absent)]));
+        }
+        assert!(cache.label_owner(1).is_none() && cache.outlet_name(1).is_none() && cache.track_release(1).is_none());
+        cache.learn(Table::Track, &row(Table::Track, &[id(), ("release_id", Datum::text("5"))]));
+        cache.learn(Table::Track, &row(Table::Track, &[id(), ("release_id", Datum::Absent)]));
+        assert_eq!(cache.track_release(1), Some(Some(5)));
+    }
 }

@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Row};
 use crate::config::{self, TableMappings};
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
-use crate::postgres::{self, ConnectError, quote_identifier, quote_qualified};
+use crate::postgres::{self, ConnectError, fill, logged, quote_identifier, quote_qualified};
 use crate::store::StoreError;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
@@ -109,6 +109,9 @@ impl Primary {
     }
 
     pub async fn rows(&mut self, table: Table, keys: &[String]) -> Result<Vec<Tuple>, LookupError> {
+        if self.mappings.is_absent(table) {
+            return Ok(Vec::new());
+        }
         let query = self.query(table).await?;
         let session = self.session().await?;
         let rows = session.read(table.name(), &query, &[(&keys, Type::TEXT_ARRAY)]).await;
@@ -170,7 +173,7 @@ impl Primary {
         if types.is_empty() {
             return Err(LookupError::TableGone { table: full_name(), key: table.name() });
         }
-        for reference in table.columns() {
+        for reference in self.mappings.stored(table) {
             let column = self.mappings.column(table, reference);
             if !types.contains_key(column) {
                 let (column, key) = (column.to_owned(), table.name());
@@ -183,16 +186,32 @@ impl Primary {
             .columns()
             .iter()
             .map(|column| {
-                let found = quote_identifier(self.mappings.column(table, column));
-                format!("{found}::text as {}", quote_identifier(column))
+                let value = match self.mappings.computed(table, column) {
+                    Some(expression) => format!("({expression})::text"),
+                    None => logged(&format!("this.{}", quote_identifier(self.mappings.column(table, column)))),
+                };
+                format!("{value} as {}", quote_identifier(column))
             })
             .collect();
-        Ok(LOOKUP
-            .replace("{columns}", &columns.join(", "))
-            .replace("{table}", &quote_qualified(&schema, &name))
-            .replace("{key_type}", key_type)
-            .replace("{key}", &quote_identifier(key)))
+        let (columns, full_name, key) = (columns.join(", "), quote_qualified(&schema, &name), quote_identifier(key));
+        let names = [("columns", &*columns), ("table", &*full_name), ("key", &*key), ("key_type", key_type)];
+        Ok(fill(LOOKUP, &names))
     }
+}
+
+/// Asks once for no row by each query of the platform's own: whether they are right shows before anything depends on them.
+pub async fn try_queries(url: &str, source: &config::Source) -> Vec<(Table, Result<(), LookupError>)> {
+    let mut primary = Primary::new(url, source);
+    let mut tried = Vec::new();
+    for table in Table::ALL.iter().copied().filter(|table| is_asked_for(source, *table)) {
+        tried.push((table, primary.rows(table, &[]).await.map(drop)));
+    }
+    tried
+}
+
+/// Whether the platform's own SQL finds rows of the table, or values of them.
+pub(super) fn is_asked_for(source: &config::Source, table: Table) -> bool {
+    source.lookups.contains_key(table.name()) || source.tables.is_computed(table)
 }
 
 /// The column that rows of a looked-up table are found by.

@@ -19,10 +19,10 @@ use crate::store::Store;
 use crate::store::addons::AddonChanges;
 
 pub use address::email_of;
-pub use fetch::LookupError;
+pub use fetch::{LookupError, try_queries};
 
 use cache::Cache;
-use fetch::Primary;
+use fetch::{Primary, is_asked_for};
 
 /// Distribution statuses that everybody knows; the configuration can add to them.
 const DISTRIBUTION_STATUSES: [&str; 8] =
@@ -34,7 +34,7 @@ pub struct Lookups {
     store: Store,
     cache: Cache,
     distribution_statuses: HashSet<String>,
-    /// Tables found by SQL of the platform's own: the stream does not show them, so nothing of theirs is kept.
+    /// Tables of which the platform's own SQL finds rows or values: the stream does not show those, so nothing is kept.
     uncached: Vec<Table>,
     /// Changed rows of this batch that came with a value missing, as they are on the primary; nothing for one that is gone.
     rows: HashMap<(Table, i64), Option<Tuple>>,
@@ -50,7 +50,7 @@ impl Lookups {
             store,
             cache: Cache::default(),
             distribution_statuses: known.map(str::to_owned).collect(),
-            uncached: source.lookups.keys().filter_map(|name| Table::by_name(name)).collect(),
+            uncached: Table::ALL.iter().copied().filter(|table| is_asked_for(source, *table)).collect(),
             rows: HashMap::new(),
         }
     }
@@ -67,7 +67,7 @@ impl Lookups {
     pub fn follow(&mut self, change: &Change) {
         match &change.operation {
             Operation::Insert { new } => {
-                if change.table == Table::TranscoderQueue {
+                if change.table == Table::TranscoderQueue && !self.uncached.contains(&Table::TranscoderQueueFile) {
                     self.cache.entry_begins(new);
                 }
                 self.cache.learn(change.table, new);

@@ -106,8 +106,7 @@ fn limits(report: &mut Report, server: &Server) {
 async fn objects(report: &mut Report, source: &Source, client: &Client) -> Result<(), CaptureError> {
     let mut published = Vec::new();
     for table in Table::ALL {
-        if primary::has_custom_lookup(source, *table) {
-            report.ok(format!("table {}", table.name()), "looked up by the configuration's own SQL");
+        if !source.follows(*table) {
             continue;
         }
         let relations = primary::relations(client, source, *table).await?;
@@ -129,9 +128,9 @@ fn table(report: &mut Report, source: &Source, table: Table, relations: &[Relati
         report.add(severity, line, "missing", format!("name the platform's own in source.tables.{key}.table"));
         return false;
     };
-    let column = |reference: &&'static str| source.tables.column(table, reference);
+    let column = |reference: &'static str| source.tables.column(table, reference);
     let lacks = |have: &[String]| -> Vec<&str> {
-        let wanted = table.columns().iter().map(column);
+        let wanted = source.tables.stored(table).map(column);
         wanted.filter(|wanted| !have.iter().any(|have| have == wanted)).collect()
     };
     let missing = lacks(&root.columns);
@@ -144,7 +143,7 @@ fn table(report: &mut Report, source: &Source, table: Table, relations: &[Relati
     identity_of(report, source, table, relations);
     let unreadable: Vec<&str> = lacks(&root.readable).into_iter().filter(|column| !missing.contains(column)).collect();
     // Captured tables come by the log, except the release: others refer to it.
-    let looked_up = !table.is_captured() || table == Table::Release;
+    let looked_up = !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
     if looked_up && !unreadable.is_empty() {
         let mend = format!("`grant select on {} to` our role", root.quoted());
         report.add(severity, format!("{line} privilege"), format!("cannot read {}", unreadable.join(", ")), mend);

@@ -62,10 +62,10 @@ fn table(report: &mut Report, source: &Source, watched: &Watched, comparison: &C
 
 fn readable(report: &mut Report, source: &Source, watched: &Watched, root: &catalog::Relation) {
     // Captured tables come by their triggers, except the release: others refer to it.
-    if watched.table.is_captured() && watched.table != Table::Release {
+    if watched.table.is_captured() && watched.table != Table::Release && !source.tables.is_computed(watched.table) {
         return;
     }
-    let wanted = watched.table.columns().iter().map(|column| source.tables.column(watched.table, column));
+    let wanted = source.tables.stored(watched.table).map(|column| source.tables.column(watched.table, column));
     let unreadable: Vec<&str> = wanted.filter(|column| !root.readable.iter().any(|have| have == column)).collect();
     let line = format!("table {}", root.qualified());
     if !unreadable.is_empty() {

@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use super::definition::{Function, TriggerEvent};
-use crate::capture::{CaptureError, is_required, primary};
+use crate::capture::{CaptureError, is_required};
 use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
@@ -103,7 +103,7 @@ pub(in crate::capture) struct Lacking {
 pub(in crate::capture) async fn watched(client: &Client, source: &Source) -> Result<Vec<Watched>, CaptureError> {
     let mut all = Vec::new();
     for table in Table::ALL.iter().copied().filter(|table| is_required(*table)) {
-        if primary::has_custom_lookup(source, table) {
+        if !source.follows(table) {
             continue;
         }
         let relations = relations(client, source, table).await?;

@@ -73,7 +73,7 @@ impl Function {
     pub fn new(source: &Source, table: Table, root: &Relation) -> Result<Function, String> {
         let theirs = |reference: &'static str| source.tables.column(table, reference);
         let missing =
-            table.columns().iter().find(|reference| !root.columns.iter().any(|have| have == theirs(reference)));
+            source.tables.stored(table).find(|reference| !root.columns.iter().any(|have| have == theirs(reference)));
         if let Some(reference) = missing {
             return Err(format!(
                 "column {} of {} is gone: bring it back, or name another in source.tables.{}.columns.{reference}",
@@ -82,9 +82,15 @@ impl Function {
                 table.name()
             ));
         }
-        let mapped: Vec<&str> = table.columns().iter().map(|reference| theirs(reference)).collect();
+        let is_stored = |reference: &str| source.tables.computed(table, reference).is_none();
         let row = |side: &str| {
-            let values: Vec<String> = mapped.iter().map(|column| value(root, side, column)).collect();
+            let values: Vec<String> = table
+                .columns()
+                .iter()
+                .map(
+                    |reference| if is_stored(reference) { value(root, side, theirs(reference)) } else { "null".into() },
+                )
+                .collect();
             format!("array[{}]::text[]", values.join(", "))
         };
         let both = |column: &str, operator: &str| {
@@ -96,8 +102,11 @@ impl Function {
             true => own_key(table).iter().map(|reference| theirs(reference)).collect(),
         };
         let paired: Vec<String> = keys.iter().map(|column| both(column, "=")).collect();
-        let significant: Vec<String> =
-            significant(table).iter().map(|reference| both(theirs(reference), "is distinct from")).collect();
+        let significant: Vec<String> = significant(table)
+            .iter()
+            .filter(|reference| is_stored(reference))
+            .map(|reference| both(theirs(reference), "is distinct from"))
+            .collect();
         let name = function_name(table);
         let definition = FUNCTION
             .replace("{function}", &name)

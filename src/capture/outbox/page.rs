@@ -161,6 +161,7 @@ fn tuple(table: Table, values: Option<Vec<Option<String>>>, mappings: &TableMapp
     let mut tuple = Tuple::absent(table);
     for ((index, reference), value) in table.columns().iter().enumerate().zip(values) {
         let datum = match value {
+            _ if mappings.computed(table, reference).is_some() => Datum::Absent,
             None => Datum::Null,
             Some(text) => match mappings.value(table, reference, &text) {
                 Some(meaning) => Datum::text(meaning),

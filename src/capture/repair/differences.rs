@@ -60,7 +60,7 @@ impl<'a> Differences<'a> {
         complete: HashSet<Table>,
         position: Position,
     ) -> Differences<'a> {
-        let mut tables: Vec<Table> = ledger::tables().collect();
+        let mut tables: Vec<Table> = ledger::tables().filter(|table| source.follows(*table)).collect();
         tables.reverse();
         Differences { source, snapshot, complete, position, tables, current: None }
     }

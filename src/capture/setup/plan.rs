@@ -42,7 +42,7 @@ pub(in crate::capture) async fn make(client: &Client, source: &Source) -> Result
         return Err(CaptureError::ForeignSlot { slot: source.slot.clone(), found });
     }
     for table in Table::ALL {
-        if !primary::has_custom_lookup(source, *table) {
+        if source.follows(*table) {
             let relations = primary::relations(client, source, *table).await?;
             findings.table(*table, relations, slot.is_none());
         }
@@ -98,7 +98,8 @@ impl Findings<'_> {
             }
             return;
         };
-        for reference in table.columns() {
+        let stored: Vec<&str> = self.source.tables.stored(table).collect();
+        for reference in &stored {
             let column = self.source.tables.column(table, reference);
             if is_required(table) && !root.columns.iter().any(|have| have == column) {
                 self.problems.push(format!(
@@ -108,10 +109,10 @@ impl Findings<'_> {
             }
         }
         if identity::goal(self.source, &root).0 == identity::Goal::Index {
-            self.readable(table, &root, table.columns());
+            self.readable(table, &root, &stored);
         }
         match table {
-            _ if seeds && self.source.ledger && table.is_captured() => self.readable(table, &root, table.columns()),
+            _ if seeds && self.source.ledger && table.is_captured() => self.readable(table, &root, &stored),
             Table::Release if seeds => self.readable(table, &root, &["id", "delivery_status"]),
             Table::UserAddon if seeds => self.readable(table, &root, &["user_id", "addon"]),
             _ => {}

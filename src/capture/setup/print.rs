@@ -1,5 +1,7 @@
 //! The changes of the primary as SQL, for whoever may make them.
 
+use std::collections::BTreeSet;
+
 use super::{PUBLICATION_CREATE, Source, identity, primary};
 use crate::config::ReplicaIdentity;
 use crate::domain::table::Table;
@@ -15,12 +17,12 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         let (schema, name) = source.tables.qualified_name(*table);
         quote_qualified(&schema, &name)
     };
-    let known: Vec<&Table> = Table::ALL.iter().filter(|table| !primary::has_custom_lookup(source, **table)).collect();
+    let known: Vec<&Table> = Table::ALL.iter().filter(|table| source.follows(**table)).collect();
     let tables: Vec<String> = known.iter().map(|table| quoted(table)).collect();
 
     let mut text = String::from("-- The server must run with wal_level = logical.\n\n");
     text.push_str(&format!("alter role {role} replication;\n"));
-    text.push_str(&format!("grant select on {} to {role};\n\n", tables.join(", ")));
+    text.push_str(&format!("{}grant select on {} to {role};\n\n", usage_of_schemas(source, &role), tables.join(", ")));
     text.push_str(
         "-- Old values of the tables whose changes raise events. In place of full, an index will do that is unique and covers\n\
          -- the columns named, all of them not null.\n",
@@ -38,6 +40,16 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
         source.slot
     ));
     text
+}
+
+/// What lets `role`, which is quoted, see the tables at all. What lookups and computed columns read beside them is granted by who
+/// wrote them.
+pub(super) fn usage_of_schemas(source: &Source, role: &str) -> String {
+    let followed = Table::ALL.iter().filter(|table| source.follows(**table));
+    let schemas: BTreeSet<String> =
+        followed.map(|table| quote_identifier(&source.tables.qualified_name(*table).0)).collect();
+    let schemas: Vec<String> = schemas.into_iter().collect();
+    format!("grant usage on schema {} to {role};\n", schemas.join(", "))
 }
 
 fn identity_of(source: &Source, table: Table, quoted: &str) -> String {

@@ -16,7 +16,7 @@ use crate::capture::snapshot::Snapshot;
 use crate::domain::ledger::{self, LedgerChanges};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::table::Table;
-use crate::postgres::{quote_identifier, quote_qualified};
+use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
 use crate::store::addons::{AddonChanges, change_addons};
 use crate::store::capture::{end_slot_creation, insert_first_checkpoint, seed_distributed};
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete, set_acknowledgement_limit};
@@ -263,7 +263,7 @@ async fn seed_ledger(
         return Ok(0);
     }
     let mut seeded = 0;
-    for table in ledger::tables() {
+    for table in ledger::tables().filter(|table| source.follows(*table)) {
         let rows = snapshot.watched_rows(source, table).await?;
         loop {
             let part = rows.next().await?;
@@ -289,7 +289,7 @@ pub(in crate::capture) async fn seed_addons(
     transaction: &Transaction<'_>,
 ) -> Result<(), CaptureError> {
     const ADDON: &str = "addon";
-    if source.lookups.contains_key(Table::UserAddon.name()) {
+    if !source.follows(Table::UserAddon) {
         return Ok(());
     }
     let mut none = AddonChanges::default();
@@ -309,11 +309,12 @@ pub(in crate::capture) async fn seed_addons(
     Ok(())
 }
 
-/// A statement's template with the platform's names.
+/// A statement's template with the platform's names; columns come as text.
 fn rendered(template: &str, source: &Source, table: Table, columns: &[&str]) -> String {
     let (schema, name) = source.tables.qualified_name(table);
-    let statement = template.replace("{table}", &quote_qualified(&schema, &name));
-    columns.iter().fold(statement, |statement, column| {
-        statement.replace(&format!("{{{column}}}"), &quote_identifier(source.tables.column(table, column)))
-    })
+    let table_name = quote_qualified(&schema, &name);
+    let column = |column: &str| logged(&quote_identifier(source.tables.column(table, column)));
+    let columns: Vec<(&str, String)> = columns.iter().map(|name| (*name, column(name))).collect();
+    let names = columns.iter().map(|(name, expression)| (*name, expression.as_str()));
+    fill(template, &names.chain([("table", &*table_name)]).collect::<Vec<_>>())
 }

@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::slot::Seeded;
-use super::{CaptureError, Source, Store, migrate, postgres, primary, slot};
+use super::{CaptureError, Source, Store, migrate, postgres, primary, print, slot};
 use crate::capture::error::Gap;
 use crate::capture::outbox::catalog::{self, Comparison, State, Watched};
 use crate::capture::outbox::install::{self, Script};
@@ -251,16 +251,22 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Ca
         .flat_map(|table| &table.relations)
         .map(|relation| quote_qualified(&relation.schema, &relation.name))
         .collect();
+    let (schema, name) = source.tables.qualified_name(Table::AppUser);
+    let mail = match source.follows(Table::AppUser) {
+        true => format!("grant select on {} to {role}; -- for e-mail\n", quote_qualified(&schema, &name)),
+        false => String::new(),
+    };
     let script = Script::new(&Comparison::of_nothing(&watched), false, false);
     Ok(format!(
         "-- Our role makes and owns all of it; it needs no more than this.\n\
          grant create on database {} to {role};\n\
-         grant select, trigger on {} to {role};\n\n\
+         {}grant select, trigger on {} to {role};\n{mail}\n\
          set role {role};\n\n{}\n\
          -- Locks the tables against writing for a moment. Give it up, and try again, when it waits.\n\
          begin;\nset local lock_timeout = '500ms';\n{}{}commit;\n\n\
          -- Then `walhook setup`, as {role}: it finds the triggers there and begins its own store.\n",
         quote_identifier(&server.database),
+        print::usage_of_schemas(source, &role),
         tables.join(", "),
         script.prepare,
         script.lock,

@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
         Reader {
             stream,
             companions,
-            decoder: Decoder::new(&session.source.tables, tables),
+            decoder: Decoder::new(session.source, tables),
             batches: session.batches,
             durable: session.durable,
             lineage: checkpoint.lineage,
