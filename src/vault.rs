@@ -67,6 +67,15 @@ impl Vault {
         Sealed { key_id: id.clone(), bytes: [&nonce[..], &ciphertext].concat() }
     }
 
+    /// The id of the key that encrypts.
+    pub fn first_key(&self) -> &str {
+        &self.keys[0].0
+    }
+
+    pub fn has_key(&self, key_id: &str) -> bool {
+        self.keys.iter().any(|(id, _)| id == key_id)
+    }
+
     pub fn open(&self, owner: Uuid, key_id: &str, sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
         let key = self.keys.iter().find(|(id, _)| id == key_id);
         let (_, cipher) = key.ok_or_else(|| VaultError::UnknownKey(key_id.to_owned()))?;

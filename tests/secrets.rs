@@ -186,3 +186,55 @@ async fn errors_of_configuration_and_connection_name_no_password() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_rotated_key_can_be_removed_and_everything_goes_on() {
+    const NEW_KEY: &str = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY=";
+    let mut app = TestApp::start().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    let api = app.api(&user.to_string()).await;
+    let body = json!({ "name": "x", "url": receiver.url("/in"), "events": ["payment.statement_ready"] });
+    let create = async |api: &Api| {
+        let answer = api.send("POST", "/webhooks", &[("idempotency-key", "one")], Some(&body)).await;
+        answer.expect(201).json()["secret"].as_str().unwrap().to_owned()
+    };
+    let secret = create(&api).await;
+    keep_answers(&app, 600).await;
+
+    app.set("secrets.master_key", &format!("{NEW_KEY},{MASTER_KEY}"));
+    let checked = app.walhook_ok(&["check"]).await;
+    assert!(checked.contains("warn  secrets at rest: 602 are encrypted under an older key"), "{checked}");
+    app.restart().await;
+    assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("602 encrypted anew under key "));
+    assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("0 encrypted anew"));
+    assert!(app.walhook_ok(&["check"]).await.contains("ok    secrets at rest: "));
+
+    app.set("secrets.master_key", NEW_KEY);
+    app.restart().await;
+    platform.payment(user, "ready").await;
+    assert!(receiver.wait_for(1).await[0].is_signed_with(&secret));
+    let api = api.at(&app.sidecar().api_url);
+    assert_eq!(create(&api).await, secret, "an answer is given again as it was");
+
+    app.set("secrets.master_key", MASTER_KEY);
+    let checked = app.walhook(&["check"]).await;
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("fail  secrets at rest: 602 "), "{checked:?}");
+    let refused = app.walhook(&["secrets", "reencrypt"]).await;
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stdout).contains("602 under key "),
+        "{refused:?}"
+    );
+}
+
+/// So many answers, encrypted as those to a POST.
+async fn keep_answers(app: &TestApp, count: usize) {
+    let vault = walhook::vault::Vault::new(&[MASTER_KEY.to_owned().into()]).unwrap();
+    let ids: Vec<uuid::Uuid> = (0..count).map(|_| uuid::Uuid::now_v7()).collect();
+    let sealed: Vec<Vec<u8>> = ids.iter().map(|id| vault.seal(*id, b"{}").bytes).collect();
+    let insert = "insert into walhook.idempotency (id, user_id, key_hash, fingerprint, held_until, answer, key_id)
+        select id, id::text, sha256(id::text::bytea), sha256(id::text::bytea), now(), answer, $3
+        from unnest($1::uuid[], $2::bytea[]) as kept (id, answer)";
+    app.store().await.execute(insert, &[&ids, &sealed, &vault.first_key()]).await.unwrap();
+}

@@ -7,12 +7,15 @@ use crate::capture::check::{Line, Verdict, check};
 use crate::config::Config;
 use crate::lookup::try_queries;
 use crate::notify::Mailer;
+use crate::store::{Store, sealed};
+use crate::vault::Vault;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {}
 
 pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     let mut lines = check(&config).await;
+    lines.extend(check_keys(&config).await);
     lines.extend(check_lookups(&config).await);
     lines.push(check_mail(&config).await);
     for line in &lines {
@@ -20,6 +23,31 @@ pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     }
     let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Whether all that is encrypted can be read, where the store is there; whether it can be reached is told already.
+async fn check_keys(config: &Config) -> Option<Line> {
+    let vault = Vault::new(&config.secrets.master_key).ok()?;
+    let keys = sealed::keys(&Store::open(config.store_url().ok()?, 1).ok()?).await.ok()?;
+    let count =
+        |wanted: &dyn Fn(&str) -> bool| keys.iter().filter(|(key, _)| wanted(key)).map(|(_, count)| count).sum();
+    let unreadable: i64 = count(&|key| !vault.has_key(key));
+    let older: i64 = count(&|key| vault.has_key(key) && key != vault.first_key());
+    let line = |verdict, text: String, mend: Option<&str>| Line {
+        verdict,
+        name: "secrets at rest".to_owned(),
+        text,
+        mend: mend.map(str::to_owned),
+    };
+    Some(if unreadable > 0 {
+        let mend = "add the key that is missing to secrets.master_key, behind the first";
+        line(Verdict::Fail, format!("{unreadable} are encrypted under a key that is not configured"), Some(mend))
+    } else if older > 0 {
+        let mend = "run `walhook secrets reencrypt` when every process has the first key";
+        line(Verdict::Warn, format!("{older} are encrypted under an older key, which must stay"), Some(mend))
+    } else {
+        line(Verdict::Ok, "all under the first key".to_owned(), None)
+    })
 }
 
 /// The platform's own SQL, where the primary could be reached.

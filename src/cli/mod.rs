@@ -9,6 +9,7 @@ mod openapi;
 mod receive;
 mod repair;
 mod run;
+mod secrets;
 mod setup;
 mod teardown;
 mod token;
@@ -51,6 +52,8 @@ enum Command {
     Repair(repair::Arguments),
     /// Create, list and revoke API tokens
     Token(token::Arguments),
+    /// Finish a rotation of the master key
+    Secrets(secrets::Arguments),
     /// Erase what is stored of a user
     User(user::Arguments),
     /// A reference receiver: verifies deliveries and prints one JSON line for each
@@ -94,6 +97,7 @@ impl Cli {
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
             Command::Repair(arguments) => repair::execute(arguments, config()?).await,
             Command::Token(arguments) => token::execute(arguments, config()?).await,
+            Command::Secrets(arguments) => secrets::execute(arguments, config()?).await,
             Command::User(arguments) => user::execute(arguments, config()?).await,
             Command::Receive(arguments) => {
                 start_logs(&Log::default())?;

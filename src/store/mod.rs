@@ -19,6 +19,7 @@ pub mod partitions;
 mod pool;
 pub mod record;
 pub mod recovery;
+pub mod sealed;
 pub mod sessions;
 pub mod tokens;
 pub mod webhooks;

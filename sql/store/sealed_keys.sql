@@ -1,0 +1,9 @@
+-- Under which keys anything is encrypted, and how much
+select key_id, count(*)
+from (
+    select secret_key_id as key_id from walhook.webhook
+    union all
+    select key_id from walhook.idempotency where key_id is not null
+) sealed
+group by key_id
+order by key_id

@@ -1,0 +1,37 @@
+//! `walhook secrets`: what is encrypted under the master keys.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use super::CommandResult;
+use crate::config::Config;
+use crate::store::{Store, migrate, sealed};
+use crate::vault::Vault;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Encrypt everything anew under the first master key, so that the others can be removed; webhooks keep their secrets
+    Reencrypt,
+}
+
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    let Action::Reencrypt = arguments.action;
+    let url = config.store_url()?;
+    if let Some(difference) = migrate::pending(url).await? {
+        anyhow::bail!("{difference}: run `walhook setup` first");
+    }
+    let vault = Vault::new(&config.secrets.master_key)?;
+    let sealed::Reencrypted { done, unreadable } = sealed::reencrypt(&Store::open(url, 1)?, &vault).await?;
+    println!("{done} encrypted anew under key {}", vault.first_key());
+    for (key, count) in &unreadable {
+        println!("{count} under key {key} cannot be read: add that key to secrets.master_key, behind the first");
+    }
+    Ok(if unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
