@@ -431,3 +431,33 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     assert_eq!(told(&report), counts([("delivery.failed", 1), ("distribution.outlet.status_changed", 1)]), "{report}");
     assert!(!report.contains("cannot be known"), "{report}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_put_back_from_a_backup_finds_what_happened_since() {
+    let mut app = TestApp::start().await;
+    let scene = Scene::new(&mut app).await;
+    // As a backup of a store at work finds it.
+    app.kill().await;
+    let backup = format!("{}_backup", app.name);
+    let copy = format!("create database {backup} template {}_store", app.name);
+    let admin = app.source().await;
+    eventually("the store to be copied", async || admin.batch_execute(&copy).await.ok()).await;
+    app.run().await;
+    scene.platform.set_delivery_status(scene.releases[1], "distributed").await;
+    scene.platform.set_distribution_status(scene.entries[0], "complete").await;
+    scene.receiver.wait_for(2).await;
+    stop(&mut app).await;
+
+    app.store_url = app.server.url(&backup);
+    let url = app.store_url.clone();
+    app.set("store.url", &url);
+    let report = app.walhook_ok(&["repair", "--force"]).await;
+    let missed = [("release.distributed", 1), ("delivery.completed", 1), ("distribution.outlet.status_changed", 1)];
+    assert_eq!(told(&report), counts(missed), "{report}");
+    app.run().await;
+    // The webhook listens to two of the three.
+    scene.receiver.wait_for(4).await;
+    scene.platform.set_distribution_status(scene.entries[1], "complete").await;
+    let received = scene.receiver.wait_for(5).await;
+    assert_eq!(received.len(), 5, "{received:?}");
+}
