@@ -130,7 +130,17 @@ const STOPPED: &str = "kill $(jobs -p); wait || true\n";
 
 const SETTINGS: &str = "export WALHOOK_SOURCE__URL=postgres://walhook:…@db.internal/platform\n\
      export WALHOOK_STORE__URL=postgres://walhook:…@db.internal/walhook\n\
-     export WALHOOK_SECRETS__MASTER_KEY=$(openssl rand -base64 32)\n";
+     export WALHOOK_SECRETS__MASTER_KEY=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n";
+
+/// They are run, as they stand, by the tests of the web interface.
+#[test]
+fn the_receivers_guide_verifies_as_the_web_interface_does() {
+    let guide = read("docs/receivers.md");
+    for (language, snippet) in [("python", "py"), ("js", "mjs"), ("go", "go"), ("php", "php"), ("ruby", "rb")] {
+        let text = read(&format!("templates/ui/verify/verify.{snippet}"));
+        assert!(guide.contains(&format!("```{language}\n{text}```\n")), "{language}");
+    }
+}
 
 #[tokio::test]
 async fn the_readme() {

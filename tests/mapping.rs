@@ -134,7 +134,9 @@ async fn a_platform_of_other_names_is_mapped_by_configuration_alone() {
     )
     .await;
     app.walhook_ok(&["setup"]).await;
-    run(&platform.client, &format!("revoke {owner} from {role}; set role {owner}")).await;
+    let revoked =
+        format!("revoke {owner} from {role}; revoke create on database {database} from {role}; set role {owner}");
+    run(&platform.client, &revoked).await;
     raises_everything(app, platform).await;
 }
 
@@ -148,6 +150,10 @@ async fn the_same_platform_is_captured_by_triggers() {
     let granted = granted.join("\n");
     run(&platform.client, &format!("reset role; alter role {role} noreplication; {granted}; set role {owner}")).await;
     app.walhook_ok(&["setup"]).await;
+    // Needed to make it all, and not to read it.
+    let database = format!("{}_own", app.name);
+    run(&platform.client, &format!("reset role; revoke create on database {database} from {role}; set role {owner}"))
+        .await;
     raises_everything(app, platform).await;
 }
 
