@@ -63,8 +63,8 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let config = Arc::new(config);
     let settings = deliver::Settings::from_config(&config)?;
     let store_url = config.store_url()?.to_owned();
-    if let Some(pending) = migrate::pending(&store_url).await? {
-        anyhow::bail!("{pending}: run `walhook setup` first");
+    if let Some(misfit) = migrate::misfit(&store_url).await? {
+        anyhow::bail!("{misfit}");
     }
     let metrics = telemetry::install_metrics()?;
     let (tracer, exporter) = traces::start(&config)?;

@@ -49,8 +49,8 @@ pub struct Report {
 /// Compares, and unless it is a dry run stores what was missed together with the new beginning of the stream.
 pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Result<Report> {
     let (url, store_url) = (config.source_url()?, config.store_url()?);
-    if let Some(pending) = migrate::pending(store_url).await? {
-        anyhow::bail!("{pending}: run `walhook setup` first");
+    if let Some(misfit) = migrate::misfit(store_url).await? {
+        anyhow::bail!("{misfit}");
     }
     let store = Store::open(store_url, CONNECTIONS)?;
     if !dry_run {

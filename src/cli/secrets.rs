@@ -24,8 +24,8 @@ enum Action {
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let Action::Reencrypt = arguments.action;
     let url = config.store_url()?;
-    if let Some(difference) = migrate::pending(url).await? {
-        anyhow::bail!("{difference}: run `walhook setup` first");
+    if let Some(misfit) = migrate::misfit(url).await? {
+        anyhow::bail!("{misfit}");
     }
     let vault = Vault::new(&config.secrets.master_key)?;
     let sealed::Reencrypted { done, unreadable } = sealed::reencrypt(&Store::open(url, 1)?, &vault).await?;

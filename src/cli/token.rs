@@ -44,8 +44,8 @@ enum Action {
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let url = config.store_url()?;
-    if let Some(difference) = migrate::pending(url).await? {
-        anyhow::bail!("{difference}: run `walhook setup` first");
+    if let Some(misfit) = migrate::misfit(url).await? {
+        anyhow::bail!("{misfit}");
     }
     let store = Store::open(url, 1)?;
     match arguments.action {

@@ -31,8 +31,8 @@ enum Action {
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let Action::Erase { user, yes } = arguments.action;
     let url = config.store_url()?;
-    if let Some(difference) = migrate::pending(url).await? {
-        anyhow::bail!("{difference}: run `walhook setup` first");
+    if let Some(misfit) = migrate::misfit(url).await? {
+        anyhow::bail!("{misfit}");
     }
     let question = format!(
         "Remove all webhooks, secrets, tokens, events and logs of user {user} on {}, for good",

@@ -5,7 +5,8 @@ use jiff::Timestamp;
 use super::{Report, unreachable};
 use crate::capture::primary::Server;
 use crate::config::Source;
-use crate::store::{Result, Store, migrate};
+use crate::store::migrate::{self, Misfit, Schema};
+use crate::store::{Result, Store};
 
 pub(super) async fn check(report: &mut Report, source: &Source, url: &str, primary: Option<&Server>) {
     match look(report, source, url, primary).await {
@@ -32,11 +33,20 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
             report.ok("store's place", "a database of its own");
         }
     }
-    if let Some(difference) = migrate::pending(url).await? {
-        report.fail("store schema", difference, "run `walhook setup`");
-        return Ok(());
+    let schema = migrate::schema(url).await?;
+    match (schema, schema.misfit()) {
+        (_, Some(Misfit { problem, mend })) => {
+            report.fail("store schema", problem, mend);
+            return Ok(());
+        }
+        (Schema::Newer { found, known }, None) => {
+            report.ok(
+                "store schema",
+                format!("version {found}, a later build's; this one knows {known} and can work on it"),
+            );
+        }
+        _ => report.ok("store schema", "up to date"),
     }
-    report.ok("store schema", "up to date");
     match store.checkpoint(&source.slot).await? {
         Some(checkpoint) => report.ok("checkpoint", format!("at {}", checkpoint.resume)),
         None => report.fail("checkpoint", format!("none for slot {}", source.slot), "run `walhook setup`"),
