@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, ApiState, JwtVerifier};
+use crate::api::{self, ApiState, Ending, JwtVerifier};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{CaptureMode, Config};
+use crate::config::{CaptureMode, Config, Shutdown};
 use crate::domain::delivery::lease_length;
 use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::{Handoff, handoff};
@@ -42,6 +42,7 @@ pub struct Roles {
 
 /// Under which name this module says how the process is.
 const START_UP: &str = "start-up";
+const SHUTDOWN: &str = "shutdown";
 /// Connections to the store: one each for enqueue, claims, targets, recording and maintenance, the others for the API.
 const STORE_CONNECTIONS: usize = 16;
 /// Batches between capture and enqueue: few, since each may hold a thousand changes.
@@ -89,14 +90,29 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         }
     }
     let shutdown = CancellationToken::new();
-    let mut tasks = Tasks { set: JoinSet::new(), shutdown: shutdown.clone(), give_up: CancellationToken::new() };
+    let mut tasks = Tasks {
+        set: JoinSet::new(),
+        shutdown: shutdown.clone(),
+        closed: CancellationToken::new(),
+        give_up: CancellationToken::new(),
+    };
     tokio::spawn(end_on_signals(shutdown.clone()));
+    let Shutdown { delay, drain } = app.config.shutdown;
+    tokio::spawn(end_listeners(app.health.clone(), tasks.ending(), delay.0));
     app.start(roles, &mut tasks).await?;
-    let result = tasks.join(app.config.shutdown.drain.0 + SHUTDOWN_MARGIN).await;
+    let result = tasks.join(delay.0 + drain.0 + SHUTDOWN_MARGIN).await;
     if let Some(exporter) = exporter {
         exporter.flush().await;
     }
     result
+}
+
+/// Balancers are told first, and served until they have taken notice.
+async fn end_listeners(health: Health, ending: Ending, delay: Duration) {
+    ending.announced.cancelled().await;
+    health.ail(SHUTDOWN, "ending");
+    tokio::time::sleep(delay).await;
+    ending.closed.cancel();
 }
 
 struct App {
@@ -200,7 +216,7 @@ impl App {
         let listen = self.config.http.listen;
         let pages = ui::router(UiState::new(&self.config, state.clone()));
         let router = api::router(state).merge(pages);
-        let server = api::serve(listen, "http.listen", router, tasks.shutdown.clone()).await?;
+        let server = api::serve(listen, "http.listen", router, tasks.ending()).await?;
         tasks.spawn("api", async move { Ok(server.await?) });
         Ok(())
     }
@@ -212,7 +228,7 @@ impl App {
             wiring::readiness(self.store.clone(), self.health.clone()),
         );
         let listen = self.config.http.metrics_listen;
-        let server = api::serve(listen, "http.metrics_listen", router, tasks.shutdown.clone()).await?;
+        let server = api::serve(listen, "http.metrics_listen", router, tasks.ending()).await?;
         tasks.spawn("operations", async move { Ok(server.await?) });
         let (metrics, shutdown) = (self.metrics.clone(), tasks.shutdown.clone());
         tasks.spawn("metrics", async move {
@@ -387,11 +403,17 @@ async fn end_on_signals(shutdown: CancellationToken) {
 struct Tasks {
     set: JoinSet<(&'static str, anyhow::Result<()>)>,
     shutdown: CancellationToken,
+    /// Some time after shutdown: listeners take no connections any more.
+    closed: CancellationToken,
     /// The time for an orderly end is over.
     give_up: CancellationToken,
 }
 
 impl Tasks {
+    fn ending(&self) -> Ending {
+        Ending { announced: self.shutdown.clone(), closed: self.closed.clone() }
+    }
+
     fn spawn(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
         self.set.spawn(async move { (name, task.await) });
     }

@@ -280,16 +280,18 @@ fn default_user_claim() -> String {
     "sub".into()
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shutdown {
+    /// How long `/readyz` says that the process ends before its listeners close: for balancers to take notice.
+    pub delay: Period,
     /// How long requests under way may take to end.
     pub drain: Period,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Shutdown { drain: Period::secs(15) }
+        Shutdown { delay: Period::secs(0), drain: Period::secs(15) }
     }
 }
 
