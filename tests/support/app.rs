@@ -1,7 +1,7 @@
 //! One sidecar with databases of its own on a private Postgres.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,6 +25,7 @@ pub struct TestApp {
     pub name: String,
     pub source_url: String,
     pub store_url: String,
+    program: PathBuf,
     settings: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
     sidecar: Option<Sidecar>,
@@ -68,7 +69,8 @@ impl TestApp {
             ("delivery.allow_networks", "127.0.0.0/8,::1/128"),
         ];
         let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        TestApp { server, name, source_url, store_url, settings, environment: BTreeMap::new(), sidecar: None }
+        let program = env!("CARGO_BIN_EXE_walhook").into();
+        TestApp { server, name, source_url, store_url, program, settings, environment: BTreeMap::new(), sidecar: None }
     }
 
     /// Prepared, set up, running and ready.
@@ -77,6 +79,12 @@ impl TestApp {
         app.setup().await;
         app.run().await;
         app
+    }
+
+    /// Another build of walhook, for the processes started from now on.
+    pub fn set_program(&mut self, program: &Path) -> &mut TestApp {
+        self.program = program.to_owned();
+        self
     }
 
     /// One setting, such as `("delivery.timeout", "200ms")`, for the processes started from now on.
@@ -98,7 +106,7 @@ impl TestApp {
 
     /// `walhook ARGUMENTS…` with this app's settings and no others.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_walhook"));
+        let mut command = Command::new(&self.program);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WALHOOK_")) {
             command.env_remove(name);
         }
@@ -202,9 +210,13 @@ impl TestApp {
 
     /// A client of the management API with a new token of `user`.
     pub async fn api(&self, user: &str) -> Api {
-        let token = self.walhook_ok(&["token", "create", "--user", user]).await;
         let sidecar = self.sidecar.as_ref().expect("the sidecar runs");
-        Api::new(&sidecar.api_url, token.trim())
+        Api::new(&sidecar.api_url, &self.token(user).await)
+    }
+
+    /// A new token of `user`.
+    pub async fn token(&self, user: &str) -> String {
+        self.walhook_ok(&["token", "create", "--user", user]).await.trim().to_owned()
     }
 }
 

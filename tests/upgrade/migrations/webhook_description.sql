@@ -1,0 +1,1 @@
+alter table webhook add column description text not null default '';
