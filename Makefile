@@ -19,7 +19,7 @@ help:
 	@echo 'make test                       all tests, on a private PostgreSQL'
 	@echo 'make soak [ROWS=N]              capture on every PostgreSQL version, a very large log, ten minutes of kills'
 	@echo 'make bench [MEASURE=NAME]       figures of the release build, each beside its reference'
-	@echo 'make deb                        the Debian package (needs cargo-deb: cargo install cargo-deb)'
+	@echo 'make deb                        the Debian package, in target/debian'
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
 	@echo 'make schemathesis                the API against its OpenAPI document (needs Python 3)'
 	@echo 'make screenshots                pictures of every page of the user interface'
@@ -41,14 +41,10 @@ bench: dependencies
 	$(CARGO) build --release --locked --package walhook --package walhook-bench
 	$(CARGO) run --release --locked --quiet --package walhook-bench -- $(MEASURE) $(OPTIONS)
 
-deb: dependencies
+deb:
+	@scripts/install-dependencies --package
 	$(CARGO) build --release --locked
-	target/release/walhook man target/man
-	mkdir -p target/completions
-	target/release/walhook completions bash >target/completions/walhook.bash
-	target/release/walhook completions zsh >target/completions/_walhook
-	target/release/walhook completions fish >target/completions/walhook.fish
-	$(CARGO) deb --no-build --locked
+	scripts/package "$${CARGO_TARGET_DIR:-target}/release/walhook"
 
 check:
 	$(CARGO) fmt --all --check
