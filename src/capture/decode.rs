@@ -1,10 +1,12 @@
 //! What the server sends, in the reference schema's tables, columns and values.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use jiff::Timestamp;
-use pg_walstream::{ChangeEvent, ColumnValue, EventType, RelationColumn, ReplicaIdentity, RowData};
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use pg_walstream::{
+    ColumnData, ColumnInfo, LogicalReplicationMessage as Message, LogicalReplicationParser, ReplicaIdentity, TupleData,
+};
 
 use super::CaptureError;
 use crate::config::{Source, TableMappings};
@@ -18,6 +20,12 @@ const MUTE: &[u8] = b"mute";
 const HANDOVER: &[u8] = b"handover";
 pub(super) const HEARTBEAT: &str = "heartbeat ";
 const TRANSACTIONAL: u8 = 1;
+/// Of the protocol that is asked for: whole transactions only, each when it has committed.
+pub(super) const PROTOCOL_VERSION: u32 = 1;
+/// How the server marks an old row that holds its identity alone; of the others' values it says null.
+const KEY_ALONE: char = 'K';
+/// The server counts microseconds from the year 2000.
+const SERVER_EPOCH: SignedDuration = SignedDuration::from_secs(946_684_800);
 
 /// What one message came to, beside the changes it added.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,16 +57,16 @@ pub(super) struct Open {
     muted: bool,
 }
 
-/// The columns of one relation in the order they are sent in.
+/// One relation, as its rows are sent.
 struct Plan {
     table: Table,
     columns: Vec<Sent>,
 }
 
+/// What a sent column is to us: it may serve for several of ours.
 struct Sent {
-    name: Arc<str>,
-    /// What it is to us: one may serve for several of ours.
     targets: Vec<Column>,
+    is_key: bool,
     /// Of a type that fills values up with blanks.
     padded: bool,
 }
@@ -67,17 +75,15 @@ struct Sent {
 const PADDED_TYPE: u32 = 1042;
 
 impl Plan {
-    /// Whether old rows under another identity than full come with all that is watched; `sent` is as the relation has it.
-    fn is_told(&self, sent: &[RelationColumn]) -> bool {
-        let is_key = |wanted: &Column| {
-            let mut columns = self.columns.iter().zip(sent);
-            columns.any(|(ours, column)| column.is_key && ours.targets.contains(wanted))
-        };
+    /// Whether old rows under another identity than full come with all that is watched.
+    fn is_told(&self) -> bool {
+        let is_key = |wanted: &Column| self.columns.iter().any(|sent| sent.is_key && sent.targets.contains(wanted));
         self.table.watched().iter().filter_map(|name| self.table.column(name)).all(|column| is_key(&column))
     }
 }
 
 pub(super) struct Decoder {
+    parser: LogicalReplicationParser,
     mappings: TableMappings,
     tables: HashMap<(String, String), Table>,
     /// The same by their numbers in the catalog, which stay when a table is renamed.
@@ -91,45 +97,45 @@ impl Decoder {
     pub fn new(source: &Source, numbers: HashMap<u32, Table>) -> Decoder {
         let followed = Table::ALL.iter().copied().filter(|table| source.follows(*table));
         let tables = followed.map(|table| (source.tables.qualified_name(table), table)).collect();
-        Decoder { mappings: source.tables.clone(), tables, numbers, plans: HashMap::new(), open: None }
+        let parser = LogicalReplicationParser::with_protocol_version(PROTOCOL_VERSION);
+        Decoder { parser, mappings: source.tables.clone(), tables, numbers, plans: HashMap::new(), open: None }
     }
 
     pub fn open(&self) -> Option<&Open> {
         self.open.as_ref()
     }
 
-    /// Takes one message in and adds the changes it holds for us.
-    pub fn decode(&mut self, event: ChangeEvent, changes: &mut Vec<Change>) -> Result<Decoded, CaptureError> {
-        match event.event_type {
-            EventType::Begin { transaction_id, final_lsn, commit_timestamp } => {
+    /// Takes one message in, as the plugin wrote it, and adds the changes it holds for us.
+    pub fn decode(&mut self, message: Bytes, changes: &mut Vec<Change>) -> Result<Decoded, CaptureError> {
+        match self.parser.parse_wal_message_bytes(message)?.message {
+            Message::Begin { xid, final_lsn, timestamp } => {
                 if self.open.is_some() {
                     return Err(CaptureError::Protocol("a transaction inside another".into()));
                 }
-                let committed_at = Timestamp::from_microsecond(commit_timestamp.timestamp_micros())
-                    .map_err(|error| CaptureError::Protocol(format!("a commit's time: {error}")))?;
-                let position = Position { commit: Lsn(final_lsn.value()), ordinal: 0 };
-                self.open = Some(Open { xid: transaction_id, committed_at, position, muted: false });
+                let committed_at = time(timestamp)?;
+                let position = Position { commit: Lsn(final_lsn), ordinal: 0 };
+                self.open = Some(Open { xid, committed_at, position, muted: false });
                 Ok(Decoded::Began)
             }
-            EventType::Commit { end_lsn, .. } => {
+            Message::Commit { end_lsn, .. } => {
                 let open = self.open.take().ok_or_else(outside)?;
-                Ok(Decoded::Committed { commit: open.position.commit, end: Lsn(end_lsn.value()) })
+                Ok(Decoded::Committed { commit: open.position.commit, end: Lsn(end_lsn) })
             }
-            EventType::Relation { relation_id, namespace, relation_name, columns, replica_identity } => {
+            Message::Relation { relation_id, namespace, relation_name, replica_identity, columns } => {
                 let plan = self.plan(relation_id, &namespace, &relation_name, &columns)?;
                 if plan.is_none() {
                     tracing::info!(table = %format_args!("{namespace}.{relation_name}"), "no mapping names it: passed over");
                 }
-                let whole =
-                    replica_identity == ReplicaIdentity::Full || plan.as_ref().is_none_or(|p| p.is_told(&columns));
+                let is_full = ReplicaIdentity::from_byte(replica_identity) == Some(ReplicaIdentity::Full);
+                let whole = is_full || plan.as_ref().is_none_or(Plan::is_told);
                 self.plans.insert(relation_id, plan);
                 Ok(match whole {
                     true => Decoded::Nothing,
                     false => Decoded::IdentityLost { tables: format!("{namespace}.{relation_name}") },
                 })
             }
-            EventType::Message { flags, prefix, content, .. } => {
-                let ours = &*prefix == MESSAGE_PREFIX && flags & TRANSACTIONAL != 0;
+            Message::Message { flags, prefix, content, .. } => {
+                let ours = prefix == MESSAGE_PREFIX && flags & TRANSACTIONAL != 0;
                 Ok(if ours { self.message(&content) } else { Decoded::Nothing })
             }
             row => {
@@ -153,37 +159,35 @@ impl Decoder {
         heartbeat.map_or(Decoded::Nothing, |id| Decoded::Heartbeat(id.to_owned()))
     }
 
-    fn row(&mut self, event: EventType, changes: &mut Vec<Change>) -> Result<(), CaptureError> {
-        match event {
-            EventType::Insert { relation_oid, data, .. } => {
+    fn row(&mut self, message: Message, changes: &mut Vec<Change>) -> Result<(), CaptureError> {
+        match message {
+            Message::Insert { relation_id, tuple } => {
                 let position = self.next()?;
-                let Some(plan) = self.plan_of(relation_oid)? else { return Ok(()) };
-                let operation = Operation::Insert { new: self.tuple(plan, &data, None)? };
+                let Some(plan) = self.plan_of(relation_id)? else { return Ok(()) };
+                let operation = Operation::Insert { new: self.tuple(plan, &tuple)? };
                 changes.push(self.change(plan.table, position, operation)?);
             }
-            EventType::Update { relation_oid, old_data, new_data, replica_identity, key_columns, .. } => {
+            Message::Update { relation_id, old_tuple, new_tuple, key_type } => {
                 let position = self.next()?;
-                let Some(plan) = self.plan_of(relation_oid)? else { return Ok(()) };
-                let sent = sent_columns(replica_identity, &key_columns);
-                let old = old_data.map(|old| self.tuple(plan, &old, sent)).transpose()?;
-                let mut new = self.tuple(plan, &new_data, None)?;
+                let Some(plan) = self.plan_of(relation_id)? else { return Ok(()) };
+                let old = old_tuple.map(|old| self.old_tuple(plan, &old, key_type)).transpose()?;
+                let mut new = self.tuple(plan, &new_tuple)?;
                 if let Some(old) = &old {
                     new.fill_from(old);
                 }
                 changes.push(self.change(plan.table, position, Operation::Update { old, new })?);
             }
-            EventType::Delete { relation_oid, old_data, replica_identity, key_columns, .. } => {
+            Message::Delete { relation_id, old_tuple, key_type } => {
                 let position = self.next()?;
-                let Some(plan) = self.plan_of(relation_oid)? else { return Ok(()) };
-                let old = self.tuple(plan, &old_data, sent_columns(replica_identity, &key_columns))?;
+                let Some(plan) = self.plan_of(relation_id)? else { return Ok(()) };
+                let old = self.old_tuple(plan, &old_tuple, Some(key_type))?;
                 changes.push(self.change(plan.table, position, Operation::Delete { old })?);
             }
-            EventType::Truncate { tables, .. } => {
-                for name in tables {
+            Message::Truncate { relation_ids, .. } => {
+                for relation in relation_ids {
                     let position = self.next()?;
-                    if let Some(table) = self.by_full_name(&name) {
-                        changes.push(self.change(table, position, Operation::Truncate)?);
-                    }
+                    let Some(plan) = self.plan_of(relation)? else { continue };
+                    changes.push(self.change(plan.table, position, Operation::Truncate)?);
                 }
             }
             // Types and origins say nothing to us; the rest belongs to modes that are not asked for.
@@ -211,34 +215,20 @@ impl Decoder {
             .ok_or_else(|| CaptureError::Protocol(format!("a row of relation {relation}, which was not described")))
     }
 
-    fn by_full_name(&self, name: &str) -> Option<Table> {
-        let mut tables = self.tables.iter();
-        let found = tables.find(|((schema, table), _)| {
-            name.strip_prefix(schema.as_str()).and_then(|rest| rest.strip_prefix('.')) == Some(table)
-        });
-        found.map(|(_, table)| *table)
-    }
-
     /// By its number first: what the log calls it is the name of when it was written.
-    fn plan(
-        &self,
-        number: u32,
-        schema: &str,
-        name: &str,
-        sent: &[RelationColumn],
-    ) -> Result<Option<Plan>, CaptureError> {
+    fn plan(&self, number: u32, schema: &str, name: &str, sent: &[ColumnInfo]) -> Result<Option<Plan>, CaptureError> {
         let by_name = || self.tables.get(&(schema.to_owned(), name.to_owned()));
         let Some(table) = self.numbers.get(&number).or_else(by_name).copied() else { return Ok(None) };
-        let column = |column: &RelationColumn| Sent {
-            name: Arc::clone(&column.name),
+        let column = |column: &ColumnInfo| Sent {
             targets: Vec::new(),
+            is_key: column.is_key(),
             padded: column.type_id == PADDED_TYPE,
         };
         let mut columns: Vec<Sent> = sent.iter().map(column).collect();
         for reference in self.mappings.stored(table) {
             let theirs = self.mappings.column(table, reference);
             let mut names = std::iter::once(theirs).chain(self.mappings.formerly(table, reference));
-            let found = names.find_map(|name| columns.iter().position(|column| *column.name == *name));
+            let found = names.find_map(|name| sent.iter().position(|column| *column.name == *name));
             match found {
                 Some(index) => columns[index].targets.extend(table.column(reference)),
                 None if super::is_required(table) => {
@@ -255,41 +245,49 @@ impl Decoder {
         Ok(Some(Plan { table, columns }))
     }
 
-    /// The row in our columns; of the columns that `sent` names only, where it is given.
-    fn tuple(&self, plan: &Plan, row: &RowData, sent: Option<&[Arc<str>]>) -> Result<Tuple, CaptureError> {
-        let mut tuple = Tuple::absent(plan.table);
-        // Rows come in the relation's order, with unchanged out-of-line values left out.
-        let mut columns = plan.columns.iter();
-        for (name, value) in row.iter() {
-            let Some(column) = columns.find(|column| column.name == *name) else {
-                return Err(CaptureError::Protocol(format!("an unexpected column {name} of {}", plan.table.name())));
-            };
-            if sent.is_some_and(|sent| !sent.contains(name)) {
-                continue;
-            }
-            for target in &column.targets {
-                tuple.set(*target, self.datum(plan.table, *target, column, value)?);
+    /// The row in our columns.
+    fn tuple(&self, plan: &Plan, row: &TupleData) -> Result<Tuple, CaptureError> {
+        self.tuple_of(plan, row, |_| true)
+    }
+
+    /// The same of an old row, which may be its identity alone.
+    fn old_tuple(&self, plan: &Plan, row: &TupleData, key_type: Option<char>) -> Result<Tuple, CaptureError> {
+        let key_alone = key_type == Some(KEY_ALONE);
+        self.tuple_of(plan, row, |sent| sent.is_key || !key_alone)
+    }
+
+    fn tuple_of(&self, plan: &Plan, row: &TupleData, counts: impl Fn(&Sent) -> bool) -> Result<Tuple, CaptureError> {
+        let table = plan.table;
+        if row.column_count() != plan.columns.len() {
+            return Err(CaptureError::Protocol(format!("a row of {} with columns nobody described", table.name())));
+        }
+        let mut tuple = Tuple::absent(table);
+        for (sent, value) in plan.columns.iter().zip(&row.columns).filter(|(sent, _)| counts(sent)) {
+            for column in &sent.targets {
+                tuple.set(*column, self.datum(table, *column, value, sent.padded)?);
             }
         }
         Ok(tuple)
     }
 
-    fn datum(&self, table: Table, target: Column, column: &Sent, value: &ColumnValue) -> Result<Datum, CaptureError> {
+    fn datum(&self, table: Table, column: Column, value: &ColumnData, padded: bool) -> Result<Datum, CaptureError> {
         if value.is_null() {
             return Ok(Datum::Null);
         }
-        let text = value
-            .as_str()
-            .ok_or_else(|| CaptureError::Protocol(format!("column {} of {} is not text", column.name, table.name())))?;
-        let text = if column.padded { text.trim_end_matches(' ') } else { text };
-        let reference = table.columns()[usize::from(target.0)];
+        if value.is_unchanged() {
+            return Ok(Datum::Absent);
+        }
+        let reference = table.columns()[usize::from(column.0)];
+        let text = std::str::from_utf8(value.as_bytes())
+            .map_err(|_| CaptureError::Protocol(format!("column {reference} of {} is not text", table.name())))?;
+        let text = if padded { text.trim_end_matches(' ') } else { text };
         Ok(Datum::text(self.mappings.value(table, reference, text).unwrap_or(text)))
     }
 }
 
-/// Which columns an old row has: all under FULL (nothing), the identity's under any other. The rest read as null on the wire.
-fn sent_columns(identity: ReplicaIdentity, key: &[Arc<str>]) -> Option<&[Arc<str>]> {
-    (identity != ReplicaIdentity::Full).then_some(key)
+fn time(since_server_epoch: i64) -> Result<Timestamp, CaptureError> {
+    let since_epoch = SERVER_EPOCH.saturating_add(SignedDuration::from_micros(since_server_epoch));
+    Timestamp::from_duration(since_epoch).map_err(|error| CaptureError::Protocol(format!("a commit's time: {error}")))
 }
 
 fn outside() -> CaptureError {

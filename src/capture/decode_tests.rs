@@ -1,5 +1,4 @@
-use bytes::Bytes;
-use pg_walstream::Lsn as WireLsn;
+use pg_walstream::encode_message_to_bytes;
 
 use super::*;
 use crate::config::{Sources, load};
@@ -13,78 +12,75 @@ fn source(settings: &str) -> Source {
     load(Sources { file: Some(file.path().to_owned()), ..Sources::default() }).unwrap().source
 }
 
-fn event(event_type: EventType) -> ChangeEvent {
-    ChangeEvent { event_type, lsn: WireLsn::new(1), metadata: None, xid: None }
+/// The message as the server writes it.
+fn wire(message: &Message) -> Bytes {
+    encode_message_to_bytes(message, PROTOCOL_VERSION as u8).freeze()
 }
 
-fn begin(commit: u64) -> EventType {
-    EventType::Begin { transaction_id: 9, final_lsn: WireLsn::new(commit), commit_timestamp: Default::default() }
+fn begin(commit: u64) -> Message {
+    Message::Begin { xid: 9, final_lsn: commit, timestamp: 0 }
 }
 
-fn commit(commit: u64, end: u64) -> EventType {
-    EventType::Commit {
-        commit_timestamp: Default::default(),
-        commit_lsn: WireLsn::new(commit),
-        end_lsn: WireLsn::new(end),
-    }
+fn commit(commit: u64, end: u64) -> Message {
+    Message::Commit { flags: 0, commit_lsn: commit, end_lsn: end, timestamp: 0 }
 }
 
-fn relation(schema: &str, name: &str, columns: &[&str]) -> EventType {
-    let column =
-        |name: &&str| RelationColumn { name: Arc::from(*name), type_id: 25, type_modifier: -1, is_key: *name == "id" };
-    EventType::Relation {
+fn keyed_relation(schema: &str, name: &str, columns: &[&str], key: &[&str], identity: u8) -> Message {
+    let column = |name: &&str| ColumnInfo::new(u8::from(key.contains(name)), (*name).to_owned(), 25, -1);
+    Message::Relation {
         relation_id: RELATION,
         namespace: schema.into(),
         relation_name: name.into(),
-        replica_identity: ReplicaIdentity::Full,
+        replica_identity: identity,
         columns: columns.iter().map(column).collect(),
     }
 }
 
-fn row(values: &[(&str, Option<&str>)]) -> RowData {
-    let value = |text: &Option<&str>| text.map_or(ColumnValue::Null, ColumnValue::text);
-    RowData::from_pairs(values.iter().map(|(name, text)| (*name, value(text))).collect())
+fn relation(schema: &str, name: &str, columns: &[&str]) -> Message {
+    keyed_relation(schema, name, columns, &["id"], b'f')
 }
 
-fn insert(values: &[(&str, Option<&str>)]) -> EventType {
-    EventType::Insert { schema: "".into(), table: "".into(), relation_oid: RELATION, data: row(values) }
+/// A value as it is sent.
+#[derive(Clone, Copy)]
+enum Value {
+    Null,
+    Unchanged,
+    Text(&'static str),
+}
+use Value::{Null, Text, Unchanged};
+
+fn row(values: &[Value]) -> TupleData {
+    let column = |value: &Value| match value {
+        Null => ColumnData::null(),
+        Unchanged => ColumnData::unchanged(),
+        Text(text) => ColumnData::text(text.as_bytes().to_vec()),
+    };
+    TupleData::new(values.iter().map(column).collect())
 }
 
-fn update(
-    old: Option<&[(&str, Option<&str>)]>,
-    new: &[(&str, Option<&str>)],
-    identity: ReplicaIdentity,
-    key: &[&str],
-) -> EventType {
-    EventType::Update {
-        schema: "".into(),
-        table: "".into(),
-        relation_oid: RELATION,
-        old_data: old.map(row),
-        new_data: row(new),
-        replica_identity: identity,
-        key_columns: key.iter().map(|name| Arc::from(*name)).collect(),
-    }
+fn insert(values: &[Value]) -> Message {
+    Message::Insert { relation_id: RELATION, tuple: row(values) }
 }
 
-fn message(flags: u8, prefix: &str, content: &'static str) -> EventType {
-    EventType::Message {
-        flags,
-        message_lsn: WireLsn::new(1),
-        prefix: prefix.into(),
-        content: Bytes::from_static(content.as_bytes()),
-    }
+/// `key_type` is `O` for a whole old row and `K` for the identity alone.
+fn update(key_type: Option<char>, old: Option<&[Value]>, new: &[Value]) -> Message {
+    Message::Update { relation_id: RELATION, old_tuple: old.map(row), new_tuple: row(new), key_type }
+}
+
+fn message(flags: u8, prefix: &str, content: &'static str) -> Message {
+    Message::Message { flags, lsn: 1, prefix: prefix.into(), content: Bytes::from_static(content.as_bytes()) }
 }
 
 const DISTRO_QUEUE: [&str; 6] = ["id", "release_id", "outlet_id", "status", "takedown", "message"];
+const ROW: [Value; 6] = [Text("1"), Text("2"), Text("3"), Text("batched"), Text("f"), Null];
 
 /// Decodes the events one after the other inside of one transaction.
-fn changes(source: &Source, events: Vec<EventType>) -> Vec<Change> {
+fn changes(source: &Source, events: Vec<Message>) -> Vec<Change> {
     let mut decoder = Decoder::new(source, HashMap::new());
     let mut changes = Vec::new();
-    decoder.decode(event(begin(100)), &mut changes).unwrap();
+    decoder.decode(wire(&begin(100)), &mut changes).unwrap();
     for each in events {
-        decoder.decode(event(each), &mut changes).unwrap();
+        decoder.decode(wire(&each), &mut changes).unwrap();
     }
     changes
 }
@@ -104,13 +100,8 @@ fn names_and_values_are_mapped() {
         &source,
         vec![
             relation("shop", "deliveries", &columns),
-            insert(&[
-                ("delivery_id", Some("7")),
-                ("release_id", Some("1")),
-                ("extra", Some("x")),
-                ("state", Some("5")),
-            ]),
-            insert(&[("delivery_id", Some("8")), ("outlet_id", None), ("state", Some("6"))]),
+            insert(&[Text("7"), Text("1"), Text("x"), Text("4"), Text("5"), Text("f"), Unchanged]),
+            insert(&[Text("8"), Text("1"), Text("x"), Null, Text("6"), Text("f"), Null]),
         ],
     );
     let Operation::Insert { new } = &found[0].operation else { panic!("{found:?}") };
@@ -123,8 +114,8 @@ fn names_and_values_are_mapped() {
 
 #[test]
 fn rows_of_other_tables_count_and_are_left_out() {
-    let mut events = vec![relation("public", "unknown", &["id"]), insert(&[("id", Some("1"))])];
-    events.extend([relation("public", "distro_queue", &DISTRO_QUEUE), insert(&[("id", Some("1"))])]);
+    let mut events = vec![relation("public", "unknown", &["id"]), insert(&[Text("1")])];
+    events.extend([relation("public", "distro_queue", &DISTRO_QUEUE), insert(&ROW)]);
     let found = changes(&Source::default(), events);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].position.ordinal, 2);
@@ -132,14 +123,11 @@ fn rows_of_other_tables_count_and_are_left_out() {
 
 #[test]
 fn under_full_the_old_row_is_whole_and_gives_what_was_not_sent_again() {
-    let old: &[_] = &[("id", Some("1")), ("outlet_id", None), ("status", Some("batched")), ("message", Some("long"))];
-    let new: &[_] = &[("id", Some("1")), ("outlet_id", None), ("status", Some("complete"))];
+    let old = [Text("1"), Text("2"), Null, Text("batched"), Text("f"), Text("long")];
+    let new = [Text("1"), Text("2"), Null, Text("complete"), Text("f"), Unchanged];
     let found = changes(
         &Source::default(),
-        vec![
-            relation("public", "distro_queue", &DISTRO_QUEUE),
-            update(Some(old), new, ReplicaIdentity::Full, &DISTRO_QUEUE),
-        ],
+        vec![relation("public", "distro_queue", &DISTRO_QUEUE), update(Some('O'), Some(&old), &new)],
     );
     let Operation::Update { old: Some(old), new } = &found[0].operation else { panic!("{found:?}") };
     assert_eq!((old.text(distro_queue::status), old.get(distro_queue::outlet_id)), (Some("batched"), &Datum::Null));
@@ -148,18 +136,11 @@ fn under_full_the_old_row_is_whole_and_gives_what_was_not_sent_again() {
 
 #[test]
 fn under_a_key_other_old_columns_were_not_sent_though_they_read_as_null() {
-    let old: &[_] = &[("id", Some("1")), ("outlet_id", None), ("status", Some("batched")), ("message", None)];
-    let new: &[_] = &[("id", Some("1")), ("outlet_id", Some("4")), ("status", Some("complete"))];
-    let relation = relation("public", "distro_queue", &DISTRO_QUEUE);
-    let key = ["id", "status"];
-    let found = changes(
-        &Source::default(),
-        vec![
-            relation,
-            update(Some(old), new, ReplicaIdentity::Index, &key),
-            update(None, new, ReplicaIdentity::Index, &key),
-        ],
-    );
+    let old = [Text("1"), Null, Null, Text("batched"), Null, Null];
+    let new = [Text("1"), Text("2"), Text("4"), Text("complete"), Text("f"), Unchanged];
+    let relation = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id", "status"], b'i');
+    let found =
+        changes(&Source::default(), vec![relation, update(Some('K'), Some(&old), &new), update(None, None, &new)]);
     let Operation::Update { old: Some(old), new } = &found[0].operation else { panic!("{found:?}") };
     assert_eq!((old.text(distro_queue::status), old.get(distro_queue::outlet_id)), (Some("batched"), &Datum::Absent));
     assert_eq!(*new.get(distro_queue::message), Datum::Absent, "the old key knows nothing of it");
@@ -168,15 +149,11 @@ fn under_a_key_other_old_columns_were_not_sent_though_they_read_as_null() {
 
 #[test]
 fn deletes_of_looked_up_tables_come_with_their_key() {
-    let delete = EventType::Delete {
-        schema: "".into(),
-        table: "".into(),
-        relation_oid: RELATION,
-        old_data: row(&[("user_id", Some("3")), ("addon", Some("preflight_qc"))]),
-        replica_identity: ReplicaIdentity::Default,
-        key_columns: vec!["user_id".into(), "addon".into()],
-    };
-    let found = changes(&Source::default(), vec![relation("public", "user_addon", &["user_id", "addon"]), delete]);
+    let columns = ["user_id", "addon"];
+    let delete =
+        Message::Delete { relation_id: RELATION, old_tuple: row(&[Text("3"), Text("preflight_qc")]), key_type: 'K' };
+    let relation = keyed_relation("public", "user_addon", &columns, &columns, b'd');
+    let found = changes(&Source::default(), vec![relation, delete]);
     let Operation::Delete { old } = &found[0].operation else { panic!("{found:?}") };
     assert_eq!((found[0].table, old.text(user_addon::user_id)), (Table::UserAddon, Some("3")));
 }
@@ -196,13 +173,13 @@ fn what_is_computed_is_not_read_from_the_log_and_what_is_absent_is_passed_over()
     let mut without_message = DISTRO_QUEUE.to_vec();
     without_message.pop();
     for columns in [without_message.as_slice(), &DISTRO_QUEUE] {
-        let row: Vec<(&str, Option<&str>)> = columns.iter().map(|column| (*column, Some("1"))).collect();
+        let row = vec![Text("1"); columns.len()];
         let found = changes(&source, vec![relation("public", "distro_queue", columns), insert(&row)]);
         let Operation::Insert { new } = &found[0].operation else { panic!("{found:?}") };
         assert_eq!((new.text(distro_queue::status), new.get(distro_queue::message)), (Some("1"), &Datum::Absent));
     }
     for name in ["payment", "outlet"] {
-        let found = changes(&source, vec![relation("public", name, &["id"]), insert(&[("id", Some("1"))])]);
+        let found = changes(&source, vec![relation("public", name, &["id"]), insert(&[Text("1")])]);
         assert!(found.is_empty(), "a table of another meaning: {found:?}");
     }
 }
@@ -211,7 +188,7 @@ fn what_is_computed_is_not_read_from_the_log_and_what_is_absent_is_passed_over()
 fn a_mute_covers_the_rest_of_its_transaction_alone() {
     let mut decoder = Decoder::new(&Source::default(), HashMap::new());
     let mut found = Vec::new();
-    let rows = || insert(&[("id", Some("1"))]);
+    let rows = || insert(&ROW);
     let events = [
         begin(100),
         relation("public", "distro_queue", &DISTRO_QUEUE),
@@ -226,7 +203,7 @@ fn a_mute_covers_the_rest_of_its_transaction_alone() {
         rows(),
     ];
     for each in events {
-        decoder.decode(event(each), &mut found).unwrap();
+        decoder.decode(wire(&each), &mut found).unwrap();
     }
     assert_eq!(found.iter().map(|change| change.muted).collect::<Vec<_>>(), [false, false, true, false]);
 }
@@ -235,40 +212,67 @@ fn a_mute_covers_the_rest_of_its_transaction_alone() {
 fn heartbeats_come_back_by_their_id_and_commits_with_their_end() {
     let mut decoder = Decoder::new(&Source::default(), HashMap::new());
     let mut none = Vec::new();
-    assert_eq!(decoder.decode(event(begin(100)), &mut none).unwrap(), Decoded::Began);
-    let heartbeat = decoder.decode(event(message(1, "walhook", "heartbeat a-1")), &mut none).unwrap();
+    assert_eq!(decoder.decode(wire(&begin(100)), &mut none).unwrap(), Decoded::Began);
+    let heartbeat = decoder.decode(wire(&message(1, "walhook", "heartbeat a-1")), &mut none).unwrap();
     assert_eq!(heartbeat, Decoded::Heartbeat("a-1".into()));
-    let committed = decoder.decode(event(commit(100, 110)), &mut none).unwrap();
+    let committed = decoder.decode(wire(&commit(100, 110)), &mut none).unwrap();
     assert_eq!(committed, Decoded::Committed { commit: Lsn(100), end: Lsn(110) });
     assert!(decoder.open().is_none() && none.is_empty());
 }
 
 #[test]
 fn truncated_tables_each_have_a_position() {
-    let truncate = EventType::Truncate {
-        tables: vec!["public.label".into(), "public.unknown".into(), "public.release".into()],
-        cascade: false,
-        restart_identity: false,
+    let of = |number: u32, name: &str, columns: &[&str]| match relation("public", name, columns) {
+        Message::Relation { namespace, relation_name, replica_identity, columns, .. } => {
+            Message::Relation { relation_id: number, namespace, relation_name, replica_identity, columns }
+        }
+        other => other,
     };
-    let found = changes(&Source::default(), vec![truncate]);
+    let found = changes(
+        &Source::default(),
+        vec![
+            of(1, "label", &["id", "user_id"]),
+            of(2, "unknown", &["id"]),
+            of(3, "track", &["id", "release_id"]),
+            Message::Truncate { relation_ids: vec![1, 2, 3], flags: 0 },
+        ],
+    );
     let found: Vec<_> = found.iter().map(|change| (change.table, change.position.ordinal)).collect();
-    assert_eq!(found, [(Table::Label, 1), (Table::Release, 3)]);
+    assert_eq!(found, [(Table::Label, 1), (Table::Track, 3)]);
 }
 
 #[test]
 fn a_column_that_is_gone_is_named_by_the_platforms_name() {
     let mut decoder = Decoder::new(&Source::default(), HashMap::new());
     let without_status = relation("public", "distro_queue", &["id", "release_id", "outlet_id", "takedown", "message"]);
-    let error = decoder.decode(event(without_status), &mut Vec::new()).unwrap_err();
+    let error = decoder.decode(wire(&without_status), &mut Vec::new()).unwrap_err();
     assert!(error.to_string().starts_with("column status of public.distro_queue is gone: "), "{error}");
     assert!(!error.is_transient());
     // An address is needed for e-mail alone.
-    decoder.decode(event(relation("public", "app_user", &["id"])), &mut Vec::new()).unwrap();
+    decoder.decode(wire(&relation("public", "app_user", &["id"])), &mut Vec::new()).unwrap();
 }
 
 #[test]
 fn rows_outside_of_a_transaction_are_refused() {
     let mut decoder = Decoder::new(&Source::default(), HashMap::new());
-    assert!(decoder.decode(event(insert(&[])), &mut Vec::new()).is_err());
-    assert!(decoder.decode(event(commit(1, 2)), &mut Vec::new()).is_err());
+    assert!(decoder.decode(wire(&insert(&ROW)), &mut Vec::new()).is_err());
+    assert!(decoder.decode(wire(&commit(1, 2)), &mut Vec::new()).is_err());
+}
+
+#[test]
+fn a_commits_time_is_counted_from_the_year_2000() {
+    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let begin = Message::Begin { xid: 9, final_lsn: 100, timestamp: 825_670_800_123_456 };
+    decoder.decode(wire(&begin), &mut Vec::new()).unwrap();
+    assert_eq!(decoder.open().unwrap().committed_at, "2026-03-01T09:00:00.123456Z".parse().unwrap());
+}
+
+#[test]
+fn a_row_that_is_not_as_the_relation_was_described_is_refused() {
+    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut none = Vec::new();
+    decoder.decode(wire(&begin(100)), &mut none).unwrap();
+    decoder.decode(wire(&relation("public", "distro_queue", &DISTRO_QUEUE)), &mut none).unwrap();
+    assert!(decoder.decode(wire(&insert(&ROW[..5])), &mut none).is_err());
+    assert!(none.is_empty());
 }

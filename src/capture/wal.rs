@@ -9,6 +9,7 @@ use pg_walstream::{LogicalReplicationStream, ReplicationError, ReplicationStream
 use tokio::sync::{mpsc, watch};
 
 use super::acknowledgement::{Limit, Said};
+use super::decode::PROTOCOL_VERSION;
 use super::error::Gap;
 use super::faults::Faults;
 use super::gaps::{self, Reports};
@@ -131,7 +132,7 @@ impl Session<'_> {
         // The library quotes the name and leaves what is in it alone.
         let publication = self.source.publication.replace('"', "\"\"");
         let config = ReplicationStreamConfig::builder(&self.source.slot, &publication)
-            .with_protocol_version(1)
+            .with_protocol_version(PROTOCOL_VERSION)
             .with_messages(true)
             .with_existing_slot_required(true)
             .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });

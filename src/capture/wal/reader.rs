@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use jiff::{SignedDuration, Timestamp};
-use pg_walstream::{ChangeEvent, LogicalReplicationStream, ReplicationError};
+use pg_walstream::{LogicalReplicationStream, ReplicationError};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -204,8 +205,8 @@ impl<'a> Reader<'a> {
             if self.outbox.is_full() || self.handed_over {
                 return Ok(taken);
             }
-            match self.stream.next_event(&self.never).now_or_never() {
-                Some(event) => self.take(event?)?,
+            match self.stream.next_raw_event(&self.never).now_or_never() {
+                Some(message) => self.take(message?.data)?,
                 None => return Ok(taken),
             }
         }
@@ -217,9 +218,9 @@ impl<'a> Reader<'a> {
         let end = limit.map(|limit| tokio::time::Instant::now() + limit);
         loop {
             let until = end.map_or(self.feedback_due, |end| end.min(self.feedback_due));
-            let event = tokio::select! {
+            let message = tokio::select! {
                 biased;
-                event = self.stream.next_event(&self.never) => event?,
+                message = self.stream.next_raw_event(&self.never) => message?,
                 () = tokio::time::sleep_until(until) => {
                     self.feedback_if_due().await?;
                     if end.is_some_and(|end| end <= tokio::time::Instant::now()) {
@@ -229,14 +230,14 @@ impl<'a> Reader<'a> {
                 }
                 () = self.batches.closed() => return Ok(Waited::Closed),
             };
-            self.take(event)?;
+            self.take(message.data)?;
             return Ok(Waited::Taken);
         }
     }
 
-    fn take(&mut self, event: ChangeEvent) -> Result<(), CaptureError> {
+    fn take(&mut self, message: Bytes) -> Result<(), CaptureError> {
         let before = self.outbox.changes.len();
-        let decoded = self.decoder.decode(event, &mut self.outbox.changes)?;
+        let decoded = self.decoder.decode(message, &mut self.outbox.changes)?;
         self.pulse.moved = true;
         for change in &self.outbox.changes[before..] {
             self.outbox.weight += weight(change);
