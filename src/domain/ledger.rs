@@ -101,7 +101,7 @@ impl LedgerChanges {
                 if moved {
                     self.remove_row(table, old);
                 }
-                if moved || State::of(table, old) != State::of(table, new) {
+                if moved || watched(table).any(|column| old.get(column) != new.get(column)) {
                     self.set(table, new);
                 }
             }

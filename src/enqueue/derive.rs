@@ -160,9 +160,8 @@ fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Verdict, Hal
 
 /// A muted change raises nothing, but what it would have raised once for its release is used up.
 fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step {
-    let audible = Change { muted: false, ..change.clone() };
     for rule in rules_for(change.table) {
-        match judge(rule, &audible, lookups) {
+        match judge(rule, change, lookups) {
             Err(Halt::Lookup(_)) => return Step::FactMissing,
             Ok(Verdict::Raise(derived)) => raised.distributed.extend(derived.once_for_release),
             _ => {}
@@ -198,13 +197,6 @@ fn row_id(change: &Change) -> String {
 fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
     let mut missing = HashSet::new();
     for change in changes {
-        let audible;
-        let change = if change.muted {
-            audible = Change { muted: false, ..change.clone() };
-            &audible
-        } else {
-            change
-        };
         for rule in rules_for(change.table) {
             if let Err(Halt::Lookup(key)) = judge(rule, &lookups.completed(change), lookups) {
                 missing.insert(key);

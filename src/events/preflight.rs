@@ -98,7 +98,7 @@ fn report_ready(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::super::Halt;
-    use super::super::testing::{FakeFacts, insert, moved, muted, tuple, user, with};
+    use super::super::testing::{FakeFacts, insert, moved, tuple, user, with};
     use super::*;
     use crate::domain::change::Tuple;
 
@@ -141,7 +141,6 @@ mod tests {
             insert(TABLE, pending.clone()),
             moved(TABLE, &pending, "generated_at", Some("2026-02-28 09:05:00+00")),
             moved(TABLE, &report(), "blocking", Some("9")),
-            muted(insert(TABLE, report())),
         ] {
             assert_eq!(facts.derive(KIND, &change), Ok(Verdict::Nothing), "{change:?}");
         }

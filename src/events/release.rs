@@ -141,7 +141,7 @@ fn release_distributed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{FakeFacts, insert, moved, muted, tuple, update, user, with};
+    use super::super::testing::{FakeFacts, insert, moved, tuple, update, user, with};
     use super::super::{Halt, LookupKey};
     use super::*;
     use crate::domain::change::{Datum, Tuple};
@@ -241,7 +241,6 @@ mod tests {
             moved(TABLE, &row, "title", Some("Before")),
             moved(TABLE, &release("approved", "pending"), "delivery_status", Some("distributed")),
             insert(TABLE, release("approved", "pending")),
-            muted(insert(TABLE, row.clone())),
         ] {
             assert_eq!(facts.derive(DISTRIBUTED_EVENT, &change), Ok(Verdict::Nothing), "{change:?}");
         }

@@ -117,12 +117,8 @@ impl<'a> Deref for Transition<'a> {
 }
 
 impl<'a> Transition<'a> {
-    /// What the change did to `column`. Nothing where it left it alone, where it is not known what stood there before,
-    /// and where events are muted.
+    /// What the change did to `column`. Nothing where it left it alone and where it is not known what stood there before.
     pub fn of(change: &'a Change, column: Column) -> Option<Self> {
-        if change.muted {
-            return None;
-        }
         let row = |tuple| Row { table: change.table, tuple };
         match &change.operation {
             Operation::Insert { new } => {
@@ -155,7 +151,7 @@ pub(super) fn owner_of(label: i64, facts: &dyn Facts) -> Fact<UserId> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{insert, muted, tuple, update};
+    use super::super::testing::{insert, tuple, update};
     use super::*;
     use crate::domain::table::{distro_queue, stream_radar_flag};
 
@@ -243,11 +239,10 @@ mod tests {
     }
 
     #[test]
-    fn a_muted_row_did_not_move_and_an_update_without_its_old_row_neither() {
+    fn an_update_without_its_old_row_did_not_move_it() {
         let row = || tuple(Table::DistroQueue, &[("id", "1"), ("status", "complete")]);
         let moved = |change: &Change| Transition::of(change, distro_queue::status).is_some();
         assert!(moved(&insert(Table::DistroQueue, row())));
-        assert!(!moved(&muted(insert(Table::DistroQueue, row()))));
         assert!(!moved(&update(Table::DistroQueue, None, row())));
     }
 }

@@ -208,7 +208,7 @@ fn flag_resolved(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::super::Halt;
-    use super::super::testing::{FakeFacts, insert, moved, muted, tuple, user, with};
+    use super::super::testing::{FakeFacts, insert, moved, tuple, user, with};
     use super::*;
     use crate::domain::change::Tuple;
 
@@ -285,8 +285,6 @@ mod tests {
             insert(TABLE, flag("pending")),
             moved(TABLE, &flag("active"), "severity", Some("low")),
             moved(TABLE, &flag("resolved"), "severity", Some("low")),
-            muted(insert(TABLE, flag("active"))),
-            muted(moved(TABLE, &flag("resolved"), "status", Some("active"))),
         ] {
             for kind in [CREATED, CLEARED] {
                 assert_eq!(facts.derive(kind, &change), Ok(Verdict::Nothing), "{kind}: {change:?}");

@@ -160,10 +160,6 @@ pub fn moved(table: Table, new: &Tuple, column: &str, from: Option<&str>) -> Cha
     update(table, Some(with(table, new, column, from)), new.clone())
 }
 
-pub fn muted(change: Change) -> Change {
-    Change { muted: true, ..change }
-}
-
 pub fn validator(rule: &Rule) -> Validator {
     jsonschema::options().should_validate_formats(true).build(&(rule.schema)()).expect("the schema is one")
 }

@@ -132,7 +132,7 @@ fn transcode_ended(change: &Change, facts: &dyn Facts, wanted: fn(Status) -> boo
 #[cfg(test)]
 mod tests {
     use super::super::Halt;
-    use super::super::testing::{FakeFacts, insert, moved, muted, tuple, user, with};
+    use super::super::testing::{FakeFacts, insert, moved, tuple, user, with};
     use super::*;
     use crate::domain::change::Tuple;
 
@@ -181,7 +181,6 @@ mod tests {
             insert(TABLE, entry("running")),
             moved(TABLE, &entry("running"), "status", Some("error")),
             moved(TABLE, &entry("complete"), "track_id", Some("200")),
-            muted(insert(TABLE, entry("complete"))),
             insert(TABLE, with(TABLE, &entry("complete"), "status", None)),
         ] {
             for kind in BOTH {

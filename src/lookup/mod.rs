@@ -97,6 +97,9 @@ impl Lookups {
 
     /// The change with what was fetched in place of what was not sent.
     pub fn completed<'a>(&self, change: &'a Change) -> Cow<'a, Change> {
+        if self.rows.is_empty() {
+            return Cow::Borrowed(change);
+        }
         let (Operation::Insert { new } | Operation::Update { new, .. }) = &change.operation else {
             return Cow::Borrowed(change);
         };
