@@ -218,12 +218,13 @@ impl Next {
 }
 
 /// The whole state machine: what follows when attempt `attempt` ended in `answer`.
-pub fn next(attempt: u16, answer: &Answer, schedule: &RetrySchedule, random: f64) -> Next {
+/// `random` is asked for a number in 0..1 where a retry is to be put off by chance.
+pub fn next(attempt: u16, answer: &Answer, schedule: &RetrySchedule, random: impl FnOnce() -> f64) -> Next {
     match answer {
         Answer::Accepted { .. } => Next::End(Outcome::Delivered),
         Answer::TooLarge { .. } => Next::End(Outcome::PermanentlyFailed),
         Answer::Inactive => Next::End(Outcome::Cancelled),
-        Answer::Failed { .. } => match schedule.wait_after(attempt, random) {
+        Answer::Failed { .. } => match schedule.wait_after(attempt, random()) {
             Some(after) => Next::Retry { after, attempt: attempt + 1 },
             None => Next::End(Outcome::PermanentlyFailed),
         },
@@ -240,13 +241,16 @@ mod tests {
         let failed = Answer::Failed { kind: ErrorKind::HttpStatus, message: String::new(), status: Some(500) };
         for attempt in 1..=9 {
             assert_eq!(
-                next(attempt, &failed, &schedule, 0.0),
+                next(attempt, &failed, &schedule, || 0.0),
                 Next::Retry { after: Duration::from_secs(1), attempt: attempt + 1 }
             );
         }
-        assert_eq!(next(10, &failed, &schedule, 0.0), Next::End(Outcome::PermanentlyFailed));
-        assert_eq!(next(3, &Answer::Accepted { status: 204 }, &schedule, 0.0), Next::End(Outcome::Delivered));
-        assert_eq!(next(1, &Answer::TooLarge { bytes: 70_000 }, &schedule, 0.0), Next::End(Outcome::PermanentlyFailed));
-        assert_eq!(next(2, &Answer::Inactive, &schedule, 0.0), Next::End(Outcome::Cancelled));
+        assert_eq!(next(10, &failed, &schedule, || 0.0), Next::End(Outcome::PermanentlyFailed));
+        assert_eq!(next(3, &Answer::Accepted { status: 204 }, &schedule, || 0.0), Next::End(Outcome::Delivered));
+        assert_eq!(
+            next(1, &Answer::TooLarge { bytes: 70_000 }, &schedule, || 0.0),
+            Next::End(Outcome::PermanentlyFailed)
+        );
+        assert_eq!(next(2, &Answer::Inactive, &schedule, || 0.0), Next::End(Outcome::Cancelled));
     }
 }

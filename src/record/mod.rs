@@ -31,7 +31,7 @@ struct Decided {
 
 impl Decided {
     fn new(attempted: Attempted, schedule: &RetrySchedule) -> Decided {
-        let next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random());
+        let next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
         Decided { id: log_id(attempted.attempt.started_at), attempted, next }
     }
 

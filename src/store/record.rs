@@ -17,6 +17,7 @@ use crate::domain::webhook::Tally;
 const FENCE: &str = include_str!("../../sql/store/delivery_fence.sql");
 const ATTEMPT_INSERT: &str = include_str!("../../sql/store/attempt_insert.sql");
 const END: &str = include_str!("../../sql/store/delivery_end.sql");
+const END_HELD: &str = include_str!("../../sql/store/delivery_end_held.sql");
 const RETRY: &str = include_str!("../../sql/store/delivery_retry.sql");
 const HOLD: &str = include_str!("../../sql/store/webhook_hold.sql");
 const COUNT: &str = include_str!("../../sql/store/webhook_count.sql");
@@ -85,17 +86,19 @@ impl Store {
             plan_by_index(&transaction).await?;
             disable::lock(&transaction, entries, failing).await?;
         }
-        let ((), counted) = tokio::try_join!(plan_by_index(&transaction), fence(&transaction, entries))?;
+        // As they do while receivers are well.
+        let all_end = entries.iter().all(|entry| matches!(entry.next, Next::End(_)));
+        let hold = if all_end { END_HELD } else { FENCE };
+        let ((), counted) = tokio::try_join!(plan_by_index(&transaction), fence(&transaction, hold, entries))?;
         let entries: Vec<Entry<'_>> =
             entries.iter().zip(&counted).filter_map(|(entry, counted)| counted.then_some(*entry)).collect();
         let mut disabled = Vec::new();
         if !entries.is_empty() {
             let lines: Vec<LogLine<'_>> = entries.iter().map(|entry| entry.line).collect();
             let tallies = tallies(&entries);
-            let ((), (), (), standings) = tokio::try_join!(
+            let ((), (), standings) = tokio::try_join!(
                 insert_attempts(&transaction, &lines),
-                end_deliveries(&transaction, &entries),
-                retry_deliveries(&transaction, &entries),
+                move_on(&transaction, if all_end { &[] } else { &entries }),
                 count(&transaction, &tallies, &entries),
             )?;
             let judged = disable::judge(&standings, &tallies, policy);
@@ -136,9 +139,10 @@ fn tallies(entries: &[Entry<'_>]) -> BTreeMap<Uuid, Tally> {
     tallies
 }
 
-/// Locks the deliveries whose lease is still the entry's.
-async fn fence(transaction: &Transaction<'_>, entries: &[Entry<'_>]) -> Result<Vec<bool>> {
-    let statement = transaction.prepare_cached(FENCE).await?;
+/// For which entries the lease is still theirs. `FENCE` locks their deliveries; `END_HELD` removes them at once, which is half
+/// the work.
+async fn fence(transaction: &Transaction<'_>, statement: &str, entries: &[Entry<'_>]) -> Result<Vec<bool>> {
+    let statement = transaction.prepare_cached(statement).await?;
     let deliveries = || entries.iter().map(|entry| &entry.line.attempted.delivery);
     let ids: Vec<Uuid> = deliveries().map(|delivery| delivery.id).collect();
     let leases: Vec<Uuid> = deliveries().map(|delivery| delivery.lease.token).collect();
@@ -200,6 +204,12 @@ async fn insert_attempts(transaction: &Transaction<'_>, lines: &[LogLine<'_>]) -
             ],
         )
         .await?;
+    Ok(())
+}
+
+/// What follows for deliveries that are locked.
+async fn move_on(transaction: &Transaction<'_>, entries: &[Entry<'_>]) -> Result<()> {
+    tokio::try_join!(end_deliveries(transaction, entries), retry_deliveries(transaction, entries))?;
     Ok(())
 }
 

@@ -196,7 +196,7 @@ impl<'a> Pair<'a> {
                 Attempted { delivery, attempt }
             })
             .collect();
-        let follows = |attempted: &Attempted| next(attempted.delivery.attempt, &answer, &self.schedule, 0.0);
+        let follows = |attempted: &Attempted| next(attempted.delivery.attempt, &answer, &self.schedule, || 0.0);
         let entries: Vec<Entry<'_>> = attempts
             .iter()
             .map(|attempted| {
