@@ -98,7 +98,7 @@ impl Dispatcher {
         let limits = Limits { total: settings.concurrency, per_webhook: settings.per_webhook_concurrency };
         Dispatcher {
             lanes: Lanes::new(limits),
-            targets: Targets::new(context.vault.clone()),
+            targets: Targets::new(context.vault.clone(), settings.guard.clone()),
             parked: Vec::new(),
             loading: Vec::new(),
             load: None,
@@ -203,9 +203,9 @@ impl Dispatcher {
         let attempted = self.attempted.clone();
         self.tasks.spawn(async move {
             let Turn { delivery, slot } = turn;
-            let Destination { url, active, signer } = &*destination;
+            let Destination { endpoint, active, signer } = &*destination;
             let attempt = match active {
-                true => sender.signed(url, signer, &(&delivery).into()).await,
+                true => sender.signed(endpoint, signer, &(&delivery).into()).await,
                 false => Ok(sender.cancelled()),
             };
             let Ok(attempt) = attempt else {

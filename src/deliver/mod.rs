@@ -27,8 +27,8 @@ use crate::domain::webhook::Target;
 use crate::handoff::Room;
 use crate::store::Store;
 use crate::vault::Vault;
-use client::Client;
 pub use client::OwnFault;
+use client::{Client, Endpoint};
 use guard::Guard;
 use request::{Notification, Signer, TooLarge};
 
@@ -77,6 +77,7 @@ pub struct Sender(Arc<Inner>);
 
 struct Inner {
     client: Client,
+    guard: Guard,
     clock: Arc<dyn Clock>,
     user_agent: String,
     max_payload_bytes: usize,
@@ -87,6 +88,7 @@ impl Sender {
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> anyhow::Result<Sender> {
         Ok(Sender(Arc::new(Inner {
             client: Client::new(settings)?,
+            guard: settings.guard.clone(),
             clock,
             user_agent: settings.user_agent.clone(),
             max_payload_bytes: settings.max_payload_bytes,
@@ -96,12 +98,13 @@ impl Sender {
 
     /// One attempt, whether the webhook is active or not.
     pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Result<Attempt, OwnFault> {
-        self.signed(&target.url, &Signer::new(target.secret.expose_secret()), notification).await
+        let endpoint = Endpoint::new(&target.url, &self.0.guard);
+        self.signed(&endpoint, &Signer::new(target.secret.expose_secret()), notification).await
     }
 
     async fn signed(
         &self,
-        url: &Arc<str>,
+        endpoint: &Endpoint,
         signer: &Signer,
         notification: &Notification<'_>,
     ) -> Result<Attempt, OwnFault> {
@@ -114,9 +117,9 @@ impl Sender {
             }
         };
         request.headers.extend(self.traceparent(notification, started_at));
-        let exchange = client.post(url, &request).await?;
+        let exchange = client.post(endpoint, &request).await?;
         let sent = Sent {
-            url: url.clone(),
+            url: endpoint.url(),
             signatures: request.signatures,
             duration: exchange.duration,
             excerpt: exchange.excerpt,

@@ -9,6 +9,8 @@ use lru::LruCache;
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
+use super::client::Endpoint;
+use super::guard::Guard;
 use super::request::Signer;
 use crate::store::deliver::SealedTarget;
 use crate::telemetry::recurring;
@@ -16,11 +18,12 @@ use crate::vault::Vault;
 
 /// How long what was read may be used again: an edit, a toggle or a new secret holds for what begins later than this.
 const REUSE: Duration = Duration::from_millis(5);
-const SIGNERS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+/// Destinations that are kept, for when their webhooks are found as they were.
+const KEPT: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
 /// A webhook, ready to be delivered to.
 pub struct Destination {
-    pub url: Arc<str>,
+    pub endpoint: Endpoint,
     pub active: bool,
     pub signer: Signer,
 }
@@ -36,14 +39,15 @@ pub enum Lookup {
 
 pub struct Targets {
     vault: Arc<Vault>,
+    guard: Guard,
     recent: HashMap<Uuid, (Instant, Lookup)>,
-    /// By webhook, with the ciphertext they were made from: a new secret has another.
-    signers: LruCache<Uuid, (Vec<u8>, Signer)>,
+    /// With what they were made from.
+    kept: LruCache<Uuid, (SealedTarget, Arc<Destination>)>,
 }
 
 impl Targets {
-    pub fn new(vault: Arc<Vault>) -> Targets {
-        Targets { vault, recent: HashMap::new(), signers: LruCache::new(SIGNERS) }
+    pub fn new(vault: Arc<Vault>, guard: Guard) -> Targets {
+        Targets { vault, guard, recent: HashMap::new(), kept: LruCache::new(KEPT) }
     }
 
     /// What was read of a webhook, if that was just now.
@@ -71,23 +75,24 @@ impl Targets {
     }
 
     fn open(&mut self, target: SealedTarget) -> Lookup {
-        let SealedTarget { webhook, url, active, secret, secret_key_id } = target;
-        let known = self.signers.get(&webhook).filter(|(sealed, _)| *sealed == secret);
-        let signer = match known {
-            Some((_, signer)) => signer.clone(),
-            None => match self.vault.open_text(webhook, &secret_key_id, &secret) {
-                Ok(opened) => {
-                    let signer = Signer::new(opened.expose_secret());
-                    self.signers.put(webhook, (secret, signer.clone()));
-                    signer
-                }
-                Err(error) => {
-                    recurring!(error, %webhook, %error, "webhooks' secrets cannot be read: their deliveries wait");
-                    return Lookup::Unreadable;
-                }
-            },
+        let webhook = target.webhook;
+        if let Some((_, destination)) = self.kept.get(&webhook).filter(|(known, _)| *known == target) {
+            return Lookup::Found(Arc::clone(destination));
+        }
+        let secret = match self.vault.open_text(webhook, &target.secret_key_id, &target.secret) {
+            Ok(secret) => secret,
+            Err(error) => {
+                recurring!(error, %webhook, %error, "webhooks' secrets cannot be read: their deliveries wait");
+                return Lookup::Unreadable;
+            }
         };
-        Lookup::Found(Arc::new(Destination { url: url.into(), active, signer }))
+        let destination = Arc::new(Destination {
+            endpoint: Endpoint::new(&target.url, &self.guard),
+            active: target.active,
+            signer: Signer::new(secret.expose_secret()),
+        });
+        self.kept.put(webhook, (target, Arc::clone(&destination)));
+        Lookup::Found(destination)
     }
 }
 
@@ -113,6 +118,10 @@ mod tests {
         Arc::new(Vault::new(&[key.into()]).unwrap())
     }
 
+    fn guard() -> Guard {
+        Guard::new(false, Vec::new())
+    }
+
     fn signature(lookup: Lookup) -> [u8; 32] {
         let Lookup::Found(destination) = lookup else { panic!("not found") };
         destination.signer.sign(Uuid::nil(), jiff::Timestamp::UNIX_EPOCH, b"body").body
@@ -121,7 +130,7 @@ mod tests {
     #[test]
     fn a_new_secret_replaces_the_one_kept() {
         let (vault, webhook) = (vault(), Uuid::from_u128(1));
-        let mut targets = Targets::new(vault.clone());
+        let mut targets = Targets::new(vault.clone(), guard());
         let mut signed = |secret: &str| {
             targets.learn(Instant::now(), &[webhook], vec![sealed(&vault, webhook, secret)]);
             signature(targets.learned(webhook))
@@ -135,7 +144,7 @@ mod tests {
     fn what_is_not_found_is_gone_and_what_does_not_decrypt_is_neither() {
         let (mine, other) = (vault(), vault());
         let (gone, unreadable) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let mut targets = Targets::new(mine);
+        let mut targets = Targets::new(mine, guard());
         targets.learn(Instant::now(), &[gone, unreadable], vec![sealed(&other, unreadable, "s")]);
         assert!(matches!(targets.learned(gone), Lookup::Gone));
         assert!(matches!(targets.learned(unreadable), Lookup::Unreadable));
@@ -144,7 +153,7 @@ mod tests {
     #[test]
     fn what_was_read_too_long_ago_is_read_again() {
         let webhook = Uuid::from_u128(1);
-        let mut targets = Targets::new(vault());
+        let mut targets = Targets::new(vault(), guard());
         let long_ago = Instant::now().checked_sub(REUSE * 2).unwrap();
         targets.learn(long_ago, &[webhook], Vec::new());
         assert!(targets.recent(webhook).is_none());

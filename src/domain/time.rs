@@ -1,20 +1,20 @@
 //! The two forms of a time in what we send: RFC 3339 in UTC, always with `+00:00`.
 
 use jiff::Timestamp;
-use jiff::fmt::strtime;
+use jiff::fmt::temporal::DateTimePrinter;
+use jiff::tz::Offset;
+
+const MILLIS: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
+const MICROS: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
 
 /// With milliseconds: the envelope's `timestamp` and every other time that is ours.
 pub fn millis(at: Timestamp) -> String {
-    format(at, "%Y-%m-%dT%H:%M:%S.%3f+00:00")
+    MILLIS.timestamp_with_offset_to_string(&at, Offset::UTC)
 }
 
 /// With microseconds, as the platform's database keeps them: the times inside `data`.
 pub fn micros(at: Timestamp) -> String {
-    format(at, "%Y-%m-%dT%H:%M:%S.%6f+00:00")
-}
-
-fn format(at: Timestamp, pattern: &str) -> String {
-    strtime::format(pattern, at).expect("a constant pattern of numeric fields formats every timestamp")
+    MICROS.timestamp_with_offset_to_string(&at, Offset::UTC)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub struct Claimed {
 }
 
 /// A webhook as the store keeps it: the secret is still sealed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedTarget {
     pub webhook: Uuid,
     pub url: String,

@@ -41,11 +41,36 @@ const POOL_IDLE: Duration = Duration::from_secs(4);
 /// told by the phase it came in. An answer in this time is late all the same.
 const GRACE: Duration = Duration::from_millis(25);
 
+/// A webhook's URL, looked at once, however often it is called.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    url: Arc<str>,
+    /// What stands in the log in place of an attempt, where the URL may not be called.
+    checked: Result<Uri, Answer>,
+}
+
+impl Endpoint {
+    /// The rules may have become stricter since the webhook was saved.
+    pub fn new(url: &str, guard: &Guard) -> Endpoint {
+        Endpoint { checked: check(url, guard), url: url.into() }
+    }
+
+    pub fn url(&self) -> Arc<str> {
+        Arc::clone(&self.url)
+    }
+}
+
+fn check(url: &str, guard: &Guard) -> Result<Uri, Answer> {
+    let blocked = |problem: String| failed(ErrorKind::BlockedAddress, problem);
+    let url = guard.check_url(url).map_err(|problem| blocked(format!("the URL {problem}")))?;
+    guard.check_literal(&url).map_err(|refusal| blocked(refusal.to_string()))?;
+    url.as_str().parse().map_err(|error| blocked(format!("the URL cannot be asked for: {error}")))
+}
+
 /// The one client of the process; clones share its connections.
 #[derive(Clone)]
 pub struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
-    guard: Guard,
     timeout: Duration,
     /// The last attempt found the proxy at fault.
     at_fault: Arc<Condition>,
@@ -78,13 +103,13 @@ impl Client {
             .http2_keep_alive_interval(settings.timeout / 2)
             .http2_keep_alive_timeout(settings.timeout / 2)
             .build(connector);
-        Ok(Client { http, guard: settings.guard.clone(), timeout: settings.timeout, at_fault: Arc::default() })
+        Ok(Client { http, timeout: settings.timeout, at_fault: Arc::default() })
     }
 
     /// Sends one request and waits for the end of its answer, no longer than the timeout.
-    pub async fn post(&self, url: &str, request: &Rendered) -> Result<Exchange, OwnFault> {
+    pub async fn post(&self, endpoint: &Endpoint, request: &Rendered) -> Result<Exchange, OwnFault> {
         let begun = Instant::now();
-        let end = match self.checked(url) {
+        let end = match endpoint.checked.clone() {
             Ok(url) => self.exchange(url, request, begun).await,
             Err(blocked) => Ok((blocked, Vec::new())),
         };
@@ -104,14 +129,6 @@ impl Client {
             None if self.at_fault.ends() => tracing::info!("deliveries go out again"),
             None => {}
         }
-    }
-
-    /// The rules may have become stricter since the webhook was saved.
-    fn checked(&self, url: &str) -> Result<Uri, Answer> {
-        let blocked = |problem: String| failed(ErrorKind::BlockedAddress, problem);
-        let url = self.guard.check_url(url).map_err(|problem| blocked(format!("the URL {problem}")))?;
-        self.guard.check_literal(&url).map_err(|refusal| blocked(refusal.to_string()))?;
-        url.as_str().parse().map_err(|error| blocked(format!("the URL cannot be asked for: {error}")))
     }
 
     async fn exchange(&self, url: Uri, request: &Rendered, begun: Instant) -> Result<(Answer, Vec<u8>), OwnFault> {
