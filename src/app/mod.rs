@@ -48,7 +48,7 @@ const STORE_CONNECTIONS: usize = 16;
 /// Batches between capture and enqueue: few, since each may hold a thousand changes.
 const BATCHES_AHEAD: usize = 4;
 /// Answers between the dispatcher and the log.
-pub const ANSWERS_AHEAD: usize = 4_096;
+pub const ANSWERS_AHEAD: usize = 1_024;
 /// How long to stand back when another process has captured meanwhile.
 const STAND_BACK: Duration = Duration::from_secs(2);
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(3_600);

@@ -3,10 +3,10 @@
 //! Only when that transaction is durable does the capture stage learn how far it may acknowledge.
 
 mod derive;
+mod fan_out;
 pub mod repair;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -17,26 +17,27 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::domain::change::Batch;
-use crate::domain::delivery::{Delivery, Lease};
-use crate::domain::event::{Event, UserId, delivery_id};
+use crate::domain::delivery::Lease;
+use crate::domain::event::{Event, UserId};
 use crate::domain::lsn::Checkpoint;
 use crate::handoff::Handoff;
 use crate::health::Health;
 use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
-    NewDelivery, NewLease, Subscription, advance_checkpoint, claim_distributed, insert_deliveries, insert_events,
-    insert_missed, insert_unrouted, subscriptions,
+    NewLease, Subscription, advance_checkpoint, claim_distributed, insert_deliveries, insert_events, insert_missed,
+    insert_unrouted, subscriptions,
 };
 use crate::store::ledger::{change_ledger, forget_ledger};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Transaction};
 use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 
 use derive::{Raised, derive};
+use fan_out::{EVENTS_AT_ONCE, Reserved, fan_out};
 
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
-const MAX_CHANGES: usize = 4_000;
+const MAX_CHANGES: usize = 1_500;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Under which name this stage says how it is.
 const STAGE: &str = "enqueue";
@@ -189,32 +190,40 @@ impl<C: Clock> Enqueue<C> {
         let mut connection = self.store.connection().await?;
         let transaction = connection.transaction().await.map_err(StoreError::from)?;
         let window = batch.window.as_ref().map(|window| &window.bounds);
-        if !advance_checkpoint(&transaction, &self.slot, from.position, &batch.checkpoint, window).await? {
+        let (advanced, subscriptions) = tokio::try_join!(
+            advance_checkpoint(&transaction, &self.slot, from.position, &batch.checkpoint, window),
+            subscriptions_to(&transaction, &raised.events),
+        )?;
+        if !advanced {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
         let first_time = claim_distributed(&transaction, &raised.distributed).await?;
         raised.keep_first_distributions(first_time);
-        let (deliveries, missed) = if raised.events.is_empty() {
-            Default::default()
-        } else {
-            let mut users: Vec<&str> = raised.events.iter().map(|event| &*event.user.0).collect();
-            users.sort_unstable();
-            users.dedup();
-            fan_out(&raised.events, &subscriptions(&transaction, &users).await?)
-        };
-        let reserved = Reserved::take(self.handoff.as_ref(), &deliveries);
-        insert_events(&transaction, &raised.events, false).await?;
-        insert_deliveries(&transaction, &reserved.rows(&deliveries), lease).await?;
-        insert_missed(&transaction, &missed).await?;
-        insert_unrouted(&transaction, &raised.unrouted).await?;
-        change_addons(&transaction, &raised.addons).await?;
-        if self.ledger {
-            change_ledger(&transaction, &raised.ledger).await?;
-        } else if is_first {
-            forget_ledger(&transaction).await?;
+        let mut reserved = Reserved::new(self.handoff.as_ref(), Lease { token: lease.token, until });
+        for events in raised.events.chunks(EVENTS_AT_ONCE) {
+            let (deliveries, missed) =
+                fan_out(events, &subscriptions, |event, delivery| reserved.take(event, delivery));
+            tokio::try_join!(
+                insert_events(&transaction, events, false),
+                insert_deliveries(&transaction, &deliveries, lease),
+                insert_missed(&transaction, &missed),
+            )?;
         }
+        let (keeps_ledger, changes) = (self.ledger, &raised.ledger);
+        let ledger = async {
+            match keeps_ledger {
+                true => change_ledger(&transaction, changes).await,
+                false if is_first => forget_ledger(&transaction).await,
+                false => Ok(()),
+            }
+        };
+        tokio::try_join!(
+            insert_unrouted(&transaction, &raised.unrouted),
+            change_addons(&transaction, &raised.addons),
+            ledger,
+        )?;
         transaction.commit().await.map_err(StoreError::from)?;
-        reserved.hand_over(&deliveries, &raised.events, Lease { token: lease.token, until });
+        reserved.hand_over();
         raised.count();
         Ok(raised.events)
     }
@@ -226,6 +235,17 @@ impl<C: Clock> Enqueue<C> {
         }
         self.tracer.stored(events, begun, self.clock.now());
     }
+}
+
+/// The webhooks of those whom the events are for.
+async fn subscriptions_to(
+    transaction: &Transaction<'_>,
+    events: &[Event],
+) -> Result<HashMap<UserId, Vec<Subscription>>, StoreError> {
+    let mut users: Vec<&str> = events.iter().map(|event| &*event.user.0).collect();
+    users.sort_unstable();
+    users.dedup();
+    if users.is_empty() { Ok(HashMap::new()) } else { subscriptions(transaction, &users).await }
 }
 
 /// What is stored may be of another process's window under the same number. While the lease is still this batch's, nobody else
@@ -249,99 +269,6 @@ async fn next_batch(batches: &mut mpsc::Receiver<Batch>) -> Option<Batch> {
         batch.window = more.window;
     }
     Some(batch)
-}
-
-/// One delivery to store: of the event at `event` to `webhook`.
-struct FanOut {
-    id: Uuid,
-    webhook: Uuid,
-    event: usize,
-    event_id: Uuid,
-}
-
-/// The deliveries of `events`, and what webhooks miss by being inactive: webhook and event.
-fn fan_out(events: &[Event], subscriptions: &HashMap<UserId, Vec<Subscription>>) -> (Vec<FanOut>, Vec<(Uuid, Uuid)>) {
-    let (mut deliveries, mut missed) = (Vec::new(), Vec::new());
-    for (index, event) in events.iter().enumerate() {
-        let webhooks = subscriptions.get(&event.user).into_iter().flatten();
-        for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
-            let webhook = subscription.webhook;
-            if !subscription.active {
-                missed.push((webhook, event.id));
-                continue;
-            }
-            deliveries.push(FanOut { id: delivery_id(event.id, webhook), webhook, event: index, event_id: event.id });
-        }
-    }
-    (deliveries, missed)
-}
-
-/// Places taken with the dispatcher. They go back unless the transaction commits.
-struct Reserved<'a> {
-    handoff: Option<&'a Handoff>,
-    /// For each delivery, whether it has a place.
-    taken: Vec<(Uuid, bool)>,
-}
-
-impl<'a> Reserved<'a> {
-    fn take(handoff: Option<&'a Handoff>, deliveries: &[FanOut]) -> Self {
-        let place = |webhook| handoff.is_some_and(|handoff| handoff.room.reserve(webhook));
-        Reserved {
-            handoff,
-            taken: deliveries.iter().map(|delivery| (delivery.webhook, place(delivery.webhook))).collect(),
-        }
-    }
-
-    fn rows(&self, deliveries: &[FanOut]) -> Vec<NewDelivery> {
-        let places = self.taken.iter().map(|(_, taken)| *taken);
-        let rows = deliveries.iter().zip(places).map(|(delivery, leased)| NewDelivery {
-            id: delivery.id,
-            webhook: delivery.webhook,
-            event: delivery.event_id,
-            leased,
-        });
-        rows.collect()
-    }
-
-    fn hand_over(mut self, deliveries: &[FanOut], events: &[Event], lease: Lease) {
-        let Some(handoff) = self.handoff else { return };
-        let places = std::mem::take(&mut self.taken);
-        let held = deliveries.iter().zip(places).filter(|(_, (_, taken))| *taken).map(|(delivery, _)| {
-            let event = &events[delivery.event];
-            Delivery {
-                id: delivery.id,
-                webhook: delivery.webhook,
-                event: event.id,
-                kind: event.kind,
-                occurred_at: event.occurred_at,
-                data: Arc::clone(&event.data),
-                round: 1,
-                attempt: 1,
-                lease,
-            }
-        });
-        let held: Vec<Delivery> = held.collect();
-        if held.is_empty() {
-            return;
-        }
-        if let Err(refused) = handoff.sender.send(held) {
-            // The dispatcher has ended: the leases run out and another replica takes over.
-            for delivery in refused.0 {
-                handoff.room.release(delivery.webhook);
-            }
-        }
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        let Some(handoff) = self.handoff else { return };
-        for (webhook, taken) in &self.taken {
-            if *taken {
-                handoff.room.release(*webhook);
-            }
-        }
-    }
 }
 
 impl Raised {

@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 
 use super::derive::{Raised, derive_found};
-use super::{EnqueueError, fan_out};
+use super::fan_out::fan_out;
+use super::{EnqueueError, subscriptions_to};
 use crate::domain::change::Change;
 use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
 use crate::lookup::Lookups;
 use crate::store::Transaction;
 use crate::store::enqueue::{
-    NewDelivery, NewLease, claim_distributed, insert_deliveries, insert_events, insert_missed, insert_unrouted,
-    subscriptions, undistributed,
+    NewLease, claim_distributed, insert_deliveries, insert_events, insert_missed, insert_unrouted, undistributed,
 };
 
 /// What a part of the differences came to.
@@ -40,10 +40,8 @@ impl Repair {
         let mut raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
         let first_time = self.first_distributions(transaction, &raised).await?;
         raised.keep_first_distributions(first_time);
-        let mut users: Vec<&str> = raised.events.iter().map(|event| &*event.user.0).collect();
-        users.sort_unstable();
-        users.dedup();
-        let (deliveries, missed) = fan_out(&raised.events, &subscriptions(transaction, &users).await?);
+        let subscriptions = subscriptions_to(transaction, &raised.events).await?;
+        let (deliveries, missed) = fan_out(&raised.events, &subscriptions, |_, _| false);
         let repaired = Repaired {
             deliveries: deliveries.len(),
             missed: missed.len(),
@@ -51,17 +49,8 @@ impl Repair {
             events: Vec::new(),
         };
         if !self.dry_run {
-            let rows: Vec<NewDelivery> = deliveries
-                .iter()
-                .map(|delivery| NewDelivery {
-                    id: delivery.id,
-                    webhook: delivery.webhook,
-                    event: delivery.event_id,
-                    leased: false,
-                })
-                .collect();
             insert_events(transaction, &raised.events, true).await?;
-            insert_deliveries(transaction, &rows, NewLease::NONE).await?;
+            insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
             insert_missed(transaction, &missed).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }

@@ -1,0 +1,92 @@
+//! Who gets an event: the deliveries to store, and those of them that this process keeps at hand.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::domain::delivery::{Delivery, Lease};
+use crate::domain::event::{Event, UserId, delivery_id};
+use crate::handoff::Handoff;
+use crate::store::enqueue::{NewDelivery, Subscription};
+
+/// Events that are stored together with all of their deliveries: each may go to fifty webhooks.
+pub const EVENTS_AT_ONCE: usize = 256;
+
+/// The deliveries of `events`, and what webhooks miss by being inactive: webhook and event. `keeps` says which deliveries this
+/// process keeps.
+pub fn fan_out(
+    events: &[Event],
+    subscriptions: &HashMap<UserId, Vec<Subscription>>,
+    mut keeps: impl FnMut(&Event, &NewDelivery) -> bool,
+) -> (Vec<NewDelivery>, Vec<(Uuid, Uuid)>) {
+    let (mut deliveries, mut missed) = (Vec::new(), Vec::new());
+    for event in events {
+        let webhooks = subscriptions.get(&event.user).into_iter().flatten();
+        for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
+            let webhook = subscription.webhook;
+            if !subscription.active {
+                missed.push((webhook, event.id));
+                continue;
+            }
+            let id = delivery_id(event.id, webhook);
+            let mut delivery = NewDelivery { id, webhook, event: event.id, leased: false };
+            delivery.leased = keeps(event, &delivery);
+            deliveries.push(delivery);
+        }
+    }
+    (deliveries, missed)
+}
+
+/// Deliveries that have a place with the dispatcher. The places go back unless the transaction commits.
+pub struct Reserved<'a> {
+    handoff: Option<&'a Handoff>,
+    lease: Lease,
+    held: Vec<Delivery>,
+}
+
+impl<'a> Reserved<'a> {
+    pub fn new(handoff: Option<&'a Handoff>, lease: Lease) -> Self {
+        Reserved { handoff, lease, held: Vec::new() }
+    }
+
+    /// Takes a place for a delivery, if there is one.
+    pub fn take(&mut self, event: &Event, delivery: &NewDelivery) -> bool {
+        if !self.handoff.is_some_and(|handoff| handoff.room.reserve(delivery.webhook)) {
+            return false;
+        }
+        self.held.push(Delivery {
+            id: delivery.id,
+            webhook: delivery.webhook,
+            event: event.id,
+            kind: event.kind,
+            occurred_at: event.occurred_at,
+            data: Arc::clone(&event.data),
+            round: 1,
+            attempt: 1,
+            lease: self.lease,
+        });
+        true
+    }
+
+    pub fn hand_over(mut self) {
+        let Some(handoff) = self.handoff else { return };
+        let held = std::mem::take(&mut self.held);
+        if held.is_empty() {
+            return;
+        }
+        if let Err(refused) = handoff.sender.send(held) {
+            // The dispatcher has ended: the leases run out and another replica takes over.
+            self.held = refused.0;
+        }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let Some(handoff) = self.handoff else { return };
+        for delivery in &self.held {
+            handoff.room.release(delivery.webhook);
+        }
+    }
+}
