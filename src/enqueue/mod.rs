@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::domain::change::Batch;
 use crate::domain::delivery::Lease;
 use crate::domain::event::{Event, UserId};
+use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Checkpoint;
 use crate::handoff::Handoff;
 use crate::health::Health;
@@ -29,7 +30,7 @@ use crate::store::enqueue::{
     insert_unrouted, subscriptions,
 };
 use crate::store::ledger::{change_ledger, forget_ledger};
-use crate::store::{Store, StoreError, Transaction};
+use crate::store::{GenericClient, Store, StoreError};
 use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 
@@ -187,42 +188,34 @@ impl<C: Clock> Enqueue<C> {
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         // Read before the database reads its own clock, so never later than its deadline.
         let until = Instant::now() + self.lease_length;
-        let mut connection = self.store.connection().await?;
-        let transaction = connection.transaction().await.map_err(StoreError::from)?;
+        let transaction = self.store.begun().await?;
         let window = batch.window.as_ref().map(|window| &window.bounds);
-        let (advanced, subscriptions) = tokio::try_join!(
-            advance_checkpoint(&transaction, &self.slot, from.position, &batch.checkpoint, window),
-            subscriptions_to(&transaction, &raised.events),
+        let ledger = self.ledger.then_some(&raised.ledger);
+        // All that needs no answer before it goes out at once.
+        let ((), advanced, subscriptions, (), (), ()) = tokio::try_join!(
+            transaction.begin(),
+            advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
+            subscriptions_to(&*transaction, &raised.events),
+            insert_unrouted(&*transaction, &raised.unrouted),
+            change_addons(&*transaction, &raised.addons),
+            keep_ledger(&*transaction, ledger, is_first),
         )?;
         if !advanced {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
-        let first_time = claim_distributed(&transaction, &raised.distributed).await?;
+        let first_time = claim_distributed(&*transaction, &raised.distributed).await?;
         raised.keep_first_distributions(first_time);
         let mut reserved = Reserved::new(self.handoff.as_ref(), Lease { token: lease.token, until });
         for events in raised.events.chunks(EVENTS_AT_ONCE) {
             let (deliveries, missed) =
                 fan_out(events, &subscriptions, |event, delivery| reserved.take(event, delivery));
             tokio::try_join!(
-                insert_events(&transaction, events, false),
-                insert_deliveries(&transaction, &deliveries, lease),
-                insert_missed(&transaction, &missed),
+                insert_events(&*transaction, events, false),
+                insert_deliveries(&*transaction, &deliveries, lease),
+                insert_missed(&*transaction, &missed),
             )?;
         }
-        let (keeps_ledger, changes) = (self.ledger, &raised.ledger);
-        let ledger = async {
-            match keeps_ledger {
-                true => change_ledger(&transaction, changes).await,
-                false if is_first => forget_ledger(&transaction).await,
-                false => Ok(()),
-            }
-        };
-        tokio::try_join!(
-            insert_unrouted(&transaction, &raised.unrouted),
-            change_addons(&transaction, &raised.addons),
-            ledger,
-        )?;
-        transaction.commit().await.map_err(StoreError::from)?;
+        transaction.commit().await?;
         reserved.hand_over();
         raised.count();
         Ok(raised.events)
@@ -237,9 +230,22 @@ impl<C: Clock> Enqueue<C> {
     }
 }
 
+/// Moves the ledger on, or gives up one that is not kept any more.
+async fn keep_ledger(
+    transaction: &impl GenericClient,
+    changes: Option<&LedgerChanges>,
+    is_first: bool,
+) -> Result<(), StoreError> {
+    match changes {
+        Some(changes) => change_ledger(transaction, changes).await,
+        None if is_first => forget_ledger(transaction).await,
+        None => Ok(()),
+    }
+}
+
 /// The webhooks of those whom the events are for.
 async fn subscriptions_to(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     events: &[Event],
 ) -> Result<HashMap<UserId, Vec<Subscription>>, StoreError> {
     let mut users: Vec<&str> = events.iter().map(|event| &*event.user.0).collect();

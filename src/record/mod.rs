@@ -19,6 +19,8 @@ use crate::vault::random_bytes;
 
 /// Attempts recorded in one transaction at most.
 pub const MAX_BATCH: usize = 512;
+/// For how long answers are gathered: a few cost the store little more than one.
+const GATHERING: Duration = Duration::from_millis(4);
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -80,6 +82,10 @@ pub async fn run(
 ) {
     let mut waiting = Vec::with_capacity(MAX_BATCH);
     while attempted.recv_many(&mut waiting, MAX_BATCH).await > 0 {
+        if waiting.len() < MAX_BATCH {
+            tokio::time::sleep(GATHERING).await;
+            waiting.extend(std::iter::from_fn(|| attempted.try_recv().ok()).take(MAX_BATCH - waiting.len()));
+        }
         let batch: Vec<Decided> = waiting.drain(..).map(|attempted| Decided::new(attempted, &schedule)).collect();
         batch.iter().for_each(|decided| tracer.attempted(&decided.attempted, decided.next.outcome()));
         tokio::select! {

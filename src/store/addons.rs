@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use deadpool_postgres::Transaction;
+use deadpool_postgres::GenericClient;
 
 use super::{Result, Store};
 
@@ -48,7 +48,7 @@ impl Store {
     }
 }
 
-pub async fn change_addons(transaction: &Transaction<'_>, changes: &AddonChanges) -> Result<()> {
+pub async fn change_addons(transaction: &impl GenericClient, changes: &AddonChanges) -> Result<()> {
     if changes.cleared {
         transaction.execute(CLEAR, &[]).await?;
     }

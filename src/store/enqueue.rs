@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use deadpool_postgres::Transaction;
+use deadpool_postgres::GenericClient;
 use jiff::Timestamp;
 use tokio_postgres::types::PgLsn;
 use uuid::Uuid;
@@ -88,7 +88,7 @@ impl Store {
 
 /// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else.
 pub async fn advance_checkpoint(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     slot: &str,
     expected: Position,
     next: &Checkpoint,
@@ -115,7 +115,7 @@ pub async fn advance_checkpoint(
 }
 
 /// Which of `releases` had never been distributed before; they have been now.
-pub async fn claim_distributed(transaction: &Transaction<'_>, releases: &HashSet<i64>) -> Result<HashSet<i64>> {
+pub async fn claim_distributed(transaction: &impl GenericClient, releases: &HashSet<i64>) -> Result<HashSet<i64>> {
     if releases.is_empty() {
         return Ok(HashSet::new());
     }
@@ -126,7 +126,7 @@ pub async fn claim_distributed(transaction: &Transaction<'_>, releases: &HashSet
 }
 
 /// The same without claiming them.
-pub async fn undistributed(transaction: &Transaction<'_>, releases: &HashSet<i64>) -> Result<HashSet<i64>> {
+pub async fn undistributed(transaction: &impl GenericClient, releases: &HashSet<i64>) -> Result<HashSet<i64>> {
     let releases: Vec<i64> = releases.iter().copied().collect();
     let rows = transaction.query(DISTRIBUTED_RELEASE_NEW, &[&releases]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
@@ -134,7 +134,7 @@ pub async fn undistributed(transaction: &Transaction<'_>, releases: &HashSet<i64
 
 /// The webhooks of each of `users`.
 pub async fn subscriptions(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     users: &[&str],
 ) -> Result<HashMap<UserId, Vec<Subscription>>> {
     let statement = transaction.prepare_cached(SUBSCRIPTIONS).await?;
@@ -150,7 +150,7 @@ pub async fn subscriptions(
 }
 
 /// Stores events; `repaired` are those that a comparison found after a gap.
-pub async fn insert_events(transaction: &Transaction<'_>, events: &[Event], repaired: bool) -> Result<()> {
+pub async fn insert_events(transaction: &impl GenericClient, events: &[Event], repaired: bool) -> Result<()> {
     if events.is_empty() {
         return Ok(());
     }
@@ -167,7 +167,7 @@ pub async fn insert_events(transaction: &Transaction<'_>, events: &[Event], repa
 }
 
 pub async fn insert_deliveries(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     deliveries: &[NewDelivery],
     lease: NewLease,
 ) -> Result<()> {
@@ -184,7 +184,7 @@ pub async fn insert_deliveries(
 }
 
 /// Remembers which webhooks, being inactive, were not told of which events.
-pub async fn insert_missed(transaction: &Transaction<'_>, missed: &[(Uuid, Uuid)]) -> Result<()> {
+pub async fn insert_missed(transaction: &impl GenericClient, missed: &[(Uuid, Uuid)]) -> Result<()> {
     if missed.is_empty() {
         return Ok(());
     }
@@ -194,7 +194,7 @@ pub async fn insert_missed(transaction: &Transaction<'_>, missed: &[(Uuid, Uuid)
     Ok(())
 }
 
-pub async fn insert_unrouted(transaction: &Transaction<'_>, unrouted: &[Unrouted]) -> Result<()> {
+pub async fn insert_unrouted(transaction: &impl GenericClient, unrouted: &[Unrouted]) -> Result<()> {
     if unrouted.is_empty() {
         return Ok(());
     }

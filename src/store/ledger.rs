@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use deadpool_postgres::Transaction;
+use deadpool_postgres::GenericClient;
 use tokio_postgres::types::PgLsn;
 
 use super::{Result, Store};
@@ -21,7 +21,7 @@ const LIMIT: &str = include_str!("../../sql/store/acknowledgement_limit.sql");
 const LIMIT_SET: &str = include_str!("../../sql/store/acknowledgement_set.sql");
 
 /// Moves the ledger on with the transaction that stores what the changes raised.
-pub async fn change_ledger(transaction: &Transaction<'_>, changes: &LedgerChanges) -> Result<()> {
+pub async fn change_ledger(transaction: &impl GenericClient, changes: &LedgerChanges) -> Result<()> {
     let emptied: Vec<i16> = changes.emptied().filter_map(relation).collect();
     if !emptied.is_empty() {
         let statement = transaction.prepare_cached(EMPTY).await?;
@@ -56,20 +56,20 @@ pub async fn change_ledger(transaction: &Transaction<'_>, changes: &LedgerChange
 }
 
 /// Gives the ledger up: nothing is known of any row.
-pub async fn forget_ledger(transaction: &Transaction<'_>) -> Result<()> {
+pub async fn forget_ledger(transaction: &impl GenericClient) -> Result<()> {
     transaction.execute(FORGET, &[]).await?;
     Ok(())
 }
 
 /// The ledger has every row of every watched table from here on.
-pub async fn mark_ledger_complete(transaction: &Transaction<'_>) -> Result<()> {
+pub async fn mark_ledger_complete(transaction: &impl GenericClient) -> Result<()> {
     let relations: Vec<i16> = tables().filter_map(relation).collect();
     transaction.execute(MARK_COMPLETE, &[&relations]).await?;
     Ok(())
 }
 
 /// The tables of which the ledger has every row.
-pub async fn complete_tables(transaction: &Transaction<'_>) -> Result<HashSet<Table>> {
+pub async fn complete_tables(transaction: &impl GenericClient) -> Result<HashSet<Table>> {
     let rows = transaction.query(COMPLETE, &[]).await?;
     let numbers: HashSet<i16> = rows.iter().map(|row| row.get(0)).collect();
     Ok(tables().filter(|table| relation(*table).is_some_and(|number| numbers.contains(&number))).collect())
@@ -77,7 +77,7 @@ pub async fn complete_tables(transaction: &Transaction<'_>) -> Result<HashSet<Ta
 
 /// The next `limit` rows of the ledger behind the row `after`, by id; with nothing, from the first on.
 pub async fn ledger_page(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     table: Table,
     after: Option<i64>,
     limit: i64,
@@ -105,7 +105,7 @@ impl Store {
 }
 
 /// The same in the transaction that stores where a slot begins.
-pub async fn set_acknowledgement_limit(transaction: &Transaction<'_>, slot: &str, limit: Lsn) -> Result<()> {
+pub async fn set_acknowledgement_limit(transaction: &impl GenericClient, slot: &str, limit: Lsn) -> Result<()> {
     transaction.execute(LIMIT_SET, &[&slot, &PgLsn::from(limit.0)]).await?;
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 pub mod addons;
 pub mod audit;
+mod begun;
 pub mod capture;
 pub mod deliver;
 pub mod disable;
@@ -24,7 +25,8 @@ pub mod sessions;
 pub mod tokens;
 pub mod webhooks;
 
-pub use deadpool_postgres::Transaction;
+pub use begun::Begun;
+pub use deadpool_postgres::{GenericClient, Transaction};
 pub use pool::Store;
 
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,47 @@
+//! A transaction that begins together with its first statements.
+
+use std::ops::Deref;
+
+use deadpool_postgres::Object;
+
+use super::{Result, Store};
+
+/// Statements go out behind the beginning without waiting for its answer, which is a way to the server and back saved. What is
+/// not committed is undone: its connection is closed.
+pub struct Begun(Option<Object>);
+
+impl Store {
+    /// A connection for one transaction; [`Begun::begin`] comes first.
+    pub async fn begun(&self) -> Result<Begun> {
+        Ok(Begun(Some(self.connection().await?)))
+    }
+}
+
+impl Begun {
+    pub async fn begin(&self) -> Result<()> {
+        Ok(self.batch_execute("begin").await?)
+    }
+
+    pub async fn commit(mut self) -> Result<()> {
+        self.batch_execute("commit").await?;
+        // It goes back to the pool.
+        self.0 = None;
+        Ok(())
+    }
+}
+
+impl Deref for Begun {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        self.0.as_ref().expect("there until it is committed")
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            drop(Object::take(connection));
+        }
+    }
+}
