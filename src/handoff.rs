@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::domain::delivery::Delivery;
+use crate::domain::webhook::SealedTarget;
 
 /// Deliveries that one process holds in memory at most.
 pub const CAPACITY: usize = 8_192;
@@ -76,15 +78,24 @@ impl Room {
     }
 }
 
-/// The sending end: every delivery sent has a reserved place.
+/// Deliveries that have just been stored, each with a reserved place, and where they go.
+#[derive(Debug)]
+pub struct Handed {
+    pub deliveries: Vec<Delivery>,
+    /// As they were when the deliveries were made, not later than `read_at`'s question was put.
+    pub targets: Vec<SealedTarget>,
+    pub read_at: Instant,
+}
+
+/// The sending end.
 #[derive(Clone, Debug)]
 pub struct Handoff {
     pub room: Room,
-    pub sender: mpsc::UnboundedSender<Vec<Delivery>>,
+    pub sender: mpsc::UnboundedSender<Handed>,
 }
 
 /// The two ends. The channel itself needs no bound: the room has one.
-pub fn handoff() -> (Handoff, mpsc::UnboundedReceiver<Vec<Delivery>>) {
+pub fn handoff() -> (Handoff, mpsc::UnboundedReceiver<Handed>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (Handoff { room: Room::default(), sender }, receiver)
 }

@@ -89,7 +89,7 @@ async fn what_is_handed_over_is_sent_without_a_claim() {
     delivery.data = r#"{"by":"hand"}"#.into();
     let running = bench.run();
     assert!(running.handoff.room.reserve(webhook));
-    running.handoff.sender.send(vec![delivery]).unwrap();
+    running.hand_over(delivery);
     bench.wait_for_end(id).await;
     let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
     eventually("its place to be free again", free).await;
@@ -167,7 +167,7 @@ async fn a_delivery_whose_lease_is_too_short_is_left_to_others() {
     delivery.lease = Lease { until: Instant::now() + bench.config.delivery.timeout.0, ..delivery.lease };
     let running = bench.run();
     assert!(running.handoff.room.reserve(webhook));
-    running.handoff.sender.send(vec![delivery]).unwrap();
+    running.hand_over(delivery);
     let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
     eventually("its place to be free again", free).await;
     running.stop().await;

@@ -14,9 +14,10 @@ use super::claims::{Holding, Pace};
 use super::lanes::{Class, Lanes, Limits};
 use super::targets::{Destination, Lookup, Targets};
 use crate::domain::delivery::{Attempted, Delivery};
-use crate::handoff::Room;
+use crate::domain::webhook::SealedTarget;
+use crate::handoff::{Handed, Room};
 use crate::store::StoreError;
-use crate::store::deliver::{ClaimRequest, Claimed, Due, SealedTarget};
+use crate::store::deliver::{ClaimRequest, Claimed, Due};
 use crate::telemetry::{self, Condition, recurring};
 
 /// What is left of a lease behind the timeout must do for recording the answer.
@@ -64,7 +65,7 @@ struct Claim {
 
 pub(super) struct Dispatcher {
     context: Context,
-    fresh: mpsc::UnboundedReceiver<Vec<Delivery>>,
+    fresh: mpsc::UnboundedReceiver<Handed>,
     room: Room,
     attempted: mpsc::Sender<Attempted>,
     lanes: Lanes,
@@ -88,7 +89,7 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     pub fn new(
         context: Context,
-        fresh: mpsc::UnboundedReceiver<Vec<Delivery>>,
+        fresh: mpsc::UnboundedReceiver<Handed>,
         room: Room,
         attempted: mpsc::Sender<Attempted>,
     ) -> Dispatcher {
@@ -134,7 +135,7 @@ impl Dispatcher {
                 load = ready(&mut self.load) => self.end_load(load),
                 claim = ready(&mut self.claim) => self.end_claim(claim),
                 fresh = self.fresh.recv(), if fresh_is_open => match fresh {
-                    Some(deliveries) => deliveries.into_iter().for_each(|delivery| self.lanes.push(delivery)),
+                    Some(handed) => self.take(handed),
                     None => fresh_is_open = false,
                 },
                 () = tokio::time::sleep_until(wake_at.into()) => {}
@@ -142,6 +143,12 @@ impl Dispatcher {
         }
         self.drain().await;
         in_flight.set(0.0);
+    }
+
+    /// Takes in what was just stored. Its targets were read in the same transaction: mostly so lately that nobody need ask again.
+    fn take(&mut self, handed: Handed) {
+        self.targets.told(handed.read_at, handed.targets);
+        handed.deliveries.into_iter().for_each(|delivery| self.lanes.push(delivery));
     }
 
     fn wake_at(&self) -> Instant {
@@ -355,8 +362,8 @@ impl Dispatcher {
         let deadline = tokio::time::Instant::now() + self.context.settings.drain;
         let mut waiting = self.lanes.drain();
         self.fresh.close();
-        while let Ok(deliveries) = self.fresh.try_recv() {
-            waiting.extend(deliveries);
+        while let Ok(handed) = self.fresh.try_recv() {
+            waiting.extend(handed.deliveries);
         }
         for delivery in &waiting {
             self.room.release(delivery.webhook);

@@ -24,7 +24,7 @@ use crate::config::{Config, Proxy};
 use crate::domain::delivery::{Answer, Attempt, Attempted, Delivery, Sent};
 use crate::domain::trace::{Sampling, SpanId};
 use crate::domain::webhook::Target;
-use crate::handoff::Room;
+use crate::handoff::{Handed, Room};
 use crate::store::Store;
 use crate::vault::Vault;
 pub use client::OwnFault;
@@ -159,7 +159,7 @@ pub struct Context {
 /// from the store. Attempts go to `attempted`; a full channel holds up new ones.
 pub async fn run(
     context: Context,
-    fresh: mpsc::UnboundedReceiver<Vec<Delivery>>,
+    fresh: mpsc::UnboundedReceiver<Handed>,
     room: Room,
     attempted: mpsc::Sender<Attempted>,
     stop: CancellationToken,

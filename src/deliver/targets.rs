@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::client::Endpoint;
 use super::guard::Guard;
 use super::request::Signer;
-use crate::store::deliver::SealedTarget;
+use crate::domain::webhook::SealedTarget;
 use crate::telemetry::recurring;
 use crate::vault::Vault;
 
@@ -66,6 +66,20 @@ impl Targets {
             let webhook = target.webhook;
             let lookup = self.open(target);
             self.recent.insert(webhook, (asked_at, lookup));
+        }
+    }
+
+    /// Takes in targets that were read at `read_at` for another purpose.
+    pub fn told(&mut self, read_at: Instant, targets: Vec<SealedTarget>) {
+        if read_at.elapsed() > REUSE {
+            return;
+        }
+        for target in targets {
+            let webhook = target.webhook;
+            if self.recent.get(&webhook).is_none_or(|(known_at, _)| *known_at < read_at) {
+                let lookup = self.open(target);
+                self.recent.insert(webhook, (read_at, lookup));
+            }
         }
     }
 
@@ -148,6 +162,21 @@ mod tests {
         targets.learn(Instant::now(), &[gone, unreadable], vec![sealed(&other, unreadable, "s")]);
         assert!(matches!(targets.learned(gone), Lookup::Gone));
         assert!(matches!(targets.learned(unreadable), Lookup::Unreadable));
+    }
+
+    #[test]
+    fn what_was_read_for_another_purpose_counts_unless_something_newer_is_known() {
+        let (vault, webhook) = (vault(), Uuid::from_u128(1));
+        let mut targets = Targets::new(vault.clone(), guard());
+        let (before, now) = (Instant::now(), Instant::now() + Duration::from_millis(1));
+        targets.told(before, vec![sealed(&vault, webhook, "whsec_a")]);
+        assert!(matches!(targets.learned(webhook), Lookup::Found(_)));
+        targets.learn(now, &[webhook], Vec::new());
+        targets.told(before, vec![sealed(&vault, webhook, "whsec_a")]);
+        assert!(matches!(targets.learned(webhook), Lookup::Gone));
+        let long_ago = Instant::now().checked_sub(REUSE * 2).unwrap();
+        targets.told(long_ago, vec![sealed(&vault, Uuid::from_u128(2), "whsec_a")]);
+        assert!(targets.recent(Uuid::from_u128(2)).is_none());
     }
 
     #[test]

@@ -18,6 +18,16 @@ pub struct Target {
     pub secret: SecretString,
 }
 
+/// A webhook as the store keeps it: the secret is still sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedTarget {
+    pub webhook: Uuid,
+    pub url: String,
+    pub active: bool,
+    pub secret: Vec<u8>,
+    pub secret_key_id: String,
+}
+
 /// What some attempts, in their order, change of a webhook's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {

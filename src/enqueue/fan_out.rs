@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use uuid::Uuid;
 
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::{Event, UserId, delivery_id};
-use crate::handoff::Handoff;
+use crate::handoff::{Handed, Handoff};
 use crate::store::enqueue::{NewDelivery, Subscription};
 
 /// Events that are stored together with all of their deliveries: each may go to fifty webhooks.
@@ -24,8 +25,8 @@ pub fn fan_out(
     for event in events {
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
         for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
-            let webhook = subscription.webhook;
-            if !subscription.active {
+            let webhook = subscription.target.webhook;
+            if !subscription.target.active {
                 missed.push((webhook, event.id));
                 continue;
             }
@@ -69,15 +70,17 @@ impl<'a> Reserved<'a> {
         true
     }
 
-    pub fn hand_over(mut self) {
+    /// With the subscriptions as they were found by a question put at `read_at`.
+    pub fn hand_over(mut self, subscriptions: HashMap<UserId, Vec<Subscription>>, read_at: Instant) {
         let Some(handoff) = self.handoff else { return };
-        let held = std::mem::take(&mut self.held);
-        if held.is_empty() {
+        let deliveries = std::mem::take(&mut self.held);
+        if deliveries.is_empty() {
             return;
         }
-        if let Err(refused) = handoff.sender.send(held) {
+        let targets = subscriptions.into_values().flatten().map(|subscription| subscription.target).collect();
+        if let Err(refused) = handoff.sender.send(Handed { deliveries, targets, read_at }) {
             // The dispatcher has ended: the leases run out and another replica takes over.
-            self.held = refused.0;
+            self.held = refused.0.deliveries;
         }
     }
 }

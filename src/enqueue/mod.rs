@@ -186,9 +186,10 @@ impl<C: Clock> Enqueue<C> {
         is_first: bool,
     ) -> Result<Vec<Event>, EnqueueError> {
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
-        // Read before the database reads its own clock, so never later than its deadline.
-        let until = Instant::now() + self.lease_length;
         let transaction = self.store.begun().await?;
+        // Before the database reads its own clock: no lease is thought longer than it is, and no webhook's state younger.
+        let read_at = Instant::now();
+        let until = read_at + self.lease_length;
         let window = batch.window.as_ref().map(|window| &window.bounds);
         let ledger = self.ledger.then_some(&raised.ledger);
         // All that needs no answer before it goes out at once.
@@ -216,7 +217,7 @@ impl<C: Clock> Enqueue<C> {
             )?;
         }
         transaction.commit().await?;
-        reserved.hand_over();
+        reserved.hand_over(subscriptions, read_at);
         raised.count();
         Ok(raised.events)
     }

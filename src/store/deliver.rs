@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{Result, Store, StoreError, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
+use crate::domain::webhook::SealedTarget;
 use crate::telemetry::recurring;
 
 const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim_fresh.sql");
@@ -45,16 +46,6 @@ pub struct Claimed {
     pub orphans: Vec<Uuid>,
     /// Where the next claim should begin; none when all webhooks have been visited.
     pub behind: Option<Uuid>,
-}
-
-/// A webhook as the store keeps it: the secret is still sealed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SealedTarget {
-    pub webhook: Uuid,
-    pub url: String,
-    pub active: bool,
-    pub secret: Vec<u8>,
-    pub secret_key_id: String,
 }
 
 impl Store {

@@ -11,6 +11,7 @@ use super::{Result, Store, StoreError};
 use crate::domain::change::Origin;
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use crate::domain::webhook::SealedTarget;
 use crate::domain::window::Bounds;
 
 const CHECKPOINT_READ: &str = include_str!("../../sql/store/checkpoint_read.sql");
@@ -26,10 +27,9 @@ const UNROUTED_EVENT_INSERT: &str = include_str!("../../sql/store/unrouted_event
 /// A webhook, as the transaction found it.
 #[derive(Clone, Debug)]
 pub struct Subscription {
-    pub webhook: Uuid,
-    pub events: Vec<EventKind>,
     /// To an inactive one nothing is delivered, but what it misses is remembered.
-    pub active: bool,
+    pub target: SealedTarget,
+    pub events: Vec<EventKind>,
 }
 
 /// A delivery to store; `leased` where this process keeps it at hand.
@@ -144,7 +144,14 @@ pub async fn subscriptions(
         // An event of a newer build: this one cannot raise it.
         let events = names.iter().filter_map(|name| name.parse().ok()).collect();
         let user = UserId(row.get::<_, &str>(1).into());
-        found.entry(user).or_default().push(Subscription { webhook: row.get(0), events, active: row.get(3) });
+        let target = SealedTarget {
+            webhook: row.get(0),
+            active: row.get(3),
+            url: row.get(4),
+            secret: row.get(5),
+            secret_key_id: row.get(6),
+        };
+        found.entry(user).or_default().push(Subscription { target, events });
     }
     Ok(found)
 }

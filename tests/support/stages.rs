@@ -18,7 +18,7 @@ use walhook::deliver::{self, Context, OwnFault, Sender, Settings};
 use walhook::domain::delivery::{Attempt, Attempted, Delivery};
 use walhook::domain::event::EventKind;
 use walhook::domain::webhook::Target;
-use walhook::handoff::{Handoff, handoff};
+use walhook::handoff::{Handed, Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
 use walhook::record;
 use walhook::store::deliver::{ClaimRequest, Due};
@@ -49,6 +49,12 @@ pub struct Running {
 }
 
 impl Running {
+    /// As what has just been stored comes to the dispatcher; its place is taken already.
+    pub fn hand_over(&self, delivery: Delivery) {
+        let handed = Handed { deliveries: vec![delivery], targets: Vec::new(), read_at: Instant::now() };
+        self.handoff.sender.send(handed).expect("the dispatcher takes it");
+    }
+
     /// Stops both and waits for their ends.
     pub async fn stop(self) {
         self.stop.cancel();
