@@ -27,7 +27,7 @@ use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
     NewLease, Subscription, advance_checkpoint, claim_distributed, insert_deliveries, insert_events, insert_missed,
-    insert_unrouted, subscriptions,
+    insert_unrouted, prepare_inserts, subscriptions,
 };
 use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::{GenericClient, Store, StoreError};
@@ -193,13 +193,15 @@ impl<C: Clock> Enqueue<C> {
         let window = batch.window.as_ref().map(|window| &window.bounds);
         let ledger = self.ledger.then_some(&raised.ledger);
         // All that needs no answer before it goes out at once.
-        let ((), advanced, subscriptions, (), (), ()) = tokio::try_join!(
+        let ((), advanced, subscriptions, (), (), (), ()) = tokio::try_join!(
             transaction.begin(),
             advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
             subscriptions_to(&*transaction, &raised.events),
             insert_unrouted(&*transaction, &raised.unrouted),
             change_addons(&*transaction, &raised.addons),
             keep_ledger(&*transaction, ledger, is_first),
+            // So that the end can go out with them.
+            prepare_inserts(&*transaction),
         )?;
         if !advanced {
             return Err(EnqueueError::Superseded(self.slot.clone()));
@@ -207,16 +209,23 @@ impl<C: Clock> Enqueue<C> {
         let first_time = claim_distributed(&*transaction, &raised.distributed).await?;
         raised.keep_first_distributions(first_time);
         let mut reserved = Reserved::new(self.handoff.as_ref(), Lease { token: lease.token, until });
-        for events in raised.events.chunks(EVENTS_AT_ONCE) {
+        let mut parts = raised.events.chunks(EVENTS_AT_ONCE).peekable();
+        while let Some(events) = parts.next() {
             let (deliveries, missed) =
                 fan_out(events, &subscriptions, |event, delivery| reserved.take(event, delivery));
+            let is_last = parts.peek().is_none();
             tokio::try_join!(
+                biased;
                 insert_events(&*transaction, events, false),
                 insert_deliveries(&*transaction, &deliveries, lease),
                 insert_missed(&*transaction, &missed),
+                async { if is_last { transaction.commit().await } else { Ok(()) } },
             )?;
         }
-        transaction.commit().await?;
+        if raised.events.is_empty() {
+            transaction.commit().await?;
+        }
+        transaction.end();
         reserved.hand_over(subscriptions, read_at);
         raised.count();
         Ok(raised.events)

@@ -22,11 +22,14 @@ impl Begun {
         Ok(self.batch_execute("begin").await?)
     }
 
-    pub async fn commit(mut self) -> Result<()> {
-        self.batch_execute("commit").await?;
-        // It goes back to the pool.
+    /// May go out with the last statements: where one of them fails, the server undoes everything.
+    pub async fn commit(&self) -> Result<()> {
+        Ok(self.batch_execute("commit").await?)
+    }
+
+    /// Gives the connection back, when the transaction is known to have ended.
+    pub fn end(mut self) {
         self.0 = None;
-        Ok(())
     }
 }
 
@@ -34,7 +37,7 @@ impl Deref for Begun {
     type Target = Object;
 
     fn deref(&self) -> &Object {
-        self.0.as_ref().expect("there until it is committed")
+        self.0.as_ref().expect("there until the end")
     }
 }
 

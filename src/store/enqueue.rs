@@ -156,6 +156,15 @@ pub async fn subscriptions(
     Ok(found)
 }
 
+/// Makes the connection know what events, deliveries and what is missed are stored by, so that each of the following goes out
+/// at once.
+pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
+    for statement in [EVENT_INSERT, DELIVERY_INSERT, MISSED_EVENT_INSERT] {
+        client.prepare_cached(statement).await?;
+    }
+    Ok(())
+}
+
 /// Stores events; `repaired` are those that a comparison found after a gap.
 pub async fn insert_events(transaction: &impl GenericClient, events: &[Event], repaired: bool) -> Result<()> {
     if events.is_empty() {
