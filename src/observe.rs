@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::gauge;
 use tokio_util::sync::CancellationToken;
 
-use crate::store::observe::{Backlog, WebhookStates};
+use crate::store::observe::{Backlog, PoolUse, WebhookStates};
 use crate::store::{Result, Store};
 use crate::telemetry::{self, Condition};
 
@@ -13,14 +13,15 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Looks at the store at intervals until shutdown. A store that does not answer leaves the figures as they were: readiness
 /// and everything else say so.
-pub async fn run(store: Store, slot: String, shutdown: CancellationToken) {
+pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: CancellationToken) {
     let unreachable = Condition::new();
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
-        let pool = store.pool_use();
-        gauge!(telemetry::STORE_CONNECTIONS, "state" => "open").set(pool.open as f64);
-        gauge!(telemetry::STORE_CONNECTIONS, "state" => "busy").set(pool.busy as f64);
+        let uses: Vec<PoolUse> = pools.iter().map(Store::pool_use).collect();
+        let count = |of: fn(&PoolUse) -> usize| uses.iter().map(of).sum::<usize>() as f64;
+        gauge!(telemetry::STORE_CONNECTIONS, "state" => "open").set(count(|pool| pool.open));
+        gauge!(telemetry::STORE_CONNECTIONS, "state" => "busy").set(count(|pool| pool.busy));
         match sample(&store, &slot).await {
             Ok(()) if unreachable.ends() => tracing::info!("the store answers again"),
             Err(error) if unreachable.begins() => tracing::warn!(%error, "the store does not answer"),

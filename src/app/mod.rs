@@ -1,5 +1,6 @@
 //! The composition root: builds the stages, joins them by channels, watches over them and takes them down in order.
 
+mod apart;
 pub mod repair;
 mod wiring;
 
@@ -16,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::apart::Apart;
 use crate::api::{self, ApiState, Ending, JwtVerifier};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{CaptureMode, Config, Shutdown};
@@ -43,8 +45,12 @@ pub struct Roles {
 /// Under which name this module says how the process is.
 const START_UP: &str = "start-up";
 const SHUTDOWN: &str = "shutdown";
-/// Connections to the store: one each for enqueue, claims, targets, recording and maintenance, the others for the API.
-const STORE_CONNECTIONS: usize = 16;
+/// Connections to the store: one each for claims, targets, recording and maintenance, the others for the API.
+const STORE_CONNECTIONS: usize = 12;
+/// For enqueue, its lookups and what is told beside.
+const CAPTURE_CONNECTIONS: usize = 4;
+/// One for reading changes, one for what follows from them.
+const CAPTURE_THREADS: usize = 2;
 /// Batches between capture and enqueue: few, since each may hold a thousand changes.
 const BATCHES_AHEAD: usize = 4;
 /// Answers between the dispatcher and the log.
@@ -71,6 +77,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let (tracer, exporter) = traces::start(&config)?;
     let app = App {
         store: Store::open(&store_url, STORE_CONNECTIONS)?,
+        capture_store: Store::open(&store_url, CAPTURE_CONNECTIONS)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
         sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
         mailer: Mailer::new(&config)?,
@@ -118,6 +125,8 @@ async fn end_listeners(health: Health, ending: Ending, delay: Duration) {
 struct App {
     config: Arc<Config>,
     store: Store,
+    /// Its connections are served by capture's threads.
+    capture_store: Store,
     vault: Arc<Vault>,
     settings: deliver::Settings,
     sender: deliver::Sender,
@@ -148,17 +157,20 @@ impl App {
         if roles.capture {
             let pipeline = CapturePipeline {
                 config: self.config.clone(),
-                store: self.store.clone(),
+                store: self.capture_store.clone(),
                 health: self.health.clone(),
                 tracer: self.tracer.clone(),
                 handoff,
                 shutdown,
             };
             let starve = fed.drop_guard();
+            // What is new shall not wait behind attempts under way.
+            let threads = Apart::new("capture", CAPTURE_THREADS).context("threads for capture")?;
+            let pipeline = threads.spawn(pipeline.run());
             tasks.spawn("capture", async move {
-                let result = pipeline.run().await;
-                drop(starve);
-                result
+                let result = pipeline.await;
+                drop((starve, threads));
+                result?
             });
         } else {
             tasks.spawn("handoff", async move {
@@ -247,8 +259,9 @@ impl App {
     fn observe(&self, roles: Roles, tasks: &mut Tasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
         let (store, slot) = (self.store.clone(), self.config.source.slot.clone());
+        let pools = vec![self.store.clone(), self.capture_store.clone()];
         tasks.spawn("observation", async move {
-            observe::run(store, slot, shutdown).await;
+            observe::run(store, pools, slot, shutdown).await;
             Ok(())
         });
         // Where triggers capture there is no slot to look at.
@@ -358,7 +371,8 @@ impl CapturePipeline {
             tracer: self.tracer.clone(),
             clock: SystemClock,
         };
-        let capture = capture::run(
+        let enqueued = tokio::spawn(enqueue.run(changes, durable, self.shutdown.clone()));
+        let captured = capture::run(
             source,
             url,
             self.store.clone(),
@@ -366,11 +380,11 @@ impl CapturePipeline {
             batches,
             acknowledge,
             self.shutdown.clone(),
-        );
+        )
+        .await;
         // When enqueue fails, its end of the channel closes and capture ends too; when capture ends, enqueue finishes what
         // is in the channel.
-        let (captured, enqueued) = tokio::join!(capture, enqueue.run(changes, durable, self.shutdown.clone()));
-        enqueued?;
+        enqueued.await??;
         Ok(captured?)
     }
 }

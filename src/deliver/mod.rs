@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::{Config, Proxy};
-use crate::domain::delivery::{Answer, Attempt, Attempted, Delivery, Sent};
+use crate::domain::delivery::{Answer, Attempt, Attempted, Sent};
 use crate::domain::trace::{Sampling, SpanId};
 use crate::domain::webhook::Target;
 use crate::handoff::{Handed, Room};
