@@ -144,9 +144,9 @@ impl<'a> Pair<'a> {
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
         let found = subscriptions(&transaction, &[USER]).await.unwrap();
-        let found = found.values().flatten().find(|subscription| subscription.webhook == webhook).cloned();
-        assert_eq!(found.as_ref().map(|found| found.active), self.state(webhook).map(|state| state.active));
-        match found.map(|found| found.active) {
+        let found = found.values().flatten().find(|subscription| subscription.target.webhook == webhook).cloned();
+        assert_eq!(found.as_ref().map(|found| found.target.active), self.state(webhook).map(|state| state.active));
+        match found.map(|found| found.target.active) {
             Some(true) => {
                 let id = delivery_id(event, webhook);
                 let delivery = NewDelivery { id, webhook, event, leased: false };
