@@ -21,6 +21,21 @@
 //! - [`app`] builds all of them and joins them by channels: they do not know each other;
 //! - [`domain`] holds the types they share, [`store`] every statement on Walhook's own tables.
 //!
+//! # What an event costs
+//!
+//! Microseconds of processor time for each delivery from a backlog to one webhook, by `make bench MEASURE=drain` on two Xeon
+//! processors: 70 altogether, where a bare loop of POSTs takes 28 with its receiver.
+//!
+//! | | µs | for |
+//! |---|---|---|
+//! | the sidecar | 24 | decoding and judging the change 3; the request, its two signatures and the answer; statements both ways |
+//! | Postgres, the store | 29 | 4 to 6 each to insert the event, the delivery, the attempt and what the ledger has of the row, 3 to remove the delivery (by `pg_stat_statements`); the rest is claims, commits and what is written behind |
+//! | Postgres, the walsender | 12 | decoding the log, a transaction for each row |
+//! | the receiver | 5 | |
+//!
+//! An event that comes alone takes a millisecond more than a commit and a POST: the walsender wakes, one transaction goes to the
+//! store in three ways there and back, its commit waits for the disk.
+//!
 //! # Five promises
 //!
 //! 1. **An event exists if and only if the platform's transaction committed.** Nothing is lost and nothing is stored twice,
