@@ -70,13 +70,11 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let config = Arc::new(config);
     let settings = deliver::Settings::from_config(&config)?;
     let store_url = config.store_url()?.to_owned();
-    if let Some(misfit) = migrate::misfit(&store_url).await? {
-        anyhow::bail!("{misfit}");
-    }
+    let store = open_store(&store_url, STORE_CONNECTIONS).await?;
     let metrics = telemetry::install_metrics()?;
     let (tracer, exporter) = traces::start(&config)?;
     let app = App {
-        store: Store::open(&store_url, STORE_CONNECTIONS)?,
+        store,
         capture_store: Store::open(&store_url, CAPTURE_CONNECTIONS)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
         sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
@@ -112,6 +110,14 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         exporter.flush().await;
     }
     result
+}
+
+/// The store, where this build can work on its schema.
+pub async fn open_store(url: &str, connections: usize) -> anyhow::Result<Store> {
+    if let Some(misfit) = migrate::misfit(url).await? {
+        anyhow::bail!("{misfit}");
+    }
+    Ok(Store::open(url, connections)?)
 }
 
 /// Balancers are told first, and served until they have taken notice.

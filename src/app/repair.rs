@@ -13,7 +13,7 @@ use crate::enqueue::repair::{Repair as Raise, Repaired};
 use crate::lookup::Lookups;
 use crate::store::capture::OpenGap;
 use crate::store::ledger::change_ledger;
-use crate::store::{Store, StoreError, Transaction, migrate};
+use crate::store::{StoreError, Transaction};
 
 /// Examples that are kept of what was found.
 const EXAMPLES: usize = 5;
@@ -49,10 +49,7 @@ pub struct Report {
 /// Compares, and unless it is a dry run stores what was missed together with the new beginning of the stream.
 pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Result<Report> {
     let (url, store_url) = (config.source_url()?, config.store_url()?);
-    if let Some(misfit) = migrate::misfit(store_url).await? {
-        anyhow::bail!("{misfit}");
-    }
-    let store = Store::open(store_url, CONNECTIONS)?;
+    let store = super::open_store(store_url, CONNECTIONS).await?;
     if !dry_run {
         // What is raised today belongs into today's partitions, also where nothing has run for days.
         super::maintain(&store, config.retention.days).await.context("making the store's partitions")?;

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::CommandResult;
+use crate::app::open_store;
 use crate::config::Config;
-use crate::store::{Store, migrate, sealed};
+use crate::store::sealed;
 use crate::vault::Vault;
 
 #[derive(Debug, clap::Args)]
@@ -23,12 +24,9 @@ enum Action {
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let Action::Reencrypt = arguments.action;
-    let url = config.store_url()?;
-    if let Some(misfit) = migrate::misfit(url).await? {
-        anyhow::bail!("{misfit}");
-    }
+    let store = open_store(config.store_url()?, 1).await?;
     let vault = Vault::new(&config.secrets.master_key)?;
-    let sealed::Reencrypted { done, unreadable } = sealed::reencrypt(&Store::open(url, 1)?, &vault).await?;
+    let sealed::Reencrypted { done, unreadable } = sealed::reencrypt(&store, &vault).await?;
     println!("{done} encrypted anew under key {}", vault.first_key());
     for (key, count) in &unreadable {
         println!("{count} under key {key} cannot be read: add that key to secrets.master_key, behind the first");

@@ -7,10 +7,11 @@ use secrecy::ExposeSecret;
 use uuid::Uuid;
 
 use super::{CommandResult, plain_text};
+use crate::app::open_store;
 use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::domain::time::millis;
-use crate::store::{Store, migrate, tokens};
+use crate::store::tokens;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -43,11 +44,7 @@ enum Action {
 }
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
-    let url = config.store_url()?;
-    if let Some(misfit) = migrate::misfit(url).await? {
-        anyhow::bail!("{misfit}");
-    }
-    let store = Store::open(url, 1)?;
+    let store = open_store(config.store_url()?, 1).await?;
     match arguments.action {
         Action::Create { user, name } => {
             let token = tokens::create(&store, &UserId(user.into()), name.as_deref().unwrap_or_default()).await?;

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::{CommandResult, confirmed, plain_text};
+use crate::app::open_store;
 use crate::config::{Config, without_password};
 use crate::domain::event::UserId;
-use crate::store::{Store, erase, migrate};
+use crate::store::erase;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -31,9 +32,7 @@ enum Action {
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let Action::Erase { user, yes } = arguments.action;
     let url = config.store_url()?;
-    if let Some(misfit) = migrate::misfit(url).await? {
-        anyhow::bail!("{misfit}");
-    }
+    let store = open_store(url, 1).await?;
     let question = format!(
         "Remove all webhooks, secrets, tokens, events and logs of user {user} on {}, for good",
         without_password(url)
@@ -42,7 +41,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         println!("nothing was changed");
         return Ok(ExitCode::FAILURE);
     }
-    let erased = erase::erase(&Store::open(url, 1)?, &UserId(user.into())).await?;
+    let erased = erase::erase(&store, &UserId(user.into())).await?;
     for (what, count) in erased.counts.iter().filter(|(_, count)| *count > 0) {
         println!("{count}\t{what}");
     }
