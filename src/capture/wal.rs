@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use metrics::gauge;
 use pg_walstream::{LogicalReplicationStream, ReplicationError, ReplicationStreamConfig, RetryConfig};
-use tokio::sync::{mpsc, watch};
 
 use super::acknowledgement::{Limit, Said};
 use super::decode::PROTOCOL_VERSION;
@@ -17,8 +16,6 @@ use super::heartbeat::Heart;
 use super::{CaptureError, Context, STAGE, conninfo, identity, primary, slot};
 use crate::config::Source;
 use crate::domain::change::Batch;
-use crate::domain::lsn::Checkpoint;
-use crate::health::Health;
 use crate::store::Store;
 use crate::{postgres, telemetry};
 
@@ -36,14 +33,14 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads until shutdown or until the switch to triggers: then what is left to store comes back, up to that place.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
-    let Context { source, url, store, health, batches, durable, shutdown } = *context;
+    let Context { source, store, health, shutdown, .. } = *context;
     let mut wait = FIRST_RETRY;
     let mut faults = Faults::default();
     let acknowledged = Said::default();
     loop {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let begun = Instant::now();
-        let session = Session { source, url, store, health, batches, durable, acknowledged: &acknowledged };
+        let session = Session { context, acknowledged: &acknowledged };
         let result = {
             let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
@@ -101,12 +98,7 @@ async fn take_limit_back(store: &Store, source: &Source, acknowledged: &Said) {
 
 /// One connection, from the checks before it to its end.
 struct Session<'a> {
-    source: &'a Source,
-    url: &'a str,
-    store: &'a Store,
-    health: &'a Health,
-    batches: &'a mpsc::Sender<Batch>,
-    durable: &'a watch::Receiver<Option<Checkpoint>>,
+    context: &'a Context<'a>,
     acknowledged: &'a Said,
 }
 
@@ -120,54 +112,55 @@ struct Companions {
 impl Session<'_> {
     /// Ends well when nobody takes batches any more, or with the last batch before the switch to triggers.
     async fn run(&self, faults: &mut Faults) -> Result<Option<Batch>, CaptureError> {
+        let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
-        let client = postgres::connect(self.url).await?;
-        let verified = slot::verify(&client, self.source, self.store, self.health).await?;
-        let tables = identity::verify(&client, self.source).await?;
+        let client = postgres::connect(url).await?;
+        let verified = slot::verify(&client, source, store, health).await?;
+        let tables = identity::verify(&client, source).await?;
         // Read anew each time: another process may have captured meanwhile.
         let mut checkpoint = verified.checkpoint;
-        if primary::slot(&client, &self.source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
-            return Err(CaptureError::SlotActive(self.source.slot.clone()));
+        if primary::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
+            return Err(CaptureError::SlotActive(source.slot.clone()));
         }
         // The library quotes the name and leaves what is in it alone.
-        let publication = self.source.publication.replace('"', "\"\"");
-        let config = ReplicationStreamConfig::builder(&self.source.slot, &publication)
+        let publication = source.publication.replace('"', "\"\"");
+        let config = ReplicationStreamConfig::builder(&source.slot, &publication)
             .with_protocol_version(PROTOCOL_VERSION)
             .with_messages(true)
             .with_existing_slot_required(true)
             .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
-        let conninfo = conninfo::replication(self.url, &[])?;
+        let conninfo = conninfo::replication(url, &[])?;
         let mut stream = LogicalReplicationStream::new(&conninfo, config).await?;
         checkpoint.lineage = match slot::lineage(&mut stream, &checkpoint).await {
             Err(CaptureError::Gap(gap)) => {
                 let at = Some(checkpoint.resume);
-                return Err(gaps::record(self.source, self.store, self.health, gap, at).await);
+                return Err(gaps::record(source, store, health, gap, at).await);
             }
             other => other?,
         };
         let started = tokio::time::timeout(START_TIMEOUT, stream.start(Some(checkpoint.resume.0))).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
-        tracing::info!(slot = self.source.slot, from = %checkpoint.resume, "reading changes");
+        tracing::info!(slot = source.slot, from = %checkpoint.resume, "reading changes");
         faults.are_over();
-        self.health.recover(STAGE);
+        health.recover(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read only now that nobody else can have the slot: whoever had it may have moved it and raised the limit.
-        let confirmed = primary::slot(&client, &self.source.slot).await?.and_then(|slot| slot.confirmed);
+        let confirmed = primary::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);
         self.acknowledged.begin(confirmed.unwrap_or_default());
-        let stored = self.store.acknowledgement_limit(&self.source.slot).await?;
-        let (said, period) = (self.acknowledged.clone(), self.source.heartbeat.0);
+        let stored = store.acknowledgement_limit(&source.slot).await?;
+        let (said, period) = (self.acknowledged.clone(), source.heartbeat.0);
         let companions = Companions {
-            heart: Heart::start(self.url, client, self.source),
-            limit: Limit::start(self.store, &self.source.slot, stored, said, period),
-            reports: Reports::start(self.source, self.store, self.health),
+            heart: Heart::start(url, client, source),
+            limit: Limit::start(store, &source.slot, stored, said, period),
+            reports: Reports::start(source, store, health),
         };
         let mut reader = Reader::new(stream, companions, self, checkpoint, verified.clock_ahead, tables);
         match reader.run().await {
             Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
                 drop(reader);
                 // Dropped or invalidated under us: the checks say which, and note it.
-                let client = postgres::connect(self.url).await?;
-                slot::verify(&client, self.source, self.store, self.health).await?;
+                let client = postgres::connect(url).await?;
+                slot::verify(&client, source, store, health).await?;
                 Err(error.into())
             }
             other => other,
@@ -177,7 +170,7 @@ impl Session<'_> {
     fn start_error(&self, error: ReplicationError) -> CaptureError {
         const OBJECT_IN_USE: &str = "[55006]";
         if error.to_string().contains(OBJECT_IN_USE) {
-            return CaptureError::SlotActive(self.source.slot.clone());
+            return CaptureError::SlotActive(self.context.source.slot.clone());
         }
         error.into()
     }

@@ -132,14 +132,14 @@ impl<'a> Reader<'a> {
         clock_ahead: SignedDuration,
         tables: HashMap<u32, Table>,
     ) -> Reader<'a> {
-        let silence = (session.source.heartbeat.0 * 6).max(SHORTEST_SILENCE);
+        let silence = (session.context.source.heartbeat.0 * 6).max(SHORTEST_SILENCE);
         let begin = checkpoint.resume;
         Reader {
             stream,
             companions,
-            decoder: Decoder::new(session.source, tables),
-            batches: session.batches,
-            durable: session.durable,
+            decoder: Decoder::new(session.context.source, tables),
+            batches: session.context.batches,
+            durable: session.context.durable,
             lineage: checkpoint.lineage,
             begin,
             outbox: Outbox { ended: begin, ..Outbox::default() },
