@@ -96,9 +96,12 @@ impl Store {
         if !entries.is_empty() {
             let lines: Vec<LogLine<'_>> = entries.iter().map(|entry| entry.line).collect();
             let tallies = tallies(&entries);
-            let ((), (), standings) = tokio::try_join!(
+            // Otherwise they are gone already.
+            let locked = if all_end { &[] } else { entries.as_slice() };
+            let ((), (), (), standings) = tokio::try_join!(
                 insert_attempts(&transaction, &lines),
-                move_on(&transaction, if all_end { &[] } else { &entries }),
+                end_deliveries(&transaction, locked),
+                retry_deliveries(&transaction, locked),
                 count(&transaction, &tallies, &entries),
             )?;
             let judged = disable::judge(&standings, &tallies, policy);
@@ -204,12 +207,6 @@ async fn insert_attempts(transaction: &Transaction<'_>, lines: &[LogLine<'_>]) -
             ],
         )
         .await?;
-    Ok(())
-}
-
-/// What follows for deliveries that are locked.
-async fn move_on(transaction: &Transaction<'_>, entries: &[Entry<'_>]) -> Result<()> {
-    tokio::try_join!(end_deliveries(transaction, entries), retry_deliveries(transaction, entries))?;
     Ok(())
 }
 
