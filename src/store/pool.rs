@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
 
 use super::Result;
 use super::observe::PoolUse;
@@ -29,6 +29,8 @@ impl Store {
         let wait = Some(Duration::from_secs(10));
         let pool = Pool::builder(manager)
             .max_size(connections)
+            // The server's process that was busy last is the one whose caches are warm.
+            .queue_mode(QueueMode::Lifo)
             .timeouts(Timeouts { wait, create: wait, recycle: wait })
             .runtime(Runtime::Tokio1)
             .build()
