@@ -49,8 +49,8 @@ const SHUTDOWN: &str = "shutdown";
 const STORE_CONNECTIONS: usize = 12;
 /// For enqueue, its lookups and what is told beside.
 const CAPTURE_CONNECTIONS: usize = 4;
-/// One for reading changes, one for what follows from them.
-const CAPTURE_THREADS: usize = 2;
+/// Reading changes and storing what follows from them take turns on it: between two threads they would wake each other.
+const CAPTURE_THREADS: usize = 1;
 /// Batches between capture and enqueue: few, since each may hold a thousand changes.
 const BATCHES_AHEAD: usize = 4;
 /// Answers between the dispatcher and the log.

@@ -24,23 +24,25 @@ pub struct Raised {
     pub distributed: HashSet<i64>,
     pub addons: AddonChanges,
     pub ledger: LedgerChanges,
-    /// Which events, by index, are raised once a release.
-    once: Vec<(usize, i64)>,
+    pub once: Once,
 }
 
-impl Raised {
-    /// Drops events of releases that had been distributed before; `first_time` are those that had not.
-    pub fn keep_first_distributions(&mut self, mut first_time: HashSet<i64>) {
+/// Which events, by index, are raised once a release.
+#[derive(Default)]
+pub struct Once(Vec<(usize, i64)>);
+
+impl Once {
+    /// Drops those of `events` whose releases had been distributed before; `first_time` are those that had not.
+    pub fn keep_first(self, events: &mut Vec<Event>, mut first_time: HashSet<i64>) {
         let repeated: HashSet<usize> =
-            self.once.iter().filter(|(_, release)| !first_time.remove(release)).map(|(index, _)| *index).collect();
+            self.0.iter().filter(|(_, release)| !first_time.remove(release)).map(|(index, _)| *index).collect();
         if !repeated.is_empty() {
             let mut index = 0;
-            self.events.retain(|_| {
+            events.retain(|_| {
                 index += 1;
                 !repeated.contains(&(index - 1))
             });
         }
-        self.once.clear();
     }
 }
 
@@ -127,7 +129,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     if !raised.distributed.insert(release) {
                         continue;
                     }
-                    raised.once.push((raised.events.len(), release));
+                    raised.once.0.push((raised.events.len(), release));
                 }
                 raised.events.push(Event {
                     id: event_id(lineage, change, rule.kind),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use metrics::{counter, gauge};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -26,8 +26,8 @@ use crate::health::Health;
 use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
-    NewLease, Subscription, advance_checkpoint, claim_distributed, insert_deliveries, insert_events, insert_missed,
-    insert_unrouted, prepare_inserts, subscriptions,
+    NewLease, Subscription, Unrouted, advance_checkpoint, claim_distributed, insert_deliveries, insert_events,
+    insert_missed, insert_unrouted, prepare_inserts, subscriptions,
 };
 use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::{GenericClient, Store, StoreError};
@@ -182,53 +182,59 @@ impl<C: Clock> Enqueue<C> {
         &mut self,
         batch: &Batch,
         from: &Checkpoint,
-        mut raised: Raised,
+        raised: Raised,
         is_first: bool,
     ) -> Result<Vec<Event>, EnqueueError> {
+        let Raised { mut events, unrouted, ignored, distributed, addons, ledger, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         let transaction = self.store.begun().await?;
+        // Nothing is asked of a connection that knows them. The end can go out behind them then.
+        prepare_inserts(&*transaction).await?;
         // Before the database reads its own clock: no lease is thought longer than it is, and no webhook's state younger.
         let read_at = Instant::now();
         let until = read_at + self.lease_length;
-        let window = batch.window.as_ref().map(|window| &window.bounds);
-        let ledger = self.ledger.then_some(&raised.ledger);
-        // All that needs no answer before it goes out at once.
-        let ((), advanced, subscriptions, (), (), (), ()) = tokio::try_join!(
-            transaction.begin(),
-            advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
-            subscriptions_to(&*transaction, &raised.events),
-            insert_unrouted(&*transaction, &raised.unrouted),
-            change_addons(&*transaction, &raised.addons),
-            keep_ledger(&*transaction, ledger, is_first),
-            // So that the end can go out with them.
-            prepare_inserts(&*transaction),
-        )?;
-        if !advanced {
-            return Err(EnqueueError::Superseded(self.slot.clone()));
-        }
-        let first_time = claim_distributed(&*transaction, &raised.distributed).await?;
-        raised.keep_first_distributions(first_time);
         let mut reserved = Reserved::new(self.handoff.as_ref(), Lease { token: lease.token, until });
-        let mut parts = raised.events.chunks(EVENTS_AT_ONCE).peekable();
-        while let Some(events) = parts.next() {
-            let (deliveries, missed) =
-                fan_out(events, &subscriptions, |event, delivery| reserved.take(event, delivery));
-            let is_last = parts.peek().is_none();
-            tokio::try_join!(
+        let window = batch.window.as_ref().map(|window| &window.bounds);
+        let (kept, is_kept) = oneshot::channel();
+        // All that needs no answer goes out at once, and what needs one while the server is at work on the rest.
+        let raise = async {
+            let (advanced, subscriptions) = tokio::try_join!(
                 biased;
-                insert_events(&*transaction, events, false),
-                insert_deliveries(&*transaction, &deliveries, lease),
-                insert_missed(&*transaction, &missed),
-                async { if is_last { transaction.commit().await } else { Ok(()) } },
+                advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
+                subscriptions_to(&*transaction, &events),
             )?;
-        }
-        if raised.events.is_empty() {
-            transaction.commit().await?;
-        }
+            if !advanced {
+                return Err(EnqueueError::Superseded(self.slot.clone()));
+            }
+            let first_time = claim_distributed(&*transaction, &distributed).await?;
+            once.keep_first(&mut events, first_time);
+            // Behind everything else, or it would not be part of the transaction.
+            let commit = async {
+                match is_kept.await {
+                    Ok(()) => transaction.commit().await,
+                    // It has failed, and with it all of this.
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            store_events(&*transaction, &events, &subscriptions, lease, &mut reserved, commit).await?;
+            Ok(subscriptions)
+        };
+        let keep = async {
+            let ledger = self.ledger.then_some(&ledger);
+            tokio::try_join!(
+                insert_unrouted(&*transaction, &unrouted),
+                change_addons(&*transaction, &addons),
+                keep_ledger(&*transaction, ledger, is_first),
+            )?;
+            let _ = kept.send(());
+            Ok(())
+        };
+        let begin = async { Ok(transaction.begin().await?) };
+        let ((), subscriptions, ()) = tokio::try_join!(biased; begin, raise, keep)?;
         transaction.end();
         reserved.hand_over(subscriptions, read_at);
-        raised.count();
-        Ok(raised.events)
+        count(&events, &unrouted, &ignored);
+        Ok(events)
     }
 
     /// Says of each event in the store where it came from.
@@ -287,24 +293,48 @@ async fn next_batch(batches: &mut mpsc::Receiver<Batch>) -> Option<Batch> {
     Some(batch)
 }
 
-impl Raised {
-    fn count(&self) {
-        for event in &self.events {
-            counter!(telemetry::EVENTS, "event" => event.kind.as_str()).increment(1);
-        }
-        for reason in &self.ignored {
-            counter!(telemetry::IGNORED_TRANSITIONS, "reason" => *reason).increment(1);
-        }
-        if let Some(first) = self.unrouted.first() {
-            counter!(telemetry::UNROUTED_EVENTS).increment(self.unrouted.len() as u64);
-            recurring!(
-                warn,
-                reason = first.reason,
-                table = first.table,
-                row = first.row,
-                lsn = %first.position.commit,
-                "events without an owner: they are kept in walhook.unrouted_event"
-            );
-        }
+/// Counts what a batch came to.
+fn count(events: &[Event], unrouted: &[Unrouted], ignored: &[&'static str]) {
+    for event in events {
+        counter!(telemetry::EVENTS, "event" => event.kind.as_str()).increment(1);
     }
+    for reason in ignored {
+        counter!(telemetry::IGNORED_TRANSITIONS, "reason" => *reason).increment(1);
+    }
+    if let Some(first) = unrouted.first() {
+        counter!(telemetry::UNROUTED_EVENTS).increment(unrouted.len() as u64);
+        recurring!(
+            warn,
+            reason = first.reason,
+            table = first.table,
+            row = first.row,
+            lsn = %first.position.commit,
+            "events without an owner: they are kept in walhook.unrouted_event"
+        );
+    }
+}
+
+/// Stores events with their deliveries, part by part; `commit` goes out with the last of them.
+async fn store_events(
+    transaction: &impl GenericClient,
+    events: &[Event],
+    subscriptions: &HashMap<UserId, Vec<Subscription>>,
+    lease: NewLease,
+    reserved: &mut Reserved<'_>,
+    commit: impl Future<Output = Result<(), StoreError>>,
+) -> Result<(), StoreError> {
+    let mut parts = events.chunks(EVENTS_AT_ONCE).peekable();
+    let mut commit = Some(commit);
+    while let Some(events) = parts.next() {
+        let (deliveries, missed) = fan_out(events, subscriptions, |event, delivery| reserved.take(event, delivery));
+        let end = if parts.peek().is_none() { commit.take() } else { None };
+        tokio::try_join!(
+            biased;
+            insert_events(transaction, events, false),
+            insert_deliveries(transaction, &deliveries, lease),
+            insert_missed(transaction, &missed),
+            async { if let Some(commit) = end { commit.await } else { Ok(()) } },
+        )?;
+    }
+    if let Some(commit) = commit { commit.await } else { Ok(()) }
 }

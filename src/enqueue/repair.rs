@@ -39,7 +39,7 @@ impl Repair {
     pub async fn raise(&mut self, transaction: &Transaction<'_>, changes: &[Change]) -> Result<Repaired, EnqueueError> {
         let mut raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
         let first_time = self.first_distributions(transaction, &raised).await?;
-        raised.keep_first_distributions(first_time);
+        std::mem::take(&mut raised.once).keep_first(&mut raised.events, first_time);
         let subscriptions = subscriptions_to(transaction, &raised.events).await?;
         let (deliveries, missed) = fan_out(&raised.events, &subscriptions, |_, _| false);
         let repaired = Repaired {
