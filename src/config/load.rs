@@ -201,6 +201,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     let positive = [
         ("delivery.concurrency", config.delivery.concurrency),
         ("delivery.per_webhook_concurrency", config.delivery.per_webhook_concurrency),
+        ("delivery.retries_per_second", config.delivery.retries_per_second as usize),
         ("delivery.max_payload_bytes", config.delivery.max_payload_bytes),
         ("disable.threshold", config.disable.threshold as usize),
         ("retention.days", config.retention.days as usize),

@@ -167,6 +167,8 @@ pub struct Delivery {
     /// Requests under way at once, over all webhooks.
     pub concurrency: usize,
     pub per_webhook_concurrency: usize,
+    /// While there are first attempts to make; without any, retries go as fast as they can.
+    pub retries_per_second: u32,
     /// Deliver to plain http receivers too.
     pub allow_http: bool,
     /// Networks exempt from the refusal of private and special addresses.
@@ -189,7 +191,8 @@ impl Default for Delivery {
             retry_jitter: Period::secs(30),
             max_payload_bytes: 65_536,
             concurrency: 256,
-            per_webhook_concurrency: 32,
+            per_webhook_concurrency: 64,
+            retries_per_second: 1_000,
             allow_http: false,
             allow_networks: Vec::new(),
             proxy: None,

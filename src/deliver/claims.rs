@@ -10,12 +10,12 @@ use crate::store::deliver::{ClaimRequest, Claimed, Due};
 
 /// Between two looks when the last one found all there was.
 const IDLE: Duration = Duration::from_millis(200);
-/// The same while deliveries wait here: a webhook that had no room may have some now.
+/// The same for first attempts while deliveries wait here: a webhook that had no room may have some now.
 const BUSY: Duration = Duration::from_millis(50);
 /// After a look that failed.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// While more is known to wait, a look is worth its while once this many have left.
-const STEP: usize = 64;
+const STEP: usize = 256;
 /// Rows of one claim at most.
 pub const MAX_ROWS: usize = 1_024;
 const MAX_WEBHOOKS: usize = 1_000;
@@ -109,7 +109,7 @@ impl Pace {
         self.behind = stopped_at.or(claimed.behind).unwrap_or(Uuid::nil());
         self.next_at = match claimed.behind {
             Some(_) => now,
-            None if queued > 0 => now + BUSY,
+            None if queued > 0 && self.due == Due::Fresh => now + BUSY,
             None => now + IDLE,
         };
     }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::Context;
 use super::claims::{Holding, Pace};
+use super::gate::RetryGate;
 use super::lanes::{Class, Lanes, Limits};
 use super::targets::{Destination, Lookup, Targets};
 use crate::domain::delivery::{Attempted, Delivery};
@@ -69,6 +70,7 @@ pub(super) struct Dispatcher {
     room: Room,
     attempted: mpsc::Sender<Attempted>,
     lanes: Lanes,
+    retry_gate: RetryGate,
     targets: Targets,
     /// Waiting for a question for their targets to be put.
     parked: Vec<Turn>,
@@ -99,6 +101,7 @@ impl Dispatcher {
         let limits = Limits { total: settings.concurrency, per_webhook: settings.per_webhook_concurrency };
         Dispatcher {
             lanes: Lanes::new(limits),
+            retry_gate: RetryGate::new(settings.retries_per_second, now),
             targets: Targets::new(context.vault.clone(), settings.guard.clone()),
             parked: Vec::new(),
             loading: Vec::new(),
@@ -149,13 +152,18 @@ impl Dispatcher {
     fn take(&mut self, handed: Handed) {
         self.targets.told(handed.read_at, handed.targets);
         handed.deliveries.into_iter().for_each(|delivery| self.lanes.push(delivery));
+        self.retry_gate.fresh(Instant::now());
     }
 
     fn wake_at(&self) -> Instant {
+        let now = Instant::now();
         let claim_at = self.fresh_pace.next_at().min(self.retry_pace.next_at());
         // A claim under way wakes us by itself.
-        let claim_at = if self.claim.is_some() { Instant::now() + GIVE_BACK_TIMEOUT } else { claim_at };
-        self.load_again_at.map_or(claim_at, |load_at| load_at.min(claim_at))
+        let claim_at = if self.claim.is_some() { now + GIVE_BACK_TIMEOUT } else { claim_at };
+        let wake_at = self.load_again_at.map_or(claim_at, |load_at| load_at.min(claim_at));
+        // While slots are wanting, one that is given back wakes us.
+        let opens_at = self.retry_gate.opens_at(now);
+        if self.lanes.queued_retries() > 0 && opens_at > now { wake_at.min(opens_at) } else { wake_at }
     }
 
     fn finish(&mut self, first: (Uuid, Class)) {
@@ -180,13 +188,14 @@ impl Dispatcher {
 
     /// Starts what has a turn and a target; the others wait for theirs to be read.
     fn give_turns(&mut self) {
-        while let Some(delivery) = self.lanes.pop() {
-            let slot = Slot {
-                webhook: delivery.webhook,
-                class: Class::of(&delivery),
-                room: self.room.clone(),
-                finished: self.finished.clone(),
-            };
+        let now = Instant::now();
+        while let Some(delivery) = self.lanes.pop(self.retry_gate.opens_at(now) <= now) {
+            let class = Class::of(&delivery);
+            if class == Class::Retry {
+                self.retry_gate.passed(now);
+            }
+            let slot =
+                Slot { webhook: delivery.webhook, class, room: self.room.clone(), finished: self.finished.clone() };
             let turn = Turn { delivery, slot };
             match self.targets.recent(turn.delivery.webhook) {
                 _ if self.has_lapsed(&turn.delivery) => drop(turn),
@@ -331,6 +340,9 @@ impl Dispatcher {
         self.pace(claim.request.due).found(now, &claim.request, &claimed, queued);
         let (kept, refused): (Vec<Delivery>, Vec<Delivery>) =
             claimed.deliveries.into_iter().partition(|delivery| self.room.reserve(delivery.webhook));
+        if claim.request.due == Due::Fresh && !kept.is_empty() {
+            self.retry_gate.fresh(now);
+        }
         kept.into_iter().for_each(|delivery| self.lanes.push(delivery));
         self.remove_orphans(Vec::new(), claimed.orphans);
         if !refused.is_empty() {

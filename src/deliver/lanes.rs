@@ -114,11 +114,12 @@ impl Lanes {
         self.circle(Class::of(&delivery)).push(delivery);
     }
 
-    /// The next delivery to start; it has a slot from now on.
-    pub fn pop(&mut self) -> Option<Delivery> {
-        let first = self.turn;
+    /// The next delivery to start; it has a slot from now on. Retries only if they `may_retry`.
+    pub fn pop(&mut self, may_retry: bool) -> Option<Delivery> {
+        let first = if may_retry { self.turn } else { Class::Fresh };
         let second = if first == Class::Fresh { Class::Retry } else { Class::Fresh };
-        let delivery = self.pop_class(first).or_else(|| self.pop_class(second))?;
+        let second = (second == Class::Fresh || may_retry).then_some(second);
+        let delivery = self.pop_class(first).or_else(|| self.pop_class(second?))?;
         let class = Class::of(&delivery);
         self.turn = if class == Class::Fresh { Class::Retry } else { Class::Fresh };
         *self.in_flight.entry(delivery.webhook).or_default() += 1;
@@ -210,7 +211,7 @@ mod tests {
     }
 
     fn pop_all(lanes: &mut Lanes) -> Vec<(u128, u128)> {
-        std::iter::from_fn(|| lanes.pop()).map(|d| (d.webhook.as_u128(), d.id.as_u128())).collect()
+        std::iter::from_fn(|| lanes.pop(true)).map(|d| (d.webhook.as_u128(), d.id.as_u128())).collect()
     }
 
     #[test]
@@ -298,9 +299,9 @@ mod tests {
         for number in 1..=3 {
             lanes.push(delivery(1, number, number as u16));
         }
-        assert!(lanes.pop().is_some());
+        assert!(lanes.pop(true).is_some());
         assert_eq!(lanes.held(), HashMap::from([(Uuid::from_u128(1), 3)]));
         assert_eq!((lanes.drain().len(), lanes.queued(), lanes.in_flight()), (2, 0, 1));
-        assert!(lanes.pop().is_none());
+        assert!(lanes.pop(true).is_none());
     }
 }

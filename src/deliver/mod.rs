@@ -3,6 +3,7 @@
 mod claims;
 mod client;
 mod dispatcher;
+mod gate;
 pub mod guard;
 mod lanes;
 pub mod request;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub timeout: Duration,
     pub concurrency: usize,
     pub per_webhook_concurrency: usize,
+    /// While there are first attempts to make.
+    pub retries_per_second: u32,
     pub max_payload_bytes: usize,
     pub user_agent: String,
     pub guard: Guard,
@@ -60,6 +63,7 @@ impl Settings {
             timeout: delivery.timeout.0,
             concurrency: delivery.concurrency,
             per_webhook_concurrency: delivery.per_webhook_concurrency,
+            retries_per_second: delivery.retries_per_second,
             max_payload_bytes: delivery.max_payload_bytes,
             user_agent: format!("{name}-Webhooks/1.0"),
             guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone()),

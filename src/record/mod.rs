@@ -20,7 +20,7 @@ use crate::vault::random_bytes;
 /// Attempts recorded in one transaction at most.
 pub const MAX_BATCH: usize = 512;
 /// For how long answers are gathered: a few cost the store little more than one.
-const GATHERING: Duration = Duration::from_millis(4);
+const GATHERING: Duration = Duration::from_millis(10);
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
