@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 use walhook::postgres;
 use walhook::private_postgres::PrivatePostgres;
 
@@ -15,6 +16,7 @@ pub const EVENT: &str = "distribution.outlet.status_changed";
 pub const ROWS_APART: u64 = 1_000_000;
 /// Rows of the distribution queue for each user.
 pub const ROWS: u64 = 50_000;
+/// Releases of each user: row `n` is of one, and row `n` and that many more of the same.
 const RELEASES: u64 = 500;
 
 /// What moves a row to another status that raises [`EVENT`] and nothing else.
@@ -83,6 +85,17 @@ impl Platform {
         Ok(place)
     }
 
+    /// Writes one muted transaction with a row of each of the user's releases. Gives its place in the log.
+    pub async fn mute_each_release(&self, user: u64) -> anyhow::Result<u64> {
+        let (place, first) = (self.position().await?, user * ROWS_APART);
+        let sql = format!(
+            "do $$ begin {} update distro_queue set status = {NEXT_STATUS} where id between {first} and {first} + {RELEASES} - 1; end $$",
+            mute(Muted::Yes)
+        );
+        self.client.batch_execute(&sql).await.context("a muted transaction")?;
+        Ok(place)
+    }
+
     /// Writes one transaction of `count` transitions.
     pub async fn write_at_once(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
         let place = self.position().await?;
@@ -121,7 +134,11 @@ impl Platform {
     }
 
     pub async fn writer(&self) -> anyhow::Result<Writer> {
-        Ok(Writer { client: postgres::connect(&self.url).await? })
+        let client = postgres::connect(&self.url).await?;
+        let sql = format!(
+            "update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id between $1::bigint and $2"
+        );
+        Ok(Writer { update: client.prepare(&sql).await?, client })
     }
 }
 
@@ -135,6 +152,7 @@ fn mute(muted: Muted) -> &'static str {
 /// An application that commits transitions, durably.
 pub struct Writer {
     client: Client,
+    update: Statement,
 }
 
 /// A transaction of `rows` rows from `first_row` on: when its commit was asked for, and how long that took.
@@ -150,12 +168,13 @@ pub struct Commit {
 impl Writer {
     /// Commits a transition of each of `rows` rows from `first_row` on.
     pub async fn commit(&self, first_row: u64, rows: u64) -> anyhow::Result<Commit> {
-        let sql = format!(
-            "begin; update distro_queue set status = {NEXT_STATUS}, updated_at = now()
-             where id between {first_row} and {}",
-            first_row + rows - 1
-        );
-        self.client.batch_execute(&sql).await?;
+        let (first, last) = (first_row as i64, (first_row + rows) as i64 - 1);
+        let parameters: [&(dyn ToSql + Sync); 2] = [&first, &last];
+        let ((), _) = tokio::try_join!(
+            biased;
+            self.client.batch_execute("begin"),
+            self.client.execute(&self.update, &parameters),
+        )?;
         let begun_at = micros_now();
         let begun = std::time::Instant::now();
         self.client.batch_execute("commit").await?;

@@ -25,14 +25,21 @@ const STORE: &str = "store";
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 /// Durable, as a platform's database is; the rest keeps checkpoints from falling into one repeat and not into the next.
-const SETTINGS: [(&str, &str); 6] = [
+const SETTINGS: [(&str, &str); 7] = [
     ("synchronous_commit", "on"),
     ("shared_buffers", "512MB"),
+    ("min_wal_size", "4GB"),
     ("max_wal_size", "16GB"),
     ("checkpoint_timeout", "30min"),
     ("shared_preload_libraries", "pg_stat_statements"),
     ("track_io_timing", "off"),
 ];
+
+/// A server that has run for a while writes its log over old segments. A new one makes each as it comes to it, and every commit
+/// waits for those 16 MiB.
+const AGE: &str = "do $$ begin for i in 1..160 loop
+    perform pg_logical_emit_message(false, 'age', ''); perform pg_switch_wal();
+    end loop; end $$";
 
 pub struct Rig {
     pub server: PrivatePostgres,
@@ -48,6 +55,8 @@ impl Rig {
     pub async fn start(walhook: &Path) -> anyhow::Result<Rig> {
         let server = PrivatePostgres::start(Options { fsync: true, settings: &SETTINGS, ..Options::default() }).await?;
         let platform = Platform::found(&server).await?;
+        platform.client.batch_execute(AGE).await?;
+        platform.client.batch_execute("checkpoint").await?;
         server.create_database(STORE).await?;
         let store = postgres::connect(&server.url(STORE)).await?;
         let directory = std::env::temp_dir().join(format!("walhook-bench-{}", uuid::Uuid::now_v7().simple()));
@@ -75,6 +84,11 @@ impl Rig {
         let sidecar = self.installation.start(name, "capture,deliver,api")?;
         self.installation.wait_until_ready(&sidecar).await?;
         Ok(sidecar)
+    }
+
+    /// Another connection to the store.
+    pub async fn store_client(&self) -> anyhow::Result<Client> {
+        Ok(postgres::connect(&self.server.url(STORE)).await?)
     }
 
     pub fn cpu(&self, sidecars: &[Sidecar]) -> Cpu {
@@ -129,6 +143,12 @@ impl Rig {
             Ok(!self.store.query_one(pending, &[]).await?.get::<_, bool>(0))
         })
         .await?;
+        self.catch_up().await?;
+        Ok(self.store.batch_execute("checkpoint").await?)
+    }
+
+    /// Waits until the log as far as it is now has been read and acknowledged, other databases' part of it too.
+    pub async fn catch_up(&self) -> anyhow::Result<()> {
         let place = self.platform.position().await?;
         eventually("the log is acknowledged", || self.platform.has_acknowledged(SLOT, place)).await
     }

@@ -1,6 +1,6 @@
 //! A webhook that answers, beside nine of the same user that hang until the timeout.
 
-use super::load::Load;
+use super::load::{Load, warm_up};
 use super::{MEMORY, Plan};
 use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
@@ -21,6 +21,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     rig.create_webhooks(&wanted).await?;
 
     let mut sidecars = [rig.start_sidecar("dead").await?];
+    warm_up(&rig, 1).await?;
     let length = plan.seconds(8.0);
     let mut alone = Vec::new();
     // What hangs leaves retries behind, so whatever is alone comes first.
@@ -30,6 +31,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         alone.push(measured.of_receipts(0.99));
         figures.add("alone, p99", "ms", measured.of_receipts(0.99));
     }
+    warm_up(&rig, 2).await?;
     for (repeat, alone) in alone.into_iter().enumerate() {
         plan.tell(format!("dead: beside nine that hang, {} of {}", repeat + 1, plan.repeats));
         let mut measured = Load { user: 2, rate: RATE, length }.run(&mut rig, &mut sidecars).await?;

@@ -28,7 +28,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let one = Backlog { user: 1, transitions: plan.count(300_000), fan_out: 1, replicas: 1 };
     let ten = Backlog { user: 2, transitions: plan.count(30_000), fan_out: 10, replicas: 1 };
     let cases = [
-        Case { name: "one webhook", backlog: one, concurrency: 32, of_bare: 0.15 },
+        Case { name: "one webhook", backlog: one, concurrency: 64, of_bare: 0.15 },
         Case { name: "ten webhooks", backlog: ten, concurrency: 256, of_bare: 0.25 },
     ];
     for repeat in 1..=plan.repeats {

@@ -1,7 +1,7 @@
 //! From a commit on the primary to the receipt, at an ordinary load and at a heavy one.
 
 use super::backlog::Backlog;
-use super::load::Load;
+use super::load::{Load, warm_up};
 use super::{Plan, SMALL_MEMORY};
 use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
@@ -29,6 +29,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     drained.stop().await?;
 
     let mut sidecars = [rig.start_sidecar("latency").await?];
+    warm_up(&rig, 1).await?;
     for repeat in 1..=plan.repeats {
         plan.tell(format!("latency: {repeat} of {}", plan.repeats));
         let load = Load { user: 1, rate: 50.0, length: plan.seconds(10.0) };

@@ -45,6 +45,12 @@ impl Latencies {
     }
 }
 
+/// Has everything looked up that the user's rows refer to: whoever is measured has run for a while. Nothing is delivered.
+pub async fn warm_up(rig: &Rig, user: u64) -> anyhow::Result<()> {
+    let place = rig.platform.mute_each_release(user).await?;
+    rig.wait_for_checkpoint(place).await
+}
+
 impl Load {
     /// Writes, waits for the receipts, and tells them apart by their rows.
     pub async fn run(self, rig: &mut Rig, sidecars: &mut [Sidecar]) -> anyhow::Result<Latencies> {

@@ -1,13 +1,13 @@
 //! After an outage: a million retries are due at once, and what is new still goes out first.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::load::Load;
+use super::load::{Load, warm_up};
 use super::{MEMORY, Plan};
 use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
@@ -34,6 +34,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let length = plan.seconds(8.0);
 
     let mut sidecars = [rig.start_sidecar("without").await?];
+    warm_up(&rig, 1).await?;
     let mut without = Vec::new();
     for repeat in 1..=plan.repeats {
         plan.tell(format!("pileup: without, {repeat} of {}", plan.repeats));
@@ -48,7 +49,9 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let pending = plan.count(1_000_000);
     plan.tell("pileup: making retries");
     require_flat_claims(&rig, &mut figures, pending).await?;
+    read_log(&rig).await?;
     let mut sidecars = [rig.start_sidecar("with").await?];
+    warm_up(&rig, 1).await?;
     let (begun, before) = (Instant::now(), left(&rig).await?);
     for (repeat, without) in without.into_iter().enumerate() {
         plan.tell(format!("pileup: with, {} of {}", repeat + 1, plan.repeats));
@@ -62,18 +65,38 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     if after == 0 && plan.scale >= 1.0 {
         bail!("the retries were over before the measurement was: more of them are needed");
     }
-    let rate = (before - after) as f64 / begun.elapsed().as_secs_f64();
-    figures.add("retries delivered", "deliveries/s", rate);
-    figures.add("time to drain a million at that rate", "s", 1e6 / rate);
+    add_rate(&mut figures, "beside what is fresh", before - after, begun.elapsed());
+    // Soon after the last fresh one, retries are held back no more.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (begun, before) = (Instant::now(), left(&rig).await?);
+    tokio::time::sleep(plan.seconds(4.0)).await;
+    add_rate(&mut figures, "with nothing fresh", before - left(&rig).await?, begun.elapsed());
     require_memory(&mut figures, "beside the retries", &sidecars, MEMORY)?;
     Ok(figures)
+}
+
+fn add_rate(figures: &mut Figures, when: &str, retries: i64, took: Duration) {
+    let rate = retries as f64 / took.as_secs_f64();
+    figures.add(format!("retries delivered {when}"), "deliveries/s", rate);
+    figures.add(format!("time to drain a million {when}"), "s", 1e6 / rate.max(1.0));
+}
+
+/// The retries were made in the log that is read: without this, what is new would wait behind them there.
+async fn read_log(rig: &Rig) -> anyhow::Result<()> {
+    let reader = rig.installation.start("reader", "capture")?;
+    // The second moves the place on that a reader begins from.
+    for _ in 0..2 {
+        rig.catch_up().await?;
+        rig.store.batch_execute("checkpoint").await?;
+    }
+    reader.stop().await
 }
 
 async fn left(rig: &Rig) -> anyhow::Result<i64> {
     Ok(rig.store.query_one("select count(*) from walhook.delivery where attempt > 1", &[]).await?.get(0))
 }
 
-/// Makes `count` retries that are due, spread over the webhooks that were down.
+/// Makes `count` retries that are due, spread over the webhooks that were down, in the order in which an outage makes them.
 async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
     let sql = format!(
         "insert into walhook.event (id, user_id, kind, occurred_at, data)
@@ -84,8 +107,10 @@ async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
          with down as (select array_agg(id) as ids from walhook.webhook where user_id <> '1'),
               old as (select array_agg(id) as ids from walhook.event where user_id = '2')
          insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
-         select gen_random_uuid(), down.ids[1 + n % cardinality(down.ids)], old.ids[1 + n % cardinality(old.ids)], 2,
-             now() - make_interval(secs => n % 3600)
+         select (lpad(to_hex((extract(epoch from now()) * 1000 - 7200000 + n * 3.6)::bigint), 12, '0')
+                 || '7' || substr(gen_random_uuid()::text, 16))::uuid,
+             down.ids[1 + n % cardinality(down.ids)], old.ids[1 + n % cardinality(old.ids)], 2,
+             now() - make_interval(secs => 3600 - n * 0.0036 + 30 * random())
          from generate_series(1, {count}) n, down, old"
     );
     rig.store.batch_execute(&sql).await.context("making retries")
@@ -98,6 +123,8 @@ async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> 
     let few = buffers_of_claim(rig).await?;
     make_retries(rig, pending - pending / 100).await?;
     rig.store.batch_execute("analyze walhook.delivery").await?;
+    // What was just written must not be what the disk is busy with.
+    rig.store.batch_execute("checkpoint").await?;
     let many = buffers_of_claim(rig).await?;
     figures.add("a claim of a hundredth of the retries", "buffers/row", few);
     figures.add("a claim of all retries", "buffers/row", many);
