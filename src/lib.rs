@@ -38,7 +38,7 @@
 //!
 //! At 70 % of that rate the two processors are about nine tenths busy: the application that writes (11 µs for each row) and
 //! whoever asks it to (4) are on them too, and the sidecar wakes more often for less (8). An event waits for the transaction under
-//! way, then for its own, then for its turn among the requests: half of its time is waiting for a processor.
+//! way, then for its own, then for its turn among the requests, and at each step for a processor.
 //!
 //! # Five promises
 //!
