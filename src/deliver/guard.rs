@@ -49,7 +49,8 @@ pub type Lookup = Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<S
 #[derive(Clone)]
 pub struct Guard {
     allow_http: bool,
-    allow_networks: Vec<IpNet>,
+    /// Cloned with every request.
+    allow_networks: Arc<[IpNet]>,
     lookup: Lookup,
 }
 
@@ -66,7 +67,7 @@ impl Guard {
         let lookup: Lookup = Arc::new(|host, port| {
             Box::pin(async move { Ok(tokio::net::lookup_host((host.as_str(), port)).await?.collect()) })
         });
-        Guard { allow_http, allow_networks, lookup }
+        Guard { allow_http, allow_networks: allow_networks.into(), lookup }
     }
 
     /// With another resolver, such as one whose answers change.
