@@ -33,8 +33,8 @@
 //! | Postgres, the walsender | 9 | decoding the log, a transaction for each row |
 //! | the receiver | 5 | |
 //!
-//! An event that comes alone takes a millisecond more than a commit and a POST: the walsender wakes, one transaction goes to the
-//! store in three ways there and back, its commit waits for the disk.
+//! An event that comes alone takes a millisecond more than a commit and a POST: the walsender wakes, one transaction takes two
+//! ways to the store and back, and its commit waits for the disk.
 //!
 //! At 70 % of that rate the two processors are about nine tenths busy: the application that writes (11 µs for each row) and
 //! whoever asks it to (4) are on them too, and the sidecar wakes more often for less (8). An event waits for the transaction under

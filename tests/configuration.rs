@@ -136,7 +136,7 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
     let unknown_section = file("\n\n[deliveries]\nx = 1\n");
     /// Arguments, environment, and what the error must say.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
-    let cases: [Case<'_>; 24] = [
+    let cases: [Case<'_>; 25] = [
         (&["run"], &[("WALHOOK_SECRETS__MASTER_KEY", KEY)], &["source.url is not set", "WALHOOK_SOURCE__URL"]),
         (&["setup"], &[], &["source.url is not set"]),
         (&["run"], &[("WALHOOK_SOURCE__URL", "postgres://x@y/z")], &["secrets.master_key is not set"]),
@@ -152,6 +152,11 @@ fn each_mistake_is_one_clear_line_and_exit_code_2() {
         (&["config"], &[("WALHOOK_MAIL__SMTP_URL", "http://u:p@mail")], &["mail.smtp_url", "smtps://host:port"]),
         (&["config"], &[("WALHOOK_DISABLE__POLICY", "never")], &["disable.policy", "cumulative"]),
         (&["config"], &[("WALHOOK_DISABLE__THRESHOLD", "0")], &["disable.threshold must be at least 1"]),
+        (
+            &["config"],
+            &[("WALHOOK_DELIVERY__RETRIES_PER_SECOND", "0")],
+            &["delivery.retries_per_second must be at least 1"],
+        ),
         (&["--set", "nonsense", "config"], &[], &["--set nonsense"]),
         (&["--set", "source.tables.releases.table=x", "config"], &[], &["source.tables.releases"]),
         (&["--set", "source.tables.payment.computed.sum=1", "config"], &[], &["source.tables.payment.computed.sum"]),

@@ -21,6 +21,13 @@ impl Class {
     pub fn of(delivery: &Delivery) -> Class {
         if delivery.attempt > 1 { Class::Retry } else { Class::Fresh }
     }
+
+    fn other(self) -> Class {
+        match self {
+            Class::Fresh => Class::Retry,
+            Class::Retry => Class::Fresh,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,11 +124,13 @@ impl Lanes {
     /// The next delivery to start; it has a slot from now on. Retries only if they `may_retry`.
     pub fn pop(&mut self, may_retry: bool) -> Option<Delivery> {
         let first = if may_retry { self.turn } else { Class::Fresh };
-        let second = if first == Class::Fresh { Class::Retry } else { Class::Fresh };
-        let second = (second == Class::Fresh || may_retry).then_some(second);
-        let delivery = self.pop_class(first).or_else(|| self.pop_class(second?))?;
+        let second = first.other();
+        let delivery = match self.pop_class(first) {
+            None if second == Class::Fresh || may_retry => self.pop_class(second)?,
+            popped => popped?,
+        };
         let class = Class::of(&delivery);
-        self.turn = if class == Class::Fresh { Class::Retry } else { Class::Fresh };
+        self.turn = class.other();
         *self.in_flight.entry(delivery.webhook).or_default() += 1;
         self.taken += 1;
         self.taken_by_retries += usize::from(class == Class::Retry);
