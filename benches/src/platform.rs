@@ -85,17 +85,6 @@ impl Platform {
         Ok(place)
     }
 
-    /// Writes one muted transaction with a row of each of the user's releases. Gives its place in the log.
-    pub async fn mute_each_release(&self, user: u64) -> anyhow::Result<u64> {
-        let (place, first) = (self.position().await?, user * ROWS_APART);
-        let sql = format!(
-            "do $$ begin {} update distro_queue set status = {NEXT_STATUS} where id between {first} and {first} + {RELEASES} - 1; end $$",
-            mute(Muted::Yes)
-        );
-        self.client.batch_execute(&sql).await.context("a muted transaction")?;
-        Ok(place)
-    }
-
     /// Writes one transaction of `count` transitions.
     pub async fn write_at_once(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
         let place = self.position().await?;
@@ -133,12 +122,8 @@ impl Platform {
         .await
     }
 
-    pub async fn writer(&self) -> anyhow::Result<Writer> {
-        let client = postgres::connect(&self.url).await?;
-        let sql = format!(
-            "update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id between $1::bigint and $2"
-        );
-        Ok(Writer { update: client.prepare(&sql).await?, client })
+    pub fn url(&self) -> &str {
+        &self.url
     }
 }
 
@@ -166,6 +151,14 @@ pub struct Commit {
 }
 
 impl Writer {
+    pub async fn connect(url: &str) -> anyhow::Result<Writer> {
+        let client = postgres::connect(url).await?;
+        let sql = format!(
+            "update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id between $1::bigint and $2"
+        );
+        Ok(Writer { update: client.prepare(&sql).await?, client })
+    }
+
     /// Commits a transition of each of `rows` rows from `first_row` on.
     pub async fn commit(&self, first_row: u64, rows: u64) -> anyhow::Result<Commit> {
         let (first, last) = (first_row as i64, (first_row + rows) as i64 - 1);

@@ -37,7 +37,7 @@ const SETTINGS: [(&str, &str); 7] = [
 
 /// A server that has run for a while writes its log over old segments. A new one makes each as it comes to it, and every commit
 /// waits for those 16 MiB.
-const AGE: &str = "do $$ begin for i in 1..160 loop
+const AGE: &str = "do $$ begin for i in 1..64 loop
     perform pg_logical_emit_message(false, 'age', ''); perform pg_switch_wal();
     end loop; end $$";
 

@@ -1,6 +1,6 @@
 //! Rows a second through capture and derivation alone, beside PostgreSQL's own client throwing the same stream away.
 //!
-//! The transactions are muted: each change is decoded and judged, its event is made, and dropped instead of stored. What the
+//! What is written once is read as often as there are repeats. The transactions are muted: each change is decoded and judged, its event is made, and dropped instead of stored. What the
 //! ledger of last seen states costs beside is measured apart.
 
 use std::time::Instant;
@@ -14,6 +14,8 @@ use crate::rig::{Rig, add_cpu, require_memory};
 use crate::sidecar::SLOT;
 
 const REFERENCE_SLOT: &str = "reference";
+/// Stands where a shape begins in the log.
+const HERE: &str = "here";
 const PUBLICATION: &str = "walhook";
 const WITHOUT_LEDGER: &str = "ledger = false";
 
@@ -36,12 +38,19 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     // Whole passes over the rows.
     let giant = plan.count(1_000_000).next_multiple_of(ROWS);
     let kept = plan.count(250_000).next_multiple_of(ROWS);
-    for repeat in 1..=plan.repeats {
-        for shape in [Shape::Single(plan.count(500_000)), Shape::Giant(giant), Shape::GiantKept(kept)] {
+    for shape in [Shape::Single(plan.count(500_000)), Shape::Giant(giant), Shape::GiantKept(kept)] {
+        plan.tell(format!("capture: writing {}", shape.name()));
+        rig.installation.configure(shape.settings(), "");
+        let begin = Place::remember(&rig).await?;
+        let end = shape.write(&rig).await?;
+        rig.platform.client.batch_execute("checkpoint").await?;
+        for repeat in 1..=plan.repeats {
             plan.tell(format!("capture: {}, {repeat} of {}", shape.name(), plan.repeats));
-            rig.installation.configure(shape.settings(), "");
-            measure_shape(&rig, &mut figures, shape).await?;
+            let reference = measure_reference(&rig, &mut figures, shape).await?;
+            begin.go_back(&rig).await?;
+            measure_shape(&rig, &mut figures, shape, end, reference).await?;
         }
+        begin.forget(&rig).await?;
     }
     Ok(figures)
 }
@@ -85,28 +94,64 @@ impl Shape {
     }
 }
 
-async fn measure_shape(rig: &Rig, figures: &mut Figures, shape: Shape) -> anyhow::Result<()> {
-    let (name, rows) = (shape.name(), shape.rows());
-    let create = "select pg_create_logical_replication_slot($1, 'pgoutput')";
-    rig.platform.client.execute(create, &[&REFERENCE_SLOT]).await?;
-    let place = shape.write(rig).await?;
+/// A place in the log that it can be read from again: where the slot stood, and where the store's checkpoint did.
+struct Place;
 
+impl Place {
+    async fn remember(rig: &Rig) -> anyhow::Result<Place> {
+        copy_slot(rig, SLOT, HERE).await?;
+        rig.store.batch_execute("create table here as table walhook.checkpoint").await?;
+        Ok(Place)
+    }
+
+    async fn go_back(&self, rig: &Rig) -> anyhow::Result<()> {
+        drop_slot(rig, SLOT).await?;
+        copy_slot(rig, HERE, SLOT).await?;
+        let sql = "delete from walhook.checkpoint; insert into walhook.checkpoint table here";
+        Ok(rig.store.batch_execute(sql).await?)
+    }
+
+    async fn forget(self, rig: &Rig) -> anyhow::Result<()> {
+        drop_slot(rig, HERE).await?;
+        Ok(rig.store.batch_execute("drop table here").await?)
+    }
+}
+
+async fn copy_slot(rig: &Rig, from: &str, to: &str) -> anyhow::Result<()> {
+    let sql = "select pg_copy_logical_replication_slot($1, $2)";
+    rig.platform.client.execute(sql, &[&from, &to]).await.with_context(|| format!("copying the slot {from}"))?;
+    Ok(())
+}
+
+async fn drop_slot(rig: &Rig, slot: &str) -> anyhow::Result<()> {
+    let sql = "select pg_drop_replication_slot($1)";
+    rig.platform.client.execute(sql, &[&slot]).await.with_context(|| format!("dropping the slot {slot}"))?;
+    Ok(())
+}
+
+async fn measure_reference(rig: &Rig, figures: &mut Figures, shape: Shape) -> anyhow::Result<f64> {
+    let (name, rows) = (shape.name(), shape.rows());
+    copy_slot(rig, HERE, REFERENCE_SLOT).await?;
     let before = rig.cpu(&[]);
     let reference = rows as f64 / receive_with_reference(rig).await?;
     // Its walsender has ended, and is in the account of Postgres as a whole.
     add_cpu(figures, &format!("{name}, pg_recvlogical"), &before, &rig.cpu(&[]), rows);
-    rig.platform.client.execute("select pg_drop_replication_slot($1)", &[&REFERENCE_SLOT]).await?;
+    figures.add(format!("{name}, pg_recvlogical"), "rows/s", reference);
+    drop_slot(rig, REFERENCE_SLOT).await?;
+    Ok(reference)
+}
 
+async fn measure_shape(rig: &Rig, figures: &mut Figures, shape: Shape, end: u64, reference: f64) -> anyhow::Result<()> {
+    let (name, rows) = (shape.name(), shape.rows());
     let before = rig.cpu(&[]);
     let sidecar = rig.installation.start("capture", "capture")?;
     rig.platform.wait_for_reader(SLOT).await?;
     let begun = Instant::now();
-    rig.wait_for_checkpoint(place).await?;
+    rig.wait_for_checkpoint(end).await?;
     let ours = rows as f64 / begun.elapsed().as_secs_f64();
     let sidecars = [sidecar];
     let after = rig.cpu(&sidecars);
     figures.add(name, "rows/s", ours);
-    figures.add(format!("{name}, pg_recvlogical"), "rows/s", reference);
     let ratio = (format!("{name} / pg_recvlogical"), ours / reference);
     match shape.of_reference() {
         Some(bound) => figures.require(ratio.0, "", ratio.1, Must::AtLeast(bound)),
@@ -114,7 +159,7 @@ async fn measure_shape(rig: &Rig, figures: &mut Figures, shape: Shape) -> anyhow
     }
     add_cpu(figures, name, &before, &after, rows);
     require_memory(figures, name, &sidecars, MEMORY)?;
-    rig.settle().await?;
+    rig.catch_up().await?;
     let [sidecar] = sidecars;
     sidecar.stop().await
 }

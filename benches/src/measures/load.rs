@@ -7,7 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::bare::Bare;
 use crate::figures::quantile;
-use crate::platform::{Commit, ROWS, ROWS_APART};
+use crate::platform::{Commit, Muted, ROWS, ROWS_APART, Writer};
 use crate::rig::Rig;
 use crate::sidecar::Sidecar;
 
@@ -45,9 +45,10 @@ impl Latencies {
     }
 }
 
-/// Has everything looked up that the user's rows refer to: whoever is measured has run for a while. Nothing is delivered.
+/// Moves each of the user's rows once, muted, as if everything had run for a while: what they refer to is looked up, and
+/// their pages were written whole into the log since the last checkpoint. Nothing is delivered.
 pub async fn warm_up(rig: &Rig, user: u64) -> anyhow::Result<()> {
-    let place = rig.platform.mute_each_release(user).await?;
+    let place = rig.platform.write_at_once(user, ROWS, Muted::Yes).await?;
     rig.wait_for_checkpoint(place).await
 }
 
@@ -58,7 +59,7 @@ impl Load {
         let bare = Bare::new(rig.receiver.url())?;
         let posting = tokio::spawn(post_beside(bare, self.length));
         let begun = Instant::now();
-        let commits = self.write(rig).await?;
+        let commits = self.write_apart(rig.platform.url().to_owned()).await?;
         let rate = commits.iter().map(|commit| commit.rows).sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
         let posts = posting.await??;
         let mut begun_at: HashMap<u64, u64> = HashMap::new();
@@ -75,8 +76,14 @@ impl Load {
         })
     }
 
-    async fn write(self, rig: &Rig) -> anyhow::Result<Vec<Commit>> {
-        let writer = rig.platform.writer().await?;
+    /// On a thread of its own, so that nothing is handed from one to another for every commit: it is not what is measured.
+    async fn write_apart(self, url: String) -> anyhow::Result<Vec<Commit>> {
+        let thread = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        tokio::task::spawn_blocking(move || thread.block_on(self.write(&url))).await?
+    }
+
+    async fn write(self, url: &str) -> anyhow::Result<Vec<Commit>> {
+        let writer = Writer::connect(url).await?;
         let commits_a_second = self.rate.min(MAX_COMMITS);
         let rows = (self.rate / commits_a_second).round() as u64;
         // A row twice could not be told apart.
