@@ -72,12 +72,14 @@ impl Store {
 
     /// Gives leases back that nothing was done with.
     pub async fn release(&self, deliveries: &[Delivery]) -> Result<()> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(RELEASE).await?;
+        let mut connection = self.connection().await?;
+        let transaction = connection.transaction().await?;
+        plan_by_index(&transaction).await?;
+        let statement = transaction.prepare_cached(RELEASE).await?;
         let ids: Vec<Uuid> = deliveries.iter().map(|delivery| delivery.id).collect();
         let leases: Vec<Uuid> = deliveries.iter().map(|delivery| delivery.lease.token).collect();
-        connection.execute(&statement, &[&ids, &leases]).await?;
-        Ok(())
+        transaction.execute(&statement, &[&ids, &leases]).await?;
+        Ok(transaction.commit().await?)
     }
 
     /// Removes the deliveries of those `webhooks` that are gone, and those of `deliveries` whose event is gone.
