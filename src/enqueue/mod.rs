@@ -323,28 +323,20 @@ async fn store_events(
     reserved: &mut Reserved<'_>,
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
+    let mut store = async |part: &[Event]| {
+        let (deliveries, missed) = fan_out(part, subscriptions, |event, delivery| reserved.take(event, delivery));
+        tokio::try_join!(
+            biased;
+            insert_events(transaction, part, false),
+            insert_deliveries(transaction, &deliveries, lease),
+            insert_missed(transaction, &missed),
+        )
+    };
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
     for part in parts {
-        store_part(transaction, part, subscriptions, lease, reserved).await?;
+        store(part).await?;
     }
-    tokio::try_join!(biased; store_part(transaction, last, subscriptions, lease, reserved), commit)?;
-    Ok(())
-}
-
-async fn store_part(
-    transaction: &impl GenericClient,
-    events: &[Event],
-    subscriptions: &HashMap<UserId, Vec<Subscription>>,
-    lease: NewLease,
-    reserved: &mut Reserved<'_>,
-) -> Result<(), StoreError> {
-    let (deliveries, missed) = fan_out(events, subscriptions, |event, delivery| reserved.take(event, delivery));
-    tokio::try_join!(
-        biased;
-        insert_events(transaction, events, false),
-        insert_deliveries(transaction, &deliveries, lease),
-        insert_missed(transaction, &missed),
-    )?;
+    tokio::try_join!(biased; store(last), commit)?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Rows a second through capture and derivation alone, beside PostgreSQL's own client throwing the same stream away.
 //!
-//! What is written once is read as often as there are repeats. The transactions are muted: each change is decoded and judged, its event is made, and dropped instead of stored. What the
-//! ledger of last seen states costs beside is measured apart.
+//! What is written once is read as often as there are repeats. The transactions are muted: each change is decoded and judged,
+//! its event is made, and dropped instead of stored. What the ledger of last seen states costs beside is measured apart.
 
 use std::time::Instant;
 
@@ -41,16 +41,16 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     for shape in [Shape::Single(plan.count(500_000)), Shape::Giant(giant), Shape::GiantKept(kept)] {
         plan.tell(format!("capture: writing {}", shape.name()));
         rig.installation.configure(shape.settings(), "");
-        let begin = Place::remember(&rig).await?;
+        remember_place(&rig).await?;
         let end = shape.write(&rig).await?;
         rig.platform.client.batch_execute("checkpoint").await?;
         for repeat in 1..=plan.repeats {
             plan.tell(format!("capture: {}, {repeat} of {}", shape.name(), plan.repeats));
             let reference = measure_reference(&rig, &mut figures, shape).await?;
-            begin.go_back(&rig).await?;
+            go_back(&rig).await?;
             measure_shape(&rig, &mut figures, shape, end, reference).await?;
         }
-        begin.forget(&rig).await?;
+        forget_place(&rig).await?;
     }
     Ok(figures)
 }
@@ -94,27 +94,22 @@ impl Shape {
     }
 }
 
-/// A place in the log that it can be read from again: where the slot stood, and where the store's checkpoint did.
-struct Place;
+/// Keeps where the slot stands and where the store's checkpoint is, so that the log can be read from here again.
+async fn remember_place(rig: &Rig) -> anyhow::Result<()> {
+    copy_slot(rig, SLOT, HERE).await?;
+    Ok(rig.store.batch_execute("create table here as table walhook.checkpoint").await?)
+}
 
-impl Place {
-    async fn remember(rig: &Rig) -> anyhow::Result<Place> {
-        copy_slot(rig, SLOT, HERE).await?;
-        rig.store.batch_execute("create table here as table walhook.checkpoint").await?;
-        Ok(Place)
-    }
+async fn go_back(rig: &Rig) -> anyhow::Result<()> {
+    drop_slot(rig, SLOT).await?;
+    copy_slot(rig, HERE, SLOT).await?;
+    let sql = "delete from walhook.checkpoint; insert into walhook.checkpoint table here";
+    Ok(rig.store.batch_execute(sql).await?)
+}
 
-    async fn go_back(&self, rig: &Rig) -> anyhow::Result<()> {
-        drop_slot(rig, SLOT).await?;
-        copy_slot(rig, HERE, SLOT).await?;
-        let sql = "delete from walhook.checkpoint; insert into walhook.checkpoint table here";
-        Ok(rig.store.batch_execute(sql).await?)
-    }
-
-    async fn forget(self, rig: &Rig) -> anyhow::Result<()> {
-        drop_slot(rig, HERE).await?;
-        Ok(rig.store.batch_execute("drop table here").await?)
-    }
+async fn forget_place(rig: &Rig) -> anyhow::Result<()> {
+    drop_slot(rig, HERE).await?;
+    Ok(rig.store.batch_execute("drop table here").await?)
 }
 
 async fn copy_slot(rig: &Rig, from: &str, to: &str) -> anyhow::Result<()> {

@@ -26,19 +26,17 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     for repeat in 1..=plan.repeats {
         plan.tell(format!("latency: {repeat} of {}", plan.repeats));
         // Each time anew: the machine's speed changes, and a share of what it could do a minute ago says little.
-        let drained = backlog.drain(&mut rig, &mut figures).await?;
+        let mut drained = backlog.drain(&mut rig, &mut figures).await?;
         let heavy = drained.rate * 0.7;
-        let mut sidecars = drained.sidecars;
         warm_up(&rig, 1).await?;
         let load = Load { user: 1, rate: 50.0, length: plan.seconds(10.0) };
-        record(&mut rig, &mut figures, &mut sidecars, load, "50/s", Bounds { p50: 1.0, p99: 4.0 }).await?;
+        record(&mut rig, &mut figures, &mut drained.sidecars, load, "50/s", Bounds { p50: 1.0, p99: 4.0 }).await?;
         let load = Load { user: 1, rate: heavy, length: plan.seconds(5.0) };
-        record(&mut rig, &mut figures, &mut sidecars, load, "70 % load", Bounds { p50: 4.0, p99: 30.0 }).await?;
+        record(&mut rig, &mut figures, &mut drained.sidecars, load, "70 % load", Bounds { p50: 4.0, p99: 30.0 })
+            .await?;
         rig.settle().await?;
-        require_memory(&mut figures, "both", &sidecars, SMALL_MEMORY)?;
-        for sidecar in sidecars {
-            sidecar.stop().await?;
-        }
+        require_memory(&mut figures, "both", &drained.sidecars, SMALL_MEMORY)?;
+        drained.stop().await?;
     }
     Ok(figures)
 }
