@@ -5,6 +5,7 @@ mod support;
 use std::path::Path;
 
 use support::TestApp;
+use support::plan::plans;
 
 #[tokio::test]
 async fn every_statement_of_the_store_prepares() {
@@ -55,4 +56,43 @@ async fn daily_partitions_are_made_ahead_and_dropped_when_their_days_are_over() 
     let later = store.maintain_partitions(day("2026-03-31"), 30).await.unwrap();
     assert_eq!(later.dropped.len(), 3, "{later:?}");
     assert!(later.dropped.contains(&"attempt_20260228".to_owned()), "{later:?}");
+}
+
+/// Where nothing waits most of the time, the statistics say that there is nothing to read, and plans made then are kept when a
+/// backlog comes: none may walk through all of it to find a batch.
+#[tokio::test]
+async fn a_batch_is_found_by_its_ids_whatever_waited_when_the_plan_was_made() {
+    const BY_INDEX: &str = include_str!("../sql/store/plan_by_index.sql");
+    let statements = [
+        ("fence", include_str!("../sql/store/delivery_fence.sql"), "uuid[], uuid[], smallint[]", "'{}', '{}', '{}'"),
+        (
+            "end_held",
+            include_str!("../sql/store/delivery_end_held.sql"),
+            "uuid[], uuid[], smallint[]",
+            "'{}', '{}', '{}'",
+        ),
+        ("end", include_str!("../sql/store/delivery_end.sql"), "uuid[]", "'{}'"),
+        ("retry", include_str!("../sql/store/delivery_retry.sql"), "uuid[], smallint[], float8[]", "'{}', '{}', '{}'"),
+        ("release", include_str!("../sql/store/delivery_release.sql"), "uuid[], uuid[]", "'{}', '{}'"),
+    ];
+    let app = TestApp::prepare().await;
+    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    let client = app.store().await;
+    for deliveries in [0, 20] {
+        let fill = format!(
+            "insert into walhook.delivery (id, webhook_id, event_id, due_at)
+             select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), now() from generate_series(1, {deliveries})"
+        );
+        client.batch_execute(&fill).await.unwrap();
+        client.batch_execute("vacuum analyze walhook.delivery").await.unwrap();
+        client.batch_execute("begin").await.unwrap();
+        client.batch_execute(BY_INDEX).await.unwrap();
+        for (name, statement, types, arguments) in statements {
+            let [_, generic] = plans(&client, statement, types, arguments).await;
+            let mut lines = generic.lines().skip_while(|line| !line.contains("Index Scan using delivery_pkey"));
+            let searched = lines.nth(1).is_some_and(|line| line.contains("Index Cond: (id = ANY ("));
+            assert!(searched, "{name} with {deliveries} deliveries:\n{generic}");
+        }
+        client.batch_execute("rollback").await.unwrap();
+    }
 }

@@ -1,5 +1,4 @@
 -- Gives leases back: whoever claims next has them.
--- $1 ids, $2 leases
+-- $1 ids in ascending order, $2 leases
 update walhook.delivery set lease = null, due_at = now()
-from unnest($1::uuid[], $2::uuid[]) as held (id, lease)
-where delivery.id = held.id and delivery.lease = held.lease
+where id = any ($1::uuid[]) and lease = ($2::uuid[])[width_bucket(id, $1::uuid[])]

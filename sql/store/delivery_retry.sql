@@ -1,4 +1,6 @@
--- $1 ids, $2 numbers of the next attempts, $3 waits in seconds
-update walhook.delivery set attempt = next.attempt, due_at = now() + make_interval(secs => next.wait), lease = null
-from unnest($1::uuid[], $2::smallint[], $3::double precision[]) as next (id, attempt, wait)
-where delivery.id = next.id
+-- $1 ids in ascending order, $2 numbers of the next attempts, $3 waits in seconds
+update walhook.delivery
+set attempt = ($2::smallint[])[width_bucket(id, $1::uuid[])],
+    due_at = now() + make_interval(secs => ($3::double precision[])[width_bucket(id, $1::uuid[])]),
+    lease = null
+where id = any ($1::uuid[])

@@ -6,11 +6,11 @@ with picked as materialized (
 held as materialized (
     select delivery.id
     from walhook.delivery
-    where delivery.id in (select id from picked)
+    where delivery.id = any (array(select id from picked))
     order by delivery.id
     for update
 ),
 rounds as (
-    delete from walhook.delivery_round where delivery_id in (select id from held)
+    delete from walhook.delivery_round where delivery_id = any (array(select id from held))
 )
-delete from walhook.delivery where id in (select id from held)
+delete from walhook.delivery where id = any (array(select id from held))

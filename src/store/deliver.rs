@@ -76,8 +76,10 @@ impl Store {
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;
         let statement = transaction.prepare_cached(RELEASE).await?;
-        let ids: Vec<Uuid> = deliveries.iter().map(|delivery| delivery.id).collect();
-        let leases: Vec<Uuid> = deliveries.iter().map(|delivery| delivery.lease.token).collect();
+        let mut held: Vec<(Uuid, Uuid)> =
+            deliveries.iter().map(|delivery| (delivery.id, delivery.lease.token)).collect();
+        held.sort_unstable();
+        let (ids, leases): (Vec<Uuid>, Vec<Uuid>) = held.into_iter().unzip();
         transaction.execute(&statement, &[&ids, &leases]).await?;
         Ok(transaction.commit().await?)
     }

@@ -146,13 +146,17 @@ fn tallies(entries: &[Entry<'_>]) -> BTreeMap<Uuid, Tally> {
 /// the work.
 async fn fence(transaction: &Transaction<'_>, statement: &str, entries: &[Entry<'_>]) -> Result<Vec<bool>> {
     let statement = transaction.prepare_cached(statement).await?;
-    let deliveries = || entries.iter().map(|entry| &entry.line.attempted.delivery);
+    let delivery = |index: usize| &entries[index].line.attempted.delivery;
+    // Of a delivery that is there twice, the place is that of its newer lease: the older one holds no more.
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_unstable_by_key(|index| (delivery(*index).id, delivery(*index).lease.token));
+    let deliveries = || order.iter().map(|index| delivery(*index));
     let ids: Vec<Uuid> = deliveries().map(|delivery| delivery.id).collect();
     let leases: Vec<Uuid> = deliveries().map(|delivery| delivery.lease.token).collect();
     let attempts: Vec<i16> = deliveries().map(|delivery| small(delivery.attempt)).collect();
     let mut counted = vec![false; entries.len()];
     for row in transaction.query(&statement, &[&ids, &leases, &attempts]).await? {
-        counted[row.get::<_, i64>(0) as usize - 1] = true;
+        counted[order[row.get::<_, i32>(0) as usize - 1]] = true;
     }
     Ok(counted)
 }
@@ -222,17 +226,20 @@ async fn end_deliveries(transaction: &Transaction<'_>, entries: &[Entry<'_>]) ->
 }
 
 async fn retry_deliveries(transaction: &Transaction<'_>, entries: &[Entry<'_>]) -> Result<()> {
-    let (mut ids, mut attempts, mut waits) = (Vec::new(), Vec::new(), Vec::new());
-    for entry in entries {
-        if let Next::Retry { after, attempt } = entry.next {
-            ids.push(entry.line.attempted.delivery.id);
-            attempts.push(small(attempt));
-            waits.push(after.as_secs_f64());
-        }
-    }
-    if ids.is_empty() {
+    let mut retries: Vec<(Uuid, i16, f64)> = entries
+        .iter()
+        .filter_map(|entry| match entry.next {
+            Next::Retry { after, attempt } => {
+                Some((entry.line.attempted.delivery.id, small(attempt), after.as_secs_f64()))
+            }
+            Next::End(_) => None,
+        })
+        .collect();
+    if retries.is_empty() {
         return Ok(());
     }
+    retries.sort_unstable_by_key(|(id, ..)| *id);
+    let (ids, attempts, waits): (Vec<Uuid>, Vec<i16>, Vec<f64>) = retries.into_iter().collect();
     let statement = transaction.prepare_cached(RETRY).await?;
     transaction.execute(&statement, &[&ids, &attempts, &waits]).await?;
     Ok(())
