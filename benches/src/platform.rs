@@ -65,29 +65,19 @@ impl Platform {
 
     /// Writes `count` transactions of one transition each. Gives a place in the log: whoever has read beyond it has read all.
     pub async fn write_singly(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
-        let mute = mute(muted);
-        let one = |number: &str| {
-            format!(
-                "update distro_queue set status = {NEXT_STATUS}, updated_at = now()
-                 where id = {user}::bigint * {ROWS_APART} + ({number}) % {ROWS}"
-            )
-        };
         let but_one = count.saturating_sub(1);
+        let one = move_row(user, &format!("(i % {ROWS})"));
         // The loop commits on the server: a client could not write as fast as is read.
-        let all = format!("do $$ begin for i in 1..{but_one} loop {mute} {}; commit; end loop; end $$", one("i"));
+        let all = format!("do $$ begin for i in 1..{but_one} loop {} {one} commit; end loop; end $$", mute(muted));
         // The writer is not what is measured here.
         self.client.batch_execute("set synchronous_commit = off").await?;
         self.client.batch_execute(&all).await.context("writing transitions")?;
         self.client.batch_execute("set synchronous_commit = on").await?;
-        let place = self.position().await?;
-        let last = format!("do $$ begin {mute} {}; end $$", one("0"));
-        self.client.batch_execute(&last).await?;
-        Ok(place)
+        self.write_last(user, muted).await
     }
 
-    /// Writes one transaction of `count` transitions.
+    /// Writes one transaction of `count` transitions, and a small one. Gives a place as `write_singly` does.
     pub async fn write_at_once(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
-        let place = self.position().await?;
         let passes = count / ROWS;
         let sql = format!(
             "do $$ begin {} for i in 1..{passes} loop
@@ -97,6 +87,16 @@ impl Platform {
             mute(muted)
         );
         self.client.batch_execute(&sql).await.context("one large transaction")?;
+        self.write_last(user, muted).await
+    }
+
+    /// Writes a transition, and gives a place inside its transaction: one before it could be passed by a transaction of others'
+    /// that ends before it, such as a heartbeat.
+    async fn write_last(&self, user: u64, muted: Muted) -> anyhow::Result<u64> {
+        self.client.batch_execute("begin").await?;
+        let place = self.position().await?;
+        let last = format!("do $$ begin {} {} end $$; commit", mute(muted), move_row(user, "0"));
+        self.client.batch_execute(&last).await.context("the last transition")?;
         Ok(place)
     }
 
@@ -125,6 +125,13 @@ impl Platform {
     pub fn url(&self) -> &str {
         &self.url
     }
+}
+
+fn move_row(user: u64, number: &str) -> String {
+    format!(
+        "update distro_queue set status = {NEXT_STATUS}, updated_at = now()
+         where id = {user}::bigint * {ROWS_APART} + {number};"
+    )
 }
 
 fn mute(muted: Muted) -> &'static str {
