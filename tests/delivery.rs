@@ -8,7 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use support::{Answer, Received, Receiver, TestApp};
+use support::{Answer, Received, Receiver, TestApp, eventually};
+use tokio_postgres::Client;
 
 /// The signature of Standard Webhooks, computed from the documentation alone.
 fn standard_signature(secret: &str, received: &Received) -> String {
@@ -154,4 +155,85 @@ async fn a_hanging_receiver_holds_up_nobody_else() {
     // The cap of one webhook's requests is all that the hanging one ever had under way.
     let cap = walhook::config::Delivery::default().per_webhook_concurrency;
     assert!(hanging.requests().len() <= cap, "{}", hanging.requests().len());
+}
+
+async fn wait_for_events(store: &Client, count: i64) {
+    eventually("the event is stored", || async {
+        let stored: i64 = store.query_one("select count(*) from walhook.event", &[]).await.unwrap().get(0);
+        (stored == count).then_some(())
+    })
+    .await;
+}
+
+/// The process goes by what it knows of webhooks: never by what is so no more.
+#[tokio::test]
+async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
+    const READY: &str = "payment.statement_ready";
+    let app = TestApp::start().await;
+    let (platform, store, receiver) = (app.platform().await, app.store().await, Receiver::start().await);
+    let user = platform.user(&[]).await;
+    let api = app.api(&user.to_string()).await;
+    platform.payment(user, "ready").await;
+    wait_for_events(&store, 1).await;
+
+    let (webhook, _) = api.create_webhook(&receiver.url("/first"), &[READY]).await;
+    let path = format!("/webhooks/{webhook}");
+    let changes = [
+        ("created", serde_json::json!({ "name": "the same" })),
+        ("moved", serde_json::json!({ "url": receiver.url("/second") })),
+        ("of another event", serde_json::json!({ "events": ["release.review.status_changed"] })),
+        ("of this event again", serde_json::json!({ "events": [READY] })),
+        ("inactive", serde_json::json!({ "active": false })),
+        ("active again", serde_json::json!({ "active": true })),
+    ];
+    let mut stored = 1;
+    for (_, change) in &changes {
+        api.patch(&path, change.clone()).await.expect(200);
+        platform.payment(user, "ready").await;
+        stored += 1;
+        wait_for_events(&store, stored).await;
+    }
+    let missed: i64 = store.query_one("select count(*) from walhook.missed_event", &[]).await.unwrap().get(0);
+    assert_eq!(missed, 1, "what came while it was inactive");
+    api.delete(&path).await.expect(204);
+    platform.payment(user, "ready").await;
+    wait_for_events(&store, stored + 1).await;
+
+    let received = receiver.wait_for(4).await;
+    let mut paths: Vec<&str> = received.iter().map(|request| &*request.path).collect();
+    paths.sort_unstable();
+    assert_eq!(paths, ["/first", "/second", "/second", "/second"]);
+    let pending: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
+    assert_eq!(pending, 0, "nothing for a webhook that is gone");
+}
+
+/// Nothing of a batch may be left outside its transaction, on a connection that knows no statement yet either.
+#[tokio::test]
+async fn all_that_a_batch_brings_is_in_one_transaction() {
+    let app = TestApp::start().await;
+    let (platform, store) = (app.platform().await, app.store().await);
+    let user = platform.user(&[]).await;
+    let nobodys = platform.label(user).await;
+    platform.execute("update label set user_id = null where id = $1", &[&nobodys]).await;
+    for round in 1..=3_i64 {
+        let (release, payment) = (platform.release(nobodys).await, platform.payment(user, "draft").await);
+        let other = platform.user(&[]).await;
+        platform
+            .transaction(&format!(
+                "update payment set status = 'ready' where id = {payment};
+                 update release set review_status = 'to_review' where id = {release};
+                 insert into user_addon (user_id, addon) values ({other}, 'preflight_qc')"
+            ))
+            .await;
+        wait_for_events(&store, round).await;
+        let newest = "select xmin::text from walhook.event order by id desc limit 1";
+        let newest: String = store.query_one(newest, &[]).await.unwrap().get(0);
+        let together = "select (select count(*) from walhook.event where xmin::text = $1),
+            (select count(*) from walhook.unrouted_event where xmin::text = $1),
+            (select count(*) from walhook.user_addon where xmin::text = $1),
+            (select count(*) from walhook.last_seen where xmin::text = $1)";
+        let row = store.query_one(together, &[&newest]).await.unwrap();
+        let counts: Vec<i64> = (0..4).map(|column| row.get(column)).collect();
+        assert_eq!(counts, [1, 1, 1, 2], "round {round}: of an event, one unrouted, an add-on, two states");
+    }
 }
