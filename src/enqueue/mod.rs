@@ -198,15 +198,15 @@ impl<C: Clock> Enqueue<C> {
         let (kept, is_kept) = oneshot::channel();
         // All that needs no answer goes out at once, and what needs one while the server is at work on the rest.
         let raise = async {
-            let (advanced, subscriptions) = tokio::try_join!(
+            let (advanced, subscriptions, first_time) = tokio::try_join!(
                 biased;
                 advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
                 subscriptions_to(&*transaction, &events),
+                claim_distributed(&*transaction, &distributed),
             )?;
             if !advanced {
                 return Err(EnqueueError::Superseded(self.slot.clone()));
             }
-            let first_time = claim_distributed(&*transaction, &distributed).await?;
             once.keep_first(&mut events, first_time);
             // Behind everything else, or it would not be part of the transaction.
             let commit = async {
