@@ -181,9 +181,11 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
     };
     let claimed: Vec<Uuid> = bench.claim().await.iter().map(|delivery| delivery.id).collect();
     assert_eq!(claimed, [id]);
-    // The connection that claimed, the only one of the pool so far, would tell its statistics in seconds only.
-    bench.store.connection().await.unwrap().execute("select pg_stat_force_next_flush()", &[]).await.unwrap();
-    let told = || async { Some(reads().await).filter(|(all, by_index)| *all >= 5_000 || *by_index > 0) };
+    let told = || async {
+        // The connection that claimed, the only one of the pool so far, tells its statistics when it is used a second later.
+        bench.store.connection().await.unwrap().execute("select 1", &[]).await.unwrap();
+        Some(reads().await).filter(|(all, by_index)| *all >= 5_000 || *by_index > 0)
+    };
     let (all, _) = eventually("the claim in the statistics", told).await;
     assert!(all < 5_000, "the claim has read the whole table: {all} rows");
 }
