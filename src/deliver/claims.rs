@@ -37,14 +37,16 @@ pub struct Pace {
     due: Due,
     behind: Uuid,
     next_at: Instant,
-    /// The last look did not find the end.
+    /// To look again as soon as there is room: the circle is not closed, or something was left behind on it.
     more: bool,
+    /// Whether something was left behind since the circle began.
+    left_behind: bool,
     left_since: usize,
 }
 
 impl Pace {
     pub fn new(due: Due, now: Instant) -> Pace {
-        Pace { due, behind: Uuid::nil(), next_at: now, more: false, left_since: 0 }
+        Pace { due, behind: Uuid::nil(), next_at: now, more: false, left_behind: false, left_since: 0 }
     }
 
     pub fn next_at(&self) -> Instant {
@@ -101,12 +103,14 @@ impl Pace {
         let rooms: HashMap<Uuid, usize> = request.rooms.iter().copied().collect();
         let full = |(webhook, count): (&Uuid, &usize)| *count >= *rooms.get(webhook).unwrap_or(&request.per_webhook);
         let all_taken = claimed.deliveries.len() + claimed.orphans.len() >= request.max_rows;
-        // One that began in the middle has seen only the rest of the circle.
-        let partial = claimed.behind.is_some() || !request.behind.is_nil();
-        self.more = all_taken || partial || by_webhook.iter().any(full);
+        self.left_behind |= all_taken || by_webhook.iter().any(full);
         // Full, it may have stopped anywhere: go on behind the last webhook that had something.
         let stopped_at = claimed.deliveries.iter().map(|delivery| delivery.webhook).max().filter(|_| all_taken);
         self.behind = stopped_at.or(claimed.behind).unwrap_or(Uuid::nil());
+        self.more = self.left_behind || !self.behind.is_nil();
+        if self.behind.is_nil() {
+            self.left_behind = false;
+        }
         self.next_at = match claimed.behind {
             Some(_) => now,
             None if queued > 0 && self.due == Due::Fresh => now + BUSY,
@@ -156,6 +160,36 @@ mod tests {
         pace.found(now, &request, &claimed(1, 3), 0);
         assert!(!pace.is_due(now, 0));
         assert!(pace.is_due(now + IDLE, 0));
+    }
+
+    /// As when many webhooks have retries that wait: to go round them without a rest would take a processor.
+    #[test]
+    fn a_circle_of_several_looks_that_left_nothing_is_followed_by_a_rest() {
+        let now = Instant::now();
+        let mut pace = Pace::new(Due::Retries, now);
+        for last in [Some(Uuid::from_u128(77)), None] {
+            assert!(pace.is_due(now, 0), "the circle is not closed");
+            let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+            pace.found(now, &request, &Claimed { behind: last, ..claimed(1, 1) }, 0);
+        }
+        pace.left(10 * STEP);
+        assert!(!pace.is_due(now, 0));
+        assert!(pace.is_due(now + IDLE, 0));
+    }
+
+    #[test]
+    fn a_circle_that_left_something_is_followed_by_another() {
+        let now = Instant::now();
+        let mut pace = Pace::new(Due::Fresh, now);
+        let looks = [(Some(Uuid::from_u128(77)), 4 * AHEAD), (None, 1)];
+        for (last, count) in looks {
+            let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+            pace.found(now, &request, &Claimed { behind: last, ..claimed(1, count) }, 0);
+        }
+        assert!(pace.is_due(now, 0));
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+        pace.found(now, &request, &Claimed::default(), 0);
+        assert!(!pace.is_due(now, 0));
     }
 
     #[test]
