@@ -26,6 +26,12 @@ pub(super) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String
     Ok(written.collect::<Vec<_>>().join(" "))
 }
 
+/// Whether the primary may be reached by a Unix socket.
+pub(super) fn is_by_socket(url: &str) -> Result<bool, ConnectError> {
+    let hosts = Target::parse(url)?.config;
+    Ok(hosts.get_hosts().iter().any(|host| matches!(host, Host::Unix(_))))
+}
+
 type Parameters = Vec<(&'static str, String)>;
 
 /// Whom to ask for what.
@@ -141,7 +147,9 @@ mod tests {
     fn sockets_and_several_hosts_come_in_either_form() {
         for url in ["postgres://u@%2Ftmp%2Fs%20p:5433/db", "host='/tmp/s p' port=5433 user=u dbname=db"] {
             assert_says(&made(url), &["host='/tmp/s p'", "port='5433'", "user='u'", "dbname='db'"]);
+            assert!(is_by_socket(url).unwrap());
         }
+        assert!(!is_by_socket("postgres://u@h1:1,h2/db").unwrap());
         let made = made("postgres://u@h1:1,h2/db?target_session_attrs=read-write");
         assert_says(&made, &["host='h1,h2'", "port='1,5432'", "target_session_attrs='read-write'"]);
     }

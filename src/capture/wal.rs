@@ -154,7 +154,8 @@ impl Session<'_> {
             limit: Limit::start(store, &source.slot, stored, said, period),
             reports: Reports::start(source, store, health),
         };
-        let mut reader = Reader::new(stream, companions, self, checkpoint, verified.clock_ahead, tables);
+        let by_socket = conninfo::is_by_socket(url)?;
+        let mut reader = Reader::new(stream, companions, self, checkpoint, verified.clock_ahead, by_socket, tables);
         match reader.run().await {
             Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
                 drop(reader);

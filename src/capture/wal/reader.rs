@@ -27,7 +27,8 @@ const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
 /// Messages taken at a stretch before others get the thread, and before the timer is looked at.
 const BURST: usize = 1_000;
 /// How far behind now a transaction's commit lies while we lag. Then waiting a little lets the server send in bulk, which
-/// more than doubles its rate; caught up, it would only add latency.
+/// more than doubles its rate; caught up, it would only add latency. Not by a Unix socket: it holds less than the server sends
+/// meanwhile, and is no faster in bulk.
 const LAGGING: SignedDuration = SignedDuration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the rest of a transaction is waited for before what there is of it goes out.
@@ -48,6 +49,8 @@ pub(super) struct Reader<'a> {
     /// The resume position of the last batch sent.
     sent: Lsn,
     clock_ahead: SignedDuration,
+    /// Whether to wait while we lag.
+    lets_pile_up: bool,
     last_commit: Timestamp,
     feedback_due: tokio::time::Instant,
     pulse: Pulse,
@@ -130,6 +133,7 @@ impl<'a> Reader<'a> {
         session: &Session<'a>,
         checkpoint: Checkpoint,
         clock_ahead: SignedDuration,
+        by_socket: bool,
         tables: HashMap<u32, Table>,
     ) -> Reader<'a> {
         let silence = (session.context.source.heartbeat.0 * 6).max(SHORTEST_SILENCE);
@@ -145,6 +149,7 @@ impl<'a> Reader<'a> {
             outbox: Outbox { ended: begin, ..Outbox::default() },
             sent: begin,
             clock_ahead,
+            lets_pile_up: !by_socket,
             last_commit: Timestamp::MAX,
             feedback_due: tokio::time::Instant::now() + FEEDBACK_PERIOD,
             pulse: Pulse { received: Lsn::ZERO, moved: true, at: Instant::now(), silence },
@@ -167,7 +172,7 @@ impl<'a> Reader<'a> {
             let full = self.outbox.is_full();
             if !full && rounds < MAX_ROUNDS {
                 rounds += 1;
-                if taken == BURST || (taken > 0 && self.is_lagging() && !self.outbox.is_clear()) {
+                if taken == BURST || (taken > 0 && self.may_wait() && !self.outbox.is_clear()) {
                     self.pause().await;
                     continue;
                 }
@@ -192,7 +197,7 @@ impl<'a> Reader<'a> {
     }
 
     async fn pause(&mut self) {
-        if self.is_lagging() {
+        if self.may_wait() {
             tokio::time::sleep(PAUSE).await;
         } else {
             tokio::task::yield_now().await;
@@ -258,8 +263,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn is_lagging(&self) -> bool {
-        (Timestamp::now() + self.clock_ahead).duration_since(self.last_commit) > LAGGING
+    fn may_wait(&self) -> bool {
+        self.lets_pile_up && (Timestamp::now() + self.clock_ahead).duration_since(self.last_commit) > LAGGING
     }
 
     /// Hands a batch on, acknowledging while there is no room for it; false when nobody takes batches any more.
