@@ -1,11 +1,15 @@
 //! The short way from the transaction that stores deliveries to the dispatcher of the same process: already leased, so that
 //! nothing has to be polled for. It is bounded; what does not fit waits in the store and is claimed from there.
+//!
+//! Deliveries are handed over while the store is still at work on the transaction that brings them in. Should it fail, they
+//! follow from the platform's log again, under the same ids; so requests need not wait for the store. What they end in does: it
+//! is written down behind the commit, and forgotten when there was none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use crate::domain::delivery::Delivery;
@@ -78,7 +82,7 @@ impl Room {
     }
 }
 
-/// Deliveries that have just been stored, each with a reserved place, and where they go.
+/// Deliveries that are being stored, each with a reserved place, and where they go.
 #[derive(Debug)]
 pub struct Handed {
     pub deliveries: Vec<Delivery>,
@@ -92,12 +96,56 @@ pub struct Handed {
 pub struct Handoff {
     pub room: Room,
     pub sender: mpsc::UnboundedSender<Handed>,
+    /// The lease of deliveries whose commit is under way. One at a time: there is one enqueue stage.
+    committing: watch::Sender<Option<Uuid>>,
+}
+
+impl Handoff {
+    /// Says that deliveries under `lease` are handed over before their commit has ended. It has when the answer is dropped.
+    pub fn committing(&self, lease: Uuid) -> Committing<'_> {
+        self.committing.send_replace(Some(lease));
+        Committing(&self.committing)
+    }
+
+    /// For whoever writes down what attempts end in.
+    pub fn commits(&self) -> Commits {
+        Commits(self.committing.subscribe())
+    }
+}
+
+/// A commit under way.
+#[derive(Debug)]
+pub struct Committing<'a>(&'a watch::Sender<Option<Uuid>>);
+
+impl Drop for Committing<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(None);
+    }
+}
+
+/// Tells which commit is under way.
+#[derive(Clone, Debug)]
+pub struct Commits(watch::Receiver<Option<Uuid>>);
+
+impl Commits {
+    /// The lease of deliveries that the store may not know yet.
+    pub fn under_way(&mut self) -> Option<Uuid> {
+        *self.0.borrow_and_update()
+    }
+
+    /// Waits until `under_way` may say something else.
+    pub async fn change(&mut self) {
+        if self.0.changed().await.is_err() {
+            // Nobody commits any more.
+            std::future::pending().await
+        }
+    }
 }
 
 /// The two ends. The channel itself needs no bound: the room has one.
 pub fn handoff() -> (Handoff, mpsc::UnboundedReceiver<Handed>) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (Handoff { room: Room::default(), sender }, receiver)
+    (Handoff { room: Room::default(), sender, committing: watch::Sender::new(None) }, receiver)
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::json;
 use sha2::Sha256;
-use support::{Answer, Received, Receiver, TestApp, eventually};
-use tokio_postgres::Client;
+use support::{Answer, Received, Receiver, TestApp};
 
 /// The signature of Standard Webhooks, computed from the documentation alone.
 fn standard_signature(secret: &str, received: &Received) -> String {
@@ -158,14 +157,6 @@ async fn a_hanging_receiver_holds_up_nobody_else() {
     assert!(hanging.requests().len() <= cap, "{}", hanging.requests().len());
 }
 
-async fn wait_for_events(store: &Client, count: i64) {
-    eventually("the event is stored", || async {
-        let stored: i64 = store.query_one("select count(*) from walhook.event", &[]).await.unwrap().get(0);
-        (stored == count).then_some(())
-    })
-    .await;
-}
-
 /// The process goes by what it knows of webhooks: never by what is so no more.
 #[tokio::test]
 async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
@@ -175,7 +166,7 @@ async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     platform.payment(user, "ready").await;
-    wait_for_events(&store, 1).await;
+    app.wait_for_events(1).await;
 
     let (webhook, _) = api.create_webhook(&receiver.url("/first"), &[READY]).await;
     let path = format!("/webhooks/{webhook}");
@@ -193,7 +184,7 @@ async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
         api.patch(&path, change).await.expect(200);
         platform.payment(user, "ready").await;
         stored += 1;
-        wait_for_events(&store, stored).await;
+        app.wait_for_events(stored).await;
         expected.extend(goes_to);
         // Otherwise the next change could overtake a delivery that is on its way.
         receiver.wait_for(expected.len()).await;
@@ -203,7 +194,7 @@ async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
     api.wait_for_logs(&webhook, "every attempt", |logs| logs.len() == expected.len()).await;
     api.delete(&path).await.expect(204);
     platform.payment(user, "ready").await;
-    wait_for_events(&store, stored + 1).await;
+    app.wait_for_events(stored + 1).await;
     let pending: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
     assert_eq!(pending, 0, "nothing for a webhook that is gone");
 
@@ -220,7 +211,7 @@ async fn all_that_a_batch_brings_is_in_one_transaction() {
     let user = platform.user(&[]).await;
     let nobodys = platform.label(user).await;
     platform.execute("update label set user_id = null where id = $1", &[&nobodys]).await;
-    for round in 1..=3_i64 {
+    for round in 1..=3_usize {
         let (release, payment) = (platform.release(nobodys).await, platform.payment(user, "draft").await);
         let other = platform.user(&[]).await;
         platform
@@ -230,7 +221,7 @@ async fn all_that_a_batch_brings_is_in_one_transaction() {
                  insert into user_addon (user_id, addon) values ({other}, 'preflight_qc')"
             ))
             .await;
-        wait_for_events(&store, round).await;
+        app.wait_for_events(round).await;
         let newest = "select xmin::text from walhook.event order by id desc limit 1";
         let newest: String = store.query_one(newest, &[]).await.unwrap().get(0);
         let together = "select (select count(*) from walhook.event where xmin::text = $1),

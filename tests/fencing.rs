@@ -48,6 +48,12 @@ impl Scene {
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 
+    /// Waits for a request, and for the store to have the delivery that it is of: one may be there before the other.
+    async fn under_way(&self) {
+        self.receiver.wait_for(1).await;
+        eventually("a delivery", || async { (self.pending().await.len() == 1).then_some(()) }).await;
+    }
+
     /// The attempts that pending deliveries are at, and whether somebody holds them.
     async fn pending(&self) -> Vec<(i16, bool)> {
         let pending = "select attempt, lease is not null from walhook.delivery";
@@ -71,7 +77,7 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
     let gate = Arc::new(Notify::new());
     it.receiver.answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
     it.payment().await;
-    it.receiver.wait_for(1).await;
+    it.under_way().await;
     it.app.sidecar().signal(Signal::STOP);
     // No hand is laid on the lease: it ends by itself, and the other replica makes the attempt.
     let requests = it.receiver.wait_for(2).await;
@@ -95,7 +101,7 @@ async fn a_killed_replicas_delivery_moves_on_with_the_same_attempt() {
     let mut it = Scene::begin(&[("delivery.timeout", "1s")]).await;
     it.receiver.answer_in_turn(&[Answer::Hang, Answer::Status(200)]);
     it.payment().await;
-    it.receiver.wait_for(1).await;
+    it.under_way().await;
     it.app.kill().await;
     let left = "select extract(epoch from due_at - now())::float8 from walhook.delivery";
     let left: f64 = it.app.store().await.query_one(left, &[]).await.unwrap().get(0);

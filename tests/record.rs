@@ -9,6 +9,7 @@ use support::{Bench, DATA, Receiver, eventually};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 use walhook::domain::delivery::{self as domain, Attempt, Attempted, Delivery, Next};
+use walhook::handoff::handoff;
 use walhook::store::deliver::{ClaimRequest, Due};
 use walhook::store::record::{Entry, LogLine};
 
@@ -132,7 +133,7 @@ async fn one_attempt_that_the_store_refuses_does_not_hold_up_the_others() {
         attempted_.send(attempted(delivery, answer)).await.unwrap();
     }
     drop(attempted_);
-    bench.recorder(outcomes).await;
+    bench.recorder(outcomes, handoff().0.commits()).await;
     for delivery in [good, bad] {
         assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
     }

@@ -96,6 +96,7 @@ impl Scene {
             entries.push(platform.distribution(release, outlet, "scheduled").await);
         }
         receiver.wait_for(6).await;
+        app.wait_for_events(6).await;
         receiver.clear();
         Scene { platform, receiver, label, outlet, releases, entries, webhook, api }
     }
@@ -290,7 +291,12 @@ async fn a_writer_that_goes_on_through_a_repair_loses_and_doubles_nothing() {
     let statement = "select coalesce(data->>'previous_status', ''), data->>'status', repaired from walhook.event
          where (data->>'distro_queue_id')::bigint = $1 and kind = 'distribution.outlet.status_changed'
          order by commit_lsn, ordinal";
-    let rows = app.store().await.query(statement, &[&entry]).await.unwrap();
+    let store = app.store().await;
+    let stored = || async {
+        let rows = store.query(statement, &[&entry]).await.unwrap();
+        rows.last().is_some_and(|row| row.get::<_, &str>(1) == "last").then_some(rows)
+    };
+    let rows = eventually("the last status in the store", stored).await;
     let mut at = "";
     for row in &rows {
         let (from, to, repaired): (&str, &str, bool) = (row.get(0), row.get(1), row.get(2));

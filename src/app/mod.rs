@@ -199,7 +199,7 @@ impl App {
             sender: self.sender.clone(),
             settings: self.settings.clone(),
         };
-        let room = handoff.room.clone();
+        let (room, commits) = (handoff.room.clone(), handoff.commits());
         tasks.spawn("delivery", async move {
             deliver::run(context, fresh, room, attempted, stop).await;
             Ok(())
@@ -215,7 +215,7 @@ impl App {
         let policy = self.config.disable.policy();
         let (tracer, give_up) = (self.tracer.clone(), tasks.give_up.clone());
         tasks.spawn("recording", async move {
-            record::run(store, schedule, policy, answers, tracer, give_up).await;
+            record::run(store, schedule, policy, answers, commits, tracer, give_up).await;
             Ok(())
         });
         handoff

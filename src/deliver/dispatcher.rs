@@ -148,7 +148,7 @@ impl Dispatcher {
         in_flight.set(0.0);
     }
 
-    /// Takes in what was just stored. Its targets were read in the same transaction: mostly so lately that nobody need ask again.
+    /// Takes in what is being stored. Its targets were read in the same transaction: mostly so lately that nobody need ask again.
     fn take(&mut self, handed: Handed) {
         self.targets.told(handed.read_at, handed.targets);
         handed.deliveries.into_iter().for_each(|delivery| self.lanes.push(delivery));

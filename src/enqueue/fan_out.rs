@@ -8,20 +8,27 @@ use uuid::Uuid;
 
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::{Event, UserId, delivery_id};
-use crate::handoff::{Handed, Handoff};
+use crate::handoff::{Committing, Handed, Handoff};
 use crate::store::enqueue::{NewDelivery, Subscription};
 
 /// Events that are stored together with all of their deliveries: each may go to fifty webhooks.
 pub const EVENTS_AT_ONCE: usize = 256;
 
-/// The deliveries of `events`, and what webhooks miss by being inactive: webhook and event. `keeps` says which deliveries this
-/// process keeps.
+/// What follows from events.
+#[derive(Debug, Default)]
+pub struct FannedOut {
+    pub deliveries: Vec<NewDelivery>,
+    /// What webhooks miss by being inactive: webhook and event.
+    pub missed: Vec<(Uuid, Uuid)>,
+}
+
+/// What follows from `events`; `keeps` says which deliveries this process keeps.
 pub fn fan_out(
     events: &[Event],
     subscriptions: &HashMap<UserId, Vec<Subscription>>,
     mut keeps: impl FnMut(&Event, &NewDelivery) -> bool,
-) -> (Vec<NewDelivery>, Vec<(Uuid, Uuid)>) {
-    let (mut deliveries, mut missed) = (Vec::new(), Vec::new());
+) -> FannedOut {
+    let FannedOut { mut deliveries, mut missed } = FannedOut::default();
     for event in events {
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
         for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
@@ -36,19 +43,21 @@ pub fn fan_out(
             deliveries.push(delivery);
         }
     }
-    (deliveries, missed)
+    FannedOut { deliveries, missed }
 }
 
-/// Deliveries that have a place with the dispatcher. The places go back unless the transaction commits.
+/// Deliveries that have a place with the dispatcher. The places go back unless they are handed over.
 pub struct Reserved<'a> {
     handoff: Option<&'a Handoff>,
     lease: Lease,
+    read_at: Instant,
     held: Vec<Delivery>,
 }
 
 impl<'a> Reserved<'a> {
-    pub fn new(handoff: Option<&'a Handoff>, lease: Lease) -> Self {
-        Reserved { handoff, lease, held: Vec::new() }
+    /// For a transaction that asks for subscriptions after `read_at`.
+    pub fn new(handoff: Option<&'a Handoff>, lease: Lease, read_at: Instant) -> Self {
+        Reserved { handoff, lease, read_at, held: Vec::new() }
     }
 
     /// Takes a place for a delivery, if there is one.
@@ -70,18 +79,20 @@ impl<'a> Reserved<'a> {
         true
     }
 
-    /// With the subscriptions as they were found by a question put at `read_at`.
-    pub fn hand_over(mut self, subscriptions: HashMap<UserId, Vec<Subscription>>, read_at: Instant) {
-        let Some(handoff) = self.handoff else { return };
+    /// With the subscriptions that the transaction found. While the answer is kept, the deliveries count as not committed.
+    pub fn hand_over(mut self, subscriptions: HashMap<UserId, Vec<Subscription>>) -> Option<Committing<'a>> {
+        let handoff = self.handoff?;
         let deliveries = std::mem::take(&mut self.held);
         if deliveries.is_empty() {
-            return;
+            return None;
         }
         let targets = subscriptions.into_values().flatten().map(|subscription| subscription.target).collect();
-        if let Err(refused) = handoff.sender.send(Handed { deliveries, targets, read_at }) {
+        let committing = handoff.committing(self.lease.token);
+        if let Err(refused) = handoff.sender.send(Handed { deliveries, targets, read_at: self.read_at }) {
             // The dispatcher has ended: the leases run out and another replica takes over.
             self.held = refused.0.deliveries;
         }
+        Some(committing)
     }
 }
 

@@ -35,7 +35,7 @@ use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 
 use derive::{Raised, derive};
-use fan_out::{EVENTS_AT_ONCE, Reserved, fan_out};
+use fan_out::{EVENTS_AT_ONCE, FannedOut, Reserved, fan_out};
 
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
 const MAX_CHANGES: usize = 1_500;
@@ -192,8 +192,8 @@ impl<C: Clock> Enqueue<C> {
         prepare_inserts(&*transaction).await?;
         // Before the database reads its own clock: no lease is thought longer than it is, and no webhook's state younger.
         let read_at = Instant::now();
-        let until = read_at + self.lease_length;
-        let mut reserved = Reserved::new(self.handoff.as_ref(), Lease { token: lease.token, until });
+        let held = Lease { token: lease.token, until: read_at + self.lease_length };
+        let reserved = Reserved::new(self.handoff.as_ref(), held, read_at);
         let window = batch.window.as_ref().map(|window| &window.bounds);
         let (kept, is_kept) = oneshot::channel();
         // All that needs no answer goes out at once, and what needs one while the server is at work on the rest.
@@ -216,8 +216,8 @@ impl<C: Clock> Enqueue<C> {
                     Err(_) => std::future::pending().await,
                 }
             };
-            store_events(&*transaction, &events, &subscriptions, lease, &mut reserved, commit).await?;
-            Ok(subscriptions)
+            let when = if is_first { HandOver::BehindCommit } else { HandOver::AtOnce };
+            Ok(store_events(&*transaction, &events, subscriptions, lease, reserved, when, commit).await?)
         };
         let keep = async {
             let ledger = self.ledger.then_some(&ledger);
@@ -230,9 +230,8 @@ impl<C: Clock> Enqueue<C> {
             Ok(())
         };
         let begin = async { Ok(transaction.begin().await?) };
-        let ((), subscriptions, ()) = tokio::try_join!(biased; begin, raise, keep)?;
+        tokio::try_join!(biased; begin, raise, keep)?;
         transaction.end();
-        reserved.hand_over(subscriptions, read_at);
         count(&events, &unrouted, &ignored);
         Ok(events)
     }
@@ -314,29 +313,57 @@ fn count(events: &[Event], unrouted: &[Unrouted], ignored: &[&'static str]) {
     }
 }
 
+/// When the dispatcher gets deliveries.
+enum HandOver {
+    /// Requests do not wait for the store. Were the transaction lost, the platform's log would still have it all, and deliveries
+    /// under the same ids would follow from it.
+    AtOnce,
+    /// The last transaction failed, or there was none yet: receivers are not to be told again with every try.
+    BehindCommit,
+}
+
 /// Stores events with their deliveries, part by part; `commit` goes out with the last of them.
 async fn store_events(
     transaction: &impl GenericClient,
     events: &[Event],
-    subscriptions: &HashMap<UserId, Vec<Subscription>>,
+    subscriptions: HashMap<UserId, Vec<Subscription>>,
     lease: NewLease,
-    reserved: &mut Reserved<'_>,
+    mut reserved: Reserved<'_>,
+    when: HandOver,
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
-    let mut store = async |part: &[Event]| {
-        let (deliveries, missed) = fan_out(part, subscriptions, |event, delivery| reserved.take(event, delivery));
-        tokio::try_join!(
-            biased;
-            insert_events(transaction, part, false),
-            insert_deliveries(transaction, &deliveries, lease),
-            insert_missed(transaction, &missed),
-        )
-    };
+    let mut fan_out = |part| fan_out(part, &subscriptions, |event, delivery| reserved.take(event, delivery));
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
     for part in parts {
-        store(part).await?;
+        insert(transaction, part, &fan_out(part), lease).await?;
     }
-    tokio::try_join!(biased; store(last), commit)?;
+    let fanned_out = fan_out(last);
+    let store_last = async { tokio::try_join!(biased; insert(transaction, last, &fanned_out, lease), commit) };
+    match when {
+        HandOver::AtOnce => {
+            let _committing = reserved.hand_over(subscriptions);
+            store_last.await?;
+        }
+        HandOver::BehindCommit => {
+            store_last.await?;
+            reserved.hand_over(subscriptions);
+        }
+    }
+    Ok(())
+}
+
+async fn insert(
+    transaction: &impl GenericClient,
+    events: &[Event],
+    fanned_out: &FannedOut,
+    lease: NewLease,
+) -> Result<(), StoreError> {
+    tokio::try_join!(
+        biased;
+        insert_events(transaction, events, false),
+        insert_deliveries(transaction, &fanned_out.deliveries, lease),
+        insert_missed(transaction, &fanned_out.missed),
+    )?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::derive::{Raised, derive_found};
-use super::fan_out::fan_out;
+use super::fan_out::{FannedOut, fan_out};
 use super::{EnqueueError, subscriptions_to};
 use crate::domain::change::Change;
 use crate::domain::event::Event;
@@ -41,7 +41,7 @@ impl Repair {
         let first_time = self.first_distributions(transaction, &raised).await?;
         std::mem::take(&mut raised.once).keep_first(&mut raised.events, first_time);
         let subscriptions = subscriptions_to(transaction, &raised.events).await?;
-        let (deliveries, missed) = fan_out(&raised.events, &subscriptions, |_, _| false);
+        let FannedOut { deliveries, missed } = fan_out(&raised.events, &subscriptions, |_, _| false);
         let repaired = Repaired {
             deliveries: deliveries.len(),
             missed: missed.len(),

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::domain::backoff::RetrySchedule;
 use crate::domain::delivery::{Answer, Attempted, Next, Outcome, next};
 use crate::domain::disablement::Policy;
+use crate::handoff::Commits;
 use crate::store::disable::Disabled;
 use crate::store::record::{Entry, LogLine, Recorded};
 use crate::store::{Store, StoreError};
@@ -20,7 +21,7 @@ use crate::vault::random_bytes;
 /// Attempts recorded in one transaction at most.
 pub const MAX_BATCH: usize = 512;
 /// For how long answers are gathered: a few cost the store little more than one.
-const GATHERING: Duration = Duration::from_millis(10);
+const GATHERING: Duration = Duration::from_millis(25);
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -76,26 +77,77 @@ pub async fn run(
     store: Store,
     schedule: RetrySchedule,
     policy: Policy,
-    mut attempted: mpsc::Receiver<Attempted>,
+    attempted: mpsc::Receiver<Attempted>,
+    commits: Commits,
     tracer: Tracer,
     give_up: CancellationToken,
 ) {
-    let mut waiting = Vec::with_capacity(MAX_BATCH);
-    while attempted.recv_many(&mut waiting, MAX_BATCH).await > 0 {
-        if waiting.len() < MAX_BATCH {
-            tokio::time::sleep(GATHERING).await;
-            waiting.extend(std::iter::from_fn(|| attempted.try_recv().ok()).take(MAX_BATCH - waiting.len()));
-        }
-        let batch: Vec<Decided> = waiting.drain(..).map(|attempted| Decided::new(attempted, &schedule)).collect();
+    let mut answers = Answers { attempted, commits, early: Vec::new(), ready: Vec::new() };
+    while let Some(ready) = answers.next().await {
+        let batch: Vec<Decided> = ready.into_iter().map(|attempted| Decided::new(attempted, &schedule)).collect();
         batch.iter().for_each(|decided| tracer.attempted(&decided.attempted, decided.next.outcome()));
         tokio::select! {
             () = save(&store, &batch, &policy) => {}
             () = give_up.cancelled() => {
-                let count = batch.len() + attempted.len();
+                let count = batch.len() + answers.count();
                 tracing::error!(count, "attempts were not recorded in time: they are made again when their leases end");
                 return;
             }
         }
+    }
+}
+
+/// Answers as they come. What comes before the store knows of its delivery stays here until it does, and holds up nothing else.
+struct Answers {
+    attempted: mpsc::Receiver<Attempted>,
+    commits: Commits,
+    /// Under the lease whose commit is under way, so they are of one transaction: which is how many there can be.
+    early: Vec<Attempted>,
+    ready: Vec<Attempted>,
+}
+
+impl Answers {
+    /// What to record next; nothing when there will be no more.
+    async fn next(&mut self) -> Option<Vec<Attempted>> {
+        loop {
+            if self.ready.is_empty() && !self.gather().await {
+                return None;
+            }
+            self.top_up();
+            let committing = self.commits.under_way();
+            let answers = self.early.drain(..).chain(self.ready.drain(..));
+            (self.early, self.ready) =
+                answers.partition(|answer| committing.is_some_and(|lease| answer.delivery.lease.token == lease));
+            if !self.ready.is_empty() {
+                let rest = self.ready.split_off(self.ready.len().min(MAX_BATCH));
+                return Some(std::mem::replace(&mut self.ready, rest));
+            }
+        }
+    }
+
+    /// Waits for answers, or for the end of the commit that those here wait for. False when there is neither.
+    async fn gather(&mut self) -> bool {
+        tokio::select! {
+            count = self.attempted.recv_many(&mut self.ready, MAX_BATCH) => match count {
+                0 if self.early.is_empty() => return false,
+                0 => self.commits.change().await,
+                _ => {}
+            },
+            () = self.commits.change(), if !self.early.is_empty() => {}
+        }
+        if self.ready.len() < MAX_BATCH {
+            tokio::time::sleep(GATHERING).await;
+        }
+        true
+    }
+
+    fn top_up(&mut self) {
+        let room = MAX_BATCH.saturating_sub(self.ready.len());
+        self.ready.extend(std::iter::from_fn(|| self.attempted.try_recv().ok()).take(room));
+    }
+
+    fn count(&self) -> usize {
+        self.early.len() + self.ready.len() + self.attempted.len()
     }
 }
 

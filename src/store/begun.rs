@@ -6,6 +6,9 @@ use deadpool_postgres::Object;
 
 use super::{Result, Store};
 
+/// Some statements the planner would plan anew each time, which takes longer than to carry them out.
+const BEGIN: &str = "begin; set local plan_cache_mode = force_generic_plan";
+
 /// Statements go out behind the beginning without waiting for its answer, which is a way to the server and back saved. What is
 /// not committed is undone: its connection is closed.
 pub struct Begun(Option<Object>);
@@ -19,7 +22,7 @@ impl Store {
 
 impl Begun {
     pub async fn begin(&self) -> Result<()> {
-        Ok(self.batch_execute("begin").await?)
+        Ok(self.batch_execute(BEGIN).await?)
     }
 
     /// May go out with the last statements: where one of them fails, the server undoes everything.

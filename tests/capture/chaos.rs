@@ -51,9 +51,7 @@ impl Road {
         assert_eq!(told(&received), self.wanted);
         let deliveries: HashSet<&str> = received.iter().map(|request| request.delivery()).collect();
         assert_eq!(deliveries.len(), self.wanted.len(), "a payment was told under two ids");
-        let store = self.app.store().await;
-        let events: i64 = store.query_one("select count(*) from walhook.event", &[]).await.unwrap().get(0);
-        assert_eq!(events as usize, self.wanted.len());
+        self.app.wait_for_events(self.wanted.len()).await;
     }
 
     async fn until_nobody_streams(&self) {

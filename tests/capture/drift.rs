@@ -59,6 +59,7 @@ impl Drifting {
             received[1..].iter().map(|request| request.data()["payment_request_id"].as_i64().unwrap()).collect();
         told.sort_unstable();
         assert_eq!(told, payments);
+        self.app.wait_for_events(received.len()).await;
     }
 
     async fn insert(&self, columns: &str, id: i64) -> i64 {

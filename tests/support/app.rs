@@ -13,7 +13,7 @@ use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres};
 
 use super::sidecar::Sidecar;
-use super::{Api, Platform};
+use super::{Api, Platform, eventually};
 
 const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
 /// Any 32 bytes.
@@ -201,6 +201,18 @@ impl TestApp {
     /// A connection to the store's database.
     pub async fn store(&self) -> Client {
         postgres::connect(&self.store_url).await.expect("the store's database")
+    }
+
+    /// Waits until the store has this many events, and no more. A request may be there before what it is of.
+    pub async fn wait_for_events(&self, count: usize) {
+        let store = self.store().await;
+        eventually(&format!("{count} events in the store"), || async {
+            let row = store.query_one("select count(*) from walhook.event", &[]).await.unwrap();
+            let stored = row.get::<_, i64>(0) as usize;
+            assert!(stored <= count, "{stored} events instead of {count}");
+            (stored == count).then_some(())
+        })
+        .await;
     }
 
     /// The platform: users, labels, releases and what happens to them.

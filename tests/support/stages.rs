@@ -18,7 +18,7 @@ use walhook::deliver::{self, Context, OwnFault, Sender, Settings};
 use walhook::domain::delivery::{Attempt, Attempted, Delivery};
 use walhook::domain::event::EventKind;
 use walhook::domain::webhook::Target;
-use walhook::handoff::{Handed, Handoff, handoff};
+use walhook::handoff::{Commits, Handed, Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
 use walhook::record;
 use walhook::store::deliver::{ClaimRequest, Due};
@@ -101,7 +101,7 @@ impl Bench {
             settings: self.settings(),
         };
         let room = handoff.room.clone();
-        let recorder = self.recorder(outcomes);
+        let recorder = self.recorder(outcomes, handoff.commits());
         let deliverer = deliver::run(context, fresh, room, attempted, stop.clone());
         let stages = tokio::spawn(async move {
             tokio::join!(deliverer, recorder);
@@ -110,9 +110,14 @@ impl Bench {
     }
 
     /// Records until the channel is closed.
-    pub fn recorder(&self, outcomes: mpsc::Receiver<Attempted>) -> impl Future<Output = ()> + Send + use<> {
+    pub fn recorder(
+        &self,
+        outcomes: mpsc::Receiver<Attempted>,
+        commits: Commits,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let (schedule, policy) = (self.config.delivery.schedule(), self.config.disable.policy());
-        record::run(self.store.clone(), schedule, policy, outcomes, Tracer::default(), CancellationToken::new())
+        let store = self.store.clone();
+        record::run(store, schedule, policy, outcomes, commits, Tracer::default(), CancellationToken::new())
     }
 
     /// Whether each attempt counted.

@@ -182,6 +182,7 @@ impl Storm {
         let all = |requests: &[Received]| requests.len() >= wanted.len() && told(requests).len() >= wanted.len();
         let received = self.good.wait_until(&format!("{} payments", wanted.len()), all).await;
         assert_eq!(told(&received), wanted, "what was committed and nothing else");
+        self.app.wait_for_events(wanted.len()).await;
         let store = self.app.store().await;
         let mut before = i64::MAX;
         loop {

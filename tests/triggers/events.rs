@@ -4,7 +4,7 @@ use walhook::postgres;
 use walhook::private_postgres::Options;
 
 use crate::support::{Receiver, TestApp, eventually};
-use crate::{by_triggers, events, number, prepared, wait_for_events};
+use crate::{by_triggers, events, number, prepared};
 
 #[tokio::test]
 async fn transitions_arrive_and_what_was_rolled_back_or_muted_does_not() {
@@ -42,6 +42,7 @@ async fn transitions_arrive_and_what_was_rolled_back_or_muted_does_not() {
     platform.set_delivery_status(release, "distributed").await;
     platform.payment(user, "ready").await;
     let received = receiver.wait_for(4).await;
+    app.wait_for_events(4).await;
     for request in &received {
         request.assert_sound(&secret);
     }
@@ -59,7 +60,6 @@ async fn transitions_arrive_and_what_was_rolled_back_or_muted_does_not() {
         (number(&source, "select count(*) from walhook_capture.outbox").await == 0).then_some(())
     })
     .await;
-    wait_for_events(&app, 4).await;
     let check = app.walhook_ok(&["check"]).await;
     assert!(check.contains("ok    triggers of public.release: there, on 1 tables"), "{check}");
 }
@@ -95,7 +95,7 @@ async fn a_changed_key_is_a_row_that_went_and_one_that_came_and_partitions_are_w
     platform.transaction("update distro_queue_leaf set status = 'b'; update distro_queue set message = 'm'").await;
     // Another key: what comes is new.
     platform.transaction("update distro_queue set id = 3 where id = 2").await;
-    wait_for_events(&app, 5).await;
+    app.wait_for_events(5).await;
     let told: Vec<(i64, String)> = events(&app)
         .await
         .into_iter()
@@ -140,7 +140,7 @@ async fn neither_a_superuser_nor_the_logical_log_nor_the_tables_are_needed() {
         "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values (1, {user}, 'I', 1, 1, 'ready')"
     );
     application.batch_execute(&insert).await.unwrap();
-    wait_for_events(&app, 1).await;
+    app.wait_for_events(1).await;
     let check = app.walhook_ok(&["check"]).await;
     assert!(check.contains("warn  triggers of public.release: do not fire where session_replication_role"), "{check}");
     assert!(app.stop().await.success());

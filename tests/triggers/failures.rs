@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use walhook::private_postgres::Options;
 
 use crate::support::{TestApp, eventually, metrics};
-use crate::{by_triggers, number, prepared, wait_for_events};
+use crate::{by_triggers, number, prepared};
 
 const INSERT: &str = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values";
 
@@ -93,7 +93,7 @@ async fn a_renamed_column_is_told_with_its_name_and_the_rest_goes_on() {
     let told = gap(&mut app, "trigger_missing").await;
     assert!(told.contains("column cat of public.release is gone"), "{told}");
     client.batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
-    wait_for_events(&app, 1).await;
+    app.wait_for_events(1).await;
     let check = app.walhook(&["check"]).await;
     let check = String::from_utf8(check.stdout).unwrap();
     assert!(check.contains("fail  trigger failures: 1, the last at INSERT of release"), "{check}");

@@ -11,7 +11,7 @@ mod pooler;
 mod repair;
 mod switch;
 
-use support::{TestApp, eventually};
+use support::TestApp;
 
 /// Prepared for capture by triggers; nothing has run.
 async fn prepared() -> TestApp {
@@ -26,16 +26,6 @@ fn by_triggers(app: &mut TestApp) {
 
 async fn number(client: &tokio_postgres::Client, query: &str) -> i64 {
     client.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
-}
-
-/// Waits until the store has this many events.
-async fn wait_for_events(app: &TestApp, count: i64) {
-    let store = app.store().await;
-    eventually(&format!("{count} events"), async || {
-        (number(&store, "select count(*) from walhook.event").await >= count).then_some(())
-    })
-    .await;
-    assert_eq!(number(&store, "select count(*) from walhook.event").await, count);
 }
 
 /// What the store has, as kinds and data, in the order of their ids.

@@ -7,7 +7,7 @@ use walhook::postgres;
 use walhook::private_postgres::free_port;
 
 use crate::support::{TestApp, eventually};
-use crate::{events, number, prepared, wait_for_events};
+use crate::{events, number, prepared};
 
 /// Ended when dropped.
 struct Pooler {
@@ -86,7 +86,7 @@ async fn a_pooler_in_transaction_mode_is_no_hindrance() {
     for other in others {
         other.await.unwrap();
     }
-    wait_for_events(&app, 40).await;
+    app.wait_for_events(40).await;
     assert!(events(&app).await.iter().all(|(_, data)| data["outlet_name"] == "Shop"));
     // Nothing of ours stays behind in the sessions that others get.
     let client = postgres::connect(&pooler.url(&app)).await.unwrap();

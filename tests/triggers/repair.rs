@@ -1,7 +1,7 @@
 //! What triggers failed to write is found by comparison, and told once.
 
 use crate::support::{Receiver, TestApp, eventually};
-use crate::{number, prepared, wait_for_events};
+use crate::{number, prepared};
 
 const STATUS: &str = "distribution.outlet.status_changed";
 
@@ -50,7 +50,7 @@ async fn what_failing_triggers_and_a_lost_outbox_hid_is_told_once() {
         let real = app.walhook_ok(&["repair"]).await;
         assert!(real.contains("2 deliveries made"), "{real}");
         assert_eq!(open_gaps(&app).await, [""; 0]);
-        wait_for_events(&app, before + 2).await;
+        app.wait_for_events(before as usize + 2).await;
         app.run().await;
         let received = receiver.wait_for(2).await;
         let moved = received.iter().find(|request| request.event() == STATUS).unwrap().data();
