@@ -204,6 +204,11 @@ impl PrivatePostgres {
         format!("postgres://{SUPERUSER}@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// The same by the server's Unix socket: how a process on the same machine talks to it with the least work.
+    pub fn socket_url(&self, database: &str) -> String {
+        format!("postgres://{SUPERUSER}@/{database}?host={}&port={}", self.directory.display(), self.port)
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }

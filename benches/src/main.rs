@@ -97,7 +97,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     for measure in chosen {
         plan.tell(measure.name());
-        let figures = measure.run(&plan).await.with_context(|| format!("measuring {}", measure.name()))?;
+        let begun = Instant::now();
+        let mut figures = measure.run(&plan).await.with_context(|| format!("measuring {}", measure.name()))?;
+        figures.add("took", "s", begun.elapsed().as_secs_f64());
         report.figures.extend(figures.into_list());
         plan.progress.inc(1);
     }

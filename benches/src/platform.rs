@@ -39,7 +39,7 @@ impl Platform {
     /// An empty platform.
     pub async fn found(server: &PrivatePostgres) -> anyhow::Result<Platform> {
         server.create_database(DATABASE).await?;
-        let url = server.url(DATABASE);
+        let url = server.socket_url(DATABASE);
         let client = postgres::connect(&url).await?;
         client.batch_execute(SCHEMA).await.context("the reference schema")?;
         Ok(Platform { client, url })
@@ -160,6 +160,7 @@ pub struct Commit {
 impl Writer {
     pub async fn connect(url: &str) -> anyhow::Result<Writer> {
         let client = postgres::connect(url).await?;
+        client.batch_execute("set plan_cache_mode = force_generic_plan").await?;
         let sql = format!(
             "update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id between $1::bigint and $2"
         );

@@ -42,6 +42,11 @@ pub struct Webhook {
 }
 
 impl Installation {
+    /// The primary under another URL.
+    pub fn set_source(&mut self, url: String) {
+        self.source_url = url;
+    }
+
     pub fn new(program: &Path, directory: &Path, source_url: String, store_url: String) -> Installation {
         let master_key = STANDARD.encode(random_bytes::<32>());
         let (program, directory) = (program.to_owned(), directory.to_owned());

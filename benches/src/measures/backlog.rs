@@ -3,7 +3,7 @@
 use crate::figures::Figures;
 use crate::platform::Muted;
 use crate::processes::Cpu;
-use crate::rig::Rig;
+use crate::rig::{Held, Rig};
 use crate::sidecar::Sidecar;
 
 /// Transitions that wait, and who gets them.
@@ -38,7 +38,7 @@ impl Backlog {
             sidecars.push(rig.installation.start(&format!("replica-{replica}"), "capture,deliver,api")?);
         }
         rig.wait_for_deliveries(&mut sidecars, deliveries / 2).await?;
-        rig.require_bounded_queues(figures, self.replicas).await?;
+        rig.require_bounded_queues(figures, Held::FirstAttempts, self.replicas).await?;
         let status = rig.wait_for_deliveries(&mut sidecars, deliveries).await?;
         rig.settle().await?;
         let after = rig.cpu(&sidecars);

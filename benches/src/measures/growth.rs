@@ -1,13 +1,12 @@
 //! A store that has grown: does the drain rate stay?
 
 use anyhow::Context;
-use tokio_postgres::Client;
 
 use super::backlog::Backlog;
 use super::{MEMORY, Plan};
 use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
-use crate::rig::{Rig, require_memory};
+use crate::rig::{Rig, add_cpu, require_memory};
 
 const USERS: u64 = 1_000;
 const LOG_ROWS: u64 = 20_000_000;
@@ -44,6 +43,7 @@ async fn drain(plan: &Plan, rig: &mut Rig, figures: &mut Figures, name: &str) ->
     let drained = backlog.drain(rig, figures).await?;
     let rate = drained.rate;
     figures.add(name, "deliveries/s", rate);
+    add_cpu(figures, name, &drained.before, &drained.after, drained.deliveries);
     require_memory(figures, name, &drained.sidecars, MEMORY)?;
     drained.stop().await?;
     Ok(rate)
@@ -51,35 +51,55 @@ async fn drain(plan: &Plan, rig: &mut Rig, figures: &mut Figures, name: &str) ->
 
 /// Lines of the log as of this day, in the partition that new ones go to, and retries that are not due yet.
 async fn fill(rig: &Rig, log_rows: u64, pending: u64) -> anyhow::Result<()> {
-    let other = rig.store_client().await?;
-    let each = log_rows / USERS;
-    tokio::try_join!(fill_log(&rig.store, each, 0), fill_log(&other, each, 1)).context("filling the log")?;
+    fill_log(rig, log_rows / USERS).await.context("filling the log")?;
     let pending = format!(
         "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
          select gen_random_uuid(), webhook.id, gen_random_uuid(), 2, now() + interval '1 day'
          from walhook.webhook, generate_series(1, {pending} / {USERS}) n"
     );
-    for statement in [&pending, "reset synchronous_commit", "vacuum analyze", "checkpoint"] {
+    // Of the log nothing is dead.
+    for statement in [&pending, "vacuum analyze walhook.delivery", "analyze", "checkpoint"] {
         rig.store.batch_execute(statement).await.context("filling the deliveries")?;
     }
     Ok(())
 }
 
-/// `each` lines for every other webhook, whose ids lie as far back as there are of them.
-async fn fill_log(client: &Client, each: u64, remainder: u64) -> Result<(), tokio_postgres::Error> {
-    let log = format!(
-        "set synchronous_commit = off;
-         insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at,
-             duration_ms, outcome, response_status, url, signature, standard_signature, response_body)
-         select line.id, webhook.id, line.id, line.id, 'distribution.outlet.status_changed', 1, 1, now(), 3,
-             'delivered', 200, webhook.url, '\\x00', '\\x00', ''
-         from (select *, row_number() over (order by id) % 2 = {remainder} as is_ours from walhook.webhook) as webhook,
-             lateral (
+/// `each` lines for every webhook, whose ids lie as far back as there are of them. The partition stands apart meanwhile, without
+/// its key: to sort all lines once is faster than to keep them sorted.
+async fn fill_log(rig: &Rig, each: u64) -> anyhow::Result<()> {
+    let (one, other) = (&rig.store, rig.store_client().await?);
+    let name = "select 'walhook.attempt_' || to_char(now() at time zone 'utc', 'YYYYMMDD')";
+    let name: String = one.query_one(name, &[]).await?.get(0);
+    let described = "select pg_get_expr(relpartbound, pg_class.oid), conname
+        from pg_class join pg_constraint on conrelid = pg_class.oid and contype = 'p' where pg_class.oid = $1::text::regclass";
+    let row = one.query_one(described, &[&name]).await.context("the partition of today")?;
+    let (bounds, key): (String, String) = (row.get(0), row.get(1));
+    one.batch_execute(&format!(
+        "alter table walhook.attempt detach partition {name}; alter table {name} drop constraint {key}"
+    ))
+    .await?;
+    let lines = |remainder: u8| {
+        format!(
+            "with line as materialized (
                  select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint - {each} + n), 12, '0')
                      || '70008000000000000000')::uuid as id
                  from generate_series(1, {each}) n
-             ) as line
-         where webhook.is_ours"
-    );
-    client.batch_execute(&log).await
+             ), webhook as (select *, row_number() over (order by id) % 2 = {remainder} as is_ours from walhook.webhook)
+             insert into {name} (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at,
+                 duration_ms, outcome, response_status, url, signature, standard_signature, response_body)
+             select line.id, webhook.id, line.id, line.id, 'distribution.outlet.status_changed', 1, 1, now(), 3,
+                 'delivered', 200, webhook.url, '\\x00', '\\x00', ''
+             from webhook, line where webhook.is_ours"
+        )
+    };
+    let (even, odd) = (lines(0), lines(1));
+    tokio::try_join!(one.batch_execute(&even), other.batch_execute(&odd))?;
+    one.batch_execute(&format!(
+        "set maintenance_work_mem = '1GB';
+         alter table {name} add constraint {key} primary key (webhook_id, id);
+         alter table {name} set (autovacuum_enabled = off);
+         alter table walhook.attempt attach partition {name} {bounds}"
+    ))
+    .await?;
+    Ok(())
 }

@@ -29,7 +29,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         let mut drained = backlog.drain(&mut rig, &mut figures).await?;
         let heavy = drained.rate * 0.7;
         warm_up(&rig, 1).await?;
-        let load = Load { user: 1, rate: 50.0, length: plan.seconds(10.0) };
+        let load = Load { user: 1, rate: 50.0, length: plan.seconds(8.0) };
         record(&mut rig, &mut figures, &mut drained.sidecars, load, "50/s", Bounds { p50: 1.0, p99: 4.0 }).await?;
         let load = Load { user: 1, rate: heavy, length: plan.seconds(5.0) };
         record(&mut rig, &mut figures, &mut drained.sidecars, load, "70 % load", Bounds { p50: 4.0, p99: 30.0 })

@@ -18,7 +18,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         for replicas in [1, 2, 4] {
             plan.tell(format!("scale: replicas: {replicas}, {repeat} of {}", plan.repeats));
             // Each replica may have 64 requests to a webhook under way: 3,200 deliveries a second.
-            let transitions = plan.count(8_000 * replicas as u64);
+            let transitions = plan.count(5_000 * replicas as u64);
             let backlog = Backlog { user: 1, transitions, fan_out: 1, replicas };
             let drained = backlog.drain(&mut rig, &mut figures).await?;
             let name = format!("replicas: {replicas}");

@@ -65,7 +65,7 @@ async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyho
         rig.platform.client.batch_execute(statement).await?;
     }
     let before = rig.platform.position().await?;
-    let (transactions, per_second) = pgbench(rig, plan.seconds(4.0).as_secs()).await?;
+    let (transactions, per_second) = pgbench(rig, plan.seconds(2.0).as_secs()).await?;
     let bytes = (rig.platform.position().await? - before) as f64 / transactions;
     figures.add(name, "TPS", per_second);
     figures.add(format!("{name}, log"), "bytes each", bytes);
@@ -76,7 +76,7 @@ async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyho
 async fn pgbench(rig: &Rig, seconds: u64) -> anyhow::Result<(f64, f64)> {
     let mut command = rig.server.program("pgbench");
     command.args(["--no-vacuum", "--protocol", "prepared", "--client", CLIENTS, "--file", "update.sql"]);
-    command.args(["--time", &seconds.to_string(), &rig.server.url(DATABASE)]);
+    command.args(["--time", &seconds.to_string(), &rig.server.socket_url(DATABASE)]);
     let output = command.output().await.context("pgbench, which belongs to PostgreSQL's client programs")?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
