@@ -104,12 +104,6 @@ async fn wait_until_idle(metrics_urls: &[&str]) {
     eventually("the requests' end", idle).await;
 }
 
-/// A request can be under way before the store has what it is of.
-async fn wait_for_pending(store: &tokio_postgres::Client, count: usize) {
-    let found = async || store.query("select from walhook.delivery", &[]).await.unwrap().len();
-    eventually("deliveries in the store", || async { (found().await == count).then_some(()) }).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_users_everything_goes_while_replicas_deliver() {
     let mut app = TestApp::prepare().await;
@@ -139,7 +133,8 @@ async fn one_users_everything_goes_while_replicas_deliver() {
     platform.payment(erased.user, "ready").await;
     erased.receiver.wait_for(2).await;
     let store = app.store().await;
-    wait_for_pending(&store, 2).await;
+    // A request can be under way before the store has what it is of.
+    app.wait_for_count("select count(*) from walhook.delivery", 2).await;
     let user = erased.user.to_string();
     let asked = app.walhook(&["user", "erase", &user]).await;
     assert!(!asked.status.success() && String::from_utf8_lossy(&asked.stderr).contains("--yes"), "{asked:?}");

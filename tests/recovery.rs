@@ -56,16 +56,6 @@ impl Subscribed {
     }
 }
 
-/// Waits until a query for a number gives this one.
-async fn wait_for_count(app: &TestApp, query: &str, count: usize) {
-    let store = app.store().await;
-    let probe = || async {
-        let found: i64 = store.query_one(query, &[]).await.unwrap().get(0);
-        (found == count as i64).then_some(())
-    };
-    eventually(&format!("{query}: {count}"), probe).await;
-}
-
 fn rounds(logs: &[Value]) -> HashMap<i64, usize> {
     let mut rounds = HashMap::new();
     for log in logs {
@@ -125,7 +115,7 @@ async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_under_way() {
     it.receiver.wait_for(2).await;
     assert_eq!(it.redeliver(&logs[0]).await["round"], 3);
     it.receiver.wait_for(3).await;
-    wait_for_count(&app, "select count(*) from walhook.delivery", 0).await;
+    app.wait_for_count("select count(*) from walhook.delivery", 0).await;
     let sidecar = app.sidecar();
     eventually("the late answer", || async {
         sidecar.metric("walhook_deliveries_in_flight").await.filter(|requests| *requests == 0.0).map(drop)
@@ -146,10 +136,10 @@ async fn what_was_missed_while_inactive_comes_once() {
     let it = subscribe(&app).await;
     it.receiver.answer(|_| Answer::Hang);
     let cancelled = it.payments(3).await;
-    wait_for_count(&app, "select count(*) from walhook.delivery", 3).await;
+    app.wait_for_count("select count(*) from walhook.delivery", 3).await;
     it.set_active(false).await;
     let missed = it.payments(2).await;
-    wait_for_count(&app, "select count(*) from walhook.missed_event", 2).await;
+    app.wait_for_count("select count(*) from walhook.missed_event", 2).await;
     assert_eq!(it.recover(&it.api, true).await["count"], 5, "a dry run may be asked for an inactive webhook");
     it.receiver.clear();
     it.receiver.answer_status(200);
@@ -159,9 +149,9 @@ async fn what_was_missed_while_inactive_comes_once() {
     assert_eq!(it.recover(&it.api, true).await["count"], 5);
     assert_eq!(it.recover(&it.api, false).await["count"], 5);
     it.receiver.wait_for(6).await;
-    wait_for_count(&app, "select count(*) from walhook.attempt where outcome = 'delivered'", 6).await;
+    app.wait_for_count("select count(*) from walhook.attempt where outcome = 'delivered'", 6).await;
     assert_eq!(it.recover(&it.api, false).await["count"], 0);
-    wait_for_count(&app, "select count(*) from walhook.recovery where finished_at is null", 0).await;
+    app.wait_for_count("select count(*) from walhook.recovery where finished_at is null", 0).await;
     let mut told: Vec<i64> =
         it.receiver.requests().iter().map(|request| request.data()["payment_request_id"].as_i64().unwrap()).collect();
     told.sort_unstable();
@@ -178,10 +168,10 @@ async fn a_kill_in_the_middle_of_a_recovery_loses_and_doubles_nothing() {
     let it = subscribe(&app).await;
     it.receiver.answer(|_| Answer::Hang);
     let mut payments = it.payments(1_000).await;
-    wait_for_count(&app, "select count(*) from walhook.delivery", 1_000).await;
+    app.wait_for_count("select count(*) from walhook.delivery", 1_000).await;
     it.set_active(false).await;
     payments.extend(it.payments(1_000).await);
-    wait_for_count(&app, "select count(*) from walhook.missed_event", 1_000).await;
+    app.wait_for_count("select count(*) from walhook.missed_event", 1_000).await;
     it.set_active(true).await;
     it.receiver.clear();
     it.receiver.answer_status(200);
@@ -205,8 +195,8 @@ async fn a_kill_in_the_middle_of_a_recovery_loses_and_doubles_nothing() {
     let enough = |requests: &[Received]| requests.len() >= 2_000 && ids(requests).len() == 2_000;
     let arrived = ids(&it.receiver.wait_until("2,000 payments", enough).await);
     assert!(payments.iter().all(|payment| arrived[payment].len() == 1), "one delivery id each");
-    wait_for_count(&app, "select count(*) from walhook.recovery where finished_at is null", 0).await;
-    wait_for_count(&app, "select count(*) from walhook.delivery", 0).await;
+    app.wait_for_count("select count(*) from walhook.recovery where finished_at is null", 0).await;
+    app.wait_for_count("select count(*) from walhook.delivery", 0).await;
     let one = |query: &'static str| {
         let store = &store;
         async move { store.query_one(query, &[]).await.unwrap().get::<_, i64>(0) }
@@ -227,13 +217,13 @@ async fn statistics_say_what_was_delivered() {
     it.api.send("POST", &format!("/webhooks/{}/test", it.webhook), &[], None).await.expect(200);
     it.payments(20).await;
     it.receiver.wait_for(21).await;
-    wait_for_count(&app, "select count(*) from walhook.delivery", 0).await;
+    app.wait_for_count("select count(*) from walhook.delivery", 0).await;
     it.receiver.answer_status(500);
     it.payments(1).await;
-    wait_for_count(&app, "select count(*) from walhook.attempt where outcome = 'permanently_failed'", 1).await;
+    app.wait_for_count("select count(*) from walhook.attempt where outcome = 'permanently_failed'", 1).await;
     it.receiver.answer(|_| Answer::Hang);
     it.payments(2).await;
-    wait_for_count(&app, "select count(*) from walhook.delivery", 2).await;
+    app.wait_for_count("select count(*) from walhook.delivery", 2).await;
     it.set_active(false).await;
     let stats = it.stats().await;
     for part in ["last_24h", "last_30d"] {

@@ -28,8 +28,8 @@ pub(super) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String
 
 /// Whether the primary may be reached by a Unix socket.
 pub(super) fn is_by_socket(url: &str) -> Result<bool, ConnectError> {
-    let hosts = Target::parse(url)?.config;
-    Ok(hosts.get_hosts().iter().any(|host| matches!(host, Host::Unix(_))))
+    let Target { config, .. } = Target::parse(url)?;
+    Ok(config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_))))
 }
 
 type Parameters = Vec<(&'static str, String)>;

@@ -151,13 +151,19 @@ mod tests {
         Claimed { deliveries: vec![delivery; count], ..Claimed::default() }
     }
 
+    /// Asks for what is due with all the room there is, and finds this.
+    fn look(pace: &mut Pace, now: Instant, found: &Claimed) -> ClaimRequest {
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
+        pace.found(now, &request, found, 0);
+        request
+    }
+
     #[test]
     fn a_look_that_found_the_end_is_followed_by_a_rest() {
         let now = Instant::now();
         let mut pace = Pace::new(Due::Fresh, now);
         assert!(pace.is_due(now, 0));
-        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
-        pace.found(now, &request, &claimed(1, 3), 0);
+        look(&mut pace, now, &claimed(1, 3));
         assert!(!pace.is_due(now, 0));
         assert!(pace.is_due(now + IDLE, 0));
     }
@@ -169,8 +175,7 @@ mod tests {
         let mut pace = Pace::new(Due::Retries, now);
         for last in [Some(Uuid::from_u128(77)), None] {
             assert!(pace.is_due(now, 0), "the circle is not closed");
-            let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
-            pace.found(now, &request, &Claimed { behind: last, ..claimed(1, 1) }, 0);
+            look(&mut pace, now, &Claimed { behind: last, ..claimed(1, 1) });
         }
         pace.left(10 * STEP);
         assert!(!pace.is_due(now, 0));
@@ -183,12 +188,10 @@ mod tests {
         let mut pace = Pace::new(Due::Fresh, now);
         let looks = [(Some(Uuid::from_u128(77)), 4 * AHEAD), (None, 1)];
         for (last, count) in looks {
-            let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
-            pace.found(now, &request, &Claimed { behind: last, ..claimed(1, count) }, 0);
+            look(&mut pace, now, &Claimed { behind: last, ..claimed(1, count) });
         }
         assert!(pace.is_due(now, 0));
-        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
-        pace.found(now, &request, &Claimed::default(), 0);
+        look(&mut pace, now, &Claimed::default());
         assert!(!pace.is_due(now, 0));
     }
 
@@ -225,9 +228,7 @@ mod tests {
         let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
         assert_eq!(request.behind, last);
         pace.found(now, &request, &claimed(99, request.max_rows), 0);
-        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap();
-        assert_eq!(request.behind, Uuid::from_u128(99));
-        pace.found(now, &request, &Claimed::default(), 0);
+        assert_eq!(look(&mut pace, now, &Claimed::default()).behind, Uuid::from_u128(99));
         assert_eq!(pace.begin(now, TIMEOUT, 4, &nothing(), &Room::default()).unwrap().behind, Uuid::nil());
     }
 

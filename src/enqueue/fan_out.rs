@@ -28,22 +28,22 @@ pub fn fan_out(
     subscriptions: &HashMap<UserId, Vec<Subscription>>,
     mut keeps: impl FnMut(&Event, &NewDelivery) -> bool,
 ) -> FannedOut {
-    let FannedOut { mut deliveries, mut missed } = FannedOut::default();
+    let mut fanned_out = FannedOut::default();
     for event in events {
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
         for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
             let webhook = subscription.target.webhook;
             if !subscription.target.active {
-                missed.push((webhook, event.id));
+                fanned_out.missed.push((webhook, event.id));
                 continue;
             }
             let id = delivery_id(event.id, webhook);
             let mut delivery = NewDelivery { id, webhook, event: event.id, leased: false };
             delivery.leased = keeps(event, &delivery);
-            deliveries.push(delivery);
+            fanned_out.deliveries.push(delivery);
         }
     }
-    FannedOut { deliveries, missed }
+    fanned_out
 }
 
 /// Deliveries that have a place with the dispatcher. The places go back unless they are handed over.

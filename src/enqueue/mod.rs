@@ -336,10 +336,10 @@ async fn store_events(
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
     for part in parts {
-        insert(transaction, part, &fan_out(part), lease).await?;
+        insert(transaction, part, &fan_out(part), lease, false).await?;
     }
     let fanned_out = fan_out(last);
-    let store_last = async { tokio::try_join!(biased; insert(transaction, last, &fanned_out, lease), commit) };
+    let store_last = async { tokio::try_join!(biased; insert(transaction, last, &fanned_out, lease, false), commit) };
     match when {
         HandOver::AtOnce => {
             let _committing = reserved.hand_over(subscriptions);
@@ -353,15 +353,17 @@ async fn store_events(
     Ok(())
 }
 
+/// Events with what follows from them; `repaired` as in `insert_events`.
 async fn insert(
     transaction: &impl GenericClient,
     events: &[Event],
     fanned_out: &FannedOut,
     lease: NewLease,
+    repaired: bool,
 ) -> Result<(), StoreError> {
     tokio::try_join!(
         biased;
-        insert_events(transaction, events, false),
+        insert_events(transaction, events, repaired),
         insert_deliveries(transaction, &fanned_out.deliveries, lease),
         insert_missed(transaction, &fanned_out.missed),
     )?;

@@ -3,16 +3,14 @@
 use std::collections::HashSet;
 
 use super::derive::{Raised, derive_found};
-use super::fan_out::{FannedOut, fan_out};
-use super::{EnqueueError, subscriptions_to};
+use super::fan_out::fan_out;
+use super::{EnqueueError, insert, subscriptions_to};
 use crate::domain::change::Change;
 use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
 use crate::lookup::Lookups;
 use crate::store::Transaction;
-use crate::store::enqueue::{
-    NewLease, claim_distributed, insert_deliveries, insert_events, insert_missed, insert_unrouted, undistributed,
-};
+use crate::store::enqueue::{NewLease, claim_distributed, insert_unrouted, undistributed};
 
 /// What a part of the differences came to.
 #[derive(Debug, Default)]
@@ -41,17 +39,15 @@ impl Repair {
         let first_time = self.first_distributions(transaction, &raised).await?;
         std::mem::take(&mut raised.once).keep_first(&mut raised.events, first_time);
         let subscriptions = subscriptions_to(transaction, &raised.events).await?;
-        let FannedOut { deliveries, missed } = fan_out(&raised.events, &subscriptions, |_, _| false);
+        let fanned_out = fan_out(&raised.events, &subscriptions, |_, _| false);
         let repaired = Repaired {
-            deliveries: deliveries.len(),
-            missed: missed.len(),
+            deliveries: fanned_out.deliveries.len(),
+            missed: fanned_out.missed.len(),
             unrouted: raised.unrouted.len(),
             events: Vec::new(),
         };
         if !self.dry_run {
-            insert_events(transaction, &raised.events, true).await?;
-            insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
-            insert_missed(transaction, &missed).await?;
+            insert(transaction, &raised.events, &fanned_out, NewLease::NONE, true).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }
         Ok(Repaired { events: raised.events, ..repaired })

@@ -116,8 +116,7 @@ impl Answers {
             self.top_up();
             let committing = self.commits.under_way();
             let answers = self.early.drain(..).chain(self.ready.drain(..));
-            (self.early, self.ready) =
-                answers.partition(|answer| committing.is_some_and(|lease| answer.delivery.lease.token == lease));
+            (self.early, self.ready) = answers.partition(|answer| committing == Some(answer.delivery.lease.token));
             if !self.ready.is_empty() {
                 let rest = self.ready.split_off(self.ready.len().min(MAX_BATCH));
                 return Some(std::mem::replace(&mut self.ready, rest));

@@ -215,6 +215,16 @@ impl TestApp {
         .await;
     }
 
+    /// Waits until a query of the store for a number gives this one.
+    pub async fn wait_for_count(&self, query: &str, count: usize) {
+        let store = self.store().await;
+        let probe = || async {
+            let found: i64 = store.query_one(query, &[]).await.unwrap().get(0);
+            (found == count as i64).then_some(())
+        };
+        eventually(&format!("{query}: {count}"), probe).await;
+    }
+
     /// The platform: users, labels, releases and what happens to them.
     pub async fn platform(&self) -> Platform {
         Platform::new(self.source().await)

@@ -57,8 +57,8 @@ async fn fill(rig: &Rig, log_rows: u64, pending: u64) -> anyhow::Result<()> {
          select gen_random_uuid(), webhook.id, gen_random_uuid(), 2, now() + interval '1 day'
          from walhook.webhook, generate_series(1, {pending} / {USERS}) n"
     );
-    // Of the log nothing is dead.
-    for statement in [&pending, "vacuum analyze walhook.delivery", "analyze", "checkpoint"] {
+    // Of the log nothing is dead: its partition is left out.
+    for statement in [&pending, "vacuum walhook.delivery", "analyze", "checkpoint"] {
         rig.store.batch_execute(statement).await.context("filling the deliveries")?;
     }
     Ok(())
