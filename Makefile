@@ -8,43 +8,47 @@ RATE ?=
 # `make soak ROWS=N` reads a log of so many rows; ten million unless told.
 ROWS ?=
 
+# `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, tidy, ui.
+SUITE ?=
+
 # `make bench MEASURE=drain` takes one measure (several in quotes); OPTIONS="--repeats 1 --no-assert", OPTIONS=--help for more.
 MEASURE ?=
 OPTIONS ?=
 
-.PHONY: help demo test soak bench deb check schemathesis screenshots format dependencies test-dependencies
+# How the build that is shipped is made.
+DIST = --profile dist --features dist --locked
+
+.PHONY: help demo test soak bench deb check schemathesis screenshots format dependencies test-dependencies package-dependencies
 
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
-	@echo 'make test                       all tests, on a private PostgreSQL'
+	@echo 'make test [SUITE=NAME]          all tests, or one suite, on a private PostgreSQL'
 	@echo 'make soak [ROWS=N]              capture on every PostgreSQL version, a very large log, ten minutes of kills'
-	@echo 'make bench [MEASURE=NAME]       figures of the release build, each beside its reference'
+	@echo 'make bench [MEASURE=NAME]       figures of the build that is shipped, each beside its reference'
 	@echo 'make deb                        the Debian package, in target/debian'
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
 	@echo 'make schemathesis                the API against its OpenAPI document (needs Python 3)'
 	@echo 'make screenshots                pictures of every page of the user interface'
 	@echo 'make format                     format the sources'
 
-demo: dependencies
-	$(CARGO) build --release --locked
-	$(CARGO) run --release --locked --quiet -- demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
+demo:
+	@scripts/demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
 
-test: test-dependencies
-	$(CARGO) test --locked --workspace
+test:
+	@scripts/test $(SUITE)
 
 soak: test-dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
-	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test --release --locked --test soak -- --ignored --nocapture --test-threads 1
+	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test $(DIST) --test operations -- --ignored --nocapture --test-threads 1 soak::
 
-bench: dependencies
-	$(CARGO) build --release --locked --package walhook --package walhook-bench
-	$(CARGO) run --release --locked --quiet --package walhook-bench -- $(MEASURE) $(OPTIONS)
+bench: package-dependencies
+	$(CARGO) build $(DIST) --package walhook --package walhook-bench
+	$(CARGO) run $(DIST) --quiet --package walhook-bench -- $(MEASURE) $(OPTIONS)
 
-deb:
-	@scripts/install-dependencies --package
-	$(CARGO) build --release --locked
-	scripts/package "$${CARGO_TARGET_DIR:-target}/release/walhook"
+deb: package-dependencies
+	$(CARGO) build $(DIST)
+	scripts/package "$${CARGO_TARGET_DIR:-target}/dist/walhook" --profile dist
 
 check:
 	$(CARGO) fmt --all --check
@@ -72,4 +76,7 @@ dependencies:
 	@scripts/install-dependencies
 
 test-dependencies:
-	@scripts/install-dependencies --tests
+	@scripts/install-dependencies test
+
+package-dependencies:
+	@scripts/install-dependencies package

@@ -1,4 +1,4 @@
-//! `make bench`: figures of Walhook's release build on this machine, each beside the reference measured in the same run.
+//! `make bench`: figures of Walhook's shipped build (profile and feature `dist`) on this machine, each beside the reference measured in the same run.
 
 mod bare;
 mod figures;

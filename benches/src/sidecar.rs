@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
+use sha2::Sha256;
 use tokio::process::{Child, Command};
 use walhook::private_postgres::free_port;
 use walhook::vault::random_bytes;
@@ -149,8 +151,11 @@ impl Installation {
 fn token(user: u64) -> anyhow::Result<String> {
     let expires = jiff::Timestamp::now().as_second() + 3_600;
     let claims = json!({ "iss": ISSUER, "aud": AUDIENCE, "sub": user.to_string(), "exp": expires });
-    let key = jsonwebtoken::EncodingKey::from_secret(JWT_SECRET.as_bytes());
-    Ok(jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key)?)
+    let base64 = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    let signed = format!("{}.{}", base64(br#"{"alg":"HS256"}"#), base64(claims.to_string().as_bytes()));
+    let mut mac = Hmac::<Sha256>::new_from_slice(JWT_SECRET.as_bytes())?;
+    mac.update(signed.as_bytes());
+    Ok(format!("{signed}.{}", base64(&mac.finalize().into_bytes())))
 }
 
 /// A running `walhook run`; killed when dropped.

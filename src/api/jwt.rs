@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::jwks::Published;
+use super::jwt_crypto;
 use super::problem::Problem;
 use crate::config::Jwt;
 use crate::domain::event::UserId;
@@ -65,6 +66,7 @@ pub struct Key {
 
 impl JwtVerifier {
     pub fn new(config: &Jwt) -> Result<JwtVerifier, JwtError> {
+        jwt_crypto::install();
         let keys = match (&config.jwks_url, &config.jwks_file, &config.secret) {
             (Some(url), ..) => Keys::Published(Published::new(url).map_err(JwtError::Client)?),
             (_, Some(path), _) => {

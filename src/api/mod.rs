@@ -9,6 +9,7 @@ mod event_types;
 mod idempotency;
 mod jwks;
 mod jwt;
+mod jwt_crypto;
 mod logs;
 mod manage;
 mod middleware;

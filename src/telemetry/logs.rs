@@ -3,7 +3,9 @@
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{Log, LogFormat};
 
@@ -14,11 +16,11 @@ static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 /// Begins to log. Once a process. The error names the setting that cannot be understood.
 pub fn start(log: &Log) -> Result<(), String> {
     let filter = filter(log)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(std::io::stderr);
     match log.format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).finish().with(filter).init(),
         LogFormat::Json => {
-            builder.json().flatten_event(true).with_span_list(false).init();
+            builder.json().flatten_event(true).with_span_list(false).finish().with(filter).init();
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         }
     }
@@ -34,8 +36,8 @@ pub fn end_with(error: &anyhow::Error) {
     }
 }
 
-fn filter(log: &Log) -> Result<EnvFilter, String> {
+fn filter(log: &Log) -> Result<Targets, String> {
     let variable = std::env::var(RUST_LOG).ok().filter(|text| !text.is_empty());
     let (name, text) = variable.as_deref().map_or(("log.filter", log.filter.as_str()), |text| (RUST_LOG, text));
-    EnvFilter::try_new(text).map_err(|error| format!("{name}: `{text}`: {error}"))
+    text.parse::<Targets>().map_err(|error| format!("{name}: `{text}`: {error}"))
 }

@@ -46,8 +46,7 @@ impl Road {
         let told = |requests: &[crate::support::Received]| -> HashSet<i64> {
             requests.iter().filter_map(|request| request.data()["payment_request_id"].as_i64()).collect()
         };
-        let received =
-            self.receiver.wait_until("every payment", |requests| told(requests).len() >= self.wanted.len()).await;
+        let received = self.receiver.wait_for_deliveries(self.wanted.len()).await;
         assert_eq!(told(&received), self.wanted);
         let deliveries: HashSet<&str> = received.iter().map(|request| request.delivery()).collect();
         assert_eq!(deliveries.len(), self.wanted.len(), "a payment was told under two ids");

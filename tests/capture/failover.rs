@@ -7,7 +7,7 @@ use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use crate::chaos::Road;
-use crate::support::{TestApp, eventually};
+use crate::support::{TestApp, eventually, skip};
 use crate::versions::installed;
 
 const STANDBY_SLOT: &str = "standby";
@@ -108,7 +108,7 @@ async fn a_standby_that_lacks_what_we_have_is_a_fork() {
 async fn a_standby_with_the_slot_goes_on_where_the_primary_ended() {
     let Some(programs) = installed().into_iter().find(|(version, _)| *version >= 17).map(|(_, programs)| programs)
     else {
-        println!("skipped: no server of version 17 or later; scripts/fetch-postgres 17 fetches one");
+        skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
         return;
     };
     let store = PrivatePostgres::start(Options::default()).await.unwrap();

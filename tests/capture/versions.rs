@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use walhook::private_postgres::{Options, installed_versions};
 
 use crate::chaos::Road;
-use crate::support::TestApp;
+use crate::support::{TestApp, skip};
 
 const SUPPORTED: std::ops::RangeInclusive<u32> = 14..=18;
 
@@ -68,7 +68,9 @@ async fn the_main_road_is_open_on_every_version() {
                 main_road_and_a_kill(version, programs).await;
                 println!("PostgreSQL {version}: the main road and a kill");
             }
-            None => println!("skipped: PostgreSQL {version} is not here; scripts/fetch-postgres {version} fetches it"),
+            None => {
+                skip(&format!("no PostgreSQL {version}: scripts/fetch-postgres {version} fetches it"));
+            }
         }
     }
 }

@@ -9,6 +9,7 @@
 mod api;
 mod app;
 mod hostile;
+mod jwt;
 pub mod plan;
 mod platform;
 pub mod proxy;
@@ -18,17 +19,20 @@ mod smtp;
 mod stages;
 pub mod storm;
 mod tls;
+mod tools;
 mod tunnel;
 
 pub use api::{Answer as ApiAnswer, Api, get as fetch};
 pub use app::TestApp;
 pub use hostile::{Hostile, Misdeed};
+pub use jwt::{base64_url, hs256_token};
 pub use platform::{Platform, next_id};
 pub use receiver::{Answer, Received, Receiver, signature};
 pub use sidecar::Sidecar;
 pub use smtp::SmtpSink;
 pub use stages::{Bench, DATA, attempt};
 pub use tls::Authority;
+pub use tools::{are_installed, skip};
 pub use tunnel::TunnelProxy;
 
 use std::time::Duration;

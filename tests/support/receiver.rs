@@ -1,7 +1,7 @@
 //! A receiver that remembers every request and answers as it is told. It shares no code with the sender: signatures are
 //! computed here anew.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::DEADLINE;
-use super::tls::TlsListener;
+use super::tls;
 
 /// What to answer a request with.
 #[derive(Clone, Debug)]
@@ -156,11 +156,10 @@ impl Receiver {
         let router = Router::new().fallback(receive).with_state(self.shared.clone());
         let tls = self.tls.clone();
         self.server = Some(tokio::spawn(async move {
-            let served = match tls {
-                Some(config) => axum::serve(TlsListener { tcp: listener, config }, router).await,
-                None => axum::serve(listener, router).await,
-            };
-            served.expect("serving does not fail");
+            match tls {
+                Some(config) => tls::serve(listener, config, router).await,
+                None => axum::serve(listener, router).await.expect("serving does not fail"),
+            }
         }));
     }
 
@@ -203,8 +202,20 @@ impl Receiver {
         self.wait_until(&format!("{count} requests"), |requests| requests.len() >= count).await
     }
 
+    /// Waits until `count` different deliveries have arrived, however often, and gives all requests. Reads each request once:
+    /// what looks at all of them at each arrival takes minutes for thousands.
+    pub async fn wait_for_deliveries(&self, count: usize) -> Vec<Received> {
+        let (mut deliveries, mut read) = (HashSet::new(), 0);
+        let enough = |requests: &[Received]| {
+            deliveries.extend(requests[read..].iter().map(|request| request.delivery().to_owned()));
+            read = requests.len();
+            deliveries.len() >= count
+        };
+        self.wait_until(&format!("{count} deliveries"), enough).await
+    }
+
     /// Waits until what has arrived is as wanted.
-    pub async fn wait_until(&self, what: &str, wanted: impl Fn(&[Received]) -> bool) -> Vec<Received> {
+    pub async fn wait_until(&self, what: &str, mut wanted: impl FnMut(&[Received]) -> bool) -> Vec<Received> {
         let arrive = async {
             loop {
                 // Before the look, so that no arrival between look and wait is missed.

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 
-use super::DEADLINE;
+use super::{DEADLINE, skip};
 
 /// The distribution's own, which has the distribution's packages.
 const PYTHON: &str = "/usr/bin/python3";
@@ -22,6 +22,12 @@ pub struct SmtpSink {
 }
 
 impl SmtpSink {
+    /// Whether aiosmtpd is installed.
+    pub fn is_available() -> bool {
+        let python = std::process::Command::new(PYTHON).args(["-c", "import aiosmtpd"]).stderr(Stdio::null()).status();
+        python.is_ok_and(|status| status.success()) || skip("python3-aiosmtpd is not installed")
+    }
+
     /// Listens on `port` of loopback, with the script's `options`.
     pub async fn start(port: u16, options: &[&str]) -> SmtpSink {
         let mut command = Command::new(PYTHON);

@@ -179,8 +179,7 @@ impl Storm {
         let told = |requests: &[Received]| -> HashSet<i64> {
             requests.iter().filter_map(|request| request.data()["payment_request_id"].as_i64()).collect()
         };
-        let all = |requests: &[Received]| requests.len() >= wanted.len() && told(requests).len() >= wanted.len();
-        let received = self.good.wait_until(&format!("{} payments", wanted.len()), all).await;
+        let received = self.good.wait_for_deliveries(wanted.len()).await;
         assert_eq!(told(&received), wanted, "what was committed and nothing else");
         self.app.wait_for_events(wanted.len()).await;
         let store = self.app.store().await;

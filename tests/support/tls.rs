@@ -1,15 +1,16 @@
 //! Certificates of our own, and listeners that speak TLS with them.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::serve::Listener;
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 /// A certificate authority that nobody knows unless told.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -58,27 +59,18 @@ impl Authority {
     }
 }
 
-/// Connections whose handshake succeeded.
-pub struct TlsListener {
-    pub tcp: TcpListener,
-    pub config: Arc<ServerConfig>,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
-        let acceptor = TlsAcceptor::from(self.config.clone());
-        loop {
-            let (stream, address) = self.tcp.accept().await.expect("connections come in");
+/// Serves HTTP/1.1 and HTTP/2 to every client whose handshake succeeds.
+pub async fn serve(listener: TcpListener, config: Arc<ServerConfig>, router: Router) {
+    let acceptor = TlsAcceptor::from(config);
+    loop {
+        let (stream, _) = listener.accept().await.expect("connections come in");
+        let (acceptor, service) = (acceptor.clone(), TowerToHyperService::new(router.clone()));
+        tokio::spawn(async move {
             if let Ok(stream) = acceptor.accept(stream).await {
-                return (stream, address);
+                let server = auto::Builder::new(TokioExecutor::new());
+                // A client that disconnects is no fault of this server's.
+                let _ = server.serve_connection(TokioIo::new(stream), service).await;
             }
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.tcp.local_addr()
+        });
     }
 }

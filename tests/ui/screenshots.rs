@@ -5,7 +5,7 @@ use std::path::Path;
 use base64::Engine;
 use serde_json::json;
 
-use crate::browser::{Browser, Kind};
+use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
 
 /// Hours of a busy webhook, so that there is something to see: $1 the webhook.
@@ -36,6 +36,9 @@ async fn shoot(browser: &Browser, directory: &Path, name: &str) {
 #[tokio::test]
 #[ignore = "makes pictures and tests nothing: `make screenshots`"]
 async fn pictures_of_every_page() {
+    if !browser::is_available() {
+        return;
+    }
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
     std::fs::create_dir_all(&directory).unwrap();
     let stage = Stage::start().await;

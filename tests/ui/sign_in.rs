@@ -1,12 +1,11 @@
 //! Who gets in, by what, and for how long: over plain HTTP, as a browser would and as an attacker might.
 
-use jsonwebtoken::{EncodingKey, Header, encode};
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, Response};
 use serde_json::json;
 
 use crate::fixture::Stage;
-use crate::support::TestApp;
+use crate::support::{TestApp, hs256_token};
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
 
@@ -147,7 +146,7 @@ async fn a_link_of_the_platform_signs_in_once() {
     let link = |seconds: i64| {
         let exp = jiff::Timestamp::now().as_second() + seconds;
         let claims = json!({ "iss": "https://platform.example", "aud": "walhook", "sub": "42", "exp": exp });
-        let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(SECRET.as_bytes())).unwrap();
+        let token = hs256_token(SECRET, &claims);
         format!("/ui/login?next=/ui/events&jwt={token}")
     };
     let good = link(60);

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::process::Command;
 
 use crate::fixture::Stage;
-use crate::support::Received;
+use crate::support::{Received, are_installed};
 
 /// A language: what runs it, the snippet, and a program around it that is given the body's file, the secret, the signature
 /// and the time, and ends well if they fit.
@@ -67,13 +67,6 @@ struct Case<'a> {
     valid: bool,
 }
 
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
-    assert!(found || std::env::var_os("CI").is_none(), "{program}: run scripts/install-dependencies --tests");
-    found
-}
-
 async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) -> bool {
     let body = directory.join("body.json");
     std::fs::write(&body, case.body).unwrap();
@@ -114,8 +107,7 @@ async fn every_snippet_takes_what_is_ours_and_refuses_what_is_not() {
     let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("templates/ui/verify");
     let directory = tempfile::tempdir().unwrap();
     for (program, snippet, driver, source) in LANGUAGES {
-        if !is_installed(program[0]) {
-            println!("skipped: {} is not installed", program[0]);
+        if !are_installed(&program[..1]) {
             continue;
         }
         std::fs::copy(sources.join(snippet), directory.path().join(snippet)).unwrap();

@@ -1,0 +1,145 @@
+//! Nothing lost, nothing invented, nothing enqueued twice: under kill -9 of the sidecar and restarts of either Postgres.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::support::{Platform, Received, Receiver, TestApp, next_id};
+use tokio_postgres::Client;
+use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
+
+const PACE: std::time::Duration = std::time::Duration::from_millis(4);
+
+/// Commits and rolls back until told to stop; gives the payments that were committed and those that never were.
+struct Load {
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<(Vec<i64>, Vec<i64>)>,
+}
+
+impl Load {
+    fn start(client: Client, user: i64) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let task = tokio::spawn(async move {
+            let (mut committed, mut rolled_back) = (Vec::new(), Vec::new());
+            while !stopped.load(Ordering::Relaxed) {
+                let (first, second, never) = (next_id(), next_id(), next_id());
+                let insert = |id: i64| {
+                    format!(
+                        "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+                         values ({id}, {user}, 'INV', 1, 1, 'ready');"
+                    )
+                };
+                // One of each kind: committed, rolled back, and rolled back to a savepoint inside a committed one.
+                let statements = format!(
+                    "begin; {} commit; begin; {} rollback; begin; savepoint s; {} rollback to s; {} commit",
+                    insert(first),
+                    insert(never),
+                    insert(never),
+                    insert(second)
+                );
+                client.batch_execute(&statements).await.expect("the platform's database is up");
+                committed.extend([first, second]);
+                rolled_back.push(never);
+                // Load, not a benchmark: what the receiver remembers is gone through many times.
+                tokio::time::sleep(PACE).await;
+            }
+            (committed, rolled_back)
+        });
+        Load { stop, task }
+    }
+
+    async fn stop(self) -> (Vec<i64>, Vec<i64>) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.expect("the load does not panic")
+    }
+}
+
+/// Every committed payment was told, nothing else was, and each under one delivery id, stored once.
+async fn assert_complete(app: &TestApp, receiver: &Receiver, committed: &[i64], rolled_back: &[i64]) {
+    let told = |requests: &[Received]| {
+        let mut deliveries: HashMap<i64, HashSet<String>> = HashMap::new();
+        for request in requests {
+            let payment = request.data()["payment_request_id"].as_i64().unwrap();
+            deliveries.entry(payment).or_default().insert(request.delivery().to_owned());
+        }
+        deliveries
+    };
+    let wanted: HashSet<i64> = committed.iter().copied().collect();
+    let received = receiver.wait_for_deliveries(wanted.len()).await;
+    let told = told(&received);
+    for payment in rolled_back {
+        assert!(!told.contains_key(payment), "payment {payment} was rolled back");
+    }
+    assert_eq!(told.len(), wanted.len(), "something was invented");
+    for (payment, deliveries) in &told {
+        assert_eq!(deliveries.len(), 1, "payment {payment} has several delivery ids");
+    }
+    app.wait_for_events(wanted.len()).await;
+}
+
+async fn subscribe(app: &TestApp, platform: &Platform) -> (i64, Receiver) {
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
+    (user, receiver)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_kills_under_load_lose_and_invent_nothing() {
+    let mut app = TestApp::prepare().await;
+    app.set("delivery.timeout", "1s");
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let (user, receiver) = subscribe(&app, &platform).await;
+    let load = Load::start(app.source().await, user);
+    let mut seen = 0;
+    for round in 0..20_u64 {
+        // A moment that is somewhere else each time: behind some more deliveries, and then some.
+        seen = receiver.wait_for(seen + 20 + (round as usize * 7) % 40).await.len();
+        tokio::time::sleep(std::time::Duration::from_micros(round * 977 % 15_000)).await;
+        app.kill().await;
+        app.run().await;
+    }
+    let (committed, rolled_back) = load.stop().await;
+    assert!(committed.len() > 400, "there was load: {}", committed.len());
+    assert_complete(&app, &receiver, &committed, &rolled_back).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarts_of_either_postgres_are_survived_without_a_restart_of_ours() {
+    let store_server = Arc::new(PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL"));
+    let mut app = TestApp::prepare_alone(Options { fsync: true, ..Options::default() }).await;
+    store_server.create_database("elsewhere").await.unwrap();
+    app.store_url = store_server.url("elsewhere");
+    let store_url = app.store_url.clone();
+    app.set("store.url", &store_url).set("delivery.timeout", "1s");
+    app.setup().await;
+    app.run().await;
+    let pid = app.sidecar().pid();
+    let platform = app.platform().await;
+    let (user, receiver) = subscribe(&app, &platform).await;
+    let (mut committed, mut rolled_back) = (Vec::new(), Vec::new());
+    for mode in [StopMode::Fast, StopMode::Immediate] {
+        // The store goes away while the platform goes on committing.
+        let load = Load::start(app.source().await, user);
+        receiver.wait_for(committed.len() + 20).await;
+        store_server.restart(mode).await.unwrap();
+        receiver.wait_for(committed.len() + 60).await;
+        let (more, never) = load.stop().await;
+        committed.extend(more);
+        rolled_back.extend(never);
+        // The primary goes away between two loads: a load cannot commit without it.
+        app.server.restart(mode).await.unwrap();
+        let load = Load::start(app.source().await, user);
+        let before = receiver.requests().len();
+        receiver.wait_for(before + 40).await;
+        let (more, never) = load.stop().await;
+        committed.extend(more);
+        rolled_back.extend(never);
+    }
+    assert_complete(&app, &receiver, &committed, &rolled_back).await;
+    assert_eq!(app.sidecar().pid(), pid);
+    assert!(app.stop().await.success());
+}

@@ -1,0 +1,69 @@
+//! One very large transaction: every event comes out, in bounded memory.
+
+use crate::support::{Receiver, TestApp, eventually};
+
+/// Many times what is in memory at once.
+const ROWS: i64 = 100_000;
+const SOAK_ROWS: i64 = 1_000_000;
+const KIND: &str = "distribution.outlet.status_changed";
+const MEMORY_LIMIT_KIB: u64 = 150 * 1024;
+
+/// The most memory that the process ever had resident, as the kernel counts it.
+fn peak_resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the kernel counts");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number of kB")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_transaction_comes_out_in_bounded_memory() {
+    assert_comes_out(ROWS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: `make soak`"]
+async fn a_transaction_of_a_million_updates_comes_out_in_bounded_memory() {
+    assert_comes_out(SOAK_ROWS).await;
+}
+
+async fn assert_comes_out(rows: i64) {
+    let app = TestApp::prepare().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    let outlet = platform.outlet("Shop").await;
+    let fill = "insert into distro_queue (id, release_id, outlet_id, status)
+        select n, $1, $2, 'scheduled' from generate_series(1, $3::bigint) n";
+    platform.execute(fill, &[&release, &outlet, &rows]).await;
+    app.setup().await;
+    let mut app = app;
+    app.run().await;
+    let receiver = Receiver::start().await;
+    let api = app.api(&user.to_string()).await;
+    // Subscribed to what a single row raises; the other events are only stored.
+    api.create_webhook(&receiver.url("/"), &["delivery.completed"]).await;
+    platform.execute("update distro_queue set status = 'transcoding'", &[]).await;
+    platform.execute("update distro_queue set status = 'complete' where id = 1", &[]).await;
+
+    // The single change behind the others is told only when they are in the store.
+    let metric = format!("walhook_events_total{{event=\"{KIND}\"}}");
+    let sidecar = app.sidecar();
+    let mut stored = 0.0;
+    while stored <= rows as f64 {
+        // Progress is the signal; how fast it goes does not matter here.
+        let more = async || sidecar.metric(&metric).await.filter(|now| *now > stored);
+        stored = eventually("more events than before", more).await;
+    }
+    receiver.wait_for(1).await;
+    let row = app
+        .store()
+        .await
+        .query_one("select count(*), count(distinct id) from walhook.event where kind = $1", &[&KIND])
+        .await;
+    let row = row.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (rows + 1, rows + 1));
+    let peak = peak_resident_kib(app.sidecar().pid());
+    println!("peak resident memory: {} MiB", peak / 1024);
+    assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
+}

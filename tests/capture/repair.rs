@@ -1,0 +1,468 @@
+//! After changes were lost: every missed transition is found and told once, whatever else happens.
+
+use std::collections::BTreeMap;
+use std::process::{Output, Stdio};
+
+use crate::support::{Platform, Receiver, Sidecar, TestApp, eventually};
+use tokio_postgres::Client;
+use walhook::private_postgres::Options;
+
+const ALL_OF_A_RELEASE: [&str; 3] =
+    ["release.distributed", "release.review.status_changed", "distribution.outlet.status_changed"];
+
+const PACE: std::time::Duration = std::time::Duration::from_millis(4);
+/// What a row goes through, again and again; never back to where it began.
+const ROUND: [&str; 6] = ["transcoding", "batched", "complete", "error", "fault", "rejected"];
+
+/// Drops the slot under whoever reads it.
+async fn drop_slot(app: &TestApp) {
+    let dropped = format!(
+        "do $$ begin
+            perform pg_terminate_backend(active_pid, 10000) from pg_replication_slots where slot_name = '{0}';
+            perform pg_drop_replication_slot('{0}');
+         end $$",
+        app.name
+    );
+    let client = app.source().await;
+    eventually("the slot to be dropped", async || client.batch_execute(&dropped).await.ok()).await;
+}
+
+async fn open_gaps(app: &TestApp) -> Vec<String> {
+    let statement = "select reason from walhook.gap where repaired_at is null order by id";
+    let rows = app.store().await.query(statement, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// Waits until the sidecar says that it is not ready for a gap of this reason.
+async fn wait_for_gap(sidecar: &Sidecar, reason: &str) {
+    eventually(&format!("readiness to tell of {reason}"), async || {
+        let (status, text) = sidecar.readiness().await?;
+        (status == 503 && text.contains(&format!("({reason})"))).then_some(())
+    })
+    .await;
+}
+
+/// The repaired events by kind, from the store.
+async fn repaired(store: &Client) -> BTreeMap<String, i64> {
+    let rows = store.query("select kind, count(*) from walhook.event where repaired group by kind", &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+fn counts<const N: usize>(expected: [(&str, i64); N]) -> BTreeMap<String, i64> {
+    expected.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect()
+}
+
+/// Stops the sidecar and waits until its server has noticed.
+async fn stop(app: &mut TestApp) {
+    assert!(app.stop().await.success());
+    let free = "select from pg_replication_slots where slot_name = $1 and not active";
+    let client = app.source().await;
+    eventually("the slot to be free", async || client.query_opt(free, &[&app.name]).await.unwrap()).await;
+}
+
+/// What a report says of events.
+fn told(report: &str) -> BTreeMap<String, i64> {
+    let lines = report.lines().filter_map(|line| line.split_once(' ').filter(|(kind, _)| kind.contains('.')));
+    lines.filter_map(|(kind, count)| Some((kind.to_owned(), count.trim().parse().ok()?))).collect()
+}
+
+/// A label with releases in several states, one of them distributed.
+struct Scene {
+    platform: Platform,
+    receiver: Receiver,
+    label: i64,
+    outlet: i64,
+    releases: Vec<i64>,
+    entries: Vec<i64>,
+    webhook: String,
+    api: crate::support::Api,
+}
+
+impl Scene {
+    /// Six releases, each with an entry at an outlet, all of which the running sidecar has seen.
+    async fn new(app: &mut TestApp) -> Scene {
+        let platform = app.platform().await;
+        let user = platform.user(&[]).await;
+        let (label, outlet) = (platform.label(user).await, platform.outlet("Example Music").await);
+        let receiver = Receiver::start().await;
+        let api = app.api(&user.to_string()).await;
+        let (webhook, _) = api.create_webhook(&receiver.url("/"), &ALL_OF_A_RELEASE).await;
+        let (mut releases, mut entries) = (Vec::new(), Vec::new());
+        for _ in 0..6 {
+            let release = platform.release(label).await;
+            releases.push(release);
+            entries.push(platform.distribution(release, outlet, "scheduled").await);
+        }
+        receiver.wait_for(6).await;
+        app.wait_for_events(6).await;
+        receiver.clear();
+        Scene { platform, receiver, label, outlet, releases, entries, webhook, api }
+    }
+
+    /// While nobody reads: what the comparison can find of it is three moves at the outlet, one of them of a new entry, one
+    /// move in review, two distributions.
+    async fn act_unseen(&self) {
+        let Scene { platform, releases, entries, .. } = self;
+        // Several moves of one row are one: what was in between is not known.
+        for status in ["transcoding", "batched", "complete"] {
+            platform.set_distribution_status(entries[0], status).await;
+        }
+        platform.set_distribution_status(entries[1], "error").await;
+        // There and back again is nothing.
+        platform.set_distribution_status(entries[2], "batched").await;
+        platform.set_distribution_status(entries[2], "scheduled").await;
+        platform.set_review_status(releases[0], "to_review").await;
+        platform.set_delivery_status(releases[1], "distributed").await;
+        // Inserted, and gone again or not.
+        let late = platform.release(self.label).await;
+        platform.set_delivery_status(late, "distributed").await;
+        platform.distribution(late, self.outlet, "scheduled").await;
+        let short = platform.distribution(late, self.outlet, "scheduled").await;
+        platform.execute("delete from distro_queue where id = any($1)", &[&vec![short, entries[5]]]).await;
+        // No watched column.
+        platform.execute("update distro_queue set message = 'm' where id = $1", &[&entries[3]]).await;
+    }
+}
+
+fn unseen() -> BTreeMap<String, i64> {
+    counts([
+        ("release.review.status_changed", 1),
+        ("release.distributed", 2),
+        ("delivery.completed", 1),
+        ("delivery.failed", 1),
+        ("distribution.outlet.status_changed", 3),
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_slot_hides_is_shown_first_and_told_once() {
+    let mut app = TestApp::start().await;
+    let scene = Scene::new(&mut app).await;
+    let nothing = app.walhook(&["repair"]).await;
+    assert!(!nothing.status.success());
+    assert!(words(&nothing).contains("in use by process"), "{}", words(&nothing));
+    drop_slot(&app).await;
+    wait_for_gap(app.sidecar(), "slot_missing").await;
+    assert_eq!(app.sidecar().metric("walhook_gaps_open").await, Some(1.0));
+    scene.act_unseen().await;
+
+    let dry = app.walhook_ok(&["repair", "--dry-run"]).await;
+    assert_eq!(told(&dry), unseen(), "{dry}");
+    assert!(dry.contains("Nothing was changed") && dry.contains("gap slot_missing: "), "{dry}");
+    assert_eq!(open_gaps(&app).await, ["slot_missing"]);
+    let store = app.store().await;
+    assert_eq!(repaired(&store).await, counts([]));
+
+    let real = app.walhook_ok(&["repair"]).await;
+    assert_eq!(told(&real), unseen(), "{real}");
+    assert_eq!(repaired(&store).await, unseen());
+    assert_eq!(open_gaps(&app).await, [""; 0]);
+    // The sidecar goes on by itself.
+    app.sidecar().wait_until_ready().await;
+    assert_eq!(app.sidecar().metric("walhook_gaps_open").await, Some(0.0));
+    let received = scene.receiver.wait_for(6).await;
+    let moved = received.iter().find(|request| request.data()["distro_queue_id"] == scene.entries[0]).unwrap();
+    assert_eq!((&moved.data()["previous_status"], &moved.data()["status"]), (&"scheduled".into(), &"complete".into()));
+    let logs = scene.api.wait_for_logs(&scene.webhook, "the repaired ones", |logs| {
+        logs.iter().filter(|entry| entry["repaired"] == true).count() == 6
+    });
+    let logs = logs.await;
+    assert_eq!(logs.iter().filter(|entry| entry["repaired"] == false).count(), 6, "as they were streamed");
+    let detail = scene.api.get(&format!("/webhooks/{}/logs/{}", scene.webhook, logs[0]["id"].as_str().unwrap())).await;
+    assert_eq!(detail.expect(200).json()["repaired"], true);
+
+    // What comes now is told as ever, and distributed once means once.
+    scene.platform.set_delivery_status(scene.releases[1], "pending").await;
+    scene.platform.set_delivery_status(scene.releases[1], "distributed").await;
+    scene.platform.set_distribution_status(scene.entries[0], "scheduled").await;
+    let received = scene.receiver.wait_for(7).await;
+    assert_eq!(received[6].data()["previous_status"], "complete");
+    assert_eq!(received.len(), 7);
+    stop(&mut app).await;
+    let again = app.walhook(&["repair"]).await;
+    assert!(words(&again).contains("nothing to repair"), "{}", words(&again));
+    let forced = app.walhook_ok(&["repair", "--force"]).await;
+    assert_eq!(told(&forced), counts([]), "{forced}");
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Starts repairs until one has come as far as `reached` says, and kills that one there.
+async fn kill_repair_at<F: Future<Output = bool>>(app: &TestApp, what: &str, mut reached: impl FnMut() -> F) {
+    let start = || app.command(&["repair"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut repair = start();
+    let end = tokio::time::Instant::now() + crate::support::DEADLINE;
+    while !reached().await {
+        assert!(tokio::time::Instant::now() < end, "no repair comes to {what}");
+        // What the one before held is given back when its server notices.
+        if repair.try_wait().unwrap().is_some_and(|status| !status.success()) {
+            repair = start();
+        }
+        tokio::time::sleep(crate::support::POLL).await;
+    }
+    repair.kill().await.unwrap();
+}
+
+/// Kills a repair that waits for a lock on something of the store's, and gives the lock back.
+async fn kill_while_locked(app: &TestApp, table: &str) {
+    let (blocker, watcher) = (app.store().await, app.store().await);
+    // A stronger lock would be a transaction with a number, which the making of a slot waits for.
+    blocker.batch_execute(&format!("begin; lock table {table} in exclusive mode")).await.unwrap();
+    let waiting = format!("select from pg_locks where not granted and relation = '{table}'::regclass limit 1");
+    kill_repair_at(app, table, async || watcher.query_opt(&waiting, &[]).await.unwrap().is_some()).await;
+    blocker.batch_execute("rollback").await.unwrap();
+}
+
+/// Kills a repair while its new slot waits for an older transaction.
+async fn kill_while_the_slot_is_made(app: &TestApp) {
+    let (blocker, watcher) = (app.source().await, app.source().await);
+    blocker.batch_execute("begin; select txid_current()").await.unwrap();
+    let made = "select from pg_replication_slots where slot_name = $1 and active";
+    let reached = async || watcher.query_opt(made, &[&app.name]).await.unwrap().is_some();
+    kill_repair_at(app, "a slot", reached).await;
+    blocker.batch_execute("rollback").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_that_is_killed_anywhere_is_made_again_and_tells_once() {
+    // Locks that it waits for must not be in the way of other tests' slots.
+    let mut app = TestApp::prepare_alone(Options::default()).await;
+    app.setup().await;
+    app.run().await;
+    let scene = Scene::new(&mut app).await;
+    drop_slot(&app).await;
+    wait_for_gap(app.sidecar(), "slot_missing").await;
+    scene.act_unseen().await;
+    kill_while_the_slot_is_made(&app).await;
+    for table in ["checkpoint", "last_seen", "event", "user_addon", "gap", "acknowledgement"] {
+        kill_while_locked(&app, &format!("walhook.{table}")).await;
+        let store = app.store().await;
+        assert_eq!(repaired(&store).await, counts([]), "{table}");
+        // Whatever slot there is, nobody reads it.
+        assert!(app.sidecar().readiness().await.is_none_or(|(status, _)| status == 503), "{table}");
+    }
+    // The slot that a killed repair left is held until its server notices.
+    let real = eventually("a repair that comes to its end", async || {
+        let output = app.walhook(&["repair"]).await;
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    })
+    .await;
+    assert_eq!(told(&real), unseen(), "{real}");
+    app.sidecar().wait_until_ready().await;
+    scene.receiver.wait_for(6).await;
+    assert_eq!(repaired(&app.store().await).await, unseen());
+    assert_eq!(open_gaps(&app).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_goes_on_through_a_repair_loses_and_doubles_nothing() {
+    let mut app = TestApp::start().await;
+    let scene = Scene::new(&mut app).await;
+    drop_slot(&app).await;
+    wait_for_gap(app.sidecar(), "slot_missing").await;
+    let (writer, entry) = (app.source().await, scene.entries[0]);
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = stop.clone();
+    let writing = tokio::spawn(async move {
+        let mut last = 0_usize;
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            last += 1;
+            let status = ROUND[last % ROUND.len()];
+            let statement = format!("update distro_queue set status = '{status}' where id = {entry}");
+            writer.batch_execute(&statement).await.unwrap();
+            // Load, not a benchmark.
+            tokio::time::sleep(PACE).await;
+        }
+        writer.batch_execute(&format!("update distro_queue set status = 'last' where id = {entry}")).await.unwrap();
+    });
+    let report = app.walhook_ok(&["repair"]).await;
+    assert_eq!(told(&report)["distribution.outlet.status_changed"], 1, "{report}");
+    app.sidecar().wait_until_ready().await;
+    scene.receiver.wait_for(20).await;
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    writing.await.unwrap();
+    let ended =
+        |requests: &[crate::support::Received]| requests.iter().any(|request| request.data()["status"] == "last");
+    scene.receiver.wait_until("the last status", ended).await;
+    // In the order of the log, each goes on from where the one before ended, and but for the repaired one by one step.
+    let statement = "select coalesce(data->>'previous_status', ''), data->>'status', repaired from walhook.event
+         where (data->>'distro_queue_id')::bigint = $1 and kind = 'distribution.outlet.status_changed'
+         order by commit_lsn, ordinal";
+    let store = app.store().await;
+    let stored = || async {
+        let rows = store.query(statement, &[&entry]).await.unwrap();
+        rows.last().is_some_and(|row| row.get::<_, &str>(1) == "last").then_some(rows)
+    };
+    let rows = eventually("the last status in the store", stored).await;
+    let mut at = "";
+    for row in &rows {
+        let (from, to, repaired): (&str, &str, bool) = (row.get(0), row.get(1), row.get(2));
+        assert_eq!(from, at);
+        let step = |status: &str| ROUND.iter().position(|known| *known == status);
+        if let (Some(from), Some(to), false) = (step(from), step(to), repaired) {
+            assert_eq!((from + 1) % ROUND.len(), to, "a move is missing or there twice");
+        }
+        at = to;
+    }
+    assert_eq!(at, "last");
+    assert_eq!(rows.iter().filter(|row| row.get(2)).count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_others_moved_is_told() {
+    let mut app = TestApp::start().await;
+    let scene = Scene::new(&mut app).await;
+    // Acknowledgements go out each second: one behind all that was stored.
+    let client = app.source().await;
+    let confirmed = "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = $1";
+    let first: String = client.query_one(confirmed, &[&app.name]).await.unwrap().get(0);
+    eventually("an acknowledgement", async || {
+        let now: String = client.query_one(confirmed, &[&app.name]).await.unwrap().get(0);
+        (now != first).then_some(())
+    })
+    .await;
+    app.restart().await;
+    assert_eq!(open_gaps(&app).await, [""; 0], "our own acknowledgements are no gap");
+    stop(&mut app).await;
+    scene.platform.set_distribution_status(scene.entries[0], "complete").await;
+    let advance = format!("select pg_replication_slot_advance('{}', pg_current_wal_lsn())", app.name);
+    client.batch_execute(&advance).await.unwrap();
+    let mut sidecar = app.spawn(&[]);
+    wait_for_gap(&sidecar, "slot_ahead").await;
+    let check = app.walhook(&["check"]).await;
+    let check = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(check.contains("gap slot_ahead: ") && check.contains("run `walhook repair`"), "{check}");
+    let report = app.walhook_ok(&["repair"]).await;
+    assert_eq!(
+        told(&report),
+        counts([("delivery.completed", 1), ("distribution.outlet.status_changed", 1)]),
+        "{report}"
+    );
+    sidecar.wait_until_ready().await;
+    scene.receiver.wait_for(1).await;
+    sidecar.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_identity_or_a_publication_taken_away_is_told_and_stays_told() {
+    let mut app = TestApp::prepare().await;
+    app.set("source.heartbeat", "100ms");
+    app.setup().await;
+    app.run().await;
+    let scene = Scene::new(&mut app).await;
+    scene.platform.execute("alter table distro_queue replica identity default", &[]).await;
+    scene.platform.set_distribution_status(scene.entries[0], "complete").await;
+    wait_for_gap(app.sidecar(), "identity_lost").await;
+    app.walhook_ok(&["setup"]).await;
+    // Reading goes on, and the gap stays until it is repaired.
+    scene.platform.set_review_status(scene.releases[0], "to_review").await;
+    scene.receiver.wait_for(1).await;
+    wait_for_gap(app.sidecar(), "identity_lost").await;
+    let alter = format!("alter publication {} drop table distro_queue", app.name);
+    scene.platform.execute(&alter, &[]).await;
+    scene.platform.set_distribution_status(scene.entries[1], "complete").await;
+    eventually("the publication's gap", async || {
+        open_gaps(&app).await.contains(&"publication_changed".to_owned()).then_some(())
+    })
+    .await;
+    stop(&mut app).await;
+    // The repair mends the publication first.
+    let report = app.walhook_ok(&["repair"]).await;
+    let expected = counts([("delivery.completed", 2), ("distribution.outlet.status_changed", 2)]);
+    assert_eq!(told(&report), expected, "{report}");
+    app.run().await;
+    scene.platform.set_distribution_status(scene.entries[1], "scheduled").await;
+    scene.receiver.wait_for(4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_the_server_gave_up_is_told_and_repaired() {
+    let settings = [("max_slot_wal_keep_size", "1MB"), ("min_wal_size", "32MB"), ("max_wal_size", "32MB")];
+    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    app.setup().await;
+    app.run().await;
+    let scene = Scene::new(&mut app).await;
+    assert!(app.stop().await.success());
+    scene.act_unseen().await;
+    eventually("the slot to be given up", async || {
+        let fill =
+            "insert into app_user (id, email) select n, repeat('x', 1000) from generate_series(100000, 140000) n;
+                    delete from app_user where id >= 100000; checkpoint";
+        scene.platform.client.batch_execute(fill).await.unwrap();
+        let lost = "select from pg_replication_slots where wal_status = 'lost'";
+        scene.platform.client.query_opt(lost, &[]).await.unwrap()
+    })
+    .await;
+    let mut sidecar = app.spawn(&[]);
+    wait_for_gap(&sidecar, "slot_invalidated").await;
+    let report = app.walhook_ok(&["repair"]).await;
+    assert_eq!(told(&report), unseen(), "{report}");
+    sidecar.wait_until_ready().await;
+    scene.receiver.wait_for(6).await;
+    sidecar.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_can_recover_them() {
+    let mut app = TestApp::prepare().await;
+    app.set("source.ledger", "false");
+    app.setup().await;
+    app.run().await;
+    let scene = Scene::new(&mut app).await;
+    scene.api.patch(&format!("/webhooks/{}", scene.webhook), serde_json::json!({ "active": false })).await.expect(200);
+    drop_slot(&app).await;
+    wait_for_gap(app.sidecar(), "slot_missing").await;
+    scene.act_unseen().await;
+    // Switched on now, the ledger knows no row: it is filled, and nothing is invented.
+    app.set("source.ledger", "true");
+    let report = app.walhook_ok(&["repair"]).await;
+    assert_eq!(told(&report), counts([("release.distributed", 2)]), "{report}");
+    assert!(
+        report.contains("transitions in the gap cannot be known") && report.contains("2 kept for inactive"),
+        "{report}"
+    );
+    let missed: i64 =
+        app.store().await.query_one("select count(*) from walhook.missed_event", &[]).await.unwrap().get(0);
+    assert_eq!((missed, scene.receiver.requests().len()), (2, 0));
+    app.kill().await;
+    app.run().await;
+    // From here on it has every row.
+    drop_slot(&app).await;
+    wait_for_gap(app.sidecar(), "slot_missing").await;
+    scene.platform.set_distribution_status(scene.entries[3], "fault").await;
+    let report = app.walhook_ok(&["repair", "--dry-run"]).await;
+    assert_eq!(told(&report), counts([("delivery.failed", 1), ("distribution.outlet.status_changed", 1)]), "{report}");
+    assert!(!report.contains("cannot be known"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_put_back_from_a_backup_finds_what_happened_since() {
+    let mut app = TestApp::start().await;
+    let scene = Scene::new(&mut app).await;
+    // As a backup of a store at work finds it.
+    app.kill().await;
+    let backup = format!("{}_backup", app.name);
+    let copy = format!("create database {backup} template {}_store", app.name);
+    let admin = app.source().await;
+    eventually("the store to be copied", async || admin.batch_execute(&copy).await.ok()).await;
+    app.run().await;
+    scene.platform.set_delivery_status(scene.releases[1], "distributed").await;
+    scene.platform.set_distribution_status(scene.entries[0], "complete").await;
+    scene.receiver.wait_for(2).await;
+    stop(&mut app).await;
+
+    app.store_url = app.server.url(&backup);
+    let url = app.store_url.clone();
+    app.set("store.url", &url);
+    let report = app.walhook_ok(&["repair", "--force"]).await;
+    let missed = [("release.distributed", 1), ("delivery.completed", 1), ("distribution.outlet.status_changed", 1)];
+    assert_eq!(told(&report), counts(missed), "{report}");
+    app.run().await;
+    // The webhook listens to two of the three.
+    scene.receiver.wait_for(4).await;
+    scene.platform.set_distribution_status(scene.entries[1], "complete").await;
+    let received = scene.receiver.wait_for(5).await;
+    assert_eq!(received.len(), 5, "{received:?}");
+}

@@ -1,0 +1,156 @@
+//! Whatever becomes of the outbox, the application's transaction commits, and what was lost is told.
+
+use tokio_postgres::Client;
+use walhook::private_postgres::Options;
+
+use super::{by_triggers, number, prepared};
+use crate::support::{TestApp, eventually, metrics};
+
+const INSERT: &str = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values";
+
+async fn running() -> (TestApp, Client, i64) {
+    let mut app = prepared().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    app.setup().await;
+    app.run().await;
+    (app, platform.client, user)
+}
+
+/// Waits until the gap is recorded and the process says that it is not ready.
+async fn gap(app: &mut TestApp, reason: &str) -> String {
+    let store = app.store().await;
+    let query = "select detail from walhook.gap where reason = $1 and repaired_at is null";
+    let found =
+        eventually(&format!("a gap: {reason}"), async || store.query_opt(query, &[&reason]).await.unwrap()).await;
+    let url = app.sidecar().metrics_url.clone();
+    eventually("readiness to turn", async || {
+        let ready = reqwest::get(format!("{url}/readyz")).await.ok()?;
+        (ready.status() == 503).then_some(())
+    })
+    .await;
+    assert!(!metrics(&url).await.contains("walhook_gaps_open 0"));
+    found.get(0)
+}
+
+#[tokio::test]
+async fn a_dropped_outbox_a_revoked_privilege_and_a_full_disk_abort_nothing() {
+    // The disk is full for the outbox alone, by the error that the server would raise.
+    let full = "create function no_space() returns trigger language plpgsql as $$ begin
+            raise exception 'could not extend file: No space left on device' using errcode = 'disk_full'; end $$;
+        create trigger no_space before insert on walhook_capture.outbox for each row execute function no_space()";
+    let cases = [
+        ("revoke insert on walhook_capture.outbox from {owner}", "trigger_failed", "42501"),
+        (full, "trigger_failed", "53100"),
+        ("drop table walhook_capture.outbox", "outbox_lost", "outbox"),
+        ("truncate walhook_capture.outbox", "trigger_failed", "emptied by postgres"),
+    ];
+    for (harm, reason, detail) in cases {
+        let (mut app, client, user) = running_as_owner().await;
+        client.batch_execute(&harm.replace("{owner}", &format!("owner_{}", app.name))).await.unwrap();
+        client.batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
+        assert_eq!(number(&client, "select count(*) from payment").await, 1, "{harm}");
+        let told = gap(&mut app, reason).await;
+        assert!(told.contains(detail), "{harm}: {told}");
+    }
+}
+
+/// The owner of the outbox is no superuser: a superuser has every privilege.
+async fn running_as_owner() -> (TestApp, Client, i64) {
+    let mut app = TestApp::prepare().await;
+    by_triggers(&mut app);
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    app.setup().await;
+    let owner = format!("owner_{}", app.name);
+    let give = format!(
+        "create role {owner} login; alter schema walhook_capture owner to {owner};
+         alter table walhook_capture.outbox owner to {owner}; alter table walhook_capture.progress owner to {owner};
+         alter table walhook_capture.failure owner to {owner}; alter sequence walhook_capture.failures owner to {owner};
+         do $$ declare name text; begin
+            for name in select oid::regprocedure from pg_proc where pronamespace = 'walhook_capture'::regnamespace loop
+                execute format('alter function %s owner to {owner}', name);
+            end loop;
+         end $$"
+    );
+    platform.client.batch_execute(&give).await.unwrap();
+    app.run().await;
+    (app, platform.client, user)
+}
+
+#[tokio::test]
+async fn a_renamed_column_is_told_with_its_name_and_the_rest_goes_on() {
+    let (mut app, client, user) = running().await;
+    client.batch_execute("alter table release rename column cat to catalogue").await.unwrap();
+    let harmed = format!(
+        "insert into label (id, user_id, name) values (1, {user}, 'L');
+         insert into release (id, label_id, review_status, delivery_status) values (1, 1, 'draft', 'pending')"
+    );
+    client.batch_execute(&harmed).await.unwrap();
+    assert_eq!(number(&client, "select count(*) from release").await, 1);
+    let told = gap(&mut app, "trigger_failed").await;
+    assert!(told.contains("INSERT of release") && told.contains("cat"), "{told}");
+    let told = gap(&mut app, "trigger_missing").await;
+    assert!(told.contains("column cat of public.release is gone"), "{told}");
+    client.batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
+    app.wait_for_events(1).await;
+    let check = app.walhook(&["check"]).await;
+    let check = String::from_utf8(check.stdout).unwrap();
+    assert!(check.contains("fail  trigger failures: 1, the last at INSERT of release"), "{check}");
+    // The mapping follows, and the triggers follow the mapping.
+    assert!(app.stop().await.success());
+    app.set("source.tables.release.columns.cat", "catalogue");
+    let refused = app.walhook(&["run"]).await;
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("run `walhook setup`"), "{refused:?}");
+    app.setup().await;
+    let repaired = app.walhook_ok(&["repair"]).await;
+    assert!(repaired.contains("gap trigger_failed: ") && repaired.contains("gap trigger_missing: "), "{repaired}");
+    app.run().await;
+}
+
+#[tokio::test]
+async fn a_disabled_trigger_is_told() {
+    let (mut app, client, _) = running().await;
+    client.batch_execute("alter table payment disable trigger walhook_insert").await.unwrap();
+    let told = gap(&mut app, "trigger_missing").await;
+    assert!(told.contains("trigger walhook_insert of public.payment is disabled"), "{told}");
+    app.setup().await;
+    let state = "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
+    assert_eq!(number(&client, state).await, 0);
+}
+
+#[tokio::test]
+async fn a_cancelled_statement_stays_cancelled() {
+    let (app, client, user) = running().await;
+    let slow =
+        "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(60); return new; end $$;
+        create trigger slow before insert on walhook_capture.outbox for each row execute function slow()";
+    client.batch_execute(slow).await.unwrap();
+    let statement = format!("set statement_timeout = '200ms'; {INSERT} (1, {user}, 'I', 1, 1, 'ready')");
+    let error = client.batch_execute(&statement).await.unwrap_err();
+    assert_eq!(error.code(), Some(&tokio_postgres::error::SqlState::QUERY_CANCELED));
+    assert_eq!(number(&client, "select count(*) from payment").await, 0);
+    let called: bool = client.query_one("select is_called from walhook_capture.failures", &[]).await.unwrap().get(0);
+    assert!(!called, "nothing failed");
+    drop(app);
+}
+
+#[tokio::test]
+async fn setup_gives_up_before_it_deadlocks_anybody_and_names_who_is_in_the_way() {
+    let settings = [("deadlock_timeout", "200ms")];
+    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    by_triggers(&mut app);
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let open = app.source().await;
+    open.batch_execute(&format!("begin; {INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
+    let output = app.walhook(&["setup"]).await;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("process ") && said.contains("on payment"), "{said}");
+    assert_eq!(
+        number(&platform.client, "select count(*) from pg_namespace where nspname = 'walhook_capture'").await,
+        0
+    );
+    open.batch_execute("commit").await.unwrap();
+    app.setup().await;
+}

@@ -1,0 +1,33 @@
+//! Capture by triggers, from outside: the real binary on a real Postgres.
+
+mod crash;
+mod events;
+mod failures;
+mod load;
+mod pooler;
+mod repair;
+mod switch;
+
+use crate::support::TestApp;
+
+/// Prepared for capture by triggers; nothing has run.
+async fn prepared() -> TestApp {
+    let mut app = TestApp::prepare().await;
+    by_triggers(&mut app);
+    app
+}
+
+fn by_triggers(app: &mut TestApp) {
+    app.set("source.capture", "trigger").set("source.poll_interval", "20ms").set("source.heartbeat", "300ms");
+}
+
+async fn number(client: &tokio_postgres::Client, query: &str) -> i64 {
+    client.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+/// What the store has, as kinds and data, in the order of their ids.
+async fn events(app: &TestApp) -> Vec<(String, serde_json::Value)> {
+    let query = "select kind, data::text from walhook.event order by ordinal, kind";
+    let rows = app.store().await.query(query, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), serde_json::from_str(row.get(1)).unwrap())).collect()
+}

@@ -1,0 +1,103 @@
+//! Through PgBouncer in transaction mode: every transaction may be on another of the server's sessions.
+
+use std::process::Stdio;
+
+use tokio::process::{Child, Command};
+use walhook::postgres;
+use walhook::private_postgres::free_port;
+
+use super::{events, number, prepared};
+use crate::support::{TestApp, are_installed, eventually};
+
+/// Ended when dropped.
+struct Pooler {
+    _child: Child,
+    _directory: tempfile::TempDir,
+    port: u16,
+}
+
+impl Pooler {
+    async fn start(app: &TestApp) -> Pooler {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let port = free_port().unwrap();
+        let file = directory.path().join("pgbouncer.ini");
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 4\nserver_round_robin = 1\n",
+            app.server.port()
+        );
+        // Every session of a pool of one user: `any` logs in as the user that the database line names.
+        let settings = settings.replace("* = host", &format!("{}_platform = user=postgres host", app.name));
+        std::fs::write(&file, settings).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        // It refuses to run as root, as PostgreSQL does.
+        let command = app.server.program("env");
+        let words: Vec<_> = command.as_std().get_args().map(|word| word.to_owned()).collect();
+        let mut pooler = match words.is_empty() {
+            true => Command::new("pgbouncer"),
+            false => {
+                let mut command = Command::new(command.as_std().get_program());
+                command.args(&words[..words.len() - 1]).arg("/usr/sbin/pgbouncer");
+                command
+            }
+        };
+        let child = pooler.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn();
+        let pooler = Pooler { _child: child.expect("pgbouncer starts"), _directory: directory, port };
+        let url = pooler.url(app);
+        eventually("the pooler to answer", async || postgres::connect(&url).await.ok()).await;
+        pooler
+    }
+
+    fn url(&self, app: &TestApp) -> String {
+        app.source_url.replace(&format!(":{}/", app.server.port()), &format!(":{}/", self.port))
+    }
+}
+
+#[tokio::test]
+async fn a_pooler_in_transaction_mode_is_no_hindrance() {
+    if !are_installed(&["pgbouncer"]) {
+        return;
+    }
+    let mut app = prepared().await;
+    let pooler = Pooler::start(&app).await;
+    app.set("source.url", &pooler.url(&app));
+    let platform = app.platform().await;
+    let user = platform.user(&["stream_radar"]).await;
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    let outlet = platform.outlet("Shop").await;
+    app.setup().await;
+    app.run().await;
+    // Others use the same sessions, and take turns.
+    let others: Vec<_> = (0..6)
+        .map(|_| pooler.url(&app))
+        .map(|url| {
+            tokio::spawn(async move {
+                let client = postgres::connect(&url).await.unwrap();
+                for _ in 0..200 {
+                    client.batch_execute("begin; select 1; commit").await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        let entry = platform.distribution(release, outlet, "scheduled").await;
+        platform.set_distribution_status(entry, "batched").await;
+    }
+    for other in others {
+        other.await.unwrap();
+    }
+    app.wait_for_events(40).await;
+    assert!(events(&app).await.iter().all(|(_, data)| data["outlet_name"] == "Shop"));
+    // Nothing of ours stays behind in the sessions that others get.
+    let client = postgres::connect(&pooler.url(&app)).await.unwrap();
+    for _ in 0..8 {
+        let left = client.simple_query("show statement_timeout").await.unwrap();
+        assert!(format!("{left:?}").contains('0'), "{left:?}");
+        let prepared = client.query_typed_one("select count(*) from pg_prepared_statements", &[]).await.unwrap();
+        assert_eq!(prepared.get::<_, i64>(0), 0);
+    }
+    assert_eq!(number(&app.store().await, "select count(*) from walhook.gap").await, 0);
+}

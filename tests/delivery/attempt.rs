@@ -1,0 +1,104 @@
+//! Single attempts against receivers that misbehave.
+
+use std::time::Duration;
+
+use crate::support::{Answer, Bench, DATA, Receiver};
+use jiff::Timestamp;
+use uuid::Uuid;
+use walhook::config::Period;
+use walhook::deliver;
+use walhook::domain::delivery as domain;
+use walhook::domain::event::EventKind;
+use walhook::domain::webhook::Target;
+use walhook::vault;
+
+/// A receiver's end in every way, as one attempt sees it.
+#[tokio::test]
+async fn failures_are_told_by_their_kinds() {
+    let mut bench = Bench::new().await;
+    bench.config.delivery.timeout = Period(Duration::from_millis(300));
+    let mut receiver = Receiver::start().await;
+    let sender = bench.sender();
+    let probe = async |url: String| {
+        let target =
+            Target { webhook: Uuid::now_v7(), url: url.into(), active: true, secret: vault::new_webhook_secret() };
+        let notification = deliver::request::Notification {
+            delivery: Uuid::now_v7(),
+            webhook: target.webhook,
+            event: Uuid::now_v7(),
+            kind: EventKind::TranscodeFailed,
+            occurred_at: Timestamp::now(),
+            data: DATA,
+            attempt: 1,
+            test: true,
+        };
+        let attempt = sender.attempt(&target, &notification).await.unwrap();
+        (attempt.answer.error().map(|kind| kind.as_str()), attempt.answer.status(), attempt.sent.unwrap().excerpt)
+    };
+    receiver.answer_in_turn(&[
+        Answer::Full(200, Vec::new(), vec![b'x'; 200_000]),
+        Answer::Status(404),
+        Answer::Hang,
+        Answer::Reset,
+    ]);
+    let url = receiver.url("/");
+    assert_eq!(probe(url.clone()).await, (None, Some(200), vec![b'x'; 4_096]));
+    assert_eq!(receiver.requests()[0].header("x-webhook-test"), "true");
+    assert_eq!(probe(url.clone()).await, (Some("http_status"), Some(404), Vec::new()));
+    assert_eq!(probe(url.clone()).await, (Some("response_timeout"), None, Vec::new()));
+    assert_eq!(probe(url.clone()).await, (Some("connection_reset"), None, Vec::new()));
+    assert_eq!(probe(url.replace("http:", "https:")).await.0, Some("tls"));
+    receiver.close().await;
+    assert_eq!(probe(url).await.0, Some("connect_refused"));
+    assert_eq!(probe("http://no-such-host.invalid/".into()).await.0, Some("dns"));
+    for blocked in ["http://10.0.0.1/", "http://[::1]/", "http://[::ffff:10.0.0.1]/", "http://0.0.0.0/"] {
+        assert_eq!(probe(blocked.into()).await.0, Some("blocked_address"), "{blocked}");
+    }
+    // Listens and never accepts: the queue of connections is full.
+    let full = tokio::net::TcpSocket::new_v4().unwrap();
+    full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let full = full.listen(1).unwrap();
+    let address = full.local_addr().unwrap();
+    let mut held = Vec::new();
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(Duration::from_millis(200), tokio::net::TcpStream::connect(address)).await
+    {
+        held.push(stream);
+    }
+    assert_eq!(probe(format!("http://{address}/")).await.0, Some("connect_timeout"));
+}
+
+#[tokio::test]
+async fn a_body_that_never_ends_is_too_slow_and_one_that_breaks_off_is_an_answer() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut bench = Bench::new().await;
+    bench.config.delivery.timeout = Period(Duration::from_millis(300));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let mut held = Vec::new();
+        for keep in [true, false] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4_096]).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome").await.unwrap();
+            if keep {
+                held.push(stream);
+            }
+        }
+        std::future::pending::<()>().await;
+    });
+    let sender = bench.sender();
+    let (webhook, secret) = bench.webhook(&url).await;
+    let target = Target { webhook, url: url.as_str().into(), active: true, secret };
+    bench.delivery(webhook).await;
+    let [delivery] = bench.claim().await.try_into().unwrap();
+    let endless = sender.attempt(&target, &(&delivery).into()).await.unwrap();
+    assert_eq!(
+        (endless.answer.error(), endless.answer.status()),
+        (Some(domain::ErrorKind::ResponseTimeout), Some(200))
+    );
+    assert_eq!(endless.sent.unwrap().excerpt, b"some");
+    let broken = sender.attempt(&target, &(&delivery).into()).await.unwrap();
+    assert_eq!(broken.answer, domain::Answer::Accepted { status: 200 });
+    server.abort();
+}

@@ -1,0 +1,233 @@
+//! Deliveries from outside: attempts, signatures, the log, and what one user sees of another's.
+
+use std::collections::HashSet;
+
+use crate::support::{Answer, Received, Receiver, TestApp};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::json;
+use sha2::Sha256;
+
+/// The signature of Standard Webhooks, computed from the documentation alone.
+fn standard_signature(secret: &str, received: &Received) -> String {
+    let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
+    let mac = Hmac::<Sha256>::new_from_slice(&key)
+        .unwrap()
+        .chain_update(received.header("webhook-id"))
+        .chain_update(".")
+        .chain_update(received.header("webhook-timestamp"))
+        .chain_update(".")
+        .chain_update(&received.body);
+    format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+}
+
+/// Running, with all of a delivery's attempts within a second.
+async fn with_fast_retries() -> TestApp {
+    let mut app = TestApp::prepare().await;
+    app.set_fast_retries();
+    app.setup().await;
+    app.run().await;
+    app
+}
+
+#[tokio::test]
+async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
+    let app = with_fast_retries().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    receiver.answer_status(500);
+    let api = app.api(&user.to_string()).await;
+    let (webhook, secret) = api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    platform.payment(user, "ready").await;
+
+    let ends = |logs: &[serde_json::Value]| logs.len() == 10;
+    let logs = api.wait_for_logs(&webhook, "ten attempts", ends).await;
+    let received = receiver.requests();
+    assert_eq!(received.len(), 10);
+    let distinct =
+        |header: &str| received.iter().map(|request| request.header(header).to_owned()).collect::<HashSet<_>>();
+    for request in &received {
+        request.assert_sound(&secret);
+        assert_eq!(request.header("webhook-signature"), standard_signature(&secret, request));
+        assert_eq!(request.header("webhook-id"), request.delivery());
+    }
+    assert_eq!(distinct("x-webhook-timestamp").len(), 10);
+    assert_eq!(distinct("x-webhook-delivery").len(), 1);
+    assert_eq!(distinct("x-webhook-event-id").len(), 1);
+    assert_eq!(distinct("x-webhook-occurred-at").len(), 1);
+    let attempts: Vec<u32> = received.iter().map(Received::attempt).collect();
+    assert_eq!(attempts, (1..=10).collect::<Vec<_>>());
+
+    // Newest first; the last attempt's end is final.
+    for (index, log) in logs.iter().rev().enumerate() {
+        assert_eq!(log["attempt"], index + 1);
+        assert_eq!(log["round"], 1);
+        assert_eq!(log["response_status"], 500);
+        assert_eq!(log["event_type"], "payment.statement_ready");
+        assert_eq!(log["delivery_id"], received[0].delivery());
+        assert_eq!(log["error"]["kind"], "http_status");
+        assert_eq!(log["outcome"], if index == 9 { "permanently_failed" } else { "failed" });
+        assert_eq!(log["timestamp"], received[index].header("x-webhook-timestamp"));
+        assert!(log["duration_ms"].is_u64(), "{log}");
+    }
+    let webhook = api.webhook(&webhook).await;
+    assert_eq!(webhook["failure_count"], 10);
+    assert_eq!(webhook["success_count"], 0);
+    assert_eq!(webhook["last_triggered_at"], logs[0]["timestamp"]);
+    let store = app.store().await;
+    let left: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
+    assert_eq!(left, 0, "what has ended leaves the table of what is to be delivered");
+}
+
+#[tokio::test]
+async fn a_receiver_that_recovers_gets_the_event_once_and_the_run_of_failures_ends() {
+    let app = with_fast_retries().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    receiver.answer_in_turn(&[Answer::Reset, Answer::Status(301), Answer::Status(204)]);
+    let api = app.api(&user.to_string()).await;
+    let (webhook, _) = api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    platform.payment(user, "ready").await;
+    let logs =
+        api.wait_for_logs(&webhook, "a success", |logs| logs.iter().any(|log| log["outcome"] == "delivered")).await;
+    let told: Vec<(&str, Option<&str>)> =
+        logs.iter().rev().map(|log| (log["outcome"].as_str().unwrap(), log["error"]["kind"].as_str())).collect();
+    assert_eq!(told, [("failed", Some("connection_reset")), ("failed", Some("http_status")), ("delivered", None)]);
+    let webhook = api.webhook(&webhook).await;
+    assert_eq!((&webhook["success_count"], &webhook["failure_count"]), (&1.into(), &2.into()));
+    assert_eq!(webhook["consecutive_failures"], 0);
+}
+
+#[tokio::test]
+async fn two_tenants_see_their_own_alone() {
+    let app = TestApp::start().await;
+    let platform = app.platform().await;
+    let mut tenants = Vec::new();
+    for _ in 0..2 {
+        let user = platform.user(&[]).await;
+        let label = platform.label(user).await;
+        let receiver = Receiver::start().await;
+        let api = app.api(&user.to_string()).await;
+        let (webhook, _) = api.create_webhook(&receiver.url("/"), &["distribution.outlet.status_changed"]).await;
+        tenants.push((label, receiver, api, webhook));
+    }
+    let outlet = platform.outlet("Shop").await;
+    for round in 0..10 {
+        for (label, ..) in &tenants {
+            let release = platform.release(*label).await;
+            platform.distribution(release, outlet, if round % 2 == 0 { "scheduled" } else { "batched" }).await;
+        }
+    }
+    for (index, (label, receiver, api, webhook)) in tenants.iter().enumerate() {
+        let received = receiver.wait_for(10).await;
+        assert_eq!(received.len(), 10);
+        assert!(received.iter().all(|request| request.data()["label_id"] == *label));
+        let (_, _, _, others_webhook) = &tenants[1 - index];
+        api.get(&format!("/webhooks/{webhook}")).await.expect(200);
+        api.get(&format!("/webhooks/{others_webhook}")).await.expect(404);
+        api.get(&format!("/webhooks/{others_webhook}/logs")).await.expect(404);
+        api.delete(&format!("/webhooks/{others_webhook}")).await.expect(404);
+        let listed: Vec<String> =
+            api.webhooks().await.iter().map(|webhook| webhook["id"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(listed, std::slice::from_ref(webhook));
+    }
+}
+
+#[tokio::test]
+async fn a_hanging_receiver_holds_up_nobody_else() {
+    let app = TestApp::start().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let (hanging, quick) = (Receiver::start().await, Receiver::start().await);
+    hanging.answer(|_| Answer::Hang);
+    let api = app.api(&user.to_string()).await;
+    api.create_webhook(&hanging.url("/"), &["payment.statement_ready"]).await;
+    api.create_webhook(&quick.url("/"), &["payment.statement_ready"]).await;
+    for _ in 0..200 {
+        platform.payment(user, "ready").await;
+    }
+    quick.wait_for(200).await;
+    // The cap of one webhook's requests is all that the hanging one ever had under way.
+    let cap = walhook::config::Delivery::default().per_webhook_concurrency;
+    assert!(hanging.requests().len() <= cap, "{}", hanging.requests().len());
+}
+
+/// The process goes by what it knows of webhooks: never by what is so no more.
+#[tokio::test]
+async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
+    const READY: &str = "payment.statement_ready";
+    let app = TestApp::start().await;
+    let (platform, store, receiver) = (app.platform().await, app.store().await, Receiver::start().await);
+    let user = platform.user(&[]).await;
+    let api = app.api(&user.to_string()).await;
+    platform.payment(user, "ready").await;
+    app.wait_for_events(1).await;
+
+    let (webhook, _) = api.create_webhook(&receiver.url("/first"), &[READY]).await;
+    let path = format!("/webhooks/{webhook}");
+    // What is changed, and where the next event goes then.
+    let changes = [
+        (json!({ "name": "the same" }), Some("/first")),
+        (json!({ "url": receiver.url("/second") }), Some("/second")),
+        (json!({ "events": ["release.review.status_changed"] }), None),
+        (json!({ "events": [READY] }), Some("/second")),
+        (json!({ "active": false }), None),
+        (json!({ "active": true }), Some("/second")),
+    ];
+    let (mut stored, mut expected) = (1, Vec::new());
+    for (change, goes_to) in changes {
+        api.patch(&path, change).await.expect(200);
+        platform.payment(user, "ready").await;
+        stored += 1;
+        app.wait_for_events(stored).await;
+        expected.extend(goes_to);
+        // Otherwise the next change could overtake a delivery that is on its way.
+        receiver.wait_for(expected.len()).await;
+    }
+    let missed: i64 = store.query_one("select count(*) from walhook.missed_event", &[]).await.unwrap().get(0);
+    assert_eq!(missed, 1, "what came while it was inactive");
+    api.wait_for_logs(&webhook, "every attempt", |logs| logs.len() == expected.len()).await;
+    api.delete(&path).await.expect(204);
+    platform.payment(user, "ready").await;
+    app.wait_for_events(stored + 1).await;
+    let pending: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
+    assert_eq!(pending, 0, "nothing for a webhook that is gone");
+
+    let received = receiver.requests();
+    let paths: Vec<&str> = received.iter().map(|request| &*request.path).collect();
+    assert_eq!(paths, expected);
+}
+
+/// Nothing of a batch may be left outside its transaction, on a connection that knows no statement yet either.
+#[tokio::test]
+async fn all_that_a_batch_brings_is_in_one_transaction() {
+    let app = TestApp::start().await;
+    let (platform, store) = (app.platform().await, app.store().await);
+    let user = platform.user(&[]).await;
+    let nobodys = platform.label(user).await;
+    platform.execute("update label set user_id = null where id = $1", &[&nobodys]).await;
+    for round in 1..=3_usize {
+        let (release, payment) = (platform.release(nobodys).await, platform.payment(user, "draft").await);
+        let other = platform.user(&[]).await;
+        platform
+            .transaction(&format!(
+                "update payment set status = 'ready' where id = {payment};
+                 update release set review_status = 'to_review' where id = {release};
+                 insert into user_addon (user_id, addon) values ({other}, 'preflight_qc')"
+            ))
+            .await;
+        app.wait_for_events(round).await;
+        let newest = "select xmin::text from walhook.event order by id desc limit 1";
+        let newest: String = store.query_one(newest, &[]).await.unwrap().get(0);
+        let together = "select (select count(*) from walhook.event where xmin::text = $1),
+            (select count(*) from walhook.unrouted_event where xmin::text = $1),
+            (select count(*) from walhook.user_addon where xmin::text = $1),
+            (select count(*) from walhook.last_seen where xmin::text = $1)";
+        let row = store.query_one(together, &[&newest]).await.unwrap();
+        let counts: Vec<i64> = (0..4).map(|column| row.get(column)).collect();
+        assert_eq!(counts, [1, 1, 1, 2], "round {round}: of an event, one unrouted, an add-on, two states");
+    }
+}

@@ -1,0 +1,208 @@
+//! When recording switches a webhook off and when it warns, on a real store.
+
+use std::time::Duration;
+
+use crate::support::Bench;
+use jiff::Timestamp;
+use uuid::Uuid;
+use walhook::config::{DisablePolicy, Period};
+use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Next, Outcome};
+use walhook::store::record::{Entry, LogLine, Recorded};
+use walhook::store::{StoreError, notices};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn failure(kind: ErrorKind, status: Option<u16>) -> Answer {
+    Answer::Failed { kind, message: "no".to_owned(), status }
+}
+
+/// A 200 for `+`, a 500 for `-`.
+fn answers(text: &str) -> Vec<Answer> {
+    let answer = |letter| match letter {
+        '+' => Answer::Accepted { status: 200 },
+        _ => failure(ErrorKind::HttpStatus, Some(500)),
+    };
+    text.chars().map(answer).collect()
+}
+
+async fn bench(policy: DisablePolicy, threshold: u32, min_duration: Duration) -> Bench {
+    let mut bench = Bench::new().await;
+    bench.config.disable.policy = policy;
+    bench.config.disable.threshold = threshold;
+    bench.config.disable.min_duration = Period(min_duration);
+    bench
+}
+
+async fn record(bench: &Bench, deliveries: Vec<Delivery>, answers: Vec<Answer>) -> Result<Recorded, StoreError> {
+    let attempt = |answer| Attempt { started_at: Timestamp::now(), answer, sent: None };
+    let attempted = |(delivery, answer)| Attempted { delivery, attempt: attempt(answer) };
+    let batch: Vec<Attempted> = deliveries.into_iter().zip(answers).map(attempted).collect();
+    let entries: Vec<Entry<'_>> = batch
+        .iter()
+        .map(|attempted| {
+            let next = match attempted.attempt.answer {
+                Answer::Accepted { .. } => Next::End(Outcome::Delivered),
+                Answer::TooLarge { .. } => Next::End(Outcome::PermanentlyFailed),
+                _ => Next::Retry { after: HOUR, attempt: attempted.delivery.attempt + 1 },
+            };
+            Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+        })
+        .collect();
+    bench.store.record(&entries, &bench.config.disable.policy()).await
+}
+
+/// One batch of fresh deliveries that are answered so, in this order. Gives whether the webhook was switched off by it.
+async fn answer(bench: &Bench, webhook: Uuid, answers: Vec<Answer>) -> bool {
+    for _ in &answers {
+        bench.delivery(webhook).await;
+    }
+    let recorded = record(bench, bench.claim().await, answers).await.unwrap();
+    !recorded.disabled.is_empty()
+}
+
+async fn is_active(bench: &Bench, webhook: Uuid) -> bool {
+    bench.client.query_one("select active from walhook.webhook where id = $1", &[&webhook]).await.unwrap().get(0)
+}
+
+async fn notices(bench: &Bench, webhook: Uuid) -> Vec<String> {
+    let statement = "select kind from walhook.notice where webhook_id = $1 order by at";
+    let rows = bench.client.query(statement, &[&webhook]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn a_success_ends_a_run_and_the_number_that_is_left_decides() {
+    let bench = bench(DisablePolicy::Consecutive, 3, Duration::ZERO).await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    for (batch, disables) in [("--", false), ("+", false), ("--+", false), ("--", false), ("-+--", false), ("--", true)]
+    {
+        assert_eq!(answer(&bench, webhook, answers(batch)).await, disables, "{batch}");
+        assert_eq!(is_active(&bench, webhook).await, !disables);
+    }
+    let (success, failures, consecutive, ..) = bench.counters(webhook).await;
+    assert_eq!((success, failures, consecutive), (3, 11, 4));
+    let statement = "select disabled_reason, disabled_at = updated_at, user_id from walhook.webhook";
+    let row = bench.client.query_one(statement, &[]).await.unwrap();
+    assert_eq!((row.get(0), row.get(1)), ("HTTP 500 answers (http_status)", true));
+    let statement = "select via, action, subject_id, user_id from walhook.audit";
+    let row = bench.client.query_one(statement, &[]).await.unwrap();
+    assert_eq!((row.get(0), row.get(1), row.get(2)), ("automatic", "webhook.disabled", webhook));
+    // What is pending is cancelled, once, and told as when somebody switches it off.
+    let statement = "select count(*), min(error_kind), (select count(*) from walhook.delivery), \
+                     (select sum(cancelled)::bigint from walhook.webhook_hour) \
+                     from walhook.attempt where outcome = 'cancelled'";
+    let row = bench.client.query_one(statement, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, &str>(1)), (11, "webhook_inactive"));
+    assert_eq!((row.get::<_, i64>(2), row.get::<_, i64>(3)), (0, 11));
+    // An answer that comes late, for a delivery that was inserted late, counts and disables nothing.
+    assert!(!answer(&bench, webhook, answers("---")).await);
+    assert_eq!(notices(&bench, webhook).await, ["warning", "disabled"]);
+}
+
+#[tokio::test]
+async fn under_the_cumulative_policy_no_success_helps_and_our_own_faults_do_no_harm() {
+    let bench = bench(DisablePolicy::Cumulative, 4, HOUR).await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    let too_large = || vec![Answer::TooLarge { bytes: 70_000 }; 9];
+    assert!(!answer(&bench, webhook, too_large()).await);
+    assert!(!answer(&bench, webhook, answers("-+-+-+")).await);
+    assert!(!answer(&bench, webhook, too_large()).await);
+    assert_eq!(notices(&bench, webhook).await, ["warning"]);
+    assert!(answer(&bench, webhook, vec![failure(ErrorKind::BlockedAddress, None)]).await);
+    let reason = bench.client.query_one("select disabled_reason from walhook.webhook", &[]).await.unwrap();
+    assert_eq!(reason.get::<_, &str>(0), "an address that is not reachable from the internet (blocked_address)");
+}
+
+#[tokio::test]
+async fn a_run_must_have_lasted_and_warnings_are_a_day_apart() {
+    let bench = bench(DisablePolicy::Consecutive, 4, HOUR).await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    let age = async |column: &str, by: &str| {
+        let statement = format!("update walhook.webhook set {column} = {column} - interval '{by}'");
+        assert_eq!(bench.client.execute(&statement, &[]).await.unwrap(), 1);
+    };
+    assert!(!answer(&bench, webhook, answers("-")).await);
+    assert!(notices(&bench, webhook).await.is_empty());
+    assert!(!answer(&bench, webhook, answers("----------")).await);
+    assert!(!answer(&bench, webhook, answers("----------")).await);
+    assert_eq!(notices(&bench, webhook).await, ["warning"]);
+    age("warned_at", "23 hours").await;
+    assert!(!answer(&bench, webhook, answers("-")).await);
+    assert_eq!(notices(&bench, webhook).await, ["warning"]);
+    age("warned_at", "1 hour").await;
+    assert!(!answer(&bench, webhook, answers("-")).await);
+    assert_eq!(notices(&bench, webhook).await, ["warning", "warning"]);
+    age("failing_since", "59 minutes").await;
+    assert!(!answer(&bench, webhook, answers("-")).await);
+    // Another run: the old one's time does not count.
+    assert!(!answer(&bench, webhook, answers("+----")).await);
+    age("failing_since", "59 minutes").await;
+    assert!(!answer(&bench, webhook, answers("-")).await);
+    age("failing_since", "1 minute").await;
+    assert!(answer(&bench, webhook, answers("-")).await);
+    assert_eq!(notices(&bench, webhook).await, ["warning", "warning", "disabled"]);
+}
+
+#[tokio::test]
+async fn replicas_that_record_at_once_switch_off_once_and_wait_for_nobody_in_a_circle() {
+    let bench = bench(DisablePolicy::Consecutive, 10, Duration::ZERO).await;
+    for _ in 0..10 {
+        let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+        let (other, _) = bench.webhook("http://127.0.0.1:9/").await;
+        for _ in 0..20 {
+            bench.delivery(webhook).await;
+            bench.delivery(other).await;
+        }
+        // Both batches cross for both webhooks, and hold deliveries in between each other's.
+        let mut halves = [Vec::new(), Vec::new()];
+        for (place, delivery) in bench.claim().await.into_iter().enumerate() {
+            halves[place / 2 % 2].push(delivery);
+        }
+        let [one, two] = halves.map(|half| {
+            let failures = answers(&"-".repeat(half.len()));
+            record(&bench, half, failures)
+        });
+        // A deadlock would be an error of one of them.
+        let (one, two) = tokio::join!(one, two);
+        let disabled: Vec<Uuid> =
+            [one.unwrap(), two.unwrap()].iter().flat_map(|r| &r.disabled).map(|d| d.webhook).collect();
+        for id in [webhook, other] {
+            assert_eq!(disabled.iter().filter(|disabled| **disabled == id).count(), 1, "{disabled:?}");
+            assert!(!is_active(&bench, id).await);
+            assert_eq!(notices(&bench, id).await.iter().filter(|kind| *kind == "disabled").count(), 1);
+        }
+    }
+    let left = bench.client.query_one("select count(*) from walhook.delivery", &[]).await.unwrap();
+    assert_eq!(left.get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn a_notice_is_one_senders_at_a_time_and_goes_with_its_age() {
+    let bench = bench(DisablePolicy::Cumulative, 2, HOUR).await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    assert!(!answer(&bench, webhook, answers("-")).await);
+    assert!(answer(&bench, webhook, answers("-")).await);
+    let (store, lease) = (&bench.store, Duration::from_secs(15));
+    let claim = async || notices::claim(store, lease).await.unwrap();
+    let due = async || bench.client.execute("update walhook.notice set due_at = now()", &[]).await.unwrap();
+    let (first, second) = (claim().await.unwrap(), claim().await.unwrap());
+    assert_ne!(first.notice.id, second.notice.id);
+    assert!(claim().await.is_none());
+    assert!(notices::extend(store, &first, lease).await.unwrap());
+    // Its lease has run out and another has it: what the first says of it is late.
+    due().await;
+    let (third, _) = (claim().await.unwrap(), claim().await.unwrap());
+    let late = if third.notice.id == first.notice.id { &first } else { &second };
+    assert!(!notices::extend(store, late, lease).await.unwrap());
+    notices::retry(store, late, Duration::ZERO, "late").await.unwrap();
+    assert!(claim().await.is_none());
+    notices::retry(store, &third, Duration::ZERO, "put off").await.unwrap();
+    let again = claim().await.unwrap();
+    assert_eq!((again.notice, again.tries, again.last_error.as_deref()), (third.notice, 1, Some("put off")));
+    assert_eq!(notices::count_pending(store).await.unwrap(), 2);
+    // The warning is of no use a day later, the other is for as long as it is kept.
+    bench.client.execute("update walhook.notice set at = at - interval '25 hours'", &[]).await.unwrap();
+    assert_eq!(notices::remove_old(store, 2).await.unwrap(), 1);
+    assert_eq!(notices(&bench, webhook).await, ["disabled"]);
+    assert_eq!(notices::remove_old(store, 1).await.unwrap(), 1);
+}

@@ -1,0 +1,157 @@
+//! Replicas that freeze, end or are killed in the middle of a request: what they held moves on, once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::{Answer, Api, Platform, Receiver, TestApp, eventually};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+const EVENT: &str = "payment.statement_ready";
+
+struct Scene {
+    app: TestApp,
+    platform: Platform,
+    user: i64,
+    receiver: Receiver,
+    api: Api,
+    webhook: String,
+}
+
+impl Scene {
+    async fn begin(settings: &[(&str, &str)]) -> Scene {
+        let mut app = TestApp::prepare().await;
+        for (key, value) in settings {
+            app.set(key, value);
+        }
+        app.setup().await;
+        app.run().await;
+        let platform = app.platform().await;
+        let user = platform.user(&[]).await;
+        let receiver = Receiver::start().await;
+        let api = app.api(&user.to_string()).await;
+        let (webhook, _) = api.create_webhook(&receiver.url("/"), &[EVENT]).await;
+        Scene { app, platform, user, receiver, api, webhook }
+    }
+
+    async fn payment(&self) {
+        self.platform.payment(self.user, "ready").await;
+    }
+
+    /// Attempt and outcome of each line of the log, the oldest first.
+    async fn log(&self) -> Vec<(i16, String)> {
+        let lines = "select attempt, outcome from walhook.attempt order by id";
+        let rows = self.app.store().await.query(lines, &[]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+
+    /// Waits for a request, and for the store to have the delivery that it is of: one may be there before the other.
+    async fn under_way(&self) {
+        self.receiver.wait_for(1).await;
+        eventually("a delivery", || async { (self.pending().await.len() == 1).then_some(()) }).await;
+    }
+
+    /// The attempts that pending deliveries are at, and whether somebody holds them.
+    async fn pending(&self) -> Vec<(i16, bool)> {
+        let pending = "select attempt, lease is not null from walhook.delivery";
+        let rows = self.app.store().await.query(pending, &[]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+
+    async fn end_leases(&self) {
+        self.app.store().await.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
+    }
+}
+
+fn counts(webhook: &Value) -> (Value, Value) {
+    (webhook["success_count"].clone(), webhook["failure_count"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_replicas_late_answer_changes_nothing() {
+    let mut it = Scene::begin(&[("delivery.timeout", "1s")]).await;
+    let other = it.app.replica(&[]).await;
+    let gate = Arc::new(Notify::new());
+    it.receiver.answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
+    it.payment().await;
+    it.under_way().await;
+    it.app.sidecar().signal(Signal::STOP);
+    // No hand is laid on the lease: it ends by itself, and the other replica makes the attempt.
+    let requests = it.receiver.wait_for(2).await;
+    assert_eq!((requests[0].delivery(), requests[0].attempt()), (requests[1].delivery(), requests[1].attempt()));
+    let waited = requests[1].at.duration_since(requests[0].at).unwrap();
+    assert!(waited > Duration::from_secs(2), "not while the first might still answer: {waited:?}");
+    let api = it.api.at(&other.api_url);
+    api.wait_for_logs(&it.webhook, "an entry", |logs| logs.len() == 1).await;
+    gate.notify_one();
+    it.app.sidecar().signal(Signal::CONT);
+    // What it still had to record is recorded, or refused, when it has ended.
+    assert!(it.app.stop().await.success());
+    assert_eq!(it.log().await, [(1, "delivered".to_owned())]);
+    assert_eq!(counts(&api.webhook(&it.webhook).await), (json!(1), json!(0)));
+    assert!(it.pending().await.is_empty());
+    assert!(other.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_replicas_delivery_moves_on_with_the_same_attempt() {
+    let mut it = Scene::begin(&[("delivery.timeout", "1s")]).await;
+    it.receiver.answer_in_turn(&[Answer::Hang, Answer::Status(200)]);
+    it.payment().await;
+    it.under_way().await;
+    it.app.kill().await;
+    let left = "select extract(epoch from due_at - now())::float8 from walhook.delivery";
+    let left: f64 = it.app.store().await.query_one(left, &[]).await.unwrap().get(0);
+    assert!(left <= 11.0, "within the timeout and ten seconds: {left}");
+    it.app.run().await;
+    let requests = it.receiver.wait_for(2).await;
+    assert_eq!((requests[0].delivery(), requests[1].attempt()), (requests[1].delivery(), 1));
+    assert!(it.app.stop().await.success());
+    assert_eq!(it.log().await, [(1, "delivered".to_owned())]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_waits_for_requests_as_long_as_it_may_and_no_longer() {
+    let settings = [("shutdown.drain", "30s"), ("delivery.timeout", "60s"), ("delivery.per_webhook_concurrency", "1")];
+    let mut it = Scene::begin(&settings).await;
+    let gate = Arc::new(Notify::new());
+    it.receiver.answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang]);
+    // The second waits for its turn: the webhook has one slot. It uses up nothing, and is given back at once.
+    it.payment().await;
+    it.receiver.wait_for(1).await;
+    it.payment().await;
+    eventually("both to be held", || async { (it.pending().await == [(1, true); 2]).then_some(()) }).await;
+    it.app.sidecar().signal(Signal::TERM);
+    let given_back = || async { it.pending().await.contains(&(1, false)).then_some(()) };
+    eventually("the waiting one to be given back", given_back).await;
+    gate.notify_one();
+    assert!(it.app.stop_signalled().await.success());
+    assert_eq!((it.log().await, it.pending().await), (vec![(1, "delivered".to_owned())], vec![(1, false)]));
+
+    // Longer than the drain time: cut off, and not used up.
+    it.app.set("shutdown.drain", "200ms");
+    it.app.run().await;
+    it.receiver.wait_for(2).await;
+    assert!(it.app.stop().await.success());
+    assert_eq!((it.log().await.len(), it.pending().await), (1, vec![(1, true)]));
+
+    // A second signal ends at once, whatever is under way.
+    it.app.set("shutdown.drain", "1h");
+    it.end_leases().await;
+    it.app.run().await;
+    it.receiver.wait_for(3).await;
+    it.app.sidecar().signal(Signal::TERM);
+    it.app.sidecar().wait_until_not_ready().await;
+    it.app.sidecar().signal(Signal::INT);
+    assert_eq!(it.app.stop_signalled().await.code(), Some(1));
+    assert_eq!((it.log().await.len(), it.pending().await), (1, vec![(1, true)]));
+
+    it.receiver.answer_status(200);
+    it.end_leases().await;
+    it.app.run().await;
+    eventually("its delivery", || async { (it.log().await.len() == 2).then_some(()) }).await;
+    assert!(it.app.stop().await.success());
+    assert_eq!(it.log().await, [(1, "delivered".to_owned()), (1, "delivered".to_owned())]);
+    assert_eq!(it.receiver.requests().iter().map(|request| request.attempt()).max(), Some(1));
+}

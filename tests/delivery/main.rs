@@ -1,0 +1,18 @@
+//! Deliveries, from the stages on a real store to the whole process as receivers see it.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod attempt;
+mod black_box;
+mod deliver;
+mod disablement;
+mod edits;
+mod fencing;
+mod guard;
+mod handoff;
+mod mail;
+mod model;
+mod outbound;
+mod record;
+mod recovery;

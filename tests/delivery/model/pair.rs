@@ -1,0 +1,295 @@
+//! The model and the store side by side: each operation is done to both.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use uuid::Uuid;
+use walhook::domain::backoff::RetrySchedule;
+use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Outcome, next};
+use walhook::domain::event::{UserId, delivery_id};
+use walhook::store::audit::{Actor, Via};
+use walhook::store::deliver::{ClaimRequest, Due};
+use walhook::store::enqueue::{NewDelivery, NewLease, insert_deliveries, insert_missed, subscriptions};
+use walhook::store::record::{Entry, LogLine};
+use walhook::store::recovery::{self, Redelivery, Scope, Step};
+use walhook::store::webhooks::{self, Changes, Conditional};
+
+use super::pure::{Model, ModelWebhook, Pending, View};
+use super::{ATTEMPTS, Operation, Reply, USER, WEBHOOKS};
+use crate::support::Bench;
+
+/// The model beside the store that it is a model of.
+pub struct Pair<'a> {
+    bench: &'a Bench,
+    pub model: Model,
+    webhooks: Vec<Uuid>,
+    claims: Vec<Delivery>,
+    schedule: RetrySchedule,
+    actor: Actor,
+}
+
+fn answer(reply: Reply) -> Answer {
+    match reply {
+        Reply::Accepted => Answer::Accepted { status: 200 },
+        Reply::Failed => {
+            Answer::Failed { kind: ErrorKind::HttpStatus, message: "answered 500".into(), status: Some(500) }
+        }
+        Reply::TooLarge => Answer::TooLarge { bytes: 70_000 },
+        Reply::Inactive => Answer::Inactive,
+    }
+}
+
+impl<'a> Pair<'a> {
+    pub async fn new(bench: &'a Bench) -> Pair<'a> {
+        let tables = "delivery, attempt, event, missed_event, delivery_round, recovery, webhook_hour, audit, webhook";
+        let clean: String = tables.split(", ").map(|table| format!("delete from walhook.{table};")).collect();
+        bench.client.batch_execute(&clean).await.unwrap();
+        let mut webhooks = Vec::new();
+        for _ in 0..WEBHOOKS {
+            webhooks.push(bench.webhook("http://127.0.0.1:9/").await.0);
+        }
+        let mut pair = Pair {
+            bench,
+            model: Model { view: View::default(), rounds: BTreeMap::new(), made: Vec::new(), ended_leases: Vec::new() },
+            webhooks,
+            claims: Vec::new(),
+            schedule: RetrySchedule::new(vec![Duration::ZERO; usize::from(ATTEMPTS) - 1], Duration::ZERO),
+            actor: Actor { user: UserId(USER.into()), via: Via::CommandLine },
+        };
+        pair.model.view = pair.view().await;
+        pair
+    }
+
+    pub async fn view(&self) -> View {
+        let client = &self.bench.client;
+        let mut view = View::default();
+        let webhooks = "select id, active, secret, success_count, failure_count, consecutive_failures,
+                               (failing_since is not null) = (consecutive_failures > 0) as is_sound
+                        from walhook.webhook";
+        let pending = "select id, webhook_id, round, attempt, lease from walhook.delivery";
+        let log = "select delivery_id, round, attempt, outcome from walhook.attempt order by 1, 2, 3, 4";
+        let missed = "select webhook_id, event_id from walhook.missed_event order by 1, 2";
+        let (webhooks, pending, log, missed) = tokio::try_join!(
+            client.query(webhooks, &[]),
+            client.query(pending, &[]),
+            client.query(log, &[]),
+            client.query(missed, &[])
+        )
+        .unwrap();
+        for row in webhooks {
+            assert!(row.get::<_, bool>(6), "a run of failures has a beginning: {row:?}");
+            let counters = (row.get(3), row.get(4), row.get(5));
+            view.webhooks.insert(row.get(0), ModelWebhook { active: row.get(1), secret: row.get(2), counters });
+        }
+        for row in pending {
+            let pending = Pending { webhook: row.get(1), round: row.get(2), attempt: row.get(3), lease: row.get(4) };
+            view.pending.insert(row.get(0), pending);
+        }
+        for row in log {
+            view.log.entry(row.get(0)).or_default().push((row.get(1), row.get(2), row.get(3)));
+        }
+        view.missed = missed.iter().map(|row| (row.get(0), row.get(1))).collect();
+        view
+    }
+
+    fn state(&self, webhook: Uuid) -> Option<&ModelWebhook> {
+        self.model.view.webhooks.get(&webhook)
+    }
+
+    pub async fn apply(&mut self, operation: &Operation) {
+        match *operation {
+            Operation::Event { webhook } => self.event(self.webhooks[webhook]).await,
+            Operation::Claim { retries } => self.claim(retries).await,
+            Operation::Answer { claim, reply } if !self.claims.is_empty() => {
+                let held = self.claims[claim % self.claims.len()].clone();
+                self.answer(vec![held], reply).await;
+            }
+            Operation::AnswerAll { reply } if !self.claims.is_empty() => {
+                self.answer(self.claims.clone(), reply).await;
+            }
+            Operation::Release { claim } if !self.claims.is_empty() => {
+                let held = self.claims[claim % self.claims.len()].clone();
+                self.bench.store.release(std::slice::from_ref(&held)).await.unwrap();
+                if let Some(pending) = self.model.view.pending.get_mut(&held.id)
+                    && pending.lease == Some(held.lease.token)
+                {
+                    pending.lease = None;
+                }
+            }
+            Operation::EndLeases => {
+                let end = "update walhook.delivery set due_at = now() where lease is not null";
+                self.bench.client.execute(end, &[]).await.unwrap();
+                let leased = self.model.view.pending.iter().filter(|(_, pending)| pending.lease.is_some());
+                self.model.ended_leases = leased.map(|(id, _)| *id).collect();
+            }
+            Operation::Toggle { webhook, active } => self.toggle(self.webhooks[webhook], active).await,
+            Operation::Delete { webhook } => self.delete(self.webhooks[webhook]).await,
+            Operation::NewSecret { webhook } => self.new_secret(self.webhooks[webhook]).await,
+            Operation::Redeliver { delivery } if !self.model.made.is_empty() => {
+                let (id, webhook) = self.model.made[delivery % self.model.made.len()];
+                self.redeliver(id, webhook).await;
+            }
+            Operation::Recover { webhook } => self.recover(self.webhooks[webhook]).await,
+            Operation::Answer { .. }
+            | Operation::AnswerAll { .. }
+            | Operation::Release { .. }
+            | Operation::Redeliver { .. } => {}
+        }
+    }
+
+    /// As enqueue stores one.
+    async fn event(&mut self, webhook: Uuid) {
+        let event = self.bench.event("{}").await;
+        let mut connection = self.bench.store.connection().await.unwrap();
+        let transaction = connection.transaction().await.unwrap();
+        let found = subscriptions(&transaction, &[USER]).await.unwrap();
+        let found = found.values().flatten().find(|subscription| subscription.target.webhook == webhook).cloned();
+        assert_eq!(found.as_ref().map(|found| found.target.active), self.state(webhook).map(|state| state.active));
+        match found.map(|found| found.target.active) {
+            Some(true) => {
+                let id = delivery_id(event, webhook);
+                let delivery = NewDelivery { id, webhook, event, leased: false };
+                let lease = NewLease { token: Uuid::nil(), seconds: 0.0 };
+                insert_deliveries(&transaction, &[delivery], lease).await.unwrap();
+                self.model.make(webhook, event);
+            }
+            Some(false) => {
+                insert_missed(&transaction, &[(webhook, event)]).await.unwrap();
+                self.model.view.missed.push((webhook, event));
+                self.model.view.missed.sort_unstable();
+            }
+            None => {}
+        }
+        transaction.commit().await.unwrap();
+    }
+
+    async fn claim(&mut self, retries: bool) {
+        let request = ClaimRequest {
+            due: if retries { Due::Retries } else { Due::Fresh },
+            timeout: Duration::from_secs(10),
+            behind: Uuid::nil(),
+            max_webhooks: 100,
+            max_rows: 1_000,
+            per_webhook: 1_000,
+            rooms: Vec::new(),
+        };
+        let mut claimed = self.bench.store.claim(&request).await.unwrap().deliveries;
+        claimed.sort_unstable_by_key(|delivery| delivery.id);
+        let ids: Vec<Uuid> = claimed.iter().map(|delivery| delivery.id).collect();
+        assert_eq!(ids, self.model.claimable(retries), "all that is due and nobody's, and nothing else");
+        for delivery in &claimed {
+            let pending = self.model.view.pending.get_mut(&delivery.id).expect("it is claimable");
+            assert_eq!((pending.round, pending.attempt), (delivery.round as i16, delivery.attempt as i16));
+            pending.lease = Some(delivery.lease.token);
+            self.model.ended_leases.retain(|ended| *ended != delivery.id);
+        }
+        self.claims.extend(claimed);
+    }
+
+    async fn answer(&mut self, held: Vec<Delivery>, reply: Reply) {
+        let answer = answer(reply);
+        let attempts: Vec<Attempted> = held
+            .into_iter()
+            .map(|delivery| {
+                let attempt = Attempt { started_at: Timestamp::now(), answer: answer.clone(), sent: None };
+                Attempted { delivery, attempt }
+            })
+            .collect();
+        let follows = |attempted: &Attempted| next(attempted.delivery.attempt, &answer, &self.schedule, || 0.0);
+        let entries: Vec<Entry<'_>> = attempts
+            .iter()
+            .map(|attempted| {
+                let next = follows(attempted);
+                Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+            })
+            .collect();
+        let counted = self.bench.record(&entries).await;
+        let expected: Vec<bool> =
+            attempts.iter().map(|held| self.model.answer(&held.delivery, &answer, follows(held))).collect();
+        assert_eq!(counted, expected, "an answer counts under the lease that holds, once");
+    }
+
+    async fn toggle(&mut self, webhook: Uuid, active: bool) {
+        let changes = Changes { active: Some(active), ..Changes::default() };
+        let done = webhooks::update(&self.bench.store, &self.actor, webhook, &changes, &|_| true).await.unwrap();
+        let Some(state) = self.model.view.webhooks.get_mut(&webhook) else {
+            return assert_eq!(done, Conditional::NotFound);
+        };
+        let was_active = std::mem::replace(&mut state.active, active);
+        if was_active && !active {
+            self.model.cancel(webhook);
+        }
+    }
+
+    async fn delete(&mut self, webhook: Uuid) {
+        let done = webhooks::delete(&self.bench.store, &self.actor, webhook, &|_| true).await.unwrap();
+        let existed = self.model.view.webhooks.remove(&webhook).is_some();
+        assert_eq!(done, if existed { Conditional::Done(()) } else { Conditional::NotFound });
+        self.model.cancel(webhook);
+    }
+
+    async fn new_secret(&mut self, webhook: Uuid) {
+        let sealed = self.bench.vault.seal(webhook, b"another secret");
+        let set = webhooks::set_secret(&self.bench.store, &self.actor, webhook, &sealed).await.unwrap();
+        let state = self.model.view.webhooks.get_mut(&webhook);
+        assert_eq!(set, state.is_some());
+        if let Some(state) = state {
+            state.secret = sealed.bytes;
+        }
+        // What the next attempt is signed with.
+        let target = self.bench.store.targets(&[webhook]).await.unwrap().pop();
+        assert_eq!(target.map(|target| target.secret), self.state(webhook).map(|state| state.secret.clone()));
+    }
+
+    async fn redeliver(&mut self, delivery: Uuid, webhook: Uuid) {
+        let log = "select id from walhook.attempt where delivery_id = $1 limit 1";
+        let Some(log) = self.bench.client.query_opt(log, &[&delivery]).await.unwrap() else { return };
+        let done = recovery::redeliver(&self.bench.store, &self.actor, webhook, log.get(0)).await.unwrap();
+        let expected = match self.state(webhook).map(|state| state.active) {
+            None => Redelivery::NoSuchLog,
+            Some(false) => Redelivery::Inactive,
+            Some(true) => {
+                let round = self.model.next_round(delivery, webhook) as u16;
+                Redelivery::Begun { delivery, round }
+            }
+        };
+        assert_eq!(done, expected);
+    }
+
+    async fn recover(&mut self, webhook: Uuid) {
+        let now = Timestamp::now();
+        let scope = Scope {
+            since: "2026-01-01T00:00:00Z".parse().unwrap(),
+            until: now + SignedDuration::from_hours(1),
+            outcomes: vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
+            missed: true,
+        };
+        let begun = recovery::begin(&self.bench.store, &self.actor, webhook, &scope).await.unwrap();
+        assert_eq!(begun.is_some(), self.state(webhook).is_some());
+        let mut recovered = 0;
+        loop {
+            match self.bench.store.step_recovery().await.unwrap() {
+                Step::Idle => break,
+                Step::Worked => {}
+                Step::Finished { recovered: made, .. } => recovered += made,
+            }
+        }
+        let mut expected = 0;
+        if self.state(webhook).is_some_and(|state| state.active) {
+            for delivery in self.model.recoverable(webhook) {
+                self.model.next_round(delivery, webhook);
+                expected += 1;
+            }
+            let of_webhook = |missed: &(Uuid, Uuid)| missed.0 == webhook;
+            let (mine, others) = std::mem::take(&mut self.model.view.missed).into_iter().partition(of_webhook);
+            self.model.view.missed = others;
+            let mine: Vec<(Uuid, Uuid)> = mine;
+            for (webhook, event) in mine {
+                self.model.make(webhook, event);
+                expected += 1;
+            }
+        }
+        assert_eq!(recovered, expected);
+    }
+}

@@ -1,0 +1,193 @@
+//! The way to a receiver: TLS, HTTP/2, the proxy, and answers that are no answers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::support::{Answer, Authority, Bench, Hostile, Misdeed, Receiver, TunnelProxy, attempt, eventually};
+use axum::http::Version;
+use walhook::clock::SystemClock;
+use walhook::config::{Config, Period};
+use walhook::deliver::guard::{Guard, Lookup};
+use walhook::deliver::{Sender, Settings};
+use walhook::domain::delivery::{Answer as Outcome, Attempt};
+
+/// In every certificate; leads to loopback.
+const NAME: &str = "receiver.example";
+
+fn config() -> Config {
+    let mut config = Config::default();
+    config.delivery.allow_http = true;
+    config.delivery.timeout = Period(Duration::from_secs(5));
+    config
+}
+
+/// Names that begin with `inside` lead to a private address, all others to loopback, which is allowed.
+fn sender(config: &Config) -> Sender {
+    let lookup: Lookup = Arc::new(|name, port| {
+        let ip: IpAddr = if name.starts_with("inside") { "10.0.0.1" } else { "127.0.0.1" }.parse().unwrap();
+        Box::pin(async move { Ok(vec![SocketAddr::new(ip, port)]) })
+    });
+    let guard = Guard::new(config.delivery.allow_http, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup);
+    let settings = Settings { guard, ..Settings::from_config(config).unwrap() };
+    Sender::new(&settings, Arc::new(SystemClock)).unwrap()
+}
+
+fn kind(attempt: &Attempt) -> Option<&'static str> {
+    attempt.answer.error().map(|kind| kind.as_str())
+}
+
+async fn kind_at(sender: &Sender, url: &str) -> Option<&'static str> {
+    kind(&attempt(sender, url).await.unwrap())
+}
+
+#[tokio::test]
+async fn tls_is_verified_with_the_extra_authority_and_http_2_taken_where_offered() {
+    let authority = Authority::new();
+    let file = authority.file();
+    let mut config = config();
+    config.delivery.extra_ca_file = Some(file.path().to_owned());
+    let (trusting, other) = (sender(&config), sender(&self::config()));
+
+    for (offered, version) in
+        [(&["h2", "http/1.1"][..], Version::HTTP_2), (&["http/1.1"], Version::HTTP_11), (&[], Version::HTTP_11)]
+    {
+        let receiver = Receiver::start_tls(authority.server(NAME, offered)).await;
+        let url = receiver.url_at(NAME, "/in?a=b");
+        for _ in 0..2 {
+            assert_eq!(
+                attempt(&trusting, &url).await.unwrap().answer,
+                Outcome::Accepted { status: 200 },
+                "{offered:?}"
+            );
+        }
+        let requests = receiver.requests();
+        assert_eq!((requests[1].version, requests[1].path.as_str()), (version, "/in?a=b"), "{offered:?}");
+        assert_eq!(kind_at(&other, &url).await, Some("tls"), "nobody else knows this authority");
+    }
+    let wrong_name = Receiver::start_tls(authority.server("other.example", &[])).await;
+    assert_eq!(kind_at(&trusting, &wrong_name.url_at(NAME, "/")).await, Some("tls"));
+    let expired = Receiver::start_tls(authority.expired(NAME)).await;
+    assert_eq!(kind_at(&trusting, &expired.url_at(NAME, "/")).await, Some("tls"));
+    let self_signed = Receiver::start_tls(Authority::new().server(NAME, &[])).await;
+    assert_eq!(kind_at(&trusting, &self_signed.url_at(NAME, "/")).await, Some("tls"));
+    let plain = Receiver::start().await;
+    assert_eq!(kind_at(&trusting, &plain.url_at(NAME, "/").replace("http:", "https:")).await, Some("tls"));
+    let none = [&wrong_name, &expired, &self_signed, &plain].iter().all(|receiver| receiver.requests().is_empty());
+    assert!(none, "nothing is sent to whom it is not for");
+}
+
+#[tokio::test]
+async fn a_proxy_is_told_checked_addresses_and_no_names() {
+    let authority = Authority::new();
+    let file = authority.file();
+    let proxy = TunnelProxy::start().await;
+    let mut config = config();
+    config.delivery.extra_ca_file = Some(file.path().to_owned());
+    config.delivery.proxy = Some(format!("http://walhook:p%40ss@{}", proxy.address).into());
+    let sender = sender(&config);
+
+    let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
+    let sent = attempt(&sender, &receiver.url_at(NAME, "/in")).await.unwrap();
+    assert_eq!(sent.answer, Outcome::Accepted { status: 200 });
+    assert_eq!(receiver.requests()[0].version, Version::HTTP_2);
+    let address = receiver.url_at("127.0.0.1", "").replace("https://", "");
+    let [asked] = proxy.take_requests().try_into().unwrap();
+    assert_eq!(asked[0], format!("CONNECT {address} HTTP/1.1"));
+    assert!(asked.contains(&"Proxy-Authorization: Basic d2FsaG9vazpwQHNz".to_owned()), "{asked:?}");
+    assert!(!asked.concat().contains(NAME), "{asked:?}");
+
+    // Plain http in a tunnel too: the receiver is told its name, the proxy is not, and neither password nor address leak.
+    let plain = Receiver::start().await;
+    attempt(&sender, &plain.url_at(NAME, "/in")).await.unwrap();
+    let [asked] = proxy.take_requests().try_into().unwrap();
+    assert_eq!(asked[0], format!("CONNECT {} HTTP/1.1", plain.url("").replace("http://", "")));
+    let request = &plain.requests()[0];
+    assert_eq!(request.header("host"), plain.url_at(NAME, "").replace("http://", ""));
+    assert_eq!((request.path.as_str(), request.headers.get("proxy-authorization")), ("/in", None));
+
+    for url in ["https://inside.example/", "http://inside.example/", "https://10.0.0.1/", "https://[::1]/"] {
+        assert_eq!(kind_at(&sender, url).await, Some("blocked_address"), "{url}");
+    }
+    assert!(proxy.take_requests().is_empty(), "it is not even asked");
+    let wrong_name = Receiver::start_tls(authority.server("other.example", &[])).await;
+    assert_eq!(kind_at(&sender, &wrong_name.url_at(NAME, "/")).await, Some("tls"), "TLS is with the receiver");
+    let closed = walhook::private_postgres::free_port().unwrap();
+    assert_eq!(kind_at(&sender, &format!("https://{NAME}:{closed}/")).await, Some("connect_refused"));
+    proxy.refuse(407);
+    let fault = attempt(&sender, &wrong_name.url_at(NAME, "/")).await.unwrap_err().to_string();
+    assert!(fault.contains("delivery.proxy") && fault.contains("authorization") && !fault.contains("ss@"), "{fault}");
+}
+
+#[tokio::test]
+async fn while_our_proxy_is_away_nothing_is_used_up() {
+    let mut bench = Bench::new().await;
+    let address = SocketAddr::from(([127, 0, 0, 1], walhook::private_postgres::free_port().unwrap()));
+    bench.config.delivery.proxy = Some(format!("http://{address}").into());
+    let receiver = Receiver::start().await;
+    let (webhook, _) = bench.webhook(&receiver.url("/")).await;
+    let delivery = bench.delivery(webhook).await;
+    let running = bench.run();
+    let leased = "select count(*) from walhook.delivery where lease is not null";
+    let is_leased = || async {
+        let row = bench.client.query_one(leased, &[]).await.unwrap();
+        (row.get::<_, i64>(0) == 1).then_some(())
+    };
+    eventually("a first try", is_leased).await;
+    // A try that did not reach the proxy gives the place back, and the lease runs out.
+    let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
+    eventually("its end", free).await;
+    assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());
+    assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
+    let proxy = TunnelProxy::start_at(address).await;
+    bench.client.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
+    bench.wait_for_end(delivery).await;
+    running.stop().await;
+    assert_eq!(bench.log(delivery).await, [(1, "delivered".to_owned(), None, Some(200))]);
+    assert_eq!(proxy.take_requests().len(), 1);
+}
+
+#[tokio::test]
+async fn misdeeds_end_by_the_deadline_and_are_told_apart() {
+    let mut config = config();
+    config.delivery.timeout = Period(Duration::from_millis(500));
+    let sender = sender(&config);
+    let expected = [
+        (Misdeed::Reset, "http", Some("connection_reset"), None),
+        (Misdeed::Greeting, "http", Some("connection_reset"), None),
+        (Misdeed::Greeting, "https", Some("tls"), None),
+        (Misdeed::Silence, "http", Some("response_timeout"), None),
+        (Misdeed::Silence, "https", Some("connect_timeout"), None),
+        (Misdeed::Trickle, "http", Some("response_timeout"), Some(200)),
+        (Misdeed::Gigabytes, "http", None, Some(200)),
+        (Misdeed::EndlessHead, "http", Some("connection_reset"), None),
+        (Misdeed::Interim, "http", Some("response_timeout"), None),
+    ];
+    for (misdeed, scheme, error, status) in expected {
+        let hostile = Hostile::start(misdeed).await;
+        let attempt = attempt(&sender, &hostile.url(scheme)).await.unwrap();
+        assert_eq!((kind(&attempt), attempt.answer.status()), (error, status), "{misdeed:?} {:?}", attempt.answer);
+        let sent = attempt.sent.unwrap();
+        assert!(sent.excerpt.len() <= 4_096, "{misdeed:?}");
+        if misdeed == Misdeed::Gigabytes {
+            assert_eq!(sent.excerpt, [b'x'; 4_096]);
+            let taken = hostile.sent.load(Ordering::Relaxed);
+            assert!(taken < 64 << 20, "the connection is closed, not read to its end: {taken}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn gigabytes_over_http_2_are_cut_off_too() {
+    let authority = Authority::new();
+    let file = authority.file();
+    let mut config = config();
+    config.delivery.extra_ca_file = Some(file.path().to_owned());
+    let sender = sender(&config);
+    let receiver = Receiver::start_tls(authority.server(NAME, &["h2"])).await;
+    receiver.answer(|_| Answer::Full(500, Vec::new(), vec![b'y'; 64 << 20]));
+    let attempt = attempt(&sender, &receiver.url_at(NAME, "/")).await.unwrap();
+    assert_eq!((kind(&attempt), attempt.answer.status()), (Some("http_status"), Some(500)));
+    assert_eq!(attempt.sent.unwrap().excerpt, [b'y'; 4_096]);
+}

@@ -1,0 +1,190 @@
+//! What claims take and what answers change, on a real store.
+
+use std::time::Duration;
+
+use crate::support::{Bench, DATA, Receiver, eventually};
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+use walhook::domain::delivery::{self as domain, Attempt, Attempted, Delivery, Next};
+use walhook::handoff::handoff;
+use walhook::store::deliver::{ClaimRequest, Due};
+use walhook::store::record::{Entry, LogLine};
+
+fn status(status: u16) -> domain::Answer {
+    match status {
+        200..300 => domain::Answer::Accepted { status },
+        _ => domain::Answer::Failed {
+            kind: domain::ErrorKind::HttpStatus,
+            message: format!("answered {status}"),
+            status: Some(status),
+        },
+    }
+}
+
+fn attempted(delivery: Delivery, answer: domain::Answer) -> Attempted {
+    Attempted { delivery, attempt: Attempt { started_at: Timestamp::now(), answer, sent: None } }
+}
+
+fn entry(attempted: &Attempted, next: Next) -> Entry<'_> {
+    Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+}
+
+#[tokio::test]
+async fn an_answer_of_an_earlier_holder_changes_nothing() {
+    let bench = Bench::new().await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    let id = bench.delivery(webhook).await;
+    let [first] = bench.claim().await.try_into().unwrap();
+    assert!(bench.claim().await.is_empty(), "a leased delivery is nobody else's");
+    bench.client.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
+    let [second] = bench.claim().await.try_into().unwrap();
+    assert_ne!(first.lease.token, second.lease.token);
+
+    let late = attempted(first, status(200));
+    let ok = Next::End(domain::Outcome::Delivered);
+    assert_eq!(bench.record(&[entry(&late, ok)]).await, [false]);
+    assert!(bench.is_pending(id).await);
+    assert!(bench.log(id).await.is_empty());
+    assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
+
+    // In one batch with the late one, the holder's own counts.
+    let failed = attempted(second.clone(), status(500));
+    let retry = Next::Retry { after: Duration::ZERO, attempt: 2 };
+    assert_eq!(bench.record(&[entry(&late, ok), entry(&failed, retry)]).await, [false, true]);
+    assert_eq!(bench.log(id).await.len(), 1);
+    assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
+    // Told twice, as when the commit's answer was lost.
+    assert_eq!(bench.record(&[entry(&failed, retry)]).await, [false]);
+    assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
+}
+
+#[tokio::test]
+async fn counters_respect_the_order_inside_a_batch() {
+    let bench = Bench::new().await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    for _ in 0..4 {
+        bench.delivery(webhook).await;
+    }
+    let claimed = bench.claim().await;
+    let answers = [500, 200, 500, 500].map(status);
+    let batch: Vec<Attempted> = claimed.into_iter().zip(answers).map(|(d, answer)| attempted(d, answer)).collect();
+    let entries: Vec<Entry<'_>> = batch
+        .iter()
+        .map(|attempted| match attempted.attempt.answer {
+            domain::Answer::Accepted { .. } => entry(attempted, Next::End(domain::Outcome::Delivered)),
+            _ => entry(attempted, Next::Retry { after: Duration::from_secs(60), attempt: 2 }),
+        })
+        .collect();
+    assert_eq!(bench.record(&entries).await, [true; 4]);
+    assert_eq!(bench.counters(webhook).await, (1, 3, 2, true, true));
+}
+
+#[tokio::test]
+async fn claims_go_round_the_webhooks_within_their_rooms() {
+    let bench = Bench::new().await;
+    let mut webhooks = Vec::new();
+    for _ in 0..5 {
+        let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
+        for _ in 0..4 {
+            bench.delivery(webhook).await;
+        }
+        webhooks.push(webhook);
+    }
+    webhooks.sort();
+    let request = ClaimRequest {
+        due: Due::Fresh,
+        timeout: Duration::from_secs(10),
+        behind: Uuid::nil(),
+        max_webhooks: 3,
+        max_rows: 100,
+        per_webhook: 2,
+        rooms: vec![(webhooks[1], 0), (webhooks[2], 3)],
+    };
+    let claimed = bench.store.claim(&request).await.unwrap();
+    let of = |claimed: &[Delivery], webhook| claimed.iter().filter(|d| d.webhook == webhook).count();
+    let counts: Vec<usize> = webhooks.iter().map(|webhook| of(&claimed.deliveries, *webhook)).collect();
+    assert_eq!(counts, [2, 0, 3, 0, 0]);
+    assert_eq!(claimed.behind, Some(webhooks[2]));
+    assert_eq!(&*claimed.deliveries[0].data, DATA);
+    let rest = ClaimRequest { behind: webhooks[2], rooms: Vec::new(), max_rows: 3, ..request.clone() };
+    let rest = bench.store.claim(&rest).await.unwrap();
+    assert_eq!((rest.deliveries.len(), rest.behind), (3, None));
+    let retries = bench.store.claim(&ClaimRequest { due: Due::Retries, ..request.clone() }).await.unwrap();
+    assert!(retries.deliveries.is_empty(), "first attempts are no retries");
+    bench.store.release(&claimed.deliveries).await.unwrap();
+    let again = bench.store.claim(&ClaimRequest { rooms: Vec::new(), ..request }).await.unwrap();
+    assert_eq!(of(&again.deliveries, webhooks[0]), 2, "what is given back is due at once");
+}
+
+#[tokio::test]
+async fn one_attempt_that_the_store_refuses_does_not_hold_up_the_others() {
+    let bench = Bench::new().await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    let (good, bad) = (bench.delivery(webhook).await, bench.delivery(webhook).await);
+    let claimed = bench.claim().await;
+    let (attempted_, outcomes) = mpsc::channel(4);
+    for delivery in claimed {
+        // Postgres has no NUL in text.
+        let message = if delivery.id == bad { "\0".to_owned() } else { "fine".to_owned() };
+        let answer = domain::Answer::Failed { kind: domain::ErrorKind::Tls, message, status: None };
+        attempted_.send(attempted(delivery, answer)).await.unwrap();
+    }
+    drop(attempted_);
+    bench.recorder(outcomes, handoff().0.commits()).await;
+    for delivery in [good, bad] {
+        assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
+    }
+    assert_eq!(bench.counters(webhook).await, (0, 2, 2, true, true));
+}
+#[tokio::test]
+async fn outcomes_survive_a_log_that_cannot_be_written_for_a_while() {
+    let bench = Bench::new().await;
+    let receiver = Receiver::start().await;
+    let (webhook, _) = bench.webhook(&receiver.url("/")).await;
+    let delivery = bench.delivery(webhook).await;
+    let rollbacks = async || -> i64 {
+        let statement = "select xact_rollback from pg_stat_database where datname = current_database()";
+        bench.client.query_one(statement, &[]).await.unwrap().get(0)
+    };
+    let before = rollbacks().await;
+    bench.client.batch_execute("alter table walhook.attempt rename to attempt_away").await.unwrap();
+    let running = bench.run();
+    eventually("a try that failed", || async { (rollbacks().await > before).then_some(()) }).await;
+    assert!(bench.is_pending(delivery).await);
+    bench.client.batch_execute("alter table walhook.attempt_away rename to attempt").await.unwrap();
+    bench.wait_for_end(delivery).await;
+    running.stop().await;
+    assert_eq!(receiver.requests().len(), 1);
+    assert_eq!(bench.log(delivery).await.len(), 1);
+}
+
+/// Statements are planned once a connection: on an empty table, when a replica starts.
+#[tokio::test]
+async fn claims_are_planned_for_a_backlog_while_there_is_none() {
+    let bench = Bench::new().await;
+    bench.client.batch_execute("analyze walhook.delivery").await.unwrap();
+    for _ in 0..10 {
+        assert!(bench.claim().await.is_empty());
+    }
+    let fill = "insert into walhook.delivery (id, webhook_id, event_id, due_at) \
+                select gen_random_uuid(), $1, gen_random_uuid(), now() + interval '1 day' from generate_series(1, 5000)";
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    bench.client.execute(fill, &[&webhook]).await.unwrap();
+    let id = bench.delivery(webhook).await;
+    let reads = async || -> (i64, i64) {
+        let statement = "select seq_tup_read, idx_tup_fetch from pg_stat_user_tables \
+                         where relid = 'walhook.delivery'::regclass";
+        let row = bench.client.query_one(statement, &[]).await.unwrap();
+        (row.get(0), row.get(1))
+    };
+    let claimed: Vec<Uuid> = bench.claim().await.iter().map(|delivery| delivery.id).collect();
+    assert_eq!(claimed, [id]);
+    let told = || async {
+        // The connection that claimed, the only one of the pool so far, tells its statistics when it is used a second later.
+        bench.store.connection().await.unwrap().execute("select 1", &[]).await.unwrap();
+        Some(reads().await).filter(|(all, by_index)| *all >= 5_000 || *by_index > 0)
+    };
+    let (all, _) = eventually("the claim in the statistics", told).await;
+    assert!(all < 5_000, "the claim has read the whole table: {all} rows");
+}

@@ -1,0 +1,188 @@
+//! The shell blocks of the README and the guides, run one behind the other as a reader would: with the binary on the path, a
+//! platform's Postgres, and the documentation's host names standing for what is there.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::support::{DEADLINE, Receiver, are_installed};
+use tempfile::TempDir;
+use tokio::process::Command;
+use walhook::private_postgres::{Options, PrivatePostgres, free_port};
+
+const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
+
+/// One ```sh block.
+struct Block {
+    line: usize,
+    text: String,
+}
+
+fn read(document: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).expect("a document")
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block> = None;
+    for (index, line) in text.lines().enumerate() {
+        match (&mut open, line) {
+            (None, "```sh") => open = Some(Block { line: index + 1, text: String::new() }),
+            (Some(_), "```") => blocks.extend(open.take()),
+            (Some(block), line) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+            }
+            _ => {}
+        }
+    }
+    assert!(open.is_none(), "a block that does not end");
+    blocks
+}
+
+/// Where the blocks run: a machine with a platform on it.
+struct Machine {
+    _server: PrivatePostgres,
+    receiver: Receiver,
+    directory: TempDir,
+    environment: Vec<(String, String)>,
+    address: String,
+    /// API and metrics.
+    ports: (u16, u16),
+}
+
+impl Machine {
+    async fn start() -> Machine {
+        let server = PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL");
+        server.create_database("platform").await.expect("a database");
+        let admin = server.url("platform");
+        let client = walhook::postgres::connect(&admin).await.expect("the platform's database");
+        // The platform's tables belong to a role of its own, as they do where people are careful.
+        let roles =
+            "create role platform; alter database platform owner to platform; grant all on schema public to platform;";
+        client.batch_execute(&format!("{roles} set role platform; {REFERENCE_SCHEMA}")).await.expect("a platform");
+        let address = admin.split_once('@').expect("a URL with a user").1.split('/').next().expect("a host").to_owned();
+        let directory = tempfile::tempdir().expect("a directory");
+        let ports = (free_port().expect("a port"), free_port().expect("a port"));
+        let bin = Path::new(env!("CARGO_BIN_EXE_walhook")).parent().expect("a directory").display().to_string();
+        let path = format!("{bin}:{}", std::env::var("PATH").expect("a path"));
+        let environment = [
+            ("PATH", path),
+            ("HOME", directory.path().display().to_string()),
+            ("ADMIN_URL", admin),
+            ("WALHOOK_HTTP__LISTEN", format!("127.0.0.1:{}", ports.0)),
+            ("WALHOOK_HTTP__METRICS_LISTEN", format!("127.0.0.1:{}", ports.1)),
+            ("WALHOOK_DELIVERY__ALLOW_HTTP", "true".into()),
+            ("WALHOOK_DELIVERY__ALLOW_NETWORKS", "127.0.0.0/8".into()),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value)).into();
+        Machine { _server: server, receiver: Receiver::start().await, directory, environment, address, ports }
+    }
+
+    /// The block with what its names stand for here. Commands that do not end go to the background; what builds or tests the
+    /// project is only asked what it would do, since this is a part of it.
+    fn here(&self, text: &str) -> String {
+        let listen = format!("127.0.0.1:{}", free_port().expect("a port"));
+        let lines = text.lines().map(|line| match line.split_whitespace().next() {
+            Some("make") => format!("make -n -C '{}' {}", env!("CARGO_MANIFEST_DIR"), &line[4..]),
+            Some("cargo") => ":".to_owned(),
+            Some("walhook") if line.starts_with("walhook receive") => format!("{line} &"),
+            _ => line.to_owned(),
+        });
+        let text: Vec<String> = lines.collect();
+        text.join("\n")
+            .replace("db.internal", &self.address)
+            .replace("walhook:…@", "walhook:a%20long%20random%20one@")
+            .replace("https://label.example/hooks", &self.receiver.url("/hooks"))
+            .replace("127.0.0.1:8080", &format!("127.0.0.1:{}", self.ports.0))
+            .replace("127.0.0.1:9464", &format!("127.0.0.1:{}", self.ports.1))
+            .replace("127.0.0.1:9000", &listen)
+            .replace("whsec_…", "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
+    }
+
+    /// Runs the blocks in one shell, so that later ones see what earlier ones exported; a block that fails is named.
+    async fn run(&self, document: &str, before: &str, blocks: &[Block]) {
+        let mut script = format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{before}\n");
+        for block in blocks {
+            script.push_str(&format!("echo 'BLOCK {document}:{}' >&2\n{}\n", block.line, self.here(&block.text)));
+        }
+        let file: PathBuf = self.directory.path().join("blocks.sh");
+        std::fs::write(&file, &script).expect("a script");
+        let mut command = Command::new("bash");
+        command.arg(&file).current_dir(self.directory.path()).env_clear().envs(self.environment.clone());
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(DEADLINE, command.output()).await.expect("the blocks end").expect("bash");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{document}: {}\n{errors}\n--- printed:\n{printed}", output.status);
+    }
+}
+
+/// What the operator's guide does in its first blocks, for guides that begin behind them.
+const PREPARED: &str = "psql -q \"$ADMIN_URL\" -c \"create role walhook login replication superuser password 'a long random one'\" \
+     -c 'create database walhook owner walhook'\n";
+
+const RUNNING: &str = "walhook setup >/dev/null\nwalhook run 2>run.log &\n\
+     curl -fsS -o /dev/null --retry 40 --retry-delay 1 --retry-connrefused http://127.0.0.1:9464/readyz\n";
+
+const STOPPED: &str = "kill $(jobs -p); wait || true\n";
+
+const SETTINGS: &str = "export WALHOOK_SOURCE__URL=postgres://walhook:…@db.internal/platform\n\
+     export WALHOOK_STORE__URL=postgres://walhook:…@db.internal/walhook\n\
+     export WALHOOK_SECRETS__MASTER_KEY=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n";
+
+/// They are run, as they stand, by the tests of the web interface.
+#[test]
+fn the_receivers_guide_verifies_as_the_web_interface_does() {
+    let guide = read("docs/receivers.md");
+    for (language, snippet) in [("python", "py"), ("js", "mjs"), ("go", "go"), ("php", "php"), ("ruby", "rb")] {
+        let text = read(&format!("templates/ui/verify/verify.{snippet}"));
+        assert!(guide.contains(&format!("```{language}\n{text}```\n")), "{language}");
+    }
+}
+
+#[tokio::test]
+async fn the_readme() {
+    if !are_installed(&["psql", "curl", "python3"]) {
+        return;
+    }
+    let machine = Machine::start().await;
+    let mut blocks = blocks(&read("README.md"));
+    let repair = blocks.iter_mut().find(|block| block.text.contains("walhook repair")).expect("a block that repairs");
+    let gap = "psql -q \"$ADMIN_URL\" -c \"select pg_drop_replication_slot('walhook')\" >/dev/null\n";
+    repair.text.insert_str(0, &format!("{STOPPED}{gap}"));
+    machine.run("README.md", PREPARED, &blocks).await;
+}
+
+#[tokio::test]
+async fn the_operators_guide() {
+    if !are_installed(&["psql", "curl", "python3"]) {
+        return;
+    }
+    let machine = Machine::start().await;
+    let mut blocks = blocks(&read("docs/operators.md"));
+    let asks = |block: &Block| block.text.contains("127.0.0.1:9464");
+    let first = blocks.iter().position(asks).expect("a block that asks the running process");
+    blocks[first].text.insert_str(0, RUNNING);
+    let last = blocks.iter().position(|block| block.text.contains("teardown")).expect("a block that ends it all");
+    blocks[last].text.insert_str(0, STOPPED);
+    // The role has what the guide gives it and no more.
+    machine.run("docs/operators.md", &machine.here(SETTINGS), &blocks).await;
+}
+
+#[tokio::test]
+async fn the_other_guides() {
+    if !are_installed(&["psql", "curl", "python3"]) {
+        return;
+    }
+    let machine = Machine::start().await;
+    let create = "TOKEN=$(walhook token create --user 1)\nAPI=http://127.0.0.1:8080/api/public\n\
+        CREATED=$(curl -fsS $API/webhooks -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \
+        -d '{\"name\": \"x\", \"url\": \"https://label.example/hooks\", \"events\": [\"delivery.failed\"]}')\n\
+        WEBHOOK=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"id\"])')\n\
+        SECRET=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"secret\"])')\n";
+    let before = machine.here(&[PREPARED, SETTINGS, RUNNING, create].concat());
+    let [receivers, integrators] = ["docs/receivers.md", "docs/integrators.md"].map(|document| blocks(&read(document)));
+    assert!(!receivers.is_empty() && !integrators.is_empty());
+    machine.run("docs/receivers.md", &before, &receivers).await;
+    machine.run("docs/integrators.md", &machine.here(SETTINGS), &integrators).await;
+}

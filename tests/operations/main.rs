@@ -1,0 +1,21 @@
+//! What an operator does and sees: commands, configuration, the shipped files, metrics, traces, upgrades and long runs.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod alerts;
+mod configuration;
+mod demo;
+mod deploy;
+mod docs;
+mod erase;
+mod harness;
+mod observability;
+mod package;
+mod private_postgres;
+mod receive;
+mod secrets;
+mod soak;
+mod statements;
+mod storm;
+mod upgrade;

@@ -1,0 +1,127 @@
+//! The guide's table of metrics is what the binary exports: names, types and labels, no more and no fewer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::support::{Receiver, TestApp, eventually};
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Metric {
+    kind: String,
+    labels: BTreeSet<String>,
+}
+
+/// The rows `| name | type | labels | meaning |`.
+fn documented() -> BTreeMap<String, Metric> {
+    let guide = read("docs/operators.md");
+    let rows = guide.lines().filter_map(|line| line.strip_prefix("| `walhook_"));
+    let metrics = rows.map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [name, kind, labels, meaning, ""] = cells[..] else { panic!("{row}") };
+        assert!(!meaning.is_empty(), "{row}");
+        let labels = labels.split(',').map(|label| label.trim().trim_matches('`').to_owned());
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        (format!("walhook_{}", name.trim_end_matches('`')), Metric { kind: kind.to_owned(), labels })
+    });
+    metrics.collect()
+}
+
+/// As they are described in the source: constant, name and type.
+fn described() -> BTreeMap<String, String> {
+    let source = read("src/telemetry.rs");
+    let constants = source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(": &str = \""));
+    let kind = |constant: &str| {
+        let kinds = ["counter", "gauge", "histogram"].into_iter().filter(|kind| {
+            let macro_call = format!("describe_{kind}!(");
+            source.split(&macro_call).skip(1).any(|rest| rest.trim_start().starts_with(&format!("{constant},")))
+        });
+        let kinds: Vec<&str> = kinds.collect();
+        assert_eq!(kinds.len(), 1, "{constant} is described as {kinds:?}");
+        kinds[0].to_owned()
+    };
+    constants.map(|(constant, rest)| (rest.trim_end_matches("\";").to_owned(), kind(constant))).collect()
+}
+
+/// What a scrape shows of our own metrics.
+fn scraped(text: &str) -> BTreeMap<String, Metric> {
+    let mut metrics = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE walhook_").and_then(|rest| rest.split_once(' ')) {
+            assert!(text.contains(&format!("# HELP walhook_{name} ")), "{name} is not described");
+            metrics.insert(format!("walhook_{name}"), Metric { kind: kind.to_owned(), labels: BTreeSet::new() });
+        }
+    }
+    for line in text.lines().filter(|line| line.starts_with("walhook_")) {
+        let Some((name, rest)) = line.split_once('{') else { continue };
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let metric = base.filter(|base| metrics.contains_key(*base)).unwrap_or(name).to_owned();
+        let labels = rest.split("\",").filter_map(|pair| pair.split_once('=')).map(|(label, _)| label.to_owned());
+        let known = &mut metrics.get_mut(&metric).unwrap_or_else(|| panic!("{line}")).labels;
+        known.extend(labels.filter(|label| label != "le"));
+    }
+    metrics
+}
+
+#[test]
+fn the_guide_lists_every_metric_by_its_type() {
+    let documented = documented().into_iter().map(|(name, metric)| (name, metric.kind));
+    assert_eq!(documented.collect::<BTreeMap<_, _>>(), described());
+}
+
+#[tokio::test]
+async fn what_is_scraped_is_as_documented() {
+    let mut app = TestApp::prepare().await;
+    app.set("source.heartbeat", "200ms").set_fast_retries();
+    app.setup().await;
+    app.run().await;
+    let (platform, receiver) = (app.platform().await, Receiver::start().await);
+    let user = platform.user(&[]).await;
+    let api = app.api(&user.to_string()).await;
+    api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    platform.payment(user, "ready").await;
+    receiver.wait_for(1).await;
+    let url = app.sidecar().metrics_url.clone();
+    let expected = [
+        "walhook_events_total",
+        "walhook_unrouted_events_total",
+        "walhook_delivery_attempts_total",
+        "walhook_delivery_attempt_duration_seconds",
+        "walhook_commit_to_receipt_seconds",
+        "walhook_deliveries_in_flight",
+        "walhook_deliveries_pending",
+        "walhook_delivery_oldest_due_seconds",
+        "walhook_webhooks",
+        "walhook_notices_pending",
+        "walhook_capture_connected",
+        "walhook_capture_lag_seconds",
+        "walhook_checkpoint_age_seconds",
+        "walhook_heartbeat_round_trip_seconds",
+        "walhook_gaps_open",
+        "walhook_slot_retained_bytes",
+        "walhook_slot_unacknowledged_bytes",
+        "walhook_slot_active",
+        "walhook_slot_status",
+        "walhook_store_connections",
+        "walhook_build_info",
+        "walhook_proxy_failures_total",
+    ];
+    let all = || async {
+        let text = crate::support::metrics(&url).await;
+        let found = scraped(&text);
+        expected.iter().all(|name| found.contains_key(*name)).then_some((text, found))
+    };
+    let (text, found) = eventually("all metrics of a busy process", all).await;
+    let documented = documented();
+    for (name, metric) in &found {
+        assert_eq!(Some(metric), documented.get(name), "{name}");
+    }
+    for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"] {
+        assert!(text.contains(&format!("\n{name} ")), "{name}");
+    }
+    // What is asked for by alerts shows its first increase.
+    assert!(text.contains("\nwalhook_unrouted_events_total 0\n"), "{text}");
+}

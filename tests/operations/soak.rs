@@ -1,0 +1,144 @@
+//! Reads of a log of ten million rows, and ten minutes of kills. Takes minutes and gigabytes: `make soak` runs it.
+
+use std::time::{Duration, Instant};
+
+use crate::support::plan::{assert_stays_on_indexes, plans, reads};
+use crate::support::storm::{Plan, storm};
+use crate::support::{Api, TestApp};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use walhook::store::Store;
+
+const ROWS: u64 = 10_000_000;
+const DAYS: u64 = 10;
+/// One webhook has a tenth of all rows; the others share the rest.
+const OTHERS: u64 = 2_000;
+const READS: usize = 50;
+
+/// $1 the first row's milliseconds, $2 those between two rows, $3 and $4 the rows' numbers, $5 the busy webhook.
+const FILL: &str = "
+    insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms,
+                                 outcome, response_status, url, signature, standard_signature)
+    select id,
+           case when n % 10 = 0 then $5::uuid else md5((n % 2000)::text)::uuid end,
+           md5('d' || n)::uuid, md5('e' || n)::uuid,
+           case when n % 4 = 0 then 'delivery.failed' else 'distribution.outlet.status_changed' end, 1, 1,
+           to_timestamp(ms / 1000.0), 31,
+           case when n % 1000 = 0 then 'permanently_failed' when n % 3 = 0 then 'failed' else 'delivered' end, 200,
+           'https://receiver.example/in', '\\x00', '\\x00'
+    from generate_series($3::bigint, $4::bigint) as n,
+         lateral (select ($1::bigint + n * $2::double precision)::bigint as ms) as at,
+         lateral (select (lpad(to_hex(ms), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
+                          || substr(md5(n::text), 4, 15))::uuid as id) as made";
+
+async fn fill(app: &TestApp, rows: u64, webhook: &str) {
+    let store = app.store().await;
+    let own = Store::open(&app.store_url, 1).unwrap();
+    let now = Timestamp::now();
+    for day in 0..=DAYS {
+        let date = (now - SignedDuration::from_hours(24 * day as i64)).to_zoned(TimeZone::UTC).date();
+        own.maintain_partitions(date, 365).await.unwrap();
+    }
+    let begin = now.as_millisecond() - (DAYS * 86_400_000) as i64;
+    let step = (DAYS * 86_400_000) as f64 / rows as f64;
+    let webhook: uuid::Uuid = webhook.parse().unwrap();
+    for first in (0..rows).step_by(500_000) {
+        let last = (first + 500_000).min(rows) - 1;
+        store.execute(FILL, &[&begin, &step, &(first as i64), &(last as i64), &webhook]).await.unwrap();
+    }
+    let others = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
+                  select md5(n::text)::uuid, 'other' || n / 10, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'
+                  from generate_series(0, $1::bigint - 1) as n";
+    store.execute(others, &[&(OTHERS as i64)]).await.unwrap();
+    // Some of the entries' events, in each day's partition: an empty one is read whole, and costs nothing.
+    let events = "insert into walhook.event (id, user_id, kind, occurred_at, data)
+                  select id, 'busy', event_kind, started_at, '{}' from walhook.attempt tablesample bernoulli (5)
+                  on conflict do nothing";
+    store.execute(events, &[]).await.unwrap();
+    let tokens = "insert into walhook.api_token (id, user_id, name, hash)
+                  select gen_random_uuid(), n, '', sha256(n::text::bytea) from generate_series(1, 20000) as n;
+                  insert into walhook.session (hash, user_id) select hash, user_id from walhook.api_token;
+                  vacuum (analyze)";
+    for statement in tokens.split(';') {
+        store.batch_execute(statement).await.unwrap();
+    }
+}
+
+/// Median and slowest of some requests, each of another place of the log where `path` takes a cursor.
+async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
+    let (mut times, mut cursor) = (Vec::new(), String::new());
+    for _ in 0..READS {
+        let begun = Instant::now();
+        let answer = api.get(&format!("{path}{cursor}")).await.expect(200);
+        times.push(begun.elapsed());
+        if let Some(next) = answer.json()["next_cursor"].as_str().filter(|_| walk) {
+            cursor = format!("&cursor={next}");
+        }
+    }
+    times.sort_unstable();
+    println!("{what:<32} median {:>10.2?}   slowest {:>10.2?}", times[READS / 2], times[READS - 1]);
+    times[READS / 2]
+}
+
+/// The same of the user interface's pages, signed in by the token.
+async fn measure_pages(api: &Api, webhook: &str, entry: &str) {
+    let origin = api.url.strip_suffix("/api/public").expect("the base path is the default one");
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let form = client.post(format!("{origin}/ui/login")).header("content-type", "application/x-www-form-urlencoded");
+    let answer = form.body(format!("token={}", api.token)).send().await.unwrap();
+    let cookie = answer.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    for rest in
+        ["", "/logs", "/logs?status=5xx", "/logs?outcome=permanently_failed", &format!("/logs/{entry}"), "/recover"]
+    {
+        let begun = Instant::now();
+        let page = client.get(format!("{origin}/ui/webhooks/{webhook}{rest}")).header("cookie", &cookie);
+        assert_eq!(page.send().await.unwrap().status(), 200, "{rest}");
+        println!("{:<32} {:>10.2?}", format!("page …{}", &rest[..rest.len().min(24)]), begun.elapsed());
+    }
+}
+
+#[tokio::test]
+#[ignore = "takes minutes and gigabytes: `make soak`"]
+async fn reads_of_ten_million_rows_stay_on_indexes() {
+    let rows = std::env::var("WALHOOK_SOAK_ROWS").ok().map_or(ROWS, |text| text.parse().expect("a number of rows"));
+    let mut app = TestApp::prepare().await;
+    app.set("limits.requests_per_second", "0");
+    app.setup().await;
+    app.run_with(&["--roles", "api"]).await;
+    let api = app.api("busy").await;
+    let (webhook, _) = api.create_webhook("http://127.0.0.1:9/", &["delivery.failed"]).await;
+    let begun = Instant::now();
+    fill(&app, rows, &webhook).await;
+    let store = app.store().await;
+    let size = "select pg_size_pretty(sum(pg_total_relation_size(relid))) from pg_partition_tree('walhook.attempt')";
+    let size: String = store.query_one(size, &[]).await.unwrap().get(0);
+    println!("{rows} rows, {size}, made in {:.0?}", begun.elapsed());
+    for (what, statement, types, arguments) in reads("busy", &webhook) {
+        assert_stays_on_indexes(what, &plans(&store, statement, types, &arguments).await);
+    }
+    let logs = format!("/webhooks/{webhook}/logs?limit=100");
+    let since = Timestamp::now() - SignedDuration::from_hours(24 * 5);
+    let until = since + SignedDuration::from_hours(1);
+    let entry = api.logs(&webhook).await[0]["id"].as_str().unwrap().to_owned();
+    measure_pages(&api, &webhook, &entry).await;
+    measure(&api, "webhooks", "/webhooks?limit=100", false).await;
+    measure(&api, "the log's first page", &logs, false).await;
+    measure(&api, "the log, page after page", &logs, true).await;
+    measure(&api, "an event's entries", &format!("{logs}&event=delivery.failed"), true).await;
+    measure(&api, "a rare outcome's entries", &format!("{logs}&outcome=permanently_failed"), false).await;
+    measure(&api, "an hour five days ago", &format!("{logs}&since={since}&until={until}"), true).await;
+    measure(&api, "one entry", &format!("/webhooks/{webhook}/logs/{entry}"), false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes ten minutes: `make soak`"]
+async fn ten_minutes_of_kills_restarts_and_misdeeds() {
+    let plan = Plan {
+        length: Duration::from_secs(600),
+        pace: Duration::from_millis(200),
+        calm: Duration::from_secs(3),
+        kills_a_restart: 6,
+    };
+    let report = storm(&plan).await;
+    println!("{report:#?}");
+    assert!(report.most_memory_kib < 120 << 10, "{report:?}");
+}

@@ -1,0 +1,101 @@
+//! Every statement in sql/store is one that the migrated store accepts.
+
+use std::path::Path;
+
+use crate::support::TestApp;
+use crate::support::plan::plans;
+
+#[tokio::test]
+async fn every_statement_of_the_store_prepares() {
+    let app = TestApp::prepare().await;
+    walhook::store::migrate::migrate(&app.store_url).await.expect("migrations apply");
+    let client = app.store().await;
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/store");
+    let mut prepared = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let statement = std::fs::read_to_string(&path).unwrap();
+        // A template becomes a statement only with its names filled in.
+        if statement.contains('{') {
+            continue;
+        }
+        if let Err(error) = client.prepare(&statement).await {
+            panic!("{}: {}", path.display(), walhook::postgres::describe(&error));
+        }
+        prepared += 1;
+    }
+    assert!(prepared > 10, "{prepared}");
+}
+
+#[tokio::test]
+async fn migrating_twice_changes_nothing_and_concurrent_migrations_wait_for_each_other() {
+    let app = TestApp::prepare().await;
+    let migrate = || walhook::store::migrate::migrate(&app.store_url);
+    let (one, other) = tokio::join!(migrate(), migrate());
+    let mut applied = [one.unwrap().len(), other.unwrap().len()];
+    applied.sort_unstable();
+    assert_eq!(applied[0], 0, "one of the two found everything applied");
+    assert!(applied[1] > 0);
+    assert!(migrate().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn daily_partitions_are_made_ahead_and_dropped_when_their_days_are_over() {
+    let app = TestApp::prepare().await;
+    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    let store = walhook::store::Store::open(&app.store_url, 2).unwrap();
+    let day = |text: &str| text.parse::<jiff::civil::Date>().unwrap();
+    let first = store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    assert_eq!(first.created.len(), 15, "three tables, yesterday to three days ahead: {first:?}");
+    assert!(first.created.contains(&"event_20260228".to_owned()), "{first:?}");
+    let again = store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    assert_eq!((again.created.len(), again.dropped.len()), (0, 0), "{again:?}");
+    // 30 days after 1 March, that day is the oldest that is kept.
+    let later = store.maintain_partitions(day("2026-03-31"), 30).await.unwrap();
+    assert_eq!(later.dropped.len(), 3, "{later:?}");
+    assert!(later.dropped.contains(&"attempt_20260228".to_owned()), "{later:?}");
+}
+
+/// Where nothing waits most of the time, the statistics say that there is nothing to read, and plans made then are kept when a
+/// backlog comes: none may walk through all of it to find a batch.
+#[tokio::test]
+async fn a_batch_is_found_by_its_ids_whatever_waited_when_the_plan_was_made() {
+    const BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
+    let statements = [
+        ("fence", include_str!("../../sql/store/delivery_fence.sql"), "uuid[], uuid[], smallint[]", "'{}', '{}', '{}'"),
+        (
+            "end_held",
+            include_str!("../../sql/store/delivery_end_held.sql"),
+            "uuid[], uuid[], smallint[]",
+            "'{}', '{}', '{}'",
+        ),
+        ("end", include_str!("../../sql/store/delivery_end.sql"), "uuid[]", "'{}'"),
+        (
+            "retry",
+            include_str!("../../sql/store/delivery_retry.sql"),
+            "uuid[], smallint[], float8[]",
+            "'{}', '{}', '{}'",
+        ),
+        ("release", include_str!("../../sql/store/delivery_release.sql"), "uuid[], uuid[]", "'{}', '{}'"),
+    ];
+    let app = TestApp::prepare().await;
+    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    let client = app.store().await;
+    for deliveries in [0, 20] {
+        let fill = format!(
+            "insert into walhook.delivery (id, webhook_id, event_id, due_at)
+             select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), now() from generate_series(1, {deliveries})"
+        );
+        client.batch_execute(&fill).await.unwrap();
+        client.batch_execute("vacuum analyze walhook.delivery").await.unwrap();
+        client.batch_execute("begin").await.unwrap();
+        client.batch_execute(BY_INDEX).await.unwrap();
+        for (name, statement, types, arguments) in statements {
+            let [_, generic] = plans(&client, statement, types, arguments).await;
+            let mut lines = generic.lines().skip_while(|line| !line.contains("Index Scan using delivery_pkey"));
+            let searched = lines.nth(1).is_some_and(|line| line.contains("Index Cond: (id = ANY ("));
+            assert!(searched, "{name} with {deliveries} deliveries:\n{generic}");
+        }
+        client.batch_execute("rollback").await.unwrap();
+    }
+}

@@ -1,0 +1,19 @@
+//! Nothing is lost and nothing tried too often, whoever is killed and however receivers behave.
+
+use std::time::Duration;
+
+use crate::support::storm::{Plan, storm};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_restarts_and_misdeeds_lose_nothing_and_try_nothing_too_often() {
+    let plan = Plan {
+        length: Duration::from_secs(12),
+        pace: Duration::from_millis(250),
+        calm: Duration::from_millis(1_200),
+        kills_a_restart: 4,
+    };
+    let report = storm(&plan).await;
+    println!("{report:?}");
+    assert!(report.payments >= 20 && report.kills >= 4 && report.restarts >= 1, "{report:?}");
+    assert!(report.most_memory_kib < 120 << 10, "{report:?}");
+}
