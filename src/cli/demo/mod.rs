@@ -1,4 +1,4 @@
-//! `walhook demo`: a whole platform on loopback, to watch and to try things on. Nothing is left of it afterwards.
+//! `walhook demo`: a whole platform on loopback, to watch and to try things on. Everything it creates is removed at its end.
 
 mod client;
 mod platform;
@@ -6,6 +6,7 @@ mod receiver;
 mod scenario;
 mod screen;
 mod sidecar;
+mod steps;
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use self::platform::Platform;
 use self::receiver::{Delivery, Receiver};
 use self::screen::Screen;
 use self::sidecar::{Installation, Sidecar};
+use self::steps::Steps;
 use super::CommandResult;
 use crate::domain::event::EventKind;
 use crate::private_postgres::{Options, PrivatePostgres};
@@ -28,12 +30,15 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// End by itself after so many verified deliveries; without it, Ctrl-C ends it
+    /// Exit after this many verified deliveries; by default, run until Ctrl-C
     #[arg(long, value_name = "NUMBER")]
     events: Option<NonZeroU64>,
-    /// The platform's transactions a second
+    /// Transactions per second of the simulated platform
     #[arg(long, value_name = "NUMBER", default_value = "25")]
     rate: NonZeroU32,
+    /// Steps that `make demo` has printed before
+    #[arg(long, value_name = "NUMBER", default_value = "0", hide = true)]
+    steps_done: u32,
 }
 
 /// Everything that runs. Dropped in this order: the sidecar first, its database last.
@@ -47,7 +52,7 @@ struct Demo {
 pub async fn execute(arguments: Arguments) -> CommandResult {
     let mut stop = std::pin::pin!(super::told_to_stop());
     let mut demo = tokio::select! {
-        demo = Demo::start() => demo?,
+        demo = Demo::start(arguments.steps_done) => demo?,
         () = &mut stop => return Ok(ExitCode::FAILURE),
     };
     let wanted = arguments.events.map(NonZeroU64::get);
@@ -87,39 +92,49 @@ async fn watch(deliveries: &mut mpsc::Receiver<Delivery>, screen: &mut Screen) -
 }
 
 impl Demo {
-    async fn start() -> anyhow::Result<Demo> {
-        println!("Starting a private PostgreSQL …");
-        let postgres = PrivatePostgres::start(Options { fsync: true, ..Options::default() }).await?;
-        for database in ["platform", "store"] {
-            postgres.create_database(database).await?;
-        }
-        let platform = Platform::found(&postgres.url("platform")).await?;
-
-        println!("Setting up and starting Walhook …");
+    async fn start(steps_before: u32) -> anyhow::Result<Demo> {
+        let mut steps = Steps::new(steps_before, 4);
+        let (postgres, platform) =
+            steps.run("Starting a private PostgreSQL with a platform's tables", start_postgres()).await?;
         let log = postgres.directory().join("walhook.log");
         let installation = Installation::new(postgres.url("platform"), postgres.url("store"), log)?;
-        installation.walhook(&["setup"]).await?;
+        steps
+            .run("Preparing the platform's database and the store (walhook setup)", installation.walhook(&["setup"]))
+            .await?;
         let client = Client::new()?;
-        let sidecar = installation.run(&client).await?;
-        let (receiver, deliveries) = Receiver::start().await?;
-        let token = create_webhooks(&installation, &client, &receiver).await?;
-        introduce(&installation, &postgres, &token);
+        let sidecar = steps.run("Starting the sidecar (walhook run)", installation.run(&client)).await?;
+        let create = async {
+            let (receiver, deliveries) = Receiver::start().await?;
+            let token = create_webhooks(&installation, &client, &receiver).await?;
+            anyhow::Ok((token, deliveries))
+        };
+        let (token, deliveries) = steps.run("Starting a receiver and creating four webhooks", create).await?;
+        introduce(&installation, &postgres, &token, steps.seconds());
         Ok(Demo { sidecar, deliveries, platform, _postgres: postgres })
     }
 }
 
-/// A token for each user, and webhooks of different tastes. Gives the first user's token.
+async fn start_postgres() -> anyhow::Result<(PrivatePostgres, Platform)> {
+    let postgres = PrivatePostgres::start(Options { fsync: true, ..Options::default() }).await?;
+    for database in ["platform", "store"] {
+        postgres.create_database(database).await?;
+    }
+    let platform = Platform::found(&postgres.url("platform")).await?;
+    Ok((postgres, platform))
+}
+
+/// Creates a token for each user, and webhooks. Returns the first user's token.
 async fn create_webhooks(installation: &Installation, client: &Client, receiver: &Receiver) -> anyhow::Result<String> {
     let all: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
     let outlets = ["delivery.completed", "delivery.failed", "takedown.completed"];
     let radar = ["stream_radar.flag_created", "stream_radar.flag_resolved"];
     let business = ["release.distributed", "payment.statement_ready", "release.review.status_changed"];
-    // User, name, events, and whether it is now and then out of order.
+    // User, name, events, and whether it is now and then unavailable.
     let webhooks: [(i64, &str, &[&str], bool); 4] = [
         (scenario::USERS[0], "Everything", &all, false),
         (scenario::USERS[1], "Outlets", &outlets, false),
         (scenario::USERS[1], "Stream Radar", &radar, false),
-        (scenario::USERS[2], "Back office (now and then out of order)", &business, true),
+        (scenario::USERS[2], "Back office (now and then unavailable)", &business, true),
     ];
     let mut tokens = Vec::new();
     for user in scenario::USERS {
@@ -135,14 +150,29 @@ async fn create_webhooks(installation: &Installation, client: &Client, receiver:
     Ok(tokens.swap_remove(0))
 }
 
-fn introduce(installation: &Installation, postgres: &PrivatePostgres, token: &str) {
-    println!();
-    println!("  UI        {}/ui  (sign in with the token)", installation.base_url);
-    println!("  API       {}", installation.api_url());
-    println!("  Metrics   {}/metrics", installation.metrics_url);
-    println!("  Platform  {}", postgres.url("platform"));
-    println!("  Token     {token}  (user {})", scenario::USERS[0]);
-    println!();
-    println!("  curl -H 'Authorization: Bearer {token}' {}/webhooks", installation.api_url());
-    println!();
+/// What to open and what to type next, on one screen.
+fn introduce(installation: &Installation, postgres: &PrivatePostgres, token: &str, seconds: f64) {
+    let (base, api, metrics) = (&installation.base_url, installation.api_url(), &installation.metrics_url);
+    let platform = postgres.url("platform");
+    let user = scenario::USERS[0];
+    println!(
+        "
+Walhook is live after {seconds:.1} s.
+
+  Open     {base}/ui
+  Sign in  {token}   (the API token of user {user})
+
+  Type in another terminal:
+    # List the webhooks.
+    curl -H 'Authorization: Bearer {token}' {api}/webhooks
+    # Commit a row on the platform; its webhook arrives at once.
+    psql '{platform}' -c \"insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) \\
+      values (1, {user}, 'INV-1', 10, 10, 'ready')\"
+
+  API reference  {api}/docs
+  Metrics        {metrics}/metrics
+
+  Ctrl-C ends the demo and removes everything it created.
+"
+    );
 }

@@ -1,4 +1,4 @@
-//! The demo's receiver: verifies every delivery as `walhook receive` does, and tells the screen.
+//! The demo's receiver: verifies every delivery as `walhook receive` does, and reports it to the screen.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::scenario::below;
 use crate::cli::receive::{Refusal, Verifier};
 
 const TOLERANCE: Duration = Duration::from_secs(300);
-/// The flaky receiver is out of order for one delivery in so many, on their first attempt.
+/// The flaky receiver is unavailable for one delivery in so many, on their first attempt.
 const FLAKY: usize = 25;
 /// Deliveries waiting to be shown at most.
 const BACKLOG: usize = 1_024;
@@ -33,8 +33,8 @@ pub struct Delivery {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     Verified,
-    /// Genuine, and turned away to be seen again.
-    TurnedAway,
+    /// Genuine, and rejected on purpose so that it is retried.
+    Rejected,
     Refused(Refusal),
     /// For a webhook that the demo did not create.
     Unknown,
@@ -82,7 +82,7 @@ impl Shared {
         let Some(webhook) = webhooks.get(text(headers, "x-webhook-id")) else { return Outcome::Unknown };
         match webhook.verifier.verify(headers, body, Timestamp::now()) {
             Err(refusal) => Outcome::Refused(refusal),
-            Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => Outcome::TurnedAway,
+            Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => Outcome::Rejected,
             Ok(()) => Outcome::Verified,
         }
     }
@@ -93,7 +93,7 @@ async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
     let outcome = shared.judge(&headers, &body, attempt);
     let status = match outcome {
         Outcome::Verified => StatusCode::OK,
-        Outcome::TurnedAway => StatusCode::SERVICE_UNAVAILABLE,
+        Outcome::Rejected => StatusCode::SERVICE_UNAVAILABLE,
         Outcome::Refused(_) | Outcome::Unknown => StatusCode::UNAUTHORIZED,
     };
     let (event, id) = (text(&headers, "x-webhook-event").to_owned(), text(&headers, "x-webhook-delivery").to_owned());
@@ -137,8 +137,8 @@ mod tests {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
         receiver.expect("1", "s1".into(), true);
         let judge = |attempt| receiver.shared.judge(&headers("1", "s1", "{}"), b"{}", attempt);
-        let turned_away = (0..1_000).filter(|_| judge(1) == Outcome::TurnedAway).count();
-        assert!((1..1_000).contains(&turned_away), "{turned_away}");
+        let rejected = (0..1_000).filter(|_| judge(1) == Outcome::Rejected).count();
+        assert!((1..1_000).contains(&rejected), "{rejected}");
         assert!((0..1_000).all(|_| judge(2) == Outcome::Verified));
     }
 }

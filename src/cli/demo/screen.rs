@@ -15,7 +15,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Screen {
     wanted: Option<u64>,
     pub verified: u64,
-    pub turned_away: u64,
+    pub rejected: u64,
     pub unverified: u64,
     by_event: BTreeMap<&'static str, u64>,
     started: Instant,
@@ -33,14 +33,14 @@ impl Screen {
         let now = Instant::now();
         let table = std::io::stderr().is_terminal().then(|| Table::new(wanted));
         let by_event = EventKind::ALL.iter().map(|kind| (kind.as_str(), 0)).collect();
-        Screen { wanted, verified: 0, turned_away: 0, unverified: 0, by_event, started: now, last_line: now, table }
+        Screen { wanted, verified: 0, rejected: 0, unverified: 0, by_event, started: now, last_line: now, table }
     }
 
     /// Counts one delivery and gives whether there are as many as wanted.
     pub fn show(&mut self, delivery: &Delivery) -> bool {
         match &delivery.outcome {
             Outcome::Verified => self.verified += 1,
-            Outcome::TurnedAway => self.turned_away += 1,
+            Outcome::Rejected => self.rejected += 1,
             Outcome::Refused(refusal) => {
                 self.unverified += 1;
                 self.say(&format!("unverified: {} {}: {refusal}", delivery.event, delivery.id));
@@ -62,11 +62,14 @@ impl Screen {
             return;
         };
         *count += 1;
+        let count = *count;
+        let event = *event;
         let last = format!("{rate:.1}/s, last {event} (attempt {})", delivery.attempt);
         if let Some(table) = &self.table {
-            table.rows[event].set_position(*count);
-            table.total.set_position(self.verified);
-            table.total.set_message(last);
+            table.rows[event].set_position(count);
+            let kinds = self.by_event.values().filter(|count| **count > 0).count() as u64;
+            table.total.set_position(if self.wanted.is_some() { self.verified } else { kinds });
+            table.total.set_message(format!("{} verified, {last}", self.verified));
         } else if self.verified == 1 || self.last_line.elapsed() >= LINE_INTERVAL {
             self.last_line = Instant::now();
             println!("{} verified, {last}", self.verified);
@@ -95,10 +98,10 @@ impl Screen {
             println!("{count:>8}  {event}");
         }
         println!(
-            "{:>8}  verified in {:.1} s; {} turned away to be tried again, {} unverified",
+            "{:>8}  verified in {:.1} s, {} rejected on purpose and retried, {} unverified",
             self.verified,
             self.elapsed(),
-            self.turned_away,
+            self.rejected,
             self.unverified
         );
     }
@@ -107,8 +110,10 @@ impl Screen {
 impl Table {
     fn new(wanted: Option<u64>) -> Table {
         let bars = MultiProgress::new();
-        let style =
-            |template: &str| ProgressStyle::with_template(template).expect("a constant template is well-formed");
+        let style = |template: &str| {
+            let style = ProgressStyle::with_template(template).expect("a constant template is well-formed");
+            style.progress_chars("=> ")
+        };
         let mut rows = BTreeMap::new();
         for kind in EventKind::ALL {
             let row = bars.add(ProgressBar::no_length().with_style(style("{pos:>8}  {prefix}")));
@@ -116,13 +121,12 @@ impl Table {
             row.tick();
             rows.insert(kind.as_str(), row);
         }
-        let total = match wanted {
-            Some(wanted) => {
-                ProgressBar::new(wanted).with_style(style("{pos:>8}  of {len} verified {bar:24} {wide_msg}"))
-            }
-            None => ProgressBar::no_length().with_style(style("{pos:>8}  verified, {wide_msg}")),
+        // Without a number to reach, the bar shows how many of the event types have been delivered.
+        let (length, template) = match wanted {
+            Some(wanted) => (wanted, "{pos:>8}  of {len} verified [{bar:24}] {wide_msg}"),
+            None => (EventKind::ALL.len() as u64, "{pos:>8}  of {len} event types [{bar:24}] {wide_msg}"),
         };
-        Table { rows, total: bars.add(total) }
+        Table { rows, total: bars.add(ProgressBar::new(length).with_style(style(template))) }
     }
 
     fn clear(&self) {
