@@ -1,0 +1,120 @@
+//! This machine as it is, in which everything can be changed and nothing is: an overlay of its file system with a root of its
+//! own, in a mount namespace that ends with the test.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// Mounts, says so, and keeps the namespace alive until its input ends. The upper directory is on a file system of memory: an
+/// overlay cannot be the upper of another, as it would be in a container.
+const SCRIPT: &str = r#"set -e
+cd "$1"
+mkdir layers
+mount -t tmpfs tmpfs layers
+mkdir layers/upper layers/work root
+mount -t overlay overlay -o lowerdir=/,upperdir=layers/upper,workdir=layers/work root
+mount -t proc proc root/proc 2>/dev/null || mount --rbind /proc root/proc
+mount --rbind /dev root/dev
+echo mounted
+exec cat >/dev/null"#;
+
+/// Without a network namespace of its own: what listens on this machine's loopback is reached.
+pub struct Machine {
+    keeper: Child,
+    directory: TempDir,
+}
+
+impl Machine {
+    /// Or why it cannot be had here.
+    pub fn start() -> Result<Machine, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("only root can mount an overlay".to_owned());
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut keeper = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "walhook-machine"])
+            .arg(directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("unshare: {error}"))?;
+        let mut said = [0; 8];
+        let mut output = keeper.stdout.take().expect("a pipe");
+        if std::io::Read::read_exact(&mut output, &mut said).is_ok() {
+            return Ok(Machine { keeper, directory });
+        }
+        let output = keeper.wait_with_output().expect("a child can be waited for");
+        Err(format!("an overlay cannot be mounted: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    }
+
+    /// A path of the machine's as this process reaches it.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        self.outside("root").join(inside.trim_start_matches('/'))
+    }
+
+    fn outside(&self, name: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.keeper.id()));
+        root.join(self.directory.path().strip_prefix("/").expect("an absolute path")).join(name)
+    }
+
+    /// A program of the machine's, as root, in its root directory.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id())).args(["--", "chroot"]);
+        command.arg(self.directory.path().join("root")).args(words).stdin(Stdio::null()).env("LC_ALL", "C");
+        command
+    }
+
+    pub fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("nsenter")
+    }
+
+    #[track_caller]
+    pub fn run_ok(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{words:?}: {}\n{printed}\n{errors}", output.status);
+        printed.into_owned()
+    }
+
+    #[track_caller]
+    pub fn read(&self, inside: &str) -> String {
+        std::fs::read_to_string(self.path(inside)).unwrap_or_else(|error| panic!("{inside}: {error}"))
+    }
+
+    pub fn write(&self, inside: &str, text: &str) {
+        std::fs::write(self.path(inside), text).unwrap_or_else(|error| panic!("{inside}: {error}"));
+    }
+
+    /// Every file that is not as on the machine below, directories left out.
+    pub fn changed(&self) -> BTreeSet<String> {
+        let upper = self.outside("layers/upper");
+        let mut found = BTreeSet::new();
+        let mut directories = vec![upper.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).expect("the upper layer").map(|entry| entry.expect("an entry")) {
+                if entry.file_type().expect("a type").is_dir() {
+                    directories.push(entry.path());
+                } else {
+                    found.insert(inside(&upper, &entry.path()));
+                }
+            }
+        }
+        found
+    }
+}
+
+fn inside(upper: &Path, path: &Path) -> String {
+    format!("/{}", path.strip_prefix(upper).expect("it is below").display())
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The namespace ends with its last process, and the mounts with it.
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
