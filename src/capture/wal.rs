@@ -113,6 +113,19 @@ impl Session<'_> {
     /// Ends well when nobody takes batches any more, or with the last batch before the switch to triggers.
     async fn run(&self, faults: &mut Faults) -> Result<Option<Batch>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
+        match self.stream(faults).await {
+            Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
+                // Dropped or invalidated since it was verified: the checks say which, and record it.
+                let client = postgres::connect(url).await?;
+                slot::verify(&client, source, store, health).await?;
+                Err(error.into())
+            }
+            other => other,
+        }
+    }
+
+    async fn stream(&self, faults: &mut Faults) -> Result<Option<Batch>, CaptureError> {
+        let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
         let verified = slot::verify(&client, source, store, health).await?;
@@ -156,16 +169,7 @@ impl Session<'_> {
         };
         let by_socket = conninfo::is_by_socket(url)?;
         let mut reader = Reader::new(stream, companions, self, checkpoint, verified.clock_ahead, by_socket, tables);
-        match reader.run().await {
-            Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
-                drop(reader);
-                // Dropped or invalidated under us: the checks say which, and note it.
-                let client = postgres::connect(url).await?;
-                slot::verify(&client, source, store, health).await?;
-                Err(error.into())
-            }
-            other => other,
-        }
+        reader.run().await
     }
 
     fn start_error(&self, error: ReplicationError) -> CaptureError {
