@@ -3,9 +3,10 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use refinery::Migration;
+use refinery::{Migration, Runner};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -14,6 +15,27 @@ use crate::postgres;
 
 mod embedded {
     refinery::embed_migrations!("migrations");
+}
+
+static LATER: OnceLock<Vec<Migration>> = OnceLock::new();
+
+/// Adds migrations behind this build's own, for tests of upgrades: the names that follow their numbers, and the statements.
+#[doc(hidden)]
+pub fn add_later(migrations: &[(&str, &str)]) {
+    let own = embedded::migrations::runner();
+    let newest = own.get_migrations().iter().map(Migration::version).max().unwrap_or(0);
+    let later = (newest + 1..).zip(migrations).map(|(version, (name, statements))| {
+        Migration::unapplied(&format!("V{version}__{name}"), statements).expect("a migration's name")
+    });
+    LATER.set(later.collect()).expect("it is called once");
+}
+
+fn runner() -> Runner {
+    let own = embedded::migrations::runner();
+    match LATER.get() {
+        Some(later) => Runner::new(&[own.get_migrations().as_slice(), later].concat()),
+        None => own,
+    }
 }
 
 /// Any number that no other program is likely to use: "walhook" in ASCII.
@@ -106,7 +128,7 @@ fn needs(name: &str) -> Option<i32> {
 pub async fn schema(url: &str) -> Result<Schema> {
     let mut client = postgres::connect(url).await?;
     client.batch_execute("set search_path = walhook, pg_catalog").await?;
-    Ok(Schema::of(&applied(&mut client).await?, embedded::migrations::runner().get_migrations()))
+    Ok(Schema::of(&applied(&mut client).await?, runner().get_migrations()))
 }
 
 /// What keeps this build from working on the store.
@@ -122,7 +144,7 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
     client.batch_execute(&turn).await?;
     let place = "create schema if not exists walhook; set search_path = walhook, pg_catalog";
     client.batch_execute(&format!("{place}; set lock_timeout = '{TABLE_TIMEOUT}'")).await?;
-    let (applied, runner) = (applied(&mut client).await?, embedded::migrations::runner());
+    let (applied, runner) = (applied(&mut client).await?, runner());
     let ours = runner.get_migrations();
     match Schema::of(&applied, ours) {
         // Where ours are not among them, the histories are different ones: the runner says how.
@@ -136,7 +158,7 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
 }
 
 /// Each migration is a transaction of its own: those before one that failed stay.
-async fn run(runner: &refinery::Runner, client: &mut Client) -> Result<Vec<String>> {
+async fn run(runner: &Runner, client: &mut Client) -> Result<Vec<String>> {
     let begun = Instant::now();
     let mut done = Vec::new();
     loop {
@@ -161,7 +183,7 @@ async fn applied(client: &mut Client) -> Result<Vec<Migration>> {
     if !history.get::<_, bool>(0) {
         return Ok(Vec::new());
     }
-    let applied = embedded::migrations::runner().get_applied_migrations_async(client).await;
+    let applied = runner().get_applied_migrations_async(client).await;
     applied.map_err(|error| StoreError::Migration(describe(&error)))
 }
 

@@ -97,6 +97,18 @@ struct Scene {
 }
 
 impl Scene {
+    async fn prepare(settings: &[(&str, &str)]) -> Scene {
+        let mut app = TestApp::prepare_alone(Options::default()).await;
+        app.set_fast_retries();
+        for (key, value) in settings {
+            app.set(key, value);
+        }
+        app.setup().await;
+        let metrics = format!("127.0.0.1:{}", free_port().unwrap());
+        let prometheus = Prometheus::start(&metrics).await;
+        Scene { app, prometheus, metrics }
+    }
+
     async fn start(&self, arguments: &[&str]) -> Running {
         Running::start(&self.app, &self.metrics, arguments).await
     }
@@ -111,18 +123,18 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn each_alert_fires_when_its_condition_is_made_and_clears_when_it_has_passed() {
+async fn alerts_of_the_process_and_its_deliveries_fire_and_clear() {
     if !(SmtpSink::is_available() && are_installed(&["prometheus"])) {
         return;
     }
     let smtp = free_port().unwrap();
-    let mut app = TestApp::prepare_alone(Options::default()).await;
-    app.set_fast_retries().set("disable.threshold", "3000").set("disable.min_duration", "0s");
-    app.set("mail.smtp_url", &format!("smtp://127.0.0.1:{smtp}")).set("mail.from", "webhooks@example.com");
-    app.setup().await;
-    let metrics = format!("127.0.0.1:{}", free_port().unwrap());
-    let prometheus = Prometheus::start(&metrics).await;
-    let scene = Scene { app, prometheus, metrics };
+    let scene = Scene::prepare(&[
+        ("disable.threshold", "3000"),
+        ("disable.min_duration", "0s"),
+        ("mail.smtp_url", &format!("smtp://127.0.0.1:{smtp}")),
+        ("mail.from", "webhooks@example.com"),
+    ])
+    .await;
 
     // Nobody there; then somebody is.
     scene.fires("WalhookDown").await;
@@ -131,6 +143,14 @@ async fn each_alert_fires_when_its_condition_is_made_and_clears_when_it_has_pass
     let running = receiver_and_mail_down(&scene, running, smtp).await;
     running.stop().await;
     backlog(&scene).await;
+}
+
+#[tokio::test]
+async fn alerts_of_the_slot_fire_and_clear() {
+    if !are_installed(&["prometheus"]) {
+        return;
+    }
+    let scene = Scene::prepare(&[]).await;
     somebody_else_on_the_slot(&scene).await;
     gap(&scene).await;
 }
@@ -198,7 +218,9 @@ async fn somebody_else_on_the_slot(scene: &Scene) {
     })
     .await;
     let running = scene.start(&[]).await;
-    client.batch_execute("select pg_logical_emit_message(false, 'filler', repeat('x', 30000000))").await.unwrap();
+    let filler =
+        "select count(pg_logical_emit_message(false, 'filler', repeat('x', 8000))) from generate_series(1, 4000)";
+    client.batch_execute(filler).await.unwrap();
     scene.fires("WalhookNotCapturing").await;
     scene.fires("WalhookSlotRetainsLog").await;
     intruder.kill().await.expect("a child can be killed");

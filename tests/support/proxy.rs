@@ -68,7 +68,8 @@ impl Proxy {
 
     /// Whether the cut that was asked for has happened.
     pub fn has_cut(&self) -> bool {
-        self.shared.budget.load(Ordering::SeqCst) == UNLIMITED
+        // Bytes of the connection after it have been subtracted.
+        self.shared.budget.load(Ordering::SeqCst) > UNLIMITED / 2
     }
 }
 

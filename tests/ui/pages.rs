@@ -5,34 +5,52 @@ use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
 
 #[tokio::test]
-async fn every_page_is_accessible_light_and_silent() {
+async fn the_first_pages_are_accessible_light_and_silent() {
     if !browser::is_available() {
         return;
     }
     let stage = Stage::start().await;
-    let first = Browser::start(Kind::Desktop, &stage.origin()).await;
-    first.visit("/ui/login").await;
-    audit::check(&first).await;
-    first.sign_in(&stage.api.token).await;
-    first.wait_for_text("No webhooks yet").await;
-    audit::check(&first).await;
-    drop(first);
+    let browser = Browser::start(Kind::Desktop, &stage.origin()).await;
+    browser.visit("/ui/login").await;
+    audit::check(&browser).await;
+    browser.sign_in(&stage.api.token).await;
+    browser.wait_for_text("No webhooks yet").await;
+    audit::check(&browser).await;
+}
+
+#[tokio::test]
+async fn every_page_is_accessible_light_and_silent_on_a_desktop() {
+    check_every_page(Kind::Desktop).await;
+}
+
+#[tokio::test]
+async fn every_page_is_accessible_light_and_silent_on_a_phone() {
+    check_every_page(Kind::Phone).await;
+}
+
+#[tokio::test]
+async fn every_page_is_accessible_light_and_silent_on_a_dark_screen() {
+    check_every_page(Kind::Dark).await;
+}
+
+async fn check_every_page(kind: Kind) {
+    if !browser::is_available() {
+        return;
+    }
+    let stage = Stage::start().await;
     let webhook =
         stage.furnish("Label & Sons: a name that is rather long, so that it has to go over several lines").await;
     for number in 1..3 {
         let url = stage.receiver.url(&format!("/a/rather/long/path/that/has/to/be/broken/somewhere/{number}"));
         stage.api.create_webhook(&url, &["payment.statement_ready"]).await;
     }
-    let pages = stage.pages(&webhook).await;
-    for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
-        let browser = stage.browser(kind).await;
-        for (_, path) in &pages {
-            browser.visit(path).await;
-            audit::check(&browser).await;
-        }
-        let is_dark = "return matchMedia('(prefers-color-scheme: dark)').matches";
-        assert_eq!(browser.evaluate(is_dark).await, kind == Kind::Dark);
+    let browser = stage.browser(kind).await;
+    for (_, path) in &stage.pages(&webhook).await {
+        browser.visit(path).await;
+        audit::check(&browser).await;
     }
+    let is_dark = "return matchMedia('(prefers-color-scheme: dark)').matches";
+    assert_eq!(browser.evaluate(is_dark).await, kind == Kind::Dark);
 }
 
 #[tokio::test]

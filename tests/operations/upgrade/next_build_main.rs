@@ -1,0 +1,15 @@
+//! `walhook` as the build after this one would be: the same library with two more migrations. The test of upgrades runs it.
+
+mod migrations;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use walhook::cli::Cli;
+use walhook::store::migrate;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    migrate::add_later(&migrations::LATER);
+    Cli::parse().execute().await
+}
