@@ -222,6 +222,7 @@ impl<C: Clock> Enqueue<C> {
         let keep = async {
             let ledger = self.ledger.then_some(&ledger);
             tokio::try_join!(
+                biased;
                 insert_unrouted(&*transaction, &unrouted),
                 change_addons(&*transaction, &addons),
                 keep_ledger(&*transaction, ledger, is_first),

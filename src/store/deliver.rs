@@ -57,7 +57,8 @@ impl Store {
         // Read before the database reads its own clock, which is when the transaction begins: ours ends first.
         let until = Instant::now() + length;
         let transaction = connection.transaction().await?;
-        let ((), rows) = tokio::try_join!(plan_by_index(&transaction), claim(&transaction, request, token, length))?;
+        let ((), rows) =
+            tokio::try_join!(biased; plan_by_index(&transaction), claim(&transaction, request, token, length))?;
         transaction.commit().await?;
         let mut claimed = Claimed::default();
         if let Some(row) = rows.first() {

@@ -89,7 +89,7 @@ impl Store {
         // As they do while receivers are well.
         let all_end = entries.iter().all(|entry| matches!(entry.next, Next::End(_)));
         let hold = if all_end { END_HELD } else { FENCE };
-        let ((), counted) = tokio::try_join!(plan_by_index(&transaction), fence(&transaction, hold, entries))?;
+        let ((), counted) = tokio::try_join!(biased; plan_by_index(&transaction), fence(&transaction, hold, entries))?;
         let entries: Vec<Entry<'_>> =
             entries.iter().zip(&counted).filter_map(|(entry, counted)| counted.then_some(*entry)).collect();
         let mut disabled = Vec::new();
@@ -98,7 +98,9 @@ impl Store {
             let tallies = tallies(&entries);
             // Otherwise they are gone already.
             let locked = if all_end { &[] } else { entries.as_slice() };
+            // In this order: of a transaction that fails, the first error is the cause, and the others follow from it.
             let ((), (), (), standings) = tokio::try_join!(
+                biased;
                 insert_attempts(&transaction, &lines),
                 end_deliveries(&transaction, locked),
                 retry_deliveries(&transaction, locked),
