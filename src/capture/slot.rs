@@ -2,11 +2,11 @@
 
 use jiff::SignedDuration;
 use jiff::Timestamp;
-use pg_walstream::{LogicalReplicationStream, TimelineSwitch};
 use tokio_postgres::Client;
 
 use super::CaptureError;
 use super::error::Gap;
+use super::wal::Connection;
 use super::{gaps, primary};
 use crate::config::Source;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn};
@@ -98,25 +98,17 @@ async fn examine(
 }
 
 /// The history that the stream's server is on, if the checkpoint is part of it.
-pub(super) async fn lineage(
-    stream: &mut LogicalReplicationStream,
-    checkpoint: &Checkpoint,
-) -> Result<Lineage, CaptureError> {
-    let identity = *stream.server_identity();
-    let (known, found) = (checkpoint.lineage, identity.system_id());
-    if found != known.system_identifier {
-        return Err(CaptureError::ForeignCluster { known: known.system_identifier, found });
+pub(super) async fn lineage(stream: &mut Connection, checkpoint: &Checkpoint) -> Result<Lineage, CaptureError> {
+    let (known, found) = (checkpoint.lineage, stream.lineage());
+    if found.system_identifier != known.system_identifier {
+        return Err(CaptureError::ForeignCluster { known: known.system_identifier, found: found.system_identifier });
     }
-    if identity.timeline() != known.timeline {
+    if found.timeline != known.timeline {
         let history = stream.timeline_history().await?;
-        let switches: Vec<(u32, Lsn)> = history
-            .iter()
-            .map(|switch: &TimelineSwitch| (switch.timeline(), Lsn(switch.switchpoint().value())))
-            .collect();
-        descends(checkpoint, identity.timeline(), &switches).map_err(CaptureError::Gap)?;
-        recurring!(warn, from = known.timeline, to = identity.timeline(), "the primary is on a new timeline");
+        descends(checkpoint, found.timeline, &history).map_err(CaptureError::Gap)?;
+        recurring!(warn, from = known.timeline, to = found.timeline, "the primary is on a new timeline");
     }
-    Ok(Lineage { system_identifier: found, timeline: identity.timeline() })
+    Ok(found)
 }
 
 /// Whether what the store has is part of the history that led to `timeline`.

@@ -1,14 +1,14 @@
 //! Streams the slot's changes and acknowledges what is durable: connecting, again and again, and what one connection does.
 
+mod connection;
 mod reader;
 
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
-use pg_walstream::{LogicalReplicationStream, ReplicationError, ReplicationStreamConfig, RetryConfig};
+use pg_walstream::ReplicationError;
 
 use super::acknowledgement::{Limit, Said};
-use super::decode::PROTOCOL_VERSION;
 use super::error::Gap;
 use super::faults::Faults;
 use super::gaps::{self, Reports};
@@ -19,6 +19,7 @@ use crate::domain::change::Batch;
 use crate::store::Store;
 use crate::{postgres, telemetry};
 
+pub(super) use connection::Connection;
 use reader::Reader;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -135,15 +136,9 @@ impl Session<'_> {
         if primary::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         }
-        // The library quotes the name and leaves what is in it alone.
-        let publication = source.publication.replace('"', "\"\"");
-        let config = ReplicationStreamConfig::builder(&source.slot, &publication)
-            .with_protocol_version(PROTOCOL_VERSION)
-            .with_messages(true)
-            .with_existing_slot_required(true)
-            .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
         let conninfo = conninfo::replication(url, &[])?;
-        let mut stream = LogicalReplicationStream::new(&conninfo, config).await?;
+        let opened = tokio::time::timeout(START_TIMEOUT, Connection::open(&conninfo)).await;
+        let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         checkpoint.lineage = match slot::lineage(&mut stream, &checkpoint).await {
             Err(CaptureError::Gap(gap)) => {
                 let at = Some(checkpoint.resume);
@@ -151,7 +146,8 @@ impl Session<'_> {
             }
             other => other?,
         };
-        let started = tokio::time::timeout(START_TIMEOUT, stream.start(Some(checkpoint.resume.0))).await;
+        let started = stream.start(&source.slot, &source.publication, checkpoint.resume);
+        let started = tokio::time::timeout(START_TIMEOUT, started).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
         tracing::info!(slot = source.slot, from = %checkpoint.resume, "reading changes");
         faults.are_over();

@@ -112,6 +112,26 @@ async fn bad_networks_lose_and_repeat_nothing() {
     assert_eq!(road.app.sidecar().pid(), pid, "without a new start");
 }
 
+/// All that the socket holds of it has arrived before any of it is read: nothing more comes until that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_larger_than_the_buffers_of_a_connection_does_not_stall_it() {
+    let mut road = Road::start(TestApp::prepare().await).await;
+    road.pay(1).await;
+    road.assert_told().await;
+    road.app.sidecar().signal(Signal::STOP);
+    let large = "select pg_logical_emit_message(false, 'large', repeat('x', 30000000))";
+    road.platform.client.batch_execute(large).await.unwrap();
+    let blocked = "select from pg_stat_activity join pg_replication_slots on pid = active_pid
+         where slot_name = $1 and wait_event = 'WalSenderWriteData'";
+    eventually("the walsender to wait for the socket", async || {
+        road.platform.client.query_opt(blocked, &[&road.app.name]).await.unwrap().map(drop)
+    })
+    .await;
+    road.app.sidecar().signal(Signal::CONT);
+    road.pay(1).await;
+    road.assert_told().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sidecar_that_was_stopped_for_longer_than_the_server_waits_goes_on() {
     let app = TestApp::prepare_alone(Options { settings: &IMPATIENT, ..Options::default() }).await;

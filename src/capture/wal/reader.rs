@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use jiff::{SignedDuration, Timestamp};
-use pg_walstream::{LogicalReplicationStream, ReplicationError};
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
 
 use super::super::decode::{Decoded, Decoder, weight};
 use super::super::error::Gap;
+use super::connection::Connection;
 use super::{CaptureError, Companions, Session};
 use crate::domain::change::{Batch, Change};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
@@ -37,7 +36,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 const MAX_ROUNDS: u32 = 10;
 
 pub(super) struct Reader<'a> {
-    stream: LogicalReplicationStream,
+    stream: Connection,
     companions: Companions,
     decoder: Decoder,
     batches: &'a mpsc::Sender<Batch>,
@@ -54,7 +53,6 @@ pub(super) struct Reader<'a> {
     last_commit: Timestamp,
     feedback_due: tokio::time::Instant,
     pulse: Pulse,
-    never: CancellationToken,
     /// The open transaction is the one that made the triggers.
     hands_over: bool,
     /// It has ended: the outbox has all that comes after it.
@@ -128,7 +126,7 @@ struct Pulse {
 
 impl<'a> Reader<'a> {
     pub fn new(
-        stream: LogicalReplicationStream,
+        stream: Connection,
         companions: Companions,
         session: &Session<'a>,
         checkpoint: Checkpoint,
@@ -153,7 +151,6 @@ impl<'a> Reader<'a> {
             last_commit: Timestamp::MAX,
             feedback_due: tokio::time::Instant::now() + FEEDBACK_PERIOD,
             pulse: Pulse { received: Lsn::ZERO, moved: true, at: Instant::now(), silence },
-            never: CancellationToken::new(),
             hands_over: false,
             handed_over: false,
         }
@@ -210,8 +207,8 @@ impl<'a> Reader<'a> {
             if self.outbox.is_full() || self.handed_over {
                 return Ok(taken);
             }
-            match self.stream.next_raw_event(&self.never).now_or_never() {
-                Some(message) => self.take(message?.data)?,
+            match self.stream.next().now_or_never() {
+                Some(message) => self.take(message?)?,
                 None => return Ok(taken),
             }
         }
@@ -225,7 +222,7 @@ impl<'a> Reader<'a> {
             let until = end.map_or(self.feedback_due, |end| end.min(self.feedback_due));
             let message = tokio::select! {
                 biased;
-                message = self.stream.next_raw_event(&self.never) => message?,
+                message = self.stream.next() => message?,
                 () = tokio::time::sleep_until(until) => {
                     self.feedback_if_due().await?;
                     if end.is_some_and(|end| end <= tokio::time::Instant::now()) {
@@ -235,7 +232,7 @@ impl<'a> Reader<'a> {
                 }
                 () = self.batches.closed() => return Ok(Waited::Closed),
             };
-            self.take(message.data)?;
+            self.take(message)?;
             return Ok(Waited::Taken);
         }
     }
@@ -306,7 +303,7 @@ impl<'a> Reader<'a> {
         // All that was sent is durable. Of the open transaction nothing is, but what ended before it concerns nobody.
         match self.decoder.open() {
             Some(_) => durable.max(self.outbox.ended),
-            None => durable.max(self.outbox.ended).max(Lsn(self.stream.current_lsn())),
+            None => durable.max(self.outbox.ended).max(self.stream.received()),
         }
     }
 
@@ -319,16 +316,14 @@ impl<'a> Reader<'a> {
         self.feedback_due = now + FEEDBACK_PERIOD;
         let durable = self.stored();
         let acknowledged = self.companions.limit.grant(durable, self.acknowledgeable());
-        self.stream.shared_lsn_feedback.update_applied_lsn(acknowledged.0);
         let silence = self.pulse.silence;
-        let sent: Result<Result<(), ReplicationError>, _> =
-            tokio::time::timeout(silence, self.stream.send_feedback()).await;
+        let sent = tokio::time::timeout(silence, self.stream.acknowledge(acknowledged)).await;
         sent.map_err(|_| CaptureError::Silent(silence))??;
         self.check_pulse()
     }
 
     fn check_pulse(&mut self) -> Result<(), CaptureError> {
-        let received = Lsn(self.stream.current_lsn());
+        let received = self.stream.received();
         let pulse = &mut self.pulse;
         if std::mem::take(&mut pulse.moved) || received > pulse.received {
             (pulse.received, pulse.at) = (received, Instant::now());

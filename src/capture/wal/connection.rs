@@ -1,0 +1,138 @@
+//! The walsender's messages: changes out, acknowledgements in. No decision about either is made here.
+
+use bytes::{Buf, Bytes};
+use pg_walstream::{PgReplicationConnection, PgResult, ReplicationError};
+use tokio_util::sync::CancellationToken;
+
+use super::CaptureError;
+use crate::capture::decode::PROTOCOL_VERSION;
+use crate::domain::lsn::{Lineage, Lsn};
+
+/// How far libpq's input buffer is grown before streaming. It reads until it is full, and the library then waits for the
+/// socket to become readable again, which it does not where all that is to come has arrived already: the first message that is
+/// larger than the buffer would wait for the one after it, and one larger than the socket's own buffer for ever.
+const INPUT_BUFFER_BYTES: usize = 1 << 20;
+
+/// `XLogData`: the tag, where the data begins, the end of the WAL, and the server's time.
+const XLOG_DATA_HEADER: usize = 25;
+/// `Primary keepalive`: the tag, the end of the WAL, the server's time, and whether a reply is wanted.
+const KEEPALIVE_LENGTH: usize = 18;
+
+/// A replication connection to one server.
+pub(in crate::capture) struct Connection {
+    inner: PgReplicationConnection,
+    lineage: Lineage,
+    received: Lsn,
+    acknowledged: Lsn,
+    never: CancellationToken,
+}
+
+impl Connection {
+    /// Connects and asks the server who it is.
+    pub async fn open(conninfo: &str) -> Result<Connection, CaptureError> {
+        let mut inner = PgReplicationConnection::connect_async(conninfo).await?;
+        let lineage = identity(&inner.exec_async("IDENTIFY_SYSTEM").await?);
+        let lineage =
+            lineage.ok_or_else(|| CaptureError::Protocol("IDENTIFY_SYSTEM names no system and timeline".into()))?;
+        inner.exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})")).await?;
+        let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
+        Ok(Connection { inner, lineage, received, acknowledged, never: CancellationToken::new() })
+    }
+
+    /// The system and its timeline when the connection was opened.
+    pub fn lineage(&self) -> Lineage {
+        self.lineage
+    }
+
+    /// The timelines before the server's, the oldest first, each with the position where it ended.
+    pub async fn timeline_history(&mut self) -> Result<Vec<(u32, Lsn)>, CaptureError> {
+        if self.lineage.timeline == 1 {
+            return Ok(Vec::new());
+        }
+        let row = self.inner.exec_async(&format!("TIMELINE_HISTORY {}", self.lineage.timeline)).await?;
+        parse_timeline_history(&row.get_value(0, 1).unwrap_or_default())
+    }
+
+    /// Begins to stream from a position.
+    pub async fn start(&mut self, slot: &str, publication: &str, from: Lsn) -> Result<(), ReplicationError> {
+        let publications = format!("\"{}\"", publication.replace('"', "\"\""));
+        let protocol = PROTOCOL_VERSION.to_string();
+        let options = [("proto_version", &*protocol), ("publication_names", &*publications), ("messages", "on")];
+        self.acknowledged = from;
+        self.inner.start_replication_async(slot, from.0, &options).await
+    }
+
+    /// The next message of the output plugin. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Bytes, CaptureError> {
+        loop {
+            let message = self.inner.get_copy_data_async(&self.never).await?;
+            match message.first() {
+                Some(b'w') if message.len() >= XLOG_DATA_HEADER => {
+                    let mut header = &message[9..];
+                    self.received = self.received.max(Lsn(header.get_u64()));
+                    return Ok(message.slice(XLOG_DATA_HEADER..));
+                }
+                Some(b'k') if message.len() >= KEEPALIVE_LENGTH => {
+                    let mut header = &message[1..];
+                    self.received = self.received.max(Lsn(header.get_u64()));
+                    if message[KEEPALIVE_LENGTH - 1] != 0 {
+                        self.send_status(false).await?;
+                    }
+                }
+                tag => return Err(CaptureError::Protocol(format!("a message of kind {tag:?}"))),
+            }
+        }
+    }
+
+    /// The end of the WAL that the server has sent or passed over.
+    pub fn received(&self) -> Lsn {
+        self.received
+    }
+
+    /// Acknowledges everything before `position`, and asks the server for an answer: what has arrived without being noticed is
+    /// read with it.
+    pub async fn acknowledge(&mut self, position: Lsn) -> Result<(), CaptureError> {
+        self.acknowledged = self.acknowledged.max(position);
+        self.send_status(true).await
+    }
+
+    async fn send_status(&mut self, wants_reply: bool) -> Result<(), CaptureError> {
+        // Never more than was received.
+        let acknowledged = self.acknowledged.min(self.received).0;
+        let sent = self.inner.send_standby_status_update(self.received.0, acknowledged, acknowledged, wants_reply);
+        Ok(sent.await?)
+    }
+}
+
+fn identity(row: &PgResult) -> Option<Lineage> {
+    Some(Lineage {
+        system_identifier: row.get_value(0, 0)?.parse().ok()?,
+        timeline: row.get_value(0, 1)?.parse().ok()?,
+    })
+}
+
+/// Lines of an ancestor, the position where it ended, and a reason; comments begin with `#`.
+fn parse_timeline_history(file: &str) -> Result<Vec<(u32, Lsn)>, CaptureError> {
+    let lines = file.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let parsed = lines.map(|line| {
+        let mut fields = line.split_whitespace();
+        let entry = fields.next().and_then(|field| field.parse().ok()).zip(fields.next().and_then(|f| f.parse().ok()));
+        entry.ok_or_else(|| CaptureError::Protocol(format!("the line `{line}` of a timeline's history")))
+    });
+    parsed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeline_history_is_ancestors_and_where_they_ended() {
+        let file =
+            "1\t0/3000000\tno recovery target specified\n\n# a comment\n 2\tA/FF\tbefore 2026-03-01 09:00:00+00\n";
+        let history = parse_timeline_history(file).unwrap();
+        assert_eq!(history, [(1, Lsn(0x300_0000)), (2, Lsn(0xA_0000_00FF))]);
+        assert!(parse_timeline_history("1 somewhere").is_err());
+        assert_eq!(parse_timeline_history("").unwrap(), []);
+    }
+}
