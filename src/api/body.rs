@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::ApiState;
-use super::problem::{FieldError, Problem};
+use super::problem::{FieldError, MAX_ERRORS, Problem};
 
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much of a body that is too large is read off, so that the client gets to read the answer.
@@ -124,11 +124,12 @@ impl<'de> Visitor<'de> for UniqueKeys {
 pub struct Reader {
     members: Map<String, Value>,
     errors: Vec<FieldError>,
+    is_transient: bool,
 }
 
 impl Reader {
     pub fn new(members: Map<String, Value>) -> Reader {
-        Reader { members, errors: Vec::new() }
+        Reader { members, errors: Vec::new(), is_transient: false }
     }
 
     /// The member `name`, if it is there and `check` takes it.
@@ -155,13 +156,28 @@ impl Reader {
         self.errors.push(FieldError::new(pointer, detail));
     }
 
+    /// A fault that depends on more than the request.
+    pub fn transient_fault(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
+        self.fault(pointer, detail);
+        self.is_transient = true;
+    }
+
+    /// Whether everything is known and right, once all known members are read.
+    pub fn is_valid(&self) -> bool {
+        self.errors.is_empty() && self.members.is_empty()
+    }
+
     /// What is left over is unknown. Faults end the request here.
     pub fn finish(mut self) -> Result<(), Problem> {
-        for name in self.members.keys() {
+        for name in self.members.keys().take(MAX_ERRORS.saturating_sub(self.errors.len())) {
             let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
             self.errors.push(FieldError::new(pointer, "is not a known key"));
         }
-        if self.errors.is_empty() { Ok(()) } else { Err(Problem::validation(self.errors)) }
+        if self.errors.is_empty() {
+            return Ok(());
+        }
+        let problem = Problem::validation(self.errors);
+        Err(if self.is_transient { problem.transient() } else { problem })
     }
 }
 

@@ -120,7 +120,7 @@ const PROBLEMS: [Problem; 12] = [
         "The body is too large",
         "content-too-large",
         "The body is too large",
-        "a body may have 1048576 bytes",
+        "a body may have 65536 bytes",
     ),
     Problem::new(
         415,

@@ -19,7 +19,7 @@ use super::ApiState;
 use super::auth::authenticate;
 use super::body;
 use super::middleware::answer_panic;
-use super::problem::Problem;
+use super::problem::{Problem, Transient};
 use crate::domain::event::UserId;
 use crate::store::idempotency::{self, Claim};
 use crate::telemetry::recurring;
@@ -103,16 +103,28 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Keeps the answer, unless it is one that asking again may change.
+/// Whether the same request would get the same answer at any time: a success, or a refusal of the request itself.
+fn is_final(answer: &Response) -> bool {
+    const OF_THE_REQUEST: [StatusCode; 4] = [
+        StatusCode::BAD_REQUEST,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        StatusCode::UNPROCESSABLE_ENTITY,
+    ];
+    let is_transient = answer.extensions().get::<Transient>().is_some();
+    answer.status().is_success() || (OF_THE_REQUEST.contains(&answer.status()) && !is_transient)
+}
+
+/// Keeps a final answer. After any other, the key is free again.
 async fn keep(state: &ApiState, user: &UserId, id: Uuid, answer: Response) -> Response {
-    let passes = answer.status().is_server_error() || answer.status() == StatusCode::TOO_MANY_REQUESTS;
+    let is_final = is_final(&answer);
     let (parts, body) = answer.into_parts();
     let Ok(body) = axum::body::to_bytes(body, LARGEST_ANSWER).await else {
         return Problem::internal().into_response();
     };
-    let stored = match passes {
-        true => idempotency::release(&state.store, id).await,
-        false => {
+    let stored = match is_final {
+        false => idempotency::release(&state.store, id).await,
+        true => {
             let text = |(name, value): (&HeaderName, &HeaderValue)| {
                 KEPT_HEADERS.contains(name).then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
             };

@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
-/// A body may be wrong in half a million places; the first of them tell enough.
-const MOST_ERRORS: usize = 100;
+/// A body may be wrong in thousands of places. The first of them are enough to fix it.
+pub const MAX_ERRORS: usize = 20;
 
 /// An answer that is an error. Boxed: it is what hardly any request comes to.
 #[derive(Debug)]
@@ -25,7 +25,13 @@ struct Details {
     detail: Cow<'static, str>,
     errors: Vec<FieldError>,
     header: Option<(HeaderName, HeaderValue)>,
+    /// Not by the request alone: the same request may succeed later.
+    is_transient: bool,
 }
+
+/// Marks a response to a request that may succeed later, as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Transient;
 
 /// One fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -67,11 +73,18 @@ impl Problem {
         title: &'static str,
         detail: impl Into<Cow<'static, str>>,
     ) -> Problem {
-        Problem(Box::new(Details { status, slug, title, detail: detail.into(), errors: Vec::new(), header: None }))
+        let (errors, header, is_transient) = (Vec::new(), None, false);
+        Problem(Box::new(Details { status, slug, title, detail: detail.into(), errors, header, is_transient }))
     }
 
     fn with_header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Problem {
         self.0.header = Some((name, value.into()));
+        self
+    }
+
+    /// The same request may succeed later.
+    pub fn transient(mut self) -> Problem {
+        self.0.is_transient = true;
         self
     }
 
@@ -190,7 +203,7 @@ impl Problem {
     }
 
     pub fn validation(mut errors: Vec<FieldError>) -> Problem {
-        errors.truncate(MOST_ERRORS);
+        errors.truncate(MAX_ERRORS);
         let detail = match errors.as_slice() {
             [only] => format!("{}: {}", only.pointer, only.detail),
             more => format!("{} faults, listed in `errors`", more.len()),
@@ -244,6 +257,9 @@ impl IntoResponse for Problem {
         let json = serde_json::to_vec(&body).expect("texts and numbers are representable");
         let content_type = (header::CONTENT_TYPE, "application/problem+json");
         let mut response = (details.status, [content_type], json).into_response();
+        if details.is_transient {
+            response.extensions_mut().insert(Transient);
+        }
         if let Some((name, value)) = details.header {
             response.headers_mut().insert(name, value);
         }

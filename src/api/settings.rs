@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::ApiState;
 use super::body::Reader;
-use super::problem::{FieldError, Problem};
+use super::problem::{FieldError, MAX_ERRORS, Problem};
 use crate::domain::event::EventKind;
 use crate::store::webhooks::{Changes, Settings, event_names};
 
@@ -46,12 +46,13 @@ pub async fn changes(state: &ApiState, members: Map<String, Value>) -> Result<Ch
 }
 
 async fn check_address(state: &ApiState, reader: &mut Reader, url: Option<&str>) {
-    let Some(url) = url else { return };
+    // A request that is refused anyway costs no lookup.
+    let Some(url) = url.filter(|_| reader.is_valid()) else { return };
     let check = (state.url_check)(url.to_owned());
     match tokio::time::timeout(URL_CHECK_TIMEOUT, check).await {
         Ok(Ok(())) => {}
-        Ok(Err(reason)) => reader.fault("/url", reason),
-        Err(_) => reader.fault("/url", "its host's addresses could not be looked up in time"),
+        Ok(Err(reason)) => reader.transient_fault("/url", reason),
+        Err(_) => reader.transient_fault("/url", "its host's addresses could not be looked up in time"),
     }
 }
 
@@ -90,6 +91,9 @@ fn events(value: Value) -> Checked<Vec<EventKind>> {
     let mut events = BTreeSet::new();
     let mut errors = Vec::new();
     for (place, item) in items.iter().enumerate() {
+        if errors.len() >= MAX_ERRORS {
+            break;
+        }
         match item.as_str().and_then(|name| name.parse().ok()) {
             Some(event) => {
                 events.insert(event);

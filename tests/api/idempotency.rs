@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use crate::fixture::Service;
+use crate::fixture::{BLOCKED_URL, Service};
 use crate::support::{Api, ApiAnswer};
 
 fn body() -> Value {
@@ -74,6 +74,24 @@ async fn a_key_is_for_one_request() {
         let answer = api.send("PATCH", &format!("/webhooks/{id}"), &headers, Some(&patch)).await.expect(200);
         assert_eq!(answer.json()["name"], name);
     }
+}
+
+#[tokio::test]
+async fn refusals_that_depend_on_more_than_the_request_are_not_kept() {
+    let service = Service::start_with(|config| config.limits.webhooks_per_user = 1).await;
+    let api = service.api("1").await;
+    // What a name resolves to may change.
+    let blocked = json!({ "name": "x", "url": BLOCKED_URL, "events": ["delivery.failed"] });
+    for _ in 0..2 {
+        let refused = post(&api, "/webhooks", "dns", Some(&blocked)).await.expect(422);
+        assert_eq!(refused.header("idempotency-replayed"), None);
+    }
+    let first = post(&api, "/webhooks", "dns", Some(&body())).await.expect(201).json();
+    // And webhooks can be deleted to make space for the next.
+    expect_problem(post(&api, "/webhooks", "limit", Some(&body())).await, 409, "webhook-limit-reached");
+    api.send("DELETE", &format!("/webhooks/{}", first["id"].as_str().unwrap()), &[], None).await.expect(204);
+    let created = post(&api, "/webhooks", "limit", Some(&body())).await.expect(201);
+    assert_eq!(created.header("idempotency-replayed"), None);
 }
 
 #[tokio::test]

@@ -8,13 +8,6 @@ const SOAK_ROWS: i64 = 1_000_000;
 const KIND: &str = "distribution.outlet.status_changed";
 const MEMORY_LIMIT_KIB: u64 = 150 * 1024;
 
-/// The most memory that the process ever had resident, as the kernel counts it.
-fn peak_resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the kernel counts");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number of kB")
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_transaction_comes_out_in_bounded_memory() {
     assert_comes_out(ROWS).await;
@@ -63,7 +56,7 @@ async fn assert_comes_out(rows: i64) {
         .await;
     let row = row.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (rows + 1, rows + 1));
-    let peak = peak_resident_kib(app.sidecar().pid());
+    let peak = app.sidecar().peak_memory_kib();
     println!("peak resident memory: {} MiB", peak / 1024);
     assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
 }

@@ -76,6 +76,13 @@ impl Sidecar {
         line.trim().parse().ok()
     }
 
+    /// The most memory that the process ever had resident, as the kernel counts it.
+    pub fn peak_memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts");
+        line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
+    }
+
     pub async fn kill(mut self) {
         // It may have ended by itself.
         let _ = self.child.start_kill();
