@@ -12,7 +12,7 @@ use crate::fixture::Stage;
 use crate::support::{Received, are_installed};
 
 /// A language: what runs it, the snippet, and a program around it that is given the body's file, the secret, the signature
-/// and the time, and ends well if they fit.
+/// as a fresh header has it, and exits with 0 if they are accepted.
 const LANGUAGES: [(&[&str], &str, &str, &str); 6] = [
     (&["sh"], "verify.sh", "run.sh", "SECRET=$2 exec sh ./verify.sh \"$1\" \"$3\""),
     (
@@ -20,16 +20,16 @@ const LANGUAGES: [(&[&str], &str, &str, &str); 6] = [
         "verify.mjs",
         "run.mjs",
         "import { readFileSync } from 'node:fs'; import { verify } from './verify.mjs';
-         const [file, secret, signature, timestamp] = process.argv.slice(2);
-         const headers = { 'x-webhook-signature': signature, 'x-webhook-timestamp': timestamp };
+         const [file, secret, signature] = process.argv.slice(2);
+         const headers = { 'x-webhook-signature': signature, 'x-webhook-timestamp': new Date().toISOString() };
          process.exit(verify(secret, readFileSync(file), headers) ? 0 : 1);",
     ),
     (
         &["python3"],
         "verify.py",
         "run.py",
-        "import sys\nfrom verify import verify\nfile, secret, signature, timestamp = sys.argv[1:]\n\
-         headers = {'X-Webhook-Signature': signature, 'X-Webhook-Timestamp': timestamp}\n\
+        "import sys\nfrom verify import verify\nfile, secret, signature = sys.argv[1:]\n\
+         headers = {'X-Webhook-Signature': signature}\n\
          sys.exit(0 if verify(secret, open(file, 'rb').read(), headers) else 1)",
     ),
     (
@@ -38,21 +38,21 @@ const LANGUAGES: [(&[&str], &str, &str, &str); 6] = [
         "run.go",
         "package main\nimport (\"net/http\"; \"os\")\nfunc main() {\n\
          body, _ := os.ReadFile(os.Args[1])\nheaders := http.Header{}\n\
-         headers.Set(\"X-Webhook-Signature\", os.Args[3])\nheaders.Set(\"X-Webhook-Timestamp\", os.Args[4])\n\
+         headers.Set(\"X-Webhook-Signature\", os.Args[3])\n\
          if !verify(os.Args[2], body, headers) { os.Exit(1) }\n}",
     ),
     (
         &["php"],
         "verify.php",
         "run.php",
-        "<?php require 'verify.php';\nexit(verify($argv[2], file_get_contents($argv[1]), $argv[3], $argv[4]) ? 0 : 1);",
+        "<?php require 'verify.php';\nexit(verify($argv[2], file_get_contents($argv[1]), $argv[3]) ? 0 : 1);",
     ),
     (
         &["ruby"],
         "verify.rb",
         "run.rb",
-        "require_relative 'verify'\nfile, secret, signature, timestamp = ARGV\n\
-         headers = { 'X-Webhook-Signature' => signature, 'X-Webhook-Timestamp' => timestamp }\n\
+        "require_relative 'verify'\nfile, secret, signature = ARGV\n\
+         headers = { 'X-Webhook-Signature' => signature }\n\
          exit(verify(secret, File.binread(file), headers) ? 0 : 1)",
     ),
 ];
@@ -63,7 +63,6 @@ struct Case<'a> {
     body: &'a [u8],
     secret: &'a str,
     signature: &'a str,
-    timestamp: &'a str,
     valid: bool,
 }
 
@@ -71,7 +70,7 @@ async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) 
     let body = directory.join("body.json");
     std::fs::write(&body, case.body).unwrap();
     let mut command = Command::new(program[0]);
-    command.args(&program[1..]).arg(driver).arg(&body).args([case.secret, case.signature, case.timestamp]);
+    command.args(&program[1..]).arg(driver).arg(&body).args([case.secret, case.signature]);
     // Go wants a home for what it builds.
     command.current_dir(directory).env("GOCACHE", directory.join("go")).env("GO111MODULE", "off");
     let output = command.output().await.unwrap_or_else(|error| panic!("{program:?}: {error}"));
@@ -90,18 +89,25 @@ async fn delivery() -> (Received, String) {
 #[tokio::test]
 async fn every_snippet_takes_what_is_ours_and_refuses_what_is_not() {
     let (sent, secret) = delivery().await;
-    let (signature, timestamp) = (sent.header("x-webhook-signature"), sent.header("x-webhook-timestamp"));
+    let signature = sent.header("x-webhook-signature");
     let forged = [&sent.body[..], b" "].concat();
-    let good = Case { what: "ours", body: &sent.body, secret: &secret, signature, timestamp, valid: true };
+    // Recorded and sent again, with whatever headers: they are not signed.
+    let mut envelope: serde_json::Value = serde_json::from_slice(&sent.body).unwrap();
+    envelope["timestamp"] = "2026-03-01T09:05:00.123+00:00".into();
+    let old = envelope.to_string().into_bytes();
+    let old_signature = crate::support::signature(&secret, &old);
+    let good = Case { what: "genuine", body: &sent.body, secret: &secret, signature, valid: true };
+    let not_ascii = "é".repeat(32);
     let cases = [
         Case { what: "another body", body: &forged, valid: false, ..good },
         Case { what: "another secret", secret: "whsec_other", valid: false, ..good },
         Case { what: "no signature", signature: "", valid: false, ..good },
-        Case { what: "too old", timestamp: "2026-03-01T09:05:00.123+00:00", valid: false, ..good },
+        Case { what: "a signature that is not ASCII", signature: &not_ascii, valid: false, ..good },
+        Case { what: "too old", body: &old, signature: &old_signature, valid: false, ..good },
         good,
     ];
     for case in &cases {
-        let verdict = snippet::verify(case.secret, case.body, case.signature, case.timestamp);
+        let verdict = snippet::verify(case.secret, case.body, case.signature);
         assert_eq!(verdict, case.valid, "Rust: {}", case.what);
     }
     let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("templates/ui/verify");

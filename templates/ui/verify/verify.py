@@ -1,5 +1,6 @@
 import hashlib
 import hmac
+import json
 from datetime import datetime, timedelta, timezone
 
 
@@ -8,5 +9,6 @@ def verify(secret: str, body: bytes, headers) -> bool:
     expected = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     if not hmac.compare_digest(expected.encode(), headers.get("X-Webhook-Signature", "").encode()):
         return False
-    sent = datetime.fromisoformat(headers["X-Webhook-Timestamp"])
+    # The signed time, inside the body: headers are not signed.
+    sent = datetime.fromisoformat(json.loads(body)["timestamp"])
     return abs(datetime.now(timezone.utc) - sent) <= timedelta(minutes=5)

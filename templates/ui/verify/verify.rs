@@ -1,11 +1,13 @@
-// hmac = "0.13", sha2 = "0.11", hex = "0.4", jiff = "0.2"
+// hmac = "0.13", sha2 = "0.11", hex = "0.4", jiff = "0.2", serde_json = "1"
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// Whether a delivery is genuine and fresh. `body` is the raw body; with axum: `Bytes`.
-pub fn verify(secret: &str, body: &[u8], signature: &str, timestamp: &str) -> bool {
+pub fn verify(secret: &str, body: &[u8], signature: &str) -> bool {
     let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("a key of any length").chain_update(body);
     let genuine = hex::decode(signature).is_ok_and(|given| mac.verify_slice(&given).is_ok());
-    let sent = timestamp.parse::<jiff::Timestamp>();
-    genuine && sent.is_ok_and(|sent| (jiff::Timestamp::now().as_second() - sent.as_second()).abs() <= 300)
+    // The signed time, inside the body: headers are not signed.
+    let envelope = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+    let sent = envelope["timestamp"].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    genuine && sent.is_some_and(|sent| (jiff::Timestamp::now().as_second() - sent.as_second()).abs() <= 300)
 }
