@@ -147,7 +147,7 @@ impl Default for Http {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             base_path: "/api/public".into(),
             public_url: None,
-            max_body_bytes: Size(1 << 20),
+            max_body_bytes: Size(64 << 10),
             metrics_listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
             cors_origins: Vec::new(),
         }
@@ -219,7 +219,7 @@ pub struct Disable {
 
 impl Default for Disable {
     fn default() -> Self {
-        Disable { policy: DisablePolicy::Consecutive, threshold: 100, min_duration: Period::secs(300) }
+        Disable { policy: DisablePolicy::Consecutive, threshold: 100, min_duration: Period::secs(0) }
     }
 }
 

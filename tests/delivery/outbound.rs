@@ -159,7 +159,7 @@ async fn misdeeds_end_by_the_deadline_and_are_told_apart() {
         (Misdeed::Greeting, "https", Some("tls"), None),
         (Misdeed::Silence, "http", Some("response_timeout"), None),
         (Misdeed::Silence, "https", Some("connect_timeout"), None),
-        (Misdeed::Trickle, "http", Some("response_timeout"), Some(200)),
+        (Misdeed::Trickle, "http", None, Some(200)),
         (Misdeed::Gigabytes, "http", None, Some(200)),
         (Misdeed::EndlessHead, "http", Some("connection_reset"), None),
         (Misdeed::Interim, "http", Some("response_timeout"), None),

@@ -136,27 +136,26 @@ impl Client {
         let response = match tokio::time::timeout(self.timeout + GRACE, sending).await {
             Ok(Ok(response)) if begun.elapsed() <= self.timeout => response,
             Ok(Err(error)) => return Ok((classify(&error)?, Vec::new())),
-            Ok(Ok(_)) | Err(_) => return Ok((self.too_slow("no answer", None), Vec::new())),
+            Ok(Ok(_)) | Err(_) => return Ok((self.too_slow(), Vec::new())),
         };
         let status = response.status();
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(begun.elapsed());
-        let read_in_time = tokio::time::timeout(left, read(response, &mut excerpt)).await.is_ok();
-        let answer = match (status.is_success(), read_in_time) {
-            (true, true) => Answer::Accepted { status: status.as_u16() },
-            (true, false) => self.too_slow("the answer did not end", Some(status.as_u16())),
-            (false, _) => refused(status),
+        // The status alone decides: a body that breaks off or does not end in time changes nothing.
+        let _ = tokio::time::timeout(left, read(response, &mut excerpt)).await;
+        let answer = match status.is_success() {
+            true => Answer::Accepted { status: status.as_u16() },
+            false => refused(status),
         };
         Ok((answer, excerpt))
     }
 
-    fn too_slow(&self, what: &str, status: Option<u16>) -> Answer {
-        let message = format!("{what} within {:?}", self.timeout);
-        Answer::Failed { kind: ErrorKind::ResponseTimeout, message, status }
+    fn too_slow(&self) -> Answer {
+        failed(ErrorKind::ResponseTimeout, format!("no answer within {:?}", self.timeout))
     }
 }
 
-/// Reads the body as far as it is wanted. The status alone decides: an answer that breaks off was an answer.
+/// Reads the body as far as it is wanted.
 async fn read(mut response: Response<Incoming>, excerpt: &mut Vec<u8>) {
     let mut bytes = 0;
     while let Some(Ok(frame)) = response.frame().await {
