@@ -39,7 +39,7 @@ async fn assert_comes_out(rows: i64) {
     platform.execute("update distro_queue set status = 'transcoding'", &[]).await;
     platform.execute("update distro_queue set status = 'complete' where id = 1", &[]).await;
 
-    // The single change behind the others is told only when they are in the store.
+    // The change behind the others is delivered only when they are in the store.
     let metric = format!("walhook_events_total{{event=\"{KIND}\"}}");
     let sidecar = app.sidecar();
     let mut stored = 0.0;
