@@ -74,12 +74,10 @@ impl Verifier<Vec<u8>> for RingVerifier {
             (Scheme::Rsa(parameters), DecodingKeyKind::RsaModulusExponent { n, e }) => {
                 RsaPublicKeyComponents { n, e }.verify(parameters, message, signature)
             }
-            (Scheme::Rsa(parameters), DecodingKeyKind::SecretOrDer(key)) => {
-                UnparsedPublicKey::new(parameters, key).verify(message, signature)
-            }
             (Scheme::Curve(algorithm), DecodingKeyKind::SecretOrDer(key)) => {
                 UnparsedPublicKey::new(algorithm, key).verify(message, signature)
             }
+            // A key set has RSA keys by their numbers alone.
             _ => return Err(Error::new()),
         };
         verified.map_err(|_| Error::new())

@@ -68,8 +68,12 @@ impl Screen {
         if let Some(table) = &self.table {
             table.rows[event].set_position(count);
             let kinds = self.by_event.values().filter(|count| **count > 0).count() as u64;
-            table.total.set_position(if self.wanted.is_some() { self.verified } else { kinds });
-            table.total.set_message(format!("{} verified, {last}", self.verified));
+            let (position, message) = match self.wanted {
+                Some(_) => (self.verified, last),
+                None => (kinds, format!("{} verified, {last}", self.verified)),
+            };
+            table.total.set_position(position);
+            table.total.set_message(message);
         } else if self.verified == 1 || self.last_line.elapsed() >= LINE_INTERVAL {
             self.last_line = Instant::now();
             println!("{} verified, {last}", self.verified);
