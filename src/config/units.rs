@@ -47,10 +47,11 @@ impl<'de> Deserialize<'de> for Size {
 
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        const MIB: u64 = 1 << 20;
-        match self.0 {
-            bytes if bytes > 0 && bytes.is_multiple_of(MIB) => serializer.serialize_str(&format!("{}MiB", bytes / MIB)),
-            bytes => serializer.serialize_u64(bytes),
+        const UNITS: [(u64, &str); 2] = [(1 << 20, "MiB"), (1 << 10, "KiB")];
+        let whole = UNITS.iter().find(|(unit, _)| self.0 > 0 && self.0.is_multiple_of(*unit));
+        match whole {
+            Some((unit, name)) => serializer.serialize_str(&format!("{}{name}", self.0 / unit)),
+            None => serializer.serialize_u64(self.0),
         }
     }
 }

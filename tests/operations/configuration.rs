@@ -43,7 +43,7 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(config["service"]["name"].as_str(), Some("Walhook"));
     assert_eq!(config["http"]["listen"].as_str(), Some("127.0.0.1:8080"));
     assert_eq!(config["http"]["base_path"].as_str(), Some("/api/public"));
-    assert_eq!(config["http"]["max_body_bytes"].as_str(), Some("1MiB"));
+    assert_eq!(config["http"]["max_body_bytes"].as_str(), Some("64KiB"));
     assert_eq!(config["http"]["metrics_listen"].as_str(), Some("127.0.0.1:9464"));
     assert_eq!(delivery["timeout"].as_str(), Some("10s"));
     assert_eq!(delivery["retry_jitter"].as_str(), Some("30s"));
@@ -53,6 +53,7 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(waits, ["30s", "1m", "2m", "4m", "8m", "16m", "32m", "64m", "128m"]);
     assert_eq!(config["disable"]["policy"].as_str(), Some("consecutive"));
     assert_eq!(config["disable"]["threshold"].as_integer(), Some(100));
+    assert_eq!(config["disable"]["min_duration"].as_str(), Some("0s"));
     assert_eq!(config["limits"]["webhooks_per_user"].as_integer(), Some(10));
     assert_eq!(config["source"]["slot"].as_str(), Some("walhook"));
     assert_eq!(config["retention"]["days"].as_integer(), Some(30));
