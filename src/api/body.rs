@@ -162,11 +162,6 @@ impl Reader {
         self.is_transient = true;
     }
 
-    /// Whether everything is known and right, once all known members are read.
-    pub fn is_valid(&self) -> bool {
-        self.errors.is_empty() && self.members.is_empty()
-    }
-
     /// What is left over is unknown. Faults end the request here.
     pub fn finish(mut self) -> Result<(), Problem> {
         for name in self.members.keys().take(MAX_ERRORS.saturating_sub(self.errors.len())) {

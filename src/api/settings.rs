@@ -46,8 +46,7 @@ pub async fn changes(state: &ApiState, members: Map<String, Value>) -> Result<Ch
 }
 
 async fn check_address(state: &ApiState, reader: &mut Reader, url: Option<&str>) {
-    // A request that is refused anyway costs no lookup.
-    let Some(url) = url.filter(|_| reader.is_valid()) else { return };
+    let Some(url) = url else { return };
     let check = (state.url_check)(url.to_owned());
     match tokio::time::timeout(URL_CHECK_TIMEOUT, check).await {
         Ok(Ok(())) => {}
