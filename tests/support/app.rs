@@ -52,6 +52,8 @@ impl TestApp {
 
     pub async fn prepare_on(server: Arc<PrivatePostgres>) -> TestApp {
         static COUNT: AtomicU32 = AtomicU32::new(1);
+        // For every client that a test builds; another test may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let (source, store) = (format!("{name}_platform"), format!("{name}_store"));
         server.create_database(&source).await.expect("a database for the platform");
