@@ -48,7 +48,7 @@ bench: package-dependencies
 
 deb: package-dependencies
 	$(CARGO) build $(DIST)
-	scripts/package "$${CARGO_TARGET_DIR:-target}/dist/walhook" --profile dist
+	scripts/package "$${CARGO_TARGET_DIR:-target}/dist/walhook"
 
 check:
 	$(CARGO) fmt --all --check
