@@ -14,19 +14,6 @@ const PACE: std::time::Duration = std::time::Duration::from_millis(4);
 /// What a row goes through, again and again; never back to where it began.
 const ROUND: [&str; 6] = ["transcoding", "batched", "complete", "error", "fault", "rejected"];
 
-/// Drops the slot under whoever reads it.
-async fn drop_slot(app: &TestApp) {
-    let dropped = format!(
-        "do $$ begin
-            perform pg_terminate_backend(active_pid, 10000) from pg_replication_slots where slot_name = '{0}';
-            perform pg_drop_replication_slot('{0}');
-         end $$",
-        app.name
-    );
-    let client = app.source().await;
-    eventually("the slot to be dropped", async || client.batch_execute(&dropped).await.ok()).await;
-}
-
 async fn open_gaps(app: &TestApp) -> Vec<String> {
     let statement = "select reason from walhook.gap where repaired_at is null order by id";
     let rows = app.store().await.query(statement, &[]).await.unwrap();
@@ -141,7 +128,7 @@ async fn what_a_lost_slot_hides_is_shown_first_and_told_once() {
     let nothing = app.walhook(&["repair"]).await;
     assert!(!nothing.status.success());
     assert!(words(&nothing).contains("in use by process"), "{}", words(&nothing));
-    drop_slot(&app).await;
+    app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     assert_eq!(app.sidecar().metric("walhook_gaps_open").await, Some(1.0));
     scene.act_unseen().await;
@@ -232,7 +219,7 @@ async fn a_repair_that_is_killed_anywhere_is_made_again_and_tells_once() {
     app.setup().await;
     app.run().await;
     let scene = Scene::new(&mut app).await;
-    drop_slot(&app).await;
+    app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.act_unseen().await;
     kill_while_the_slot_is_made(&app).await;
@@ -260,7 +247,7 @@ async fn a_repair_that_is_killed_anywhere_is_made_again_and_tells_once() {
 async fn a_writer_that_goes_on_through_a_repair_loses_and_doubles_nothing() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
-    drop_slot(&app).await;
+    app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     let (writer, entry) = (app.source().await, scene.entries[0]);
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -412,7 +399,7 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     app.run().await;
     let scene = Scene::new(&mut app).await;
     scene.api.patch(&format!("/webhooks/{}", scene.webhook), serde_json::json!({ "active": false })).await.expect(200);
-    drop_slot(&app).await;
+    app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.act_unseen().await;
     // Switched on now, the ledger knows no row: it is filled, and nothing is invented.
@@ -429,7 +416,7 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     app.kill().await;
     app.run().await;
     // From here on it has every row.
-    drop_slot(&app).await;
+    app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.platform.set_distribution_status(scene.entries[3], "fault").await;
     let report = app.walhook_ok(&["repair", "--dry-run"]).await;

@@ -217,15 +217,7 @@ async fn a_slot_dropped_under_it_ends_capture_with_a_gap() {
     let mut stage = Stage::start(&app).await;
     write(&app, &format!("{INSERT} (1, 1, 'a')")).await;
     stage.changes(1).await;
-    let client = app.source().await;
-    let dropped = format!(
-        "do $$ begin
-            perform pg_terminate_backend(active_pid, 10000) from pg_replication_slots where slot_name = '{0}';
-            perform pg_drop_replication_slot('{0}');
-         end $$",
-        app.name
-    );
-    eventually("the slot to be dropped", async || client.batch_execute(&dropped).await.ok()).await;
+    app.drop_slot().await;
     let error = stage.ended().await.unwrap_err();
     assert!(error.to_string().contains("is missing"), "{error}");
     let gaps: i64 = app.store().await.query_one("select count(*) from walhook.gap", &[]).await.unwrap().get(0);

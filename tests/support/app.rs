@@ -227,6 +227,19 @@ impl TestApp {
         eventually(&format!("{query}: {count}"), probe).await;
     }
 
+    /// Drops the slot, and ends the session that reads it.
+    pub async fn drop_slot(&self) {
+        let dropped = format!(
+            "do $$ begin
+                perform pg_terminate_backend(active_pid, 10000) from pg_replication_slots where slot_name = '{0}';
+                perform pg_drop_replication_slot('{0}');
+             end $$",
+            self.name
+        );
+        let client = self.source().await;
+        eventually("the slot to be dropped", async || client.batch_execute(&dropped).await.ok()).await;
+    }
+
     /// The platform: users, labels, releases and what happens to them.
     pub async fn platform(&self) -> Platform {
         Platform::new(self.source().await)
