@@ -13,11 +13,12 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::decode::HEARTBEAT;
+use super::lag::KnownUntil;
 use super::{CaptureError, identity};
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
-use crate::telemetry::Condition;
-use crate::{postgres, telemetry};
+use crate::postgres::{self, ANSWER_TIMEOUT};
+use crate::telemetry::{self, Condition};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
@@ -42,14 +43,16 @@ type Beats = Mutex<HashMap<String, Beat>>;
 pub(super) struct Heart {
     beats: Arc<Beats>,
     fault: Arc<Fault>,
+    known_until: KnownUntil,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Heart {
-    pub fn start(url: &str, client: Client, source: &Source) -> Heart {
+    pub fn start(url: &str, client: Client, source: &Source, known_until: KnownUntil) -> Heart {
+        known_until.advance(Instant::now());
         let (beats, fault) = (Arc::new(Beats::default()), Arc::new(Fault::default()));
         let task = beat(url.to_owned(), client, source.clone(), Arc::clone(&beats), Arc::clone(&fault));
-        Heart { beats, fault, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
+        Heart { beats, fault, known_until, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
     /// What the stream itself would not tell: that the server is going down, or that a captured table is gone, not published,
@@ -61,6 +64,7 @@ impl Heart {
     /// A heartbeat has come back. Those of other processes and earlier connections are not ours to measure.
     pub fn returned(&self, id: &str) {
         if let Some(beat) = lock(&self.beats).remove(id) {
+            self.known_until.advance(beat.at);
             histogram!(telemetry::HEARTBEAT_ROUND_TRIP).record(beat.at.elapsed().as_secs_f64());
         }
     }
@@ -78,7 +82,8 @@ fn lock(beats: &Beats) -> MutexGuard<'_, HashMap<String, Beat>> {
     beats.lock().expect("no holder of this lock panics")
 }
 
-async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>, fault: Arc<Fault>) {
+async fn beat(url: String, client: Client, source: Source, beats: Arc<Beats>, fault: Arc<Fault>) {
+    let mut kept = Some(client);
     let period = source.heartbeat.0.max(SHORTEST_PERIOD);
     let mut looked = Instant::now();
     let session = Uuid::now_v7();
@@ -86,12 +91,12 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0_u64.. {
-        due(&mut ticks, &client).await;
+        due(&mut ticks, kept.as_ref()).await;
         if lock(&beats).len() >= MAX_UNDER_WAY {
             continue;
         }
         let id = format!("{session}-{number}");
-        let emitted = tokio::time::timeout(EMIT_TIMEOUT, emit(&url, &mut client, &id, &beats)).await;
+        let emitted = tokio::time::timeout(EMIT_TIMEOUT, emit(&url, &mut kept, &id, &beats)).await;
         let error = match emitted {
             Ok(Ok(())) => None,
             // Whoever reads says so.
@@ -114,31 +119,39 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
         }
         if error.is_none() && looked.elapsed() >= period.max(SHORTEST_LOOK) {
             looked = Instant::now();
-            let found = identity::verify(&client, &source).await.err().filter(CaptureError::is_drift);
-            *fault.lock().expect("no holder of this lock panics") = found;
+            let Some(client) = kept.take() else { continue };
+            // A connection that does not answer in time is not used again.
+            if let Ok(found) = tokio::time::timeout(ANSWER_TIMEOUT, identity::verify(&client, &source)).await {
+                let found = found.err().filter(CaptureError::is_drift);
+                *fault.lock().expect("no holder of this lock panics") = found;
+                kept = Some(client);
+            }
         }
     }
 }
 
 /// Returns when the next heartbeat is due, or soon after the server has ended our connection: if it goes down, it waits for
 /// the stream to end, and the stream may be waiting for a store on that same server.
-async fn due(ticks: &mut Interval, client: &Client) {
+async fn due(ticks: &mut Interval, client: Option<&Client>) {
     while tokio::time::timeout(CLOSED_LOOK, ticks.tick()).await.is_err() {
-        if client.is_closed() {
+        if client.is_some_and(Client::is_closed) {
             return;
         }
     }
 }
 
-async fn emit(url: &str, client: &mut Client, id: &str, beats: &Beats) -> Result<(), CaptureError> {
-    if client.is_closed() {
-        *client = postgres::connect(url).await?;
-    }
+/// The connection is kept only when it has answered.
+async fn emit(url: &str, kept: &mut Option<Client>, id: &str, beats: &Beats) -> Result<(), CaptureError> {
+    let client = match kept.take().filter(|client| !client.is_closed()) {
+        Some(client) => client,
+        None => postgres::connect(url).await?,
+    };
     // Known before it is sent: it can come back before its own statement has ended.
     lock(beats).insert(id.to_owned(), Beat { at: Instant::now(), lsn: None });
     let lsn: PgLsn = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
     if let Some(beat) = lock(beats).get_mut(id) {
         beat.lsn = Some(Lsn(lsn.into()));
     }
+    *kept = Some(client);
     Ok(())
 }

@@ -10,6 +10,7 @@ mod faults;
 mod gaps;
 mod heartbeat;
 mod identity;
+mod lag;
 mod leave;
 pub mod observe;
 mod outbox;

@@ -17,13 +17,14 @@ use uuid::Uuid;
 
 use super::error::Gap;
 use super::faults::Faults;
+use super::lag::KnownUntil;
 use super::{CaptureError, Context, Ended, STAGE, leave};
 use crate::config::Source;
 use crate::domain::lsn::Checkpoint;
 use crate::domain::window::Bounds;
+use crate::postgres::{self, ANSWER_TIMEOUT};
 use crate::store::outbox::{Handover, Place};
-use crate::telemetry::Condition;
-use crate::{postgres, telemetry};
+use crate::telemetry::{self, Condition};
 
 use lease::Lease;
 use reader::{Cursor, Reader, Step};
@@ -49,7 +50,9 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
 }
 
 async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
-    let mut reading = Reading { context, holder, cursor: None, handover: None };
+    let known_until = KnownUntil::default();
+    let _shown = known_until.show(context.source);
+    let mut reading = Reading { context, holder, cursor: None, handover: None, known_until };
     let mut wait = FIRST_RETRY;
     let mut faults = Faults::default();
     loop {
@@ -66,6 +69,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
         }
         if standing_by {
             context.health.recover(STAGE);
+            reading.known_until.forget();
         } else {
             context.health.ail(STAGE, "changes cannot be read now");
         }
@@ -84,6 +88,7 @@ struct Reading<'a> {
     holder: Uuid,
     cursor: Option<Cursor>,
     handover: Option<Handover>,
+    known_until: KnownUntil,
 }
 
 impl Reading<'_> {
@@ -104,7 +109,7 @@ impl Reading<'_> {
         let client = postgres::connect(url).await?;
         let mut watch = Watch::new(source, store, health);
         let work = async {
-            watch.examine(&client).await?;
+            in_time(watch.examine(&client)).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.are_over();
             health.recover(STAGE);
@@ -154,12 +159,14 @@ impl Reading<'_> {
             if lease.is_lost() {
                 return Err(CaptureError::LeaseHeld(source.slot.clone()));
             }
+            let asked = Instant::now();
             let step = reader.step(cursor).await?;
+            self.known_until.advance(asked);
             if reader.failed {
                 watch.failed(&reader.client).await?;
             }
             if examined.elapsed() > source.heartbeat.0 {
-                watch.examine(&reader.client).await?;
+                in_time(watch.examine(&reader.client)).await?;
                 left = left || leave::log(&reader.client, self.context, &in_the_way).await;
                 examined = Instant::now();
             }
@@ -175,6 +182,11 @@ impl Reading<'_> {
             }
         }
     }
+}
+
+/// Bounds questions to the primary.
+async fn in_time<T>(asked: impl Future<Output = Result<T, CaptureError>>) -> Result<T, CaptureError> {
+    tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or(Err(CaptureError::Silent(ANSWER_TIMEOUT)))
 }
 
 /// What cannot be asked any more because it is gone, or is not ours any more.

@@ -13,6 +13,7 @@ use super::error::Gap;
 use super::faults::Faults;
 use super::gaps::{self, Reports};
 use super::heartbeat::Heart;
+use super::lag::KnownUntil;
 use super::{CaptureError, Context, STAGE, conninfo, identity, primary, slot};
 use crate::config::Source;
 use crate::domain::change::Batch;
@@ -31,6 +32,8 @@ const STABLE: Duration = Duration::from_secs(10);
 /// How long the end waits for the store to take the limit back.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// For all that comes before the first change: connecting twice, the checks between, and the start of the stream.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Reads until shutdown or until the switch to triggers: then what is left to store comes back, up to that place.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
@@ -38,10 +41,12 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     let mut wait = FIRST_RETRY;
     let mut faults = Faults::default();
     let acknowledged = Said::default();
+    let known_until = KnownUntil::default();
+    let _shown = known_until.show(source);
     loop {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let begun = Instant::now();
-        let session = Session { context, acknowledged: &acknowledged };
+        let session = Session { context, acknowledged: &acknowledged, known_until: &known_until };
         let result = {
             let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
@@ -64,7 +69,10 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
         }
         match error {
             // Another replica captures; this one stands by, which is what it is for.
-            CaptureError::SlotActive(_) => health.recover(STAGE),
+            CaptureError::SlotActive(_) => {
+                health.recover(STAGE);
+                known_until.forget();
+            }
             _ if error.is_drift() => health.ail(STAGE, error.to_string()),
             _ => health.ail(STAGE, "changes cannot be read now"),
         }
@@ -101,6 +109,7 @@ async fn take_limit_back(store: &Store, source: &Source, acknowledged: &Said) {
 struct Session<'a> {
     context: &'a Context<'a>,
     acknowledged: &'a Said,
+    known_until: &'a KnownUntil,
 }
 
 /// What works beside a stream as long as it is read.
@@ -114,7 +123,12 @@ impl Session<'_> {
     /// Ends well when nobody takes batches any more, or with the last batch before the switch to triggers.
     async fn run(&self, faults: &mut Faults) -> Result<Option<Batch>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
-        match self.stream(faults).await {
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open(faults)).await;
+        let streamed = match opened.unwrap_or(Err(CaptureError::Silent(OPEN_TIMEOUT))) {
+            Ok(mut reader) => reader.run().await,
+            Err(error) => Err(error),
+        };
+        match streamed {
             Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
                 // Dropped or invalidated since it was verified: the checks say which, and record it.
                 let client = postgres::connect(url).await?;
@@ -125,7 +139,8 @@ impl Session<'_> {
         }
     }
 
-    async fn stream(&self, faults: &mut Faults) -> Result<Option<Batch>, CaptureError> {
+    /// Begins to stream.
+    async fn open(&self, faults: &mut Faults) -> Result<Reader<'_>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
@@ -159,13 +174,12 @@ impl Session<'_> {
         let stored = store.acknowledgement_limit(&source.slot).await?;
         let (said, period) = (self.acknowledged.clone(), source.heartbeat.0);
         let companions = Companions {
-            heart: Heart::start(url, client, source),
+            heart: Heart::start(url, client, source, self.known_until.clone()),
             limit: Limit::start(store, &source.slot, stored, said, period),
             reports: Reports::start(source, store, health),
         };
         let by_socket = conninfo::is_by_socket(url)?;
-        let mut reader = Reader::new(stream, companions, self, checkpoint, verified.clock_ahead, by_socket, tables);
-        reader.run().await
+        Ok(Reader::new(stream, companions, self, checkpoint, verified.clock_ahead, by_socket, tables))
     }
 
     fn start_error(&self, error: ReplicationError) -> CaptureError {

@@ -40,6 +40,11 @@ use fan_out::{EVENTS_AT_ONCE, FannedOut, Reserved, fan_out};
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
 const MAX_CHANGES: usize = 1_500;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// How long the store has for a batch at first. Twice as long after each time that was not enough: it may be slow, not dead.
+const FIRST_LIMIT: Duration = Duration::from_secs(30);
+const LONGEST_LIMIT: Duration = Duration::from_secs(600);
+/// How often the lag is measured while a batch is not stored.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
 /// Under which name this stage says how it is.
 const STAGE: &str = "enqueue";
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
@@ -102,21 +107,23 @@ impl<C: Clock> Enqueue<C> {
         shutdown: CancellationToken,
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
-        while let Some(batch) = next_batch(&mut batches).await {
+        let mut is_late = false;
+        while let Some(batch) = next_of(&mut batches, is_late).await {
             if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
                 break;
             }
             durable.send_replace(Some(batch.checkpoint));
             if let Some(last) = batch.changes.last() {
-                self.measure_lag(last.committed_at);
+                let lag = self.lag(last.committed_at);
+                show_lag(lag);
+                is_late = lag > LAG_INTERVAL;
             }
         }
         Ok(())
     }
 
-    fn measure_lag(&self, committed_at: Timestamp) {
-        let lag = self.clock.now().duration_since(committed_at);
-        gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64().max(0.0));
+    fn lag(&self, committed_at: Timestamp) -> Duration {
+        self.clock.now().duration_since(committed_at).try_into().unwrap_or_default()
     }
 
     /// Whether the batch is in the store; it is not when shutdown came first.
@@ -126,9 +133,9 @@ impl<C: Clock> Enqueue<C> {
         checkpoint: &mut Option<Checkpoint>,
         shutdown: &CancellationToken,
     ) -> Result<bool, EnqueueError> {
-        let mut wait = FIRST_RETRY;
+        let (mut wait, mut limit) = (FIRST_RETRY, FIRST_LIMIT);
         loop {
-            let result = self.store_batch(batch, checkpoint).await;
+            let result = self.store_measuring_lag(batch, checkpoint, limit).await;
             let Err(error) = result else {
                 if wait > FIRST_RETRY {
                     self.health.recover(STAGE);
@@ -143,8 +150,8 @@ impl<C: Clock> Enqueue<C> {
             *checkpoint = None;
             self.lookups.abandon();
             self.health.ail(STAGE, error.reason());
-            if let Some(oldest) = batch.changes.first() {
-                self.measure_lag(oldest.committed_at);
+            if matches!(error, EnqueueError::Store(StoreError::Silent(_))) {
+                limit = (limit * 2).min(LONGEST_LIMIT);
             }
             if wait == FIRST_RETRY {
                 tracing::warn!(%error, lsn = %batch.checkpoint.position.commit, "events cannot be stored now; trying again until they can");
@@ -156,14 +163,35 @@ impl<C: Clock> Enqueue<C> {
         }
     }
 
-    async fn store_batch(&mut self, batch: &Batch, known: &mut Option<Checkpoint>) -> Result<(), EnqueueError> {
+    /// The lag grows as long as this takes.
+    async fn store_measuring_lag(
+        &mut self,
+        batch: &Batch,
+        checkpoint: &mut Option<Checkpoint>,
+        limit: Duration,
+    ) -> Result<(), EnqueueError> {
+        let begun = Instant::now();
+        let lag = batch.changes.first().map_or(Duration::ZERO, |oldest| self.lag(oldest.committed_at));
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + LAG_INTERVAL, LAG_INTERVAL);
+        let mut stored = std::pin::pin!(self.store_batch(batch, checkpoint, limit));
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut stored => return result,
+                _ = ticks.tick() => show_lag(lag + begun.elapsed()),
+            }
+        }
+    }
+
+    async fn store_batch(
+        &mut self,
+        batch: &Batch,
+        known: &mut Option<Checkpoint>,
+        limit: Duration,
+    ) -> Result<(), EnqueueError> {
         let checkpoint = match *known {
             Some(checkpoint) => checkpoint,
-            None => {
-                let stored = self.store.checkpoint(&self.slot).await?;
-                verify_reader(&self.store, &self.slot, batch).await?;
-                stored.ok_or_else(|| EnqueueError::NoCheckpoint(self.slot.clone()))?
-            }
+            None => self.store.in_time(limit, stored_checkpoint(&self.store, &self.slot, batch)).await?,
         };
         if batch.checkpoint.position <= checkpoint.position {
             *known = Some(checkpoint);
@@ -172,7 +200,8 @@ impl<C: Clock> Enqueue<C> {
         let begun = self.clock.now();
         let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
         let is_first = known.is_none();
-        let events = self.commit(batch, &checkpoint, raised, is_first).await?;
+        let store = self.store.clone();
+        let events = store.in_time(limit, self.commit(batch, &checkpoint, raised, is_first)).await?;
         self.tell(&events, begun);
         *known = Some(batch.checkpoint);
         Ok(())
@@ -270,6 +299,12 @@ async fn subscriptions_to(
     if users.is_empty() { Ok(HashMap::new()) } else { subscriptions(transaction, &users).await }
 }
 
+async fn stored_checkpoint(store: &Store, slot: &str, batch: &Batch) -> Result<Checkpoint, EnqueueError> {
+    let stored = store.checkpoint(slot).await?;
+    verify_reader(store, slot, batch).await?;
+    stored.ok_or_else(|| EnqueueError::NoCheckpoint(slot.to_owned()))
+}
+
 /// What is stored may be of another process's window under the same number. While the lease is still this batch's, nobody else
 /// has stored anything.
 async fn verify_reader(store: &Store, slot: &str, batch: &Batch) -> Result<(), EnqueueError> {
@@ -278,6 +313,21 @@ async fn verify_reader(store: &Store, slot: &str, batch: &Batch) -> Result<(), E
         true => Ok(()),
         false => Err(EnqueueError::Superseded(slot.to_owned())),
     }
+}
+
+fn show_lag(lag: Duration) {
+    gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64());
+}
+
+/// The next batch. A lag that was measured last ends when none comes for a while.
+async fn next_of(batches: &mut mpsc::Receiver<Batch>, is_late: bool) -> Option<Batch> {
+    if is_late {
+        match tokio::time::timeout(LAG_INTERVAL, next_batch(batches)).await {
+            Ok(batch) => return batch,
+            Err(_) => show_lag(Duration::ZERO),
+        }
+    }
+    next_batch(batches).await
 }
 
 /// The next batch, with those that wait behind it as far as one transaction takes them.

@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Row};
 use crate::config::{self, TableMappings};
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
-use crate::postgres::{self, ConnectError, fill, logged, quote_identifier, quote_qualified};
+use crate::postgres::{self, ANSWER_TIMEOUT, ConnectError, fill, logged, quote_identifier, quote_qualified};
 use crate::store::StoreError;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
@@ -23,6 +23,8 @@ const VISIBLE_POLL: Duration = Duration::from_millis(2);
 pub enum LookupError {
     #[error("the primary: {0}")]
     Connect(#[from] ConnectError),
+    #[error("the primary: looking up {0}: no answer within {ANSWER_TIMEOUT:?}")]
+    Silent(&'static str),
     #[error("the primary: looking up {table}: {}", postgres::describe(.source))]
     Query { table: &'static str, source: tokio_postgres::Error },
     #[error(
@@ -44,7 +46,9 @@ impl LookupError {
     /// Whether the same again may go well.
     pub fn is_transient(&self) -> bool {
         match self {
-            LookupError::Connect(_) | LookupError::Store(_) | LookupError::Unanswered(_) => true,
+            LookupError::Connect(_) | LookupError::Silent(_) | LookupError::Store(_) | LookupError::Unanswered(_) => {
+                true
+            }
             // What is missing does not come back by itself, but is mended without us: keep asking.
             LookupError::Query { .. } | LookupError::ColumnGone { .. } | LookupError::TableGone { .. } => true,
             LookupError::LookupLacksColumn { .. } => false,
@@ -63,6 +67,8 @@ pub struct Primary {
 struct Session {
     client: Client,
     queries: HashMap<Table, String>,
+    /// An answer did not come in time: the connection may be dead.
+    is_silent: bool,
 }
 
 /// Settings that must not outlive the transaction: a pooler may give the server's session to others after it.
@@ -72,17 +78,22 @@ const PINNED: &str = "begin read only; set local datestyle = 'ISO'; set local ti
 impl Session {
     /// One query in a transaction of its own, without a statement that the server would have to remember; all in one round.
     async fn read(
-        &self,
+        &mut self,
         table: &'static str,
         query: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, LookupError> {
         let failed = |source| LookupError::Query { table, source };
-        let (begun, rows, ended) = tokio::join!(
-            self.client.batch_execute(PINNED),
-            self.client.query_typed(query, parameters),
-            self.client.batch_execute("commit")
-        );
+        let answers = async {
+            tokio::join!(
+                self.client.batch_execute(PINNED),
+                self.client.query_typed(query, parameters),
+                self.client.batch_execute("commit")
+            )
+        };
+        let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
+        self.is_silent = answers.is_err();
+        let (begun, rows, ended) = answers.map_err(|_| LookupError::Silent(table))?;
         begun.map_err(failed)?;
         let rows = rows.map_err(failed)?;
         ended.map_err(failed)?;
@@ -136,9 +147,9 @@ impl Primary {
     }
 
     async fn session(&mut self) -> Result<&mut Session, LookupError> {
-        if self.session.as_ref().is_none_or(|session| session.client.is_closed()) {
+        if self.session.as_ref().is_none_or(|session| session.is_silent || session.client.is_closed()) {
             let client = postgres::connect(&self.url).await?;
-            self.session = Some(Session { client, queries: HashMap::new() });
+            self.session = Some(Session { client, queries: HashMap::new(), is_silent: false });
         }
         Ok(self.session.as_mut().expect("made just now where it was missing"))
     }

@@ -15,6 +15,7 @@ use crate::domain::change::{Change, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
 use crate::domain::table::{Table, distro_queue, user_addon};
 use crate::events::{Fact, Facts, Halt, LookupKey, Release, TranscodedFile};
+use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::Store;
 use crate::store::addons::AddonChanges;
 
@@ -127,7 +128,7 @@ impl Lookups {
         let mut seen = false;
         for (table, wanted) in by_table(keys) {
             if table == Table::UserAddon && !self.uncached.contains(&table) {
-                let found = self.store.addons(&wanted).await?;
+                let found = self.store.in_time(ANSWER_TIMEOUT, self.store.addons(&wanted)).await?;
                 self.cache.addons_stored(&wanted, &found);
                 continue;
             }

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::{Result, Store, StoreError, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
 use crate::domain::webhook::SealedTarget;
+use crate::postgres::ANSWER_TIMEOUT;
 use crate::telemetry::recurring;
 
 const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim_fresh.sql");
@@ -51,6 +52,10 @@ pub struct Claimed {
 impl Store {
     /// Leases deliveries that are due and nobody's.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
+        self.in_time(ANSWER_TIMEOUT, self.claim_due(request)).await
+    }
+
+    async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed> {
         let mut connection = self.connection().await?;
         let token = Uuid::now_v7();
         let length = lease_length(request.timeout);
@@ -94,6 +99,10 @@ impl Store {
 
     /// Those of `webhooks` that exist, as they are now.
     pub async fn targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
+        self.in_time(ANSWER_TIMEOUT, self.read_targets(webhooks)).await
+    }
+
+    async fn read_targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(TARGETS).await?;
         let rows = connection.query(&statement, &[&webhooks]).await?;

@@ -37,6 +37,8 @@ pub enum StoreError {
     Connect(#[from] crate::postgres::ConnectError),
     #[error("the store: no connection free: {0}")]
     Pool(String),
+    #[error("the store: no answer within {0:?}")]
+    Silent(std::time::Duration),
     #[error("the store's migrations: {0}")]
     Migration(String),
     #[error("the store holds something unexpected: {0}")]

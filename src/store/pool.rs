@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
 
-use super::Result;
 use super::observe::PoolUse;
+use super::{Result, StoreError};
 use crate::postgres;
+
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A handle on the store; clones share the pool.
 #[derive(Clone)]
@@ -19,8 +21,7 @@ impl Store {
     pub fn open(url: &str, connections: usize) -> Result<Store> {
         let target = postgres::Target::parse(url)?;
         let connector = target.connector().map_err(postgres::ConnectError::from)?;
-        let mut config = target.config;
-        config.keepalives_idle(Duration::from_secs(30));
+        let config = target.config;
         let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = match connector {
             None => Manager::from_config(config, tokio_postgres::NoTls, manager_config),
@@ -40,6 +41,26 @@ impl Store {
 
     pub async fn connection(&self) -> Result<Object> {
         Ok(self.pool.get().await?)
+    }
+
+    /// Bounds a unit of work. The connection of one that is late may be dead and is closed, and so are all that are idle.
+    pub async fn in_time<T, E: From<StoreError>>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        match tokio::time::timeout(limit, work).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.pool.retain(|_, _| false);
+                Err(StoreError::Silent(limit).into())
+            }
+        }
+    }
+
+    /// Whether the store answers soon over the connection that would be used next. Where it does not, idle connections are closed.
+    pub async fn probe(&self) -> Result<()> {
+        self.in_time(PROBE_TIMEOUT, self.ping()).await
     }
 
     pub fn pool_use(&self) -> PoolUse {

@@ -13,6 +13,7 @@ use super::{Result, Store, hours, plan_by_index};
 use crate::domain::delivery::{Attempted, Next, Outcome};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::webhook::Tally;
+use crate::postgres::ANSWER_TIMEOUT;
 
 const FENCE: &str = include_str!("../../sql/store/delivery_fence.sql");
 const ATTEMPT_INSERT: &str = include_str!("../../sql/store/attempt_insert.sql");
@@ -71,7 +72,7 @@ impl Store {
         // Almost always there is none. Each round but the last adds one of the batch.
         let mut failing = BTreeSet::new();
         loop {
-            match self.try_record(entries, policy, &failing).await? {
+            match self.in_time(ANSWER_TIMEOUT, self.try_record(entries, policy, &failing)).await? {
                 Tried::Recorded(recorded) => return Ok(recorded),
                 Tried::MustLock(webhooks) => failing.extend(webhooks),
             }

@@ -17,6 +17,7 @@ mod mapping;
 mod names;
 mod prepare;
 mod repair;
+mod silence;
 mod stage;
 mod stream;
 mod triggers;

@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use super::in_time;
 use super::page::{self, Epoch, Page, Server};
 use crate::capture::CaptureError;
 use crate::capture::error::Gap;
@@ -116,7 +117,7 @@ impl Reader<'_> {
         self.begin_handover(cursor);
         let to = cursor.open.map(|_| &cursor.bounds.to);
         let from = if to.is_some() { &cursor.bounds.from } else { &cursor.bounds.to };
-        let page = page::read(&self.client, from, to, cursor.open.unwrap_or(0)).await?;
+        let page = in_time(page::read(&self.client, from, to, cursor.open.unwrap_or(0))).await?;
         self.failed = page.server.failed;
         if page.server.system_identifier != cursor.lineage.system_identifier {
             let (known, found) = (cursor.lineage.system_identifier, page.server.system_identifier);
@@ -186,7 +187,7 @@ impl Reader<'_> {
         while let Some(durable) = self.durable_of_first_window(cursor) {
             let first = &cursor.sent[0];
             let reached = Position { commit: Lsn(first.number), ordinal: durable.last };
-            complete &= page::clear(&self.client, &first.seen, first.after, reached).await? >= durable.rows;
+            complete &= in_time(page::clear(&self.client, &first.seen, first.after, reached)).await? >= durable.rows;
             cursor.cleared = cursor.cleared.max(reached);
             cursor.sent.drain(..durable.pages);
         }
@@ -251,11 +252,11 @@ impl Reader<'_> {
         let reached = |number: u64, ordinal: u64| Position { commit: Lsn(number), ordinal };
         let Bounds { from, to } = &cursor.bounds;
         let Some(last) = cursor.open else {
-            page::clear(&self.client, to, 0, reached(cursor.number, cursor.highest)).await?;
+            in_time(page::clear(&self.client, to, 0, reached(cursor.number, cursor.highest))).await?;
             return Ok(());
         };
-        page::clear(&self.client, from, 0, reached(cursor.number.saturating_sub(1), cursor.highest)).await?;
-        page::clear(&self.client, to, 0, reached(cursor.number, last)).await?;
+        in_time(page::clear(&self.client, from, 0, reached(cursor.number.saturating_sub(1), cursor.highest))).await?;
+        in_time(page::clear(&self.client, to, 0, reached(cursor.number, last))).await?;
         Ok(())
     }
 }
