@@ -10,6 +10,7 @@ mod deploy;
 mod docs;
 mod erase;
 mod harness;
+mod kubernetes;
 mod observability;
 mod package;
 mod private_postgres;
