@@ -68,14 +68,8 @@ impl JwtVerifier {
     pub fn new(config: &Jwt) -> Result<JwtVerifier, JwtError> {
         jwt_crypto::install();
         let keys = match (&config.jwks_url, &config.jwks_file, &config.secret) {
-            (Some(url), ..) => Keys::Published(Published::new(url).map_err(JwtError::Client)?),
-            (_, Some(path), _) => {
-                let shown = path.display().to_string();
-                let text =
-                    std::fs::read(path).map_err(|source| JwtError::Unreadable { path: shown.clone(), source })?;
-                let keys = key_set(&text).map_err(|detail| JwtError::KeySet { path: shown, detail })?;
-                Keys::Fixed(keys)
-            }
+            (Some(url), ..) => Keys::Published(Published::at_url(url)?),
+            (_, Some(path), _) => Keys::Published(Published::in_file(path)?),
             (.., Some(secret)) => {
                 let decoding = DecodingKey::from_secret(secret.expose_secret().as_bytes());
                 Keys::Fixed([Key { id: None, algorithm: Algorithm::HS256, decoding }].into())

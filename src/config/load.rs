@@ -23,9 +23,10 @@ const SECRET_KEYS: [&str; 7] = [
     "tracing.headers",
 ];
 /// Keys that hold lists; their defaults may be empty or absent, so the defaults do not tell.
-const LIST_KEYS: [&str; 5] = [
+const LIST_KEYS: [&str; 6] = [
     "delivery.retry_schedule",
     "delivery.allow_networks",
+    "delivery.deny_networks",
     "source.distribution_statuses",
     "secrets.master_key",
     "http.cors_origins",

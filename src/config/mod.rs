@@ -173,6 +173,8 @@ pub struct Delivery {
     pub allow_http: bool,
     /// Networks exempt from the refusal of private and special addresses.
     pub allow_networks: Vec<IpNet>,
+    /// Networks that are always refused, whatever else allows them.
+    pub deny_networks: Vec<IpNet>,
     /// Tunnels to receivers are made through it.
     #[serde(serialize_with = "redact_url")]
     pub proxy: Option<SecretString>,
@@ -195,6 +197,7 @@ impl Default for Delivery {
             retries_per_second: 1_000,
             allow_http: false,
             allow_networks: Vec::new(),
+            deny_networks: Vec::new(),
             proxy: None,
             extra_ca_file: None,
         }

@@ -38,7 +38,7 @@ pub enum UrlProblem {
 pub enum Unreachable {
     #[error("the host's name does not resolve")]
     Unresolved,
-    #[error("the host resolves to {0}, which is not reachable from the internet")]
+    #[error("the host resolves to {0}, which is not reachable from the internet or is denied by this service")]
     Blocked(IpAddr),
 }
 
@@ -51,13 +51,14 @@ pub struct Guard {
     allow_http: bool,
     /// Cloned with every request.
     allow_networks: Arc<[IpNet]>,
+    deny_networks: Arc<[IpNet]>,
     lookup: Lookup,
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Guard { allow_http, allow_networks, lookup: _ } = self;
-        formatter.debug_tuple("Guard").field(allow_http).field(allow_networks).finish()
+        let Guard { allow_http, allow_networks, deny_networks, lookup: _ } = self;
+        formatter.debug_tuple("Guard").field(allow_http).field(allow_networks).field(deny_networks).finish()
     }
 }
 
@@ -67,7 +68,12 @@ impl Guard {
         let lookup: Lookup = Arc::new(|host, port| {
             Box::pin(async move { Ok(tokio::net::lookup_host((host.as_str(), port)).await?.collect()) })
         });
-        Guard { allow_http, allow_networks: allow_networks.into(), lookup }
+        Guard { allow_http, allow_networks: allow_networks.into(), deny_networks: Arc::default(), lookup }
+    }
+
+    /// Refuses these networks, even where they are global or allowed.
+    pub fn denying(self, deny_networks: Vec<IpNet>) -> Guard {
+        Guard { deny_networks: deny_networks.into(), ..self }
     }
 
     /// With another resolver, such as one whose answers change.
@@ -83,8 +89,11 @@ impl Guard {
     /// Whether an address may be connected to.
     pub fn allows(&self, ip: IpAddr) -> bool {
         let embedded = embedded_v4(ip).map(IpAddr::V4);
-        let exempt = |ip: &IpAddr| self.allow_networks.iter().any(|network| network.contains(ip));
-        is_global(ip) || exempt(&ip) || embedded.as_ref().is_some_and(exempt)
+        let is_in = |networks: &[IpNet]| {
+            let contains = |ip: &IpAddr| networks.iter().any(|network| network.contains(ip));
+            contains(&ip) || embedded.as_ref().is_some_and(contains)
+        };
+        !is_in(&self.deny_networks) && (is_global(ip) || is_in(&self.allow_networks))
     }
 
     /// The address in the URL itself, where its host is one: no resolver is asked for those.

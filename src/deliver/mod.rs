@@ -66,7 +66,8 @@ impl Settings {
             retries_per_second: delivery.retries_per_second,
             max_payload_bytes: delivery.max_payload_bytes,
             user_agent: format!("{name}-Webhooks/1.0"),
-            guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone()),
+            guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone())
+                .denying(delivery.deny_networks.clone()),
             proxy: delivery.proxy().map_err(anyhow::Error::msg)?,
             extra_ca_file: delivery.extra_ca_file.clone(),
             sampling: config.tracing.sampling(),

@@ -245,3 +245,29 @@ async fn a_name_without_addresses_does_not_resolve() {
     assert_eq!(guard.check_reachable(&url).await, Err(Unreachable::Unresolved));
     assert_eq!(attempt(guard, url.as_str()).await, Some(ErrorKind::Dns));
 }
+
+#[tokio::test]
+async fn a_denied_network_is_refused_at_save_and_at_dial_whatever_allows_it() {
+    let mut app = TestApp::start().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    let api = app.api(&user.to_string()).await;
+    let (webhook, _) = api.create_webhook(&receiver.url("/in"), &["payment.statement_ready"]).await;
+    app.set("delivery.deny_networks", "127.0.0.0/30,1.1.1.0/24");
+    app.restart().await;
+    let api = api.at(&app.sidecar().api_url);
+    platform.payment(user, "ready").await;
+    let logs = api.wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty()).await;
+    assert_eq!(logs[0]["error"]["kind"], "blocked_address", "{}", logs[0]);
+    assert!(receiver.requests().is_empty(), "nothing was sent");
+    // Global, allowed, and in disguise.
+    for host in ["1.1.1.1", "127.0.0.2", "[::ffff:1.1.1.1]", "[64:ff9b::101:101]", "[2002:101:101::]"] {
+        let body = json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
+        let problem = api.post("/webhooks", body).await.expect(422).json();
+        assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("denied"), "{host}: {problem}");
+    }
+    for host in ["1.1.2.1", "127.0.0.4"] {
+        api.create_webhook(&format!("https://{host}/in"), &["delivery.failed"]).await;
+    }
+}

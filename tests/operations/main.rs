@@ -4,10 +4,12 @@
 mod support;
 
 mod alerts;
+mod check;
 mod configuration;
 mod demo;
 mod deploy;
 mod docs;
+mod environment;
 mod erase;
 mod harness;
 mod kubernetes;
