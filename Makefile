@@ -55,8 +55,8 @@ check:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --test tidy
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --document-private-items
-	@if $(CARGO) audit --version >/dev/null 2>&1; then $(CARGO) audit; \
-	else echo 'skipped: cargo-audit is not installed (cargo install cargo-audit)'; fi
+	scripts/licences check
+	scripts/audit
 
 schemathesis: dependencies
 	@scripts/schemathesis

@@ -13,6 +13,7 @@ mod environment;
 mod erase;
 mod harness;
 mod kubernetes;
+mod licences;
 mod observability;
 mod package;
 mod private_postgres;
