@@ -11,7 +11,8 @@ ROWS ?=
 # `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, tidy, ui.
 SUITE ?=
 
-# `make bench MEASURE=drain` takes one measure (several in quotes); OPTIONS="--repeats 1 --no-assert", OPTIONS=--help for more.
+# `make bench MEASURE=drain` takes one measure (several in quotes); OPTIONS=--quick to see that all of them work, OPTIONS=--assert
+# to fail where a threshold is missed, OPTIONS=--help for more.
 MEASURE ?=
 OPTIONS ?=
 

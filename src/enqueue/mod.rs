@@ -48,6 +48,8 @@ const LAG_INTERVAL: Duration = Duration::from_secs(1);
 /// Under which name this stage says how it is.
 const STAGE: &str = "enqueue";
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// A warm start takes some ten milliseconds. Changes wait for it no longer than this.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum EnqueueError {
@@ -107,6 +109,8 @@ impl<C: Clock> Enqueue<C> {
         shutdown: CancellationToken,
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
+        // What fails or takes long is done again when it is needed.
+        let _ = tokio::time::timeout(WARM_UP, self.warm_up()).await;
         let mut is_late = false;
         while let Some(batch) = next_of(&mut batches, is_late).await {
             if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
@@ -119,6 +123,16 @@ impl<C: Clock> Enqueue<C> {
                 is_late = lag > LAG_INTERVAL;
             }
         }
+        Ok(())
+    }
+
+    /// Opens connections, reads the looked-up columns' types and prepares statements, so that the first event does not wait for
+    /// that.
+    async fn warm_up(&mut self) -> Result<(), EnqueueError> {
+        let Enqueue { lookups, store, .. } = self;
+        let lookups = async { lookups.warm_up().await.map_err(EnqueueError::from) };
+        let store = async { Ok(store.prepare_enqueue().await?) };
+        tokio::try_join!(lookups, store)?;
         Ok(())
     }
 

@@ -29,6 +29,9 @@ use fetch::{Primary, is_asked_for};
 const DISTRIBUTION_STATUSES: [&str; 8] =
     ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
 
+/// The tables that are asked for rows beside the changed one. Add-ons are in the store.
+const LOOKED_UP: [Table; 5] = [Table::Release, Table::Label, Table::Outlet, Table::Track, Table::TranscoderQueueFile];
+
 pub struct Lookups {
     primary: Primary,
     /// Add-ons are kept there as of the checkpoint.
@@ -62,6 +65,15 @@ impl Lookups {
         let mut lookups = Lookups::new(url, source, store);
         lookups.uncached.push(Table::UserAddon);
         lookups
+    }
+
+    /// Connects to the primary and asks each query for no row, so that the first event does not wait for the connection and the
+    /// columns' types.
+    pub async fn warm_up(&mut self) -> Result<(), LookupError> {
+        for table in LOOKED_UP {
+            self.primary.rows(table, &[]).await?;
+        }
+        Ok(())
     }
 
     /// Follows the stream by one change.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use tokio_postgres::types::PgLsn;
 use uuid::Uuid;
 
+use super::ledger::prepare_ledger;
 use super::{Result, Store, StoreError};
 use crate::domain::change::Origin;
 use crate::domain::event::{Event, EventKind, UserId};
@@ -163,6 +164,18 @@ pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
         client.prepare_cached(statement).await?;
     }
     Ok(())
+}
+
+impl Store {
+    /// Opens a connection and prepares what a batch of changes is stored by. The pool gives the connection to the next batch.
+    pub async fn prepare_enqueue(&self) -> Result<()> {
+        let connection = self.connection().await?;
+        for statement in [CHECKPOINT_READ, CHECKPOINT_ADVANCE, SUBSCRIPTIONS] {
+            connection.prepare_cached(statement).await?;
+        }
+        prepare_ledger(&connection).await?;
+        prepare_inserts(&connection).await
+    }
 }
 
 /// Stores events; `repaired` are those that a comparison found after a gap.

@@ -55,6 +55,12 @@ pub async fn change_ledger(transaction: &impl GenericClient, changes: &LedgerCha
     Ok(())
 }
 
+/// Makes the connection know how states are put.
+pub async fn prepare_ledger(client: &impl GenericClient) -> Result<()> {
+    client.prepare_cached(PUT).await?;
+    Ok(())
+}
+
 /// Gives the ledger up: nothing is known of any row.
 pub async fn forget_ledger(transaction: &impl GenericClient) -> Result<()> {
     transaction.execute(FORGET, &[]).await?;
