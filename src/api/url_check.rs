@@ -26,13 +26,16 @@ pub enum Unreachable {
     Unresolved(String),
 }
 
+/// Judges a URL by itself alone, with the reason where it may not be called.
+pub type CheckForm = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+/// Judges a URL by the addresses of its host's name.
+pub type CheckAddresses = dyn Fn(String) -> BoxFuture<'static, Result<(), Unreachable>> + Send + Sync;
+
 /// What says whether a receiver's URL may be called.
 #[derive(Clone)]
 pub struct UrlCheck {
-    /// By the URL alone; the reason where it may not.
-    pub form: Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>,
-    /// By the addresses of its host's name.
-    pub lookup: Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), Unreachable>> + Send + Sync>,
+    pub form: Arc<CheckForm>,
+    pub lookup: Arc<CheckAddresses>,
 }
 
 /// What is taken as it is, and may not do what was meant

@@ -32,7 +32,7 @@ impl Target {
 #[derive(Clone)]
 pub enum Transport {
     Direct(reqwest::Client),
-    Tunnel(TunnelClient),
+    Tunnel(Box<TunnelClient>),
 }
 
 impl Transport {
@@ -46,7 +46,7 @@ impl Transport {
     ) -> anyhow::Result<Transport> {
         Ok(match proxy {
             None => Transport::Direct(direct::client(guard, tls, timeout, connections)?),
-            Some(proxy) => Transport::Tunnel(tunnel::client(guard, proxy, tls, timeout, connections)?),
+            Some(proxy) => Transport::Tunnel(tunnel::client(guard, proxy, tls, timeout, connections)?.into()),
         })
     }
 
