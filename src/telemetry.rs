@@ -21,6 +21,7 @@ pub const NOTICES_SENT: &str = "walhook_notices_sent_total";
 pub const NOTICE_FAILURES: &str = "walhook_notice_failures_total";
 pub const IN_FLIGHT: &str = "walhook_deliveries_in_flight";
 pub const PROXY_FAILURES: &str = "walhook_proxy_failures_total";
+pub const OWN_FAULTS: &str = "walhook_own_faults_total";
 pub const CAPTURE_LAG: &str = "walhook_capture_lag_seconds";
 pub const CAPTURE_CONNECTED: &str = "walhook_capture_connected";
 pub const HEARTBEAT_ROUND_TRIP: &str = "walhook_heartbeat_round_trip_seconds";
@@ -58,6 +59,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_counter!(NOTICE_FAILURES, "Tries to send one that failed, by cause");
     describe_gauge!(IN_FLIGHT, "Requests to receivers under way");
     describe_counter!(PROXY_FAILURES, "Requests that were not made because the proxy of our own did not do its part");
+    describe_counter!(OWN_FAULTS, "Attempts that were not made by no fault of the receiver's, by cause");
     describe_gauge!(
         CAPTURE_LAG,
         Unit::Seconds,
@@ -108,4 +110,7 @@ fn describe_samples() {
 fn begin_counting() {
     counter!(UNROUTED_EVENTS).absolute(0);
     counter!(PROXY_FAILURES).absolute(0);
+    for cause in ["proxy", "resolver", "descriptors"] {
+        counter!(OWN_FAULTS, "cause" => cause).absolute(0);
+    }
 }

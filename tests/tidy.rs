@@ -73,12 +73,13 @@ const ANY: &[&str] = &["*"];
 /// Crates that only some places may name, so that each can be exchanged there alone.
 const CRATES: &[(&str, &[&str])] = &[
     ("pg_walstream", &["capture"]),
-    // What calls receivers dials checked addresses alone, also through a proxy: reqwest would leave names to the proxy.
+    // Receivers are called by reqwest, and by hyper through a proxy: `deliver/client/tunnel.rs` says why.
     ("hyper", &["deliver/client"]),
     ("hyper_util", &["deliver/client"]),
     ("hyper_rustls", &["deliver/client"]),
     // The demo plays the user of the API, the platform's keys are fetched from where it publishes them, and spans are posted.
-    ("reqwest", &["api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
+    ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
+    ("hickory_resolver", &["deliver/resolver.rs"]),
     ("opentelemetry_proto", &["traces"]),
     ("prost", &["traces"]),
     ("axum", &["api", "ui", "cli/receive.rs", "cli/demo/receiver.rs"]),

@@ -24,6 +24,7 @@ mod session;
 mod settings;
 mod stats;
 mod test;
+mod url_check;
 mod webhooks;
 
 use std::sync::Arc;
@@ -60,9 +61,8 @@ pub use self::serve::{Ending, ServeError, serve};
 pub use self::session::{COOKIE as SESSION_COOKIE, actor as session_actor, cookie, cross_site_protection};
 pub use self::stats::Summary;
 pub use self::test::{TestDelivery, TestResult};
+pub use self::url_check::{Unreachable, UrlCheck, Warning};
 
-/// Whether a receiver's address may be called; the reason where it may not, fit for the webhook's owner to read.
-pub type UrlCheck = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 /// Shows a logged attempt's request again, as it was sent.
 pub type RenderRequest = Arc<dyn Fn(&SentRequest) -> RenderedRequest + Send + Sync>;
 
@@ -84,6 +84,7 @@ pub struct ApiState {
     retention_days: u32,
     throttle: Arc<Throttle>,
     url_check: UrlCheck,
+    lookups: url_check::Lookups,
     render: RenderRequest,
     send_test: SendTest,
     tests: test::UnderWay,
@@ -113,6 +114,7 @@ impl ApiState {
             retention_days: config.retention.days,
             throttle: Arc::new(Throttle::new(&config.limits)),
             url_check,
+            lookups: url_check::Lookups::default(),
             render,
             send_test,
             tests: test::UnderWay::default(),

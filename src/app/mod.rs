@@ -226,7 +226,7 @@ impl App {
             &self.config,
             self.store.clone(),
             self.vault.clone(),
-            wiring::url_check(self.settings.guard.clone()),
+            wiring::url_check(wiring::api_guard(&self.settings.guard)),
             wiring::render(&self.settings),
             wiring::send_test(self.store.clone(), self.vault.clone(), self.sender.clone(), self.tracer.clone()),
         )

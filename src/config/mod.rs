@@ -344,7 +344,10 @@ pub struct Log {
 impl Default for Log {
     fn default() -> Self {
         // These two log every fault that they return too, once a connection: saying it once is ours.
-        Log { format: LogFormat::Text, filter: "walhook=info,pg_walstream=off,deadpool=off,warn".into() }
+        Log {
+            format: LogFormat::Text,
+            filter: "walhook=info,pg_walstream=off,deadpool=off,hickory_net=off,hickory_resolver=off,warn".into(),
+        }
     }
 }
 

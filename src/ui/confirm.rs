@@ -10,10 +10,11 @@ use uuid::Uuid;
 use super::UiState;
 use super::answer::{Frame, Section, go, page, secret_page};
 use super::edit::webhook_id;
-use super::failure::Failure;
+use super::failure::{Failure, sentence};
 use super::fields::Fields;
 use super::flash::Flash;
 use super::session::Visitor;
+use crate::api::Warning;
 
 #[derive(Template)]
 #[template(path = "ui/confirm.html")]
@@ -37,11 +38,17 @@ pub struct SecretPage {
     name: String,
     secret: String,
     is_new: bool,
+    /// About its settings.
+    warnings: Vec<String>,
 }
 
 impl SecretPage {
     pub fn of_new(frame: Frame, id: Uuid, name: String, secret: &SecretString) -> SecretPage {
-        SecretPage { frame, id, name, secret: secret.expose_secret().to_owned(), is_new: true }
+        SecretPage { frame, id, name, secret: secret.expose_secret().to_owned(), is_new: true, warnings: Vec::new() }
+    }
+
+    pub fn with_warnings(self, warnings: &[Warning]) -> SecretPage {
+        SecretPage { warnings: warnings.iter().map(|warning| sentence(&warning.detail)).collect(), ..self }
     }
 }
 
@@ -109,7 +116,7 @@ pub async fn set_active(
     let id = webhook_id(&id)?;
     let active = fields.one("active") == "true";
     let members = Map::from_iter([("active".to_owned(), Value::from(active))]);
-    let webhook = state.api.update_webhook(&visitor.actor, id, members, &|_| true).await?;
+    let webhook = state.api.update_webhook(&visitor.actor, id, members, &|_| true).await?.webhook;
     let back = fields.back("back").unwrap_or_else(|| super::HOME.to_owned());
     let now = if active { "active" } else { "inactive: nothing is sent to it" };
     Ok(go(&back, Flash::good(format!("“{}” is {now}.", webhook.settings.name))))

@@ -133,9 +133,10 @@ pub async fn new(State(state): State<UiState>, visitor: Visitor) -> Response {
 pub async fn create(State(state): State<UiState>, visitor: Visitor, fields: Fields) -> Result<Response, Failure> {
     let settings = settings(&fields);
     match state.api.create_webhook(&visitor.actor, members(&settings)).await {
-        Ok(NewWebhook { webhook, secret }) => {
+        Ok(NewWebhook { webhook, secret, warnings }) => {
             let frame = Frame::of(&state, visitor, Section::Webhooks);
-            Ok(secret_page(&SecretPage::of_new(frame, webhook.id, webhook.settings.name, &secret)))
+            let page = SecretPage::of_new(frame, webhook.id, webhook.settings.name, &secret);
+            Ok(secret_page(&page.with_warnings(&warnings)))
         }
         Err(problem) if belongs_to_form(&problem) => {
             let frame = Frame::of(&state, visitor, Section::Webhooks);
@@ -166,7 +167,11 @@ pub async fn save(
     let version = fields.one("version").to_owned();
     let is_known = |found: &Settings| etag(found) == version;
     match state.api.update_webhook(&visitor.actor, id, members(&settings), &is_known).await {
-        Ok(_) => Ok(go(&format!("/ui/webhooks/{id}"), Flash::good("The webhook was saved."))),
+        Ok(saved) => {
+            let warnings = saved.warnings.iter().map(|warning| format!(" {}", sentence(&warning.detail)));
+            let text = format!("The webhook was saved.{}", warnings.collect::<String>());
+            Ok(go(&format!("/ui/webhooks/{id}"), Flash::good(text)))
+        }
         Err(problem) if belongs_to_form(&problem) => {
             let mut errors = Errors::of(&problem);
             let found = state.api.webhook(&visitor.actor.user, id).await?;

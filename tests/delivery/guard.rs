@@ -79,9 +79,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("https://ⓛocalhost/", "localhost"),
     ("https://loc\u{ad}alhost/", "localhost"),
     ("https://ｌｏｃａｌｈｏｓｔ/", "localhost"),
-    ("https://no-such-host.invalid/", "does not resolve"),
-    ("https://no-such-host.invalid./", "does not resolve"),
-    ("https://bücher.invalid/", "does not resolve"),
     // What is no receiver's URL.
     ("http://1.1.1.1/", "https://"),
     ("HTTP://1.1.1.1/", "https://"),
@@ -130,6 +127,32 @@ async fn no_disguise_gets_an_address_saved() {
     assert_eq!(api.webhooks().await, [before], "nothing was saved");
     let longest = format!("https://1.1.1.1/{}", "x".repeat(2_048 - 16));
     api.patch(&format!("/webhooks/{id}"), json!({ "url": longest })).await.expect(200);
+}
+
+/// SPEC has it that a receiver must be reachable for deliveries to succeed, not for a webhook to be saved.
+#[tokio::test]
+async fn a_name_that_does_not_resolve_is_saved_with_a_warning() {
+    let mut app = TestApp::prepare().await;
+    app.setup().await;
+    app.run_with(&["--roles", "api,deliver"]).await;
+    let api = app.api("1").await;
+    for host in ["no-such-host.invalid", "no-such-host.invalid.", "bücher.invalid"] {
+        let url = format!("https://{host}/in");
+        let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"] });
+        let created = api.post("/webhooks", body).await.expect(201).json();
+        assert_eq!(created["warnings"][0]["pointer"], "/url", "{created}");
+        assert_eq!(created["warnings"][0]["detail"], "the host's name does not resolve");
+        assert!(created["secret"].as_str().is_some_and(|secret| secret.starts_with("whsec_")));
+        // What was saved so can be edited, by a form too, which sends all of it again.
+        let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
+        let changed = api.patch(&path, json!({ "name": "y", "url": url })).await.expect(200).json();
+        assert_eq!((&changed["name"], &changed["url"]), (&json!("y"), &json!(url)));
+        assert_eq!(changed["warnings"], created["warnings"]);
+        let renamed = api.patch(&path, json!({ "name": "z" })).await.expect(200).json();
+        assert_eq!(renamed["warnings"], json!(null), "nothing is said of what the request does not set");
+        let test = api.post(&format!("{path}/test"), json!({})).await.expect(200).json();
+        assert_eq!(test["error"]["kind"], "dns", "{test}");
+    }
 }
 
 #[tokio::test]

@@ -5,8 +5,10 @@ mod support;
 
 mod attempt;
 mod black_box;
+mod connections;
 mod deliver;
 mod disablement;
+mod dns;
 mod edits;
 mod fencing;
 mod guard;

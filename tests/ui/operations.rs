@@ -86,6 +86,13 @@ impl Visit {
         self.browser.click("form.edit .primary").await;
         self.browser.wait_for_text("The webhook was saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
+        // A name that does not resolve yet is no obstacle, and not passed over in silence.
+        self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
+        self.browser.fill("#url", "https://nowhere.invalid/in").await;
+        self.browser.click("form.edit .primary").await;
+        self.browser.wait_for_text("The host's name does not resolve.").await;
+        let url = self.stage.receiver.url("/in");
+        self.stage.api.patch(&format!("/webhooks/{id}"), serde_json::json!({ "url": url })).await.expect(200);
     }
 
     async fn toggle(&self, id: &str) {
