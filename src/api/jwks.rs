@@ -20,7 +20,7 @@ const LARGEST_KEY_SET: usize = 256 << 10;
 struct Ages {
     /// Keys are read again at this age, so that one that was withdrawn ends.
     fresh: Duration,
-    /// A token of an unknown key is cheap to make: it shall not make us read more often than this.
+    /// A token of an unknown key is cheap to make and must not cause more reads than this.
     between_reads: Duration,
     /// Keys that cannot be read again are used until then: one that was withdrawn meanwhile could not be noticed.
     longest: Duration,
@@ -60,7 +60,7 @@ impl Published {
         let client = tls::client().map_err(|error| JwtError::Client(error.to_string()))?;
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(client)
-            // A proxy of the environment's would decide who every user is.
+            // A proxy named by the environment could answer in the key server's place.
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(FETCH_TIMEOUT)

@@ -1,4 +1,4 @@
-//! The lag while nothing arrives. What is read gives the time up to which all is known; without news of that the gauge grows.
+//! Measures the lag while nothing arrives: from the moment up to which every commit is known to have been read.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -112,7 +112,7 @@ impl<C: Clock> Enqueue<C> {
         // What fails or takes long is done again when it is needed.
         let _ = tokio::time::timeout(WARM_UP, self.warm_up()).await;
         let mut is_late = false;
-        while let Some(batch) = next_of(&mut batches, is_late).await {
+        while let Some(batch) = receive(&mut batches, is_late).await {
             if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
                 break;
             }
@@ -177,7 +177,7 @@ impl<C: Clock> Enqueue<C> {
         }
     }
 
-    /// The lag grows as long as this takes.
+    /// Stores a batch, and shows the growing lag meanwhile.
     async fn store_measuring_lag(
         &mut self,
         batch: &Batch,
@@ -333,8 +333,8 @@ fn show_lag(lag: Duration) {
     gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64());
 }
 
-/// The next batch. A lag that was measured last ends when none comes for a while.
-async fn next_of(batches: &mut mpsc::Receiver<Batch>, is_late: bool) -> Option<Batch> {
+/// The next batch. Resets a high lag when none arrives for a while.
+async fn receive(batches: &mut mpsc::Receiver<Batch>, is_late: bool) -> Option<Batch> {
     if is_late {
         match tokio::time::timeout(LAG_INTERVAL, next_batch(batches)).await {
             Ok(batch) => return batch,

@@ -19,10 +19,17 @@ pub fn start(log: &Log) -> Result<(), String> {
     let builder = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(std::io::stderr);
     match log.format {
         LogFormat::Text => {
-            builder.with_ansi(std::io::stderr().is_terminal()).finish().with(filter).with(discretion()).init()
+            builder.with_ansi(std::io::stderr().is_terminal()).finish().with(filter).with(without_payloads()).init()
         }
         LogFormat::Json => {
-            builder.json().flatten_event(true).with_span_list(false).finish().with(filter).with(discretion()).init();
+            builder
+                .json()
+                .flatten_event(true)
+                .with_span_list(false)
+                .finish()
+                .with(filter)
+                .with(without_payloads())
+                .init();
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         }
     }
@@ -38,14 +45,14 @@ pub fn end_with(error: &anyhow::Error) {
     }
 }
 
-/// Libraries that log at DEBUG or TRACE what they carry: statements with their parameters, messages with their content.
-const TALKATIVE: [&str; 1] = ["tokio_postgres"];
+/// Libraries that log payloads below INFO: this one each statement with its parameters.
+const PAYLOAD_LOGGERS: [&str; 1] = ["tokio_postgres"];
 
-/// Holds back what may contain secrets or payloads, whatever the filter asks for.
-fn discretion() -> FilterFn {
+/// Rejects lines that may contain secrets or payloads, whatever the filter allows.
+fn without_payloads() -> FilterFn {
     filter_fn(|line| {
-        let is_talkative = || TALKATIVE.iter().any(|library| line.target().starts_with(library));
-        *line.level() <= LevelFilter::INFO || !is_talkative()
+        let is_payload_logger = || PAYLOAD_LOGGERS.iter().any(|library| line.target().starts_with(library));
+        *line.level() <= LevelFilter::INFO || !is_payload_logger()
     })
 }
 

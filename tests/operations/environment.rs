@@ -24,7 +24,7 @@ async fn counting_listener() -> (String, Arc<AtomicU32>) {
     (origin, count)
 }
 
-/// Whoever answers for the key server is every user.
+/// A proxy could answer in the key server's place.
 #[tokio::test]
 async fn keys_are_not_fetched_through_a_proxy_of_the_environment() {
     let (keys, fetches) = counting_listener().await;
