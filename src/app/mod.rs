@@ -1,6 +1,7 @@
 //! The composition root: builds the stages, joins them by channels, watches over them and takes them down in order.
 
 mod apart;
+mod descriptors;
 pub mod repair;
 mod wiring;
 
@@ -18,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::apart::Apart;
-use crate::api::{self, ApiState, Ending, JwtVerifier};
+use crate::api::{self, ApiState, Ending, JwtVerifier, ServeLimits};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{CaptureMode, Config, Shutdown};
 use crate::domain::delivery::lease_length;
@@ -45,8 +46,13 @@ pub struct Roles {
 /// Under which name this module says how the process is.
 const START_UP: &str = "start-up";
 const SHUTDOWN: &str = "shutdown";
-/// Connections to the store: one each for claims, targets, recording and maintenance, the others for the API.
-const STORE_CONNECTIONS: usize = 12;
+/// Connections to the store: one each for claims, targets, recording, maintenance and observation, the others for tests, recoveries
+/// and notices.
+const STORE_CONNECTIONS: usize = 8;
+/// For the API and the user interface, whose requests wait for each other and never for these of delivery, nor the reverse.
+const API_CONNECTIONS: usize = 8;
+/// A page of the log takes milliseconds. What takes so long would keep others from their turn.
+const API_STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For enqueue, its lookups and what is told beside.
 const CAPTURE_CONNECTIONS: usize = 4;
 /// Reading changes and storing what follows from them take turns on it: between two threads they would wake each other.
@@ -59,6 +65,8 @@ pub const ANSWERS_AHEAD: usize = 1_024;
 const STAND_BACK: Duration = Duration::from_secs(2);
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(3_600);
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// For an answer to whoever asks for metrics or readiness: longer than the store is waited for.
+const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Beyond the drain time: for the log's last lines and the connections' ends.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 /// For those who are told to give up to say what they leave.
@@ -67,6 +75,7 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Runs until a signal ends it, or one of its parts ends by itself.
 pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     config.require_master_key()?;
+    descriptors::raise_limit(&config);
     let config = Arc::new(config);
     let settings = deliver::Settings::from_config(&config)?;
     let store_url = config.store_url()?.to_owned();
@@ -76,6 +85,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let app = App {
         store,
         capture_store: Store::open(&store_url, CAPTURE_CONNECTIONS)?,
+        api_store: Store::open_for_requests(&store_url, API_CONNECTIONS, API_STATEMENT_TIMEOUT)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
         sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
         mailer: Mailer::new(&config)?,
@@ -133,6 +143,8 @@ struct App {
     store: Store,
     /// Its connections are served by capture's threads.
     capture_store: Store,
+    /// Used on behalf of clients alone.
+    api_store: Store,
     vault: Arc<Vault>,
     settings: deliver::Settings,
     sender: deliver::Sender,
@@ -224,7 +236,7 @@ impl App {
     async fn serve_api(&self, tasks: &mut Tasks) -> anyhow::Result<()> {
         let state = ApiState::new(
             &self.config,
-            self.store.clone(),
+            self.api_store.clone(),
             self.vault.clone(),
             wiring::url_check(self.settings.guard.clone()),
             wiring::render(&self.settings),
@@ -232,9 +244,10 @@ impl App {
         )
         .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
         let listen = self.config.http.listen;
+        let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));
         let router = api::router(state).merge(pages);
-        let server = api::serve(listen, "http.listen", router, tasks.ending()).await?;
+        let server = api::serve(listen, "http.listen", router, limits, tasks.ending()).await?;
         tasks.spawn("api", async move { Ok(server.await?) });
         Ok(())
     }
@@ -246,7 +259,8 @@ impl App {
             wiring::readiness(self.store.clone(), self.health.clone()),
         );
         let listen = self.config.http.metrics_listen;
-        let server = api::serve(listen, "http.metrics_listen", router, tasks.ending()).await?;
+        let limits = ServeLimits::new(&self.config.http, OPERATIONS_TIMEOUT);
+        let server = api::serve(listen, "http.metrics_listen", router, limits, tasks.ending()).await?;
         tasks.spawn("operations", async move { Ok(server.await?) });
         let (metrics, shutdown) = (self.metrics.clone(), tasks.shutdown.clone());
         tasks.spawn("metrics", async move {
@@ -265,7 +279,7 @@ impl App {
     fn observe(&self, roles: Roles, tasks: &mut Tasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
         let (store, slot) = (self.store.clone(), self.config.source.slot.clone());
-        let pools = vec![self.store.clone(), self.capture_store.clone()];
+        let pools = vec![self.store.clone(), self.capture_store.clone(), self.api_store.clone()];
         tasks.spawn("observation", async move {
             observe::run(store, pools, slot, shutdown).await;
             Ok(())
