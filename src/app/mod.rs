@@ -2,6 +2,7 @@
 
 mod apart;
 mod descriptors;
+mod maintain;
 pub mod repair;
 mod wiring;
 
@@ -11,16 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use jiff::SignedDuration;
-use jiff::tz::TimeZone;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::apart::Apart;
 use crate::api::{self, ApiState, Ending, JwtVerifier, ServeLimits};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
 use crate::domain::delivery::lease_length;
 use crate::enqueue::{Enqueue, EnqueueError};
@@ -28,8 +27,7 @@ use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
 use crate::lookup::Lookups;
 use crate::notify::{self, Mailer};
-use crate::store::{Store, audit, idempotency, migrate, notices, sessions};
-use crate::telemetry::Condition;
+use crate::store::{Store, migrate};
 use crate::traces::Tracer;
 use crate::ui::{self, UiState};
 use crate::vault::Vault;
@@ -63,7 +61,8 @@ const BATCHES_AHEAD: usize = 4;
 pub const ANSWERS_AHEAD: usize = 1_024;
 /// How long to stand back when another process has captured meanwhile.
 const STAND_BACK: Duration = Duration::from_secs(2);
-const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(3_600);
+/// How long a start waits for the store's partitions.
+const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// For an answer to whoever asks for metrics or readiness: longer than the store is waited for.
 const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(30);
@@ -162,8 +161,7 @@ impl App {
         if roles.capture {
             self.health.ail(capture::STAGE, "not reading changes yet");
         }
-        self.maintain().await.context("making the store's partitions")?;
-        tasks.spawn("maintenance", self.clone_for_maintenance(shutdown.clone()));
+        self.maintain(tasks).await;
         self.serve_operations(tasks).await?;
         self.observe(roles, tasks)?;
         if roles.api {
@@ -200,6 +198,15 @@ impl App {
         }
         self.health.recover(START_UP);
         Ok(())
+    }
+
+    /// Waits for the first round, but not for ever: nothing that follows depends on it.
+    async fn maintain(&self, tasks: &mut Tasks) {
+        let (store, days, health) = (self.store.clone(), self.config.retention.days, self.health.clone());
+        let (first_round, first_round_ended) = oneshot::channel();
+        tasks.spawn("maintenance", maintain::run(store, days, health, first_round, tasks.shutdown.clone()));
+        // Either way it goes on.
+        let _ = tokio::time::timeout(FIRST_MAINTENANCE, first_round_ended).await;
     }
 
     fn start_delivery(&self, tasks: &mut Tasks, stop: CancellationToken) -> Handoff {
@@ -295,50 +302,6 @@ impl App {
         }
         Ok(())
     }
-
-    async fn maintain(&self) -> anyhow::Result<()> {
-        maintain(&self.store, self.config.retention.days).await
-    }
-
-    fn clone_for_maintenance(
-        &self,
-        shutdown: CancellationToken,
-    ) -> impl Future<Output = anyhow::Result<()>> + Send + 'static {
-        let (store, days) = (self.store.clone(), self.config.retention.days);
-        async move {
-            let failing = Condition::new();
-            while shutdown.run_until_cancelled(tokio::time::sleep(MAINTENANCE_INTERVAL)).await.is_some() {
-                match maintain(&store, days).await {
-                    Ok(()) if failing.ends() => tracing::info!("the store is maintained again"),
-                    Err(error) if failing.begins() => {
-                        tracing::warn!(%error, "the store cannot be maintained; trying again every hour");
-                    }
-                    Ok(()) | Err(_) => {}
-                }
-            }
-            Ok(())
-        }
-    }
-}
-
-async fn maintain(store: &Store, retention_days: u32) -> anyhow::Result<()> {
-    let now = SystemClock.now();
-    let today = now.to_zoned(TimeZone::UTC).date();
-    let done = store.maintain_partitions(today, retention_days).await?;
-    // As partitions go, when their last moment is so old.
-    let kept = SignedDuration::from_hours((i64::from(retention_days) + 1) * 24);
-    store.expire_recoveries(now.checked_sub(kept)?).await?;
-    if !done.dropped.is_empty() {
-        tracing::info!(partitions = ?done.dropped, "dropped what is older than retention.days");
-    }
-    audit::remove_old(store, retention_days).await?;
-    idempotency::remove_old(store).await?;
-    let unsent = notices::remove_old(store, retention_days).await?;
-    if unsent > 0 {
-        tracing::warn!(unsent, "notices to owners were dropped: they could not be sent while they were of use");
-    }
-    sessions::remove_old(store).await?;
-    Ok(())
 }
 
 /// Capture and enqueue live and end together.

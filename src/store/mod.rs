@@ -24,6 +24,7 @@ pub mod record;
 pub mod recovery;
 pub mod sealed;
 pub mod sessions;
+pub mod superseded;
 pub mod tokens;
 pub mod webhooks;
 

@@ -87,6 +87,7 @@ pub fn failure_name(kind: &str) -> &'static str {
         "blocked_address" => "Address not allowed",
         "payload_too_large" => "Payload too large",
         "webhook_inactive" => "Webhook inactive",
+        "event_expired" => "Event no longer kept",
         _ => "Something else",
     }
 }

@@ -12,6 +12,7 @@ mod erase;
 mod harness;
 mod observability;
 mod package;
+mod partitions;
 mod private_postgres;
 mod receive;
 mod secrets;
