@@ -31,6 +31,7 @@ pub const PENDING: &str = "walhook_deliveries_pending";
 pub const OLDEST_DUE: &str = "walhook_delivery_oldest_due_seconds";
 pub const WEBHOOKS: &str = "walhook_webhooks";
 pub const CHECKPOINT_AGE: &str = "walhook_checkpoint_age_seconds";
+pub const HTTP_REFUSED: &str = "walhook_http_refused_total";
 pub const STORE_CONNECTIONS: &str = "walhook_store_connections";
 pub const SLOT_RETAINED: &str = "walhook_slot_retained_bytes";
 pub const SLOT_UNACKNOWLEDGED: &str = "walhook_slot_unacknowledged_bytes";
@@ -68,6 +69,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_gauge!(CAPTURE_CONNECTED, "1 while changes are streaming in");
     describe_histogram!(HEARTBEAT_ROUND_TRIP, Unit::Seconds, "From a heartbeat's commit to its return through the log");
     describe_gauge!(GAPS, "Stretches of the log that were lost and are not repaired");
+    describe_counter!(HTTP_REFUSED, "Connections closed and requests refused because there were too many, by limit");
     describe_samples();
     describe_gauge!(OUTBOX_ROWS, "Rows waiting in the triggers' outbox, counted to 100,000");
     describe_gauge!(OUTBOX_AGE, Unit::Seconds, "Age of the oldest row in the triggers' outbox");

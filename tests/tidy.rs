@@ -74,8 +74,9 @@ const ANY: &[&str] = &["*"];
 const CRATES: &[(&str, &[&str])] = &[
     ("pg_walstream", &["capture"]),
     // Receivers are called by reqwest, and by hyper through a proxy: `deliver/client/tunnel.rs` says why.
-    ("hyper", &["deliver/client"]),
-    ("hyper_util", &["deliver/client"]),
+    // The API's listener bounds connections and their silence, which axum's own does not.
+    ("hyper", &["deliver/client", "api/serve.rs"]),
+    ("hyper_util", &["deliver/client", "api/serve.rs"]),
     ("hyper_rustls", &["deliver/client"]),
     // The demo plays the user of the API, the platform's keys are fetched from where it publishes them, and spans are posted.
     ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),

@@ -3,6 +3,7 @@
 mod auth;
 mod body;
 mod browser;
+mod clients;
 mod docs;
 mod enrich;
 mod event_types;
@@ -57,7 +58,7 @@ pub use self::operations::{Readiness, RenderMetrics, router as operations_router
 pub use self::problem::{FieldError, Problem};
 pub use self::query::{Page, Parameters};
 pub use self::recover::Recovery;
-pub use self::serve::{Ending, ServeError, serve};
+pub use self::serve::{Ending, ServeError, ServeLimits, serve};
 pub use self::session::{COOKIE as SESSION_COOKIE, actor as session_actor, cookie, cross_site_protection};
 pub use self::stats::Summary;
 pub use self::test::{TestDelivery, TestResult};
@@ -122,6 +123,11 @@ impl ApiState {
             cors_origins: config.http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             hold: idempotency::LONGEST_REQUEST + config.delivery.timeout.0,
         }
+    }
+
+    /// No request takes longer: the same as the time for which an idempotency key is held.
+    pub fn request_timeout(&self) -> Duration {
+        self.hold
     }
 
     pub fn store(&self) -> &Store {

@@ -237,6 +237,18 @@ impl Problem {
             .with_header(header::RETRY_AFTER, 60_u64)
     }
 
+    pub fn overloaded() -> Problem {
+        let detail = "the service is handling as many requests as it can: try again";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
+            .with_header(header::RETRY_AFTER, 1_u64)
+    }
+
+    pub fn took_too_long() -> Problem {
+        let detail = "the request took longer than it may: try again, for a shorter range of time if it has one";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
+            .with_header(header::RETRY_AFTER, 5_u64)
+    }
+
     pub fn unavailable() -> Problem {
         let detail = "the service cannot reach its store at the moment";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
@@ -275,7 +287,10 @@ impl From<StoreError> for Problem {
             StoreError::Query(error) => error.as_db_error().is_none(),
             _ => false,
         };
-        if is_unreachable {
+        if error.is_timeout() {
+            recurring!(warn, %error, "requests take longer than their statements may");
+            Problem::took_too_long()
+        } else if is_unreachable {
             recurring!(error, %error, "requests cannot be answered without the store");
             Problem::unavailable()
         } else {

@@ -136,6 +136,14 @@ pub struct Http {
     /// Where browsers reach this service, such as `https://hooks.example`. Cookies are sent over TLS alone where it begins so.
     pub public_url: Option<String>,
     pub max_body_bytes: Size,
+    /// Connections to one listener at once. When there are more, a client that is waited for loses its connection.
+    pub max_connections: usize,
+    /// Requests being handled at once. Others wait for two seconds and are then answered 503.
+    pub max_requests: usize,
+    /// From the start of a connection to the end of its first request's head.
+    pub header_timeout: Period,
+    /// How long a connection is kept between two requests. More than a load balancer in front keeps it.
+    pub idle_timeout: Period,
     pub metrics_listen: SocketAddr,
     /// Origins whose pages may call the API from a browser, such as `https://app.example`.
     pub cors_origins: Vec<String>,
@@ -148,6 +156,10 @@ impl Default for Http {
             base_path: "/api/public".into(),
             public_url: None,
             max_body_bytes: Size(64 << 10),
+            max_connections: 1_024,
+            max_requests: 256,
+            header_timeout: Period::secs(10),
+            idle_timeout: Period::secs(75),
             metrics_listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
             cors_origins: Vec::new(),
         }

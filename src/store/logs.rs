@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{Result, Store};
@@ -9,6 +10,10 @@ use crate::domain::event::{EventKind, UserId};
 
 /// A line of the log's id tells its time, give or take what clocks and long requests differ by.
 pub(super) const ID_TOLERANCE_MS: i64 = 3_600_000;
+
+/// Entries that one filtered page looks at: some ten milliseconds' worth. A filter that matches nothing would otherwise read the
+/// webhook's whole log.
+const LOOKED_AT: i64 = 10_000;
 
 /// One attempt, or a cancellation.
 #[derive(Clone, Debug)]
@@ -61,7 +66,24 @@ pub struct Filter {
     pub status_class: Option<i16>,
 }
 
-/// The webhook's log, newest first, below the id `before`.
+impl Filter {
+    /// Whether every entry passes, so that a page is full after as many entries as it shows.
+    fn is_empty(&self) -> bool {
+        let Filter { event, outcome, since, until, status_class } = self;
+        event.is_none() && outcome.is_none() && since.is_none() && until.is_none() && status_class.is_none()
+    }
+}
+
+/// Entries that match, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Matches {
+    pub entries: Vec<Entry>,
+    /// The last entry that was looked at, where more are below it. None where the search came to its end.
+    pub horizon: Option<Uuid>,
+}
+
+/// At most `limit` entries of the webhook's log below the id `before`, newest first. A filtered search looks at a bounded number of
+/// entries and returns where it stopped.
 pub async fn list(
     store: &Store,
     user: &UserId,
@@ -69,18 +91,27 @@ pub async fn list(
     filter: &Filter,
     before: Option<Uuid>,
     limit: usize,
-) -> Result<Vec<Entry>> {
+) -> Result<Matches> {
     let Filter { event, outcome, since, until, status_class } = filter;
     let lowest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
     let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
     let below = before.unwrap_or(Uuid::max()).min(latest);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let connection = store.connection().await?;
+    let horizon = match filter.is_empty() {
+        true => None,
+        false => {
+            let statement = connection.prepare_cached(include_str!("../../sql/store/log_horizon.sql")).await?;
+            let arguments: [&(dyn ToSql + Sync); 5] = [&&*user.0, &webhook, &lowest, &below, &(LOOKED_AT - 1)];
+            connection.query_opt(&statement, &arguments).await?.map(|row| row.get::<_, Uuid>("id"))
+        }
+    };
+    let lowest = horizon.unwrap_or(lowest);
     let statement = connection.prepare_cached(include_str!("../../sql/store/log_list.sql")).await?;
     let rows = connection
         .query(&statement, &[&&*user.0, &webhook, &lowest, &below, event, outcome, since, until, status_class, &limit])
         .await?;
-    Ok(rows.iter().map(entry).collect())
+    Ok(Matches { entries: rows.iter().map(entry).collect(), horizon })
 }
 
 pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Result<Option<Detail>> {

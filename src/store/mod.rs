@@ -4,6 +4,7 @@ pub mod addons;
 pub mod audit;
 mod begun;
 pub mod capture;
+mod connection;
 pub mod deliver;
 pub mod disable;
 pub mod enqueue;
@@ -11,6 +12,7 @@ pub mod erase;
 pub mod hours;
 pub mod idempotency;
 pub mod ledger;
+mod limited;
 pub mod logs;
 pub mod migrate;
 pub mod notices;
@@ -22,10 +24,12 @@ pub mod record;
 pub mod recovery;
 pub mod sealed;
 pub mod sessions;
+pub mod superseded;
 pub mod tokens;
 pub mod webhooks;
 
 pub use begun::Begun;
+pub use connection::cancel_on_drop;
 pub use deadpool_postgres::{GenericClient, Transaction};
 pub use pool::Store;
 
@@ -51,6 +55,11 @@ impl StoreError {
     pub fn refuses_data(&self) -> bool {
         let StoreError::Query(error) = self else { return false };
         error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
+    }
+
+    /// Whether the server ended the statement because it took longer than it may.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, StoreError::Query(error) if error.code() == Some(&tokio_postgres::error::SqlState::QUERY_CANCELED))
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::disable::{self, Disabled};
-use super::{Result, Store, hours, plan_by_index};
+use super::{Result, Store, hours, plan_by_index, superseded};
 use crate::domain::delivery::{Attempted, Next, Outcome};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::webhook::Tally;
@@ -66,7 +66,8 @@ impl<'a> LogLine<'a> {
 }
 
 impl Store {
-    /// Records attempts in one transaction: an answer to an attempt whose lease has passed to somebody else changes nothing.
+    /// Records attempts in one transaction: an answer to an attempt whose lease has passed to somebody else changes nothing. Where the
+    /// delivery was redelivered or cancelled meanwhile, the attempt is logged, and changes nothing else.
     /// Switches off webhooks that have failed as often as `policy` allows, and warns at half of it.
     pub async fn record(&self, entries: &[Entry<'_>], policy: &Policy) -> Result<Recorded> {
         // Almost always there is none. Each round but the last adds one of the batch.
@@ -91,11 +92,13 @@ impl Store {
         let all_end = entries.iter().all(|entry| matches!(entry.next, Next::End(_)));
         let hold = if all_end { END_HELD } else { FENCE };
         let ((), counted) = tokio::try_join!(biased; plan_by_index(&transaction), fence(&transaction, hold, entries))?;
+        let late = superseded::take(&transaction, entries, &counted).await?;
         let entries: Vec<Entry<'_>> =
             entries.iter().zip(&counted).filter_map(|(entry, counted)| counted.then_some(*entry)).collect();
         let mut disabled = Vec::new();
-        if !entries.is_empty() {
-            let lines: Vec<LogLine<'_>> = entries.iter().map(|entry| entry.line).collect();
+        let logged = [entries.as_slice(), &late].concat();
+        if !logged.is_empty() {
+            let lines: Vec<LogLine<'_>> = logged.iter().map(|entry| entry.line).collect();
             let tallies = tallies(&entries);
             // Otherwise they are gone already.
             let locked = if all_end { &[] } else { entries.as_slice() };
@@ -105,7 +108,7 @@ impl Store {
                 insert_attempts(&transaction, &lines),
                 end_deliveries(&transaction, locked),
                 retry_deliveries(&transaction, locked),
-                count(&transaction, &tallies, &entries),
+                count(&transaction, &tallies, &logged),
             )?;
             let judged = disable::judge(&standings, &tallies, policy);
             let doomed = judged.iter().filter(|judged| judged.verdict == Verdict::Disable).map(|judged| judged.webhook);

@@ -86,7 +86,7 @@ async fn what_is_handed_over_is_sent_without_a_claim() {
     // Bytes that the store does not have show where they came from.
     delivery.data = r#"{"by":"hand"}"#.into();
     let running = bench.run();
-    assert!(running.handoff.room.reserve(webhook));
+    assert!(running.handoff.room.reserve(webhook, delivery.bytes()));
     running.hand_over(delivery);
     bench.wait_for_end(id).await;
     let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
@@ -164,7 +164,7 @@ async fn a_delivery_whose_lease_is_too_short_is_left_to_others() {
     let [mut delivery] = bench.claim().await.try_into().unwrap();
     delivery.lease = Lease { until: Instant::now() + bench.config.delivery.timeout.0, ..delivery.lease };
     let running = bench.run();
-    assert!(running.handoff.room.reserve(webhook));
+    assert!(running.handoff.room.reserve(webhook, delivery.bytes()));
     running.hand_over(delivery);
     let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
     eventually("its place to be free again", free).await;

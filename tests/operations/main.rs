@@ -16,6 +16,7 @@ mod kubernetes;
 mod licences;
 mod observability;
 mod package;
+mod partitions;
 mod private_postgres;
 mod receive;
 mod secrets;

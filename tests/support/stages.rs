@@ -191,6 +191,7 @@ impl Bench {
             behind: Uuid::nil(),
             max_webhooks: 100,
             max_rows: 100,
+            max_bytes: usize::MAX,
             per_webhook: 100,
             rooms: Vec::new(),
         };

@@ -1,6 +1,7 @@
 //! The store: there, up to date, apart from the primary's database, and in step with the slot.
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::{Report, unreachable};
 use crate::capture::primary::Server;
@@ -46,6 +47,16 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
             );
         }
         _ => report.ok("store schema", "up to date"),
+    }
+    let without = store.tables_without_partitions(before.to_zoned(TimeZone::UTC).date()).await?;
+    if without.is_empty() {
+        report.ok("partitions", "every day has its own");
+    } else {
+        report.warn(
+            "partitions",
+            format!("rows of {} are in the default partition: days have none of their own", without.join(", ")),
+            "a running `walhook run` moves them within the hour; if they stay, its log and /readyz say why",
+        );
     }
     match store.checkpoint(&source.slot).await? {
         Some(checkpoint) => report.ok("checkpoint", format!("at {}", checkpoint.resume)),

@@ -1,10 +1,12 @@
 //! Through PgBouncer in transaction mode: every transaction may be on another of the server's sessions.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::process::{Child, Command};
 use walhook::postgres;
 use walhook::private_postgres::free_port;
+use walhook::store::Store;
 
 use super::{events, number, prepared};
 use crate::support::{TestApp, are_installed, eventually};
@@ -100,4 +102,21 @@ async fn a_pooler_in_transaction_mode_is_no_hindrance() {
         assert_eq!(prepared.get::<_, i64>(0), 0);
     }
     assert_eq!(number(&app.store().await, "select count(*) from walhook.gap").await, 0);
+}
+
+#[tokio::test]
+async fn a_pool_for_requests_does_without_the_parameters_that_a_pooler_refuses() {
+    if !are_installed(&["pgbouncer"]) {
+        return;
+    }
+    let app = prepared().await;
+    let pooler = Pooler::start(&app).await;
+    let limited = |url: &str| Store::open_for_requests(url, 1, Duration::from_millis(1_234)).unwrap();
+    let timeout = async |store: Store| -> String {
+        let connection = store.connection().await.unwrap();
+        let rows = connection.simple_query("show statement_timeout").await.unwrap();
+        format!("{rows:?}")
+    };
+    assert!(timeout(limited(&app.source_url)).await.contains("1234ms"));
+    assert!(!timeout(limited(&pooler.url(&app))).await.contains("1234ms"));
 }
