@@ -37,15 +37,13 @@ const STAND_BY: Duration = Duration::from_secs(1);
 /// Reads until shutdown, until the switch to the log that was prepared, or until a fault that no retry can mend.
 pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
     let holder = Uuid::now_v7();
-    let Some(ended) = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await else {
-        gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-        if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
-            tracing::debug!(%error, "the capture lease runs out by itself");
-        }
-        return Ok(Ended::Stopped);
-    };
+    let ended = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await;
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-    ended
+    // What is still on its way to the store is fenced by the claim.
+    if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
+        tracing::debug!(%error, "the capture lease runs out by itself");
+    }
+    ended.unwrap_or(Ok(Ended::Stopped))
 }
 
 async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
@@ -81,6 +79,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
 /// What lasts from one connection to the next.
 struct Reading<'a> {
     context: &'a Context<'a>,
+    /// Holds the lease, and claims the checkpoint once: a claim that was lost ends the reading.
     holder: Uuid,
     cursor: Option<Cursor>,
     handover: Option<Handover>,
@@ -93,7 +92,13 @@ impl Reading<'_> {
         let Some(lease) = Lease::take(store, &source.slot, self.holder).await? else {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
         };
-        if self.cursor.is_none() {
+        if self.cursor.is_some() {
+            // The lease says who may begin to read. Another process may have had it since we last did.
+            if store.checkpoint_of_reader(&source.slot, Some(self.holder)).await?.is_none() {
+                return Err(CaptureError::Superseded(source.slot.clone()));
+            }
+        } else {
+            store.claim_checkpoint(&source.slot, self.holder).await?;
             let Some((checkpoint, bounds, handover)) = self.stored().await? else {
                 // Another process has made the switch.
                 lease.release().await;

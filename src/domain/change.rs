@@ -112,6 +112,6 @@ pub struct Batch {
     /// The transaction that the last change belongs to. A lookup waits until its own snapshot sees it: a change can reach
     /// us a moment before the server shows it to other sessions.
     pub transaction: Option<u32>,
-    /// The window that `checkpoint` is in; nothing where it is a place in the log.
+    /// The window of the outbox that was read; nothing where the log was.
     pub window: Option<Window>,
 }

@@ -54,11 +54,12 @@ impl Bounds {
     }
 }
 
-/// The window that a batch ends in, and the process that read it.
+/// The window of the outbox that a batch ends in, and the process that read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    pub bounds: Bounds,
-    /// The holder of the lease: two processes number different windows alike.
+    /// Nothing behind the last window before a switch to the log: the position is in the log then.
+    pub bounds: Option<Bounds>,
+    /// Under whose claim of the checkpoint it was read: two processes number different windows alike.
     pub reader: Uuid,
 }
 

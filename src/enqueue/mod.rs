@@ -160,9 +160,13 @@ impl<C: Clock> Enqueue<C> {
         let checkpoint = match *known {
             Some(checkpoint) => checkpoint,
             None => {
-                let stored = self.store.checkpoint(&self.slot).await?;
-                verify_reader(&self.store, &self.slot, batch).await?;
-                stored.ok_or_else(|| EnqueueError::NoCheckpoint(self.slot.clone()))?
+                // Two processes number different windows alike: only under its own claim is a batch's position comparable.
+                let reader = batch.window.as_ref().map(|window| window.reader);
+                let stored = self.store.checkpoint_of_reader(&self.slot, reader).await?;
+                stored.ok_or_else(|| match reader {
+                    Some(_) => EnqueueError::Superseded(self.slot.clone()),
+                    None => EnqueueError::NoCheckpoint(self.slot.clone()),
+                })?
             }
         };
         if batch.checkpoint.position <= checkpoint.position {
@@ -194,7 +198,7 @@ impl<C: Clock> Enqueue<C> {
         let read_at = Instant::now();
         let held = Lease { token: lease.token, until: read_at + self.lease_length };
         let reserved = Reserved::new(self.handoff.as_ref(), held, read_at);
-        let window = batch.window.as_ref().map(|window| &window.bounds);
+        let window = batch.window.as_ref();
         let (kept, is_kept) = oneshot::channel();
         // All that needs no answer goes out at once, and what needs one while the server is at work on the rest.
         let raise = async {
@@ -268,16 +272,6 @@ async fn subscriptions_to(
     users.sort_unstable();
     users.dedup();
     if users.is_empty() { Ok(HashMap::new()) } else { subscriptions(transaction, &users).await }
-}
-
-/// What is stored may be of another process's window under the same number. While the lease is still this batch's, nobody else
-/// has stored anything.
-async fn verify_reader(store: &Store, slot: &str, batch: &Batch) -> Result<(), EnqueueError> {
-    let Some(window) = &batch.window else { return Ok(()) };
-    match store.holds_capture_lease(slot, window.reader).await? {
-        true => Ok(()),
-        false => Err(EnqueueError::Superseded(slot.to_owned())),
-    }
 }
 
 /// The next batch, with those that wait behind it as far as one transaction takes them.

@@ -3,6 +3,7 @@
 mod crash;
 mod events;
 mod failures;
+mod lease;
 mod load;
 mod pooler;
 mod repair;
