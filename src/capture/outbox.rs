@@ -5,7 +5,7 @@ pub(super) mod catalog;
 pub(super) mod definition;
 pub(super) mod install;
 pub(super) mod lease;
-mod page;
+pub(super) mod page;
 mod reader;
 pub(super) mod watch;
 

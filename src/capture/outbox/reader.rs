@@ -133,6 +133,9 @@ impl Reader<'_> {
             let from = std::mem::replace(&mut cursor.bounds.to, page.server.snapshot.clone());
             cursor.bounds.from = from;
         }
+        if page.server.unflushed && !page.rows.is_empty() {
+            page::flush(&self.client).await?;
+        }
         self.hand_on(cursor, page).await
     }
 

@@ -9,6 +9,7 @@ use crate::capture::error::Gap;
 use crate::capture::outbox::catalog::{self, Comparison, State, Watched};
 use crate::capture::outbox::install::{self, Script};
 use crate::capture::outbox::lease::Lease;
+use crate::capture::outbox::page::flush;
 use crate::capture::primary::{MINIMUM_VERSION, Server};
 use crate::capture::snapshot::Snapshot as Moment;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
@@ -55,7 +56,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         done.push("the log is read up to here: set source.capture = \"trigger\" and restart `walhook run`".into());
     }
     if place.is_none() {
-        let seeded = begin(url, source, &store).await?;
+        let seeded = begin(url, source, &store, &client).await?;
         done.push(format!("the outbox is read from here; {seeded}"));
     }
     Ok(done)
@@ -197,7 +198,9 @@ pub(in crate::capture) struct Beginning {
 }
 
 impl Beginning {
-    pub async fn at(moment: &Moment) -> Result<Beginning, CaptureError> {
+    /// The moment's snapshot, once all that it sees would outlast a crash: `client` waits for that.
+    pub async fn at(moment: &Moment, client: &Client) -> Result<Beginning, CaptureError> {
+        flush(client).await?;
         let row = moment.client().query_typed_one(SNAPSHOT, &[]).await?;
         let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
         let inserted = Lsn(row.get::<_, tokio_postgres::types::PgLsn>("inserted").into());
@@ -211,9 +214,9 @@ impl Beginning {
 }
 
 /// Stores where reading begins, with what is true at that moment.
-async fn begin(url: &str, source: &Source, store: &Store) -> Result<Seeded, CaptureError> {
+async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Result<Seeded, CaptureError> {
     let moment = Moment::now(url).await?;
-    let Beginning { first, bounds, .. } = Beginning::at(&moment).await?;
+    let Beginning { first, bounds, .. } = Beginning::at(&moment, client).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
     insert_first_checkpoint(&transaction, &source.slot, &first, Some(&bounds)).await?;
