@@ -78,6 +78,12 @@ pub enum Operation {
         old: Option<Tuple>,
         new: Tuple,
     },
+    /// A row inserted by the transaction that deleted the row with its key: it moved to another partition, or was written again.
+    /// Its deletion came before. `old` has the key and the watched columns.
+    Replace {
+        old: Tuple,
+        new: Tuple,
+    },
     Delete {
         old: Tuple,
     },
