@@ -202,6 +202,12 @@ pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> 
     let watched = catalog::watched(client, source).await?;
     let comparison = catalog::compare(client, &watched).await?;
     let made = |name: &str| !comparison.lacking.iter().any(|lacking| lacking.function == name);
+    let state = catalog::state(client).await?;
+    if state.installed && !state.paired {
+        tracing::warn!(
+            "rows that move between partitions, or are deleted and inserted in one transaction, are taken for new ones: run `walhook setup`"
+        );
+    }
     match comparison.outdated.iter().find(|function| made(&function.name)) {
         Some(function) => Err(CaptureError::TriggersOutdated(function.name.clone())),
         None => Ok(()),

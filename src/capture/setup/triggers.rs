@@ -80,13 +80,16 @@ impl Found {
         source: &Source,
         hands_over: bool,
     ) -> Result<Option<String>, CaptureError> {
-        let script = Script::new(&self.comparison, self.is_whole(), hands_over);
+        let script = Script::new(&self.comparison, self.is_whole().then_some(&self.state), hands_over);
         if script.is_empty() {
             return Ok(None);
         }
         install::run(client, source, &script).await?;
         let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.lacking.len());
-        Ok(Some(format!("schema walhook_capture: {functions} functions made, {triggers} triggers put on the tables")))
+        let paired = if self.state.paired { "" } else { ", rows that move between partitions are paired" };
+        Ok(Some(format!(
+            "schema walhook_capture: {functions} functions made, {triggers} triggers put on the tables{paired}"
+        )))
     }
 }
 
@@ -259,7 +262,7 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Ca
         true => format!("grant select on {} to {role}; -- for e-mail\n", quote_qualified(&schema, &name)),
         false => String::new(),
     };
-    let script = Script::new(&Comparison::of_nothing(&watched), false, false);
+    let script = Script::new(&Comparison::of_nothing(&watched), None, false);
     Ok(format!(
         "-- Our role makes and owns all of it; it needs no more than this.\n\
          grant create on database {} to {role};\n\

@@ -8,6 +8,7 @@ mod load;
 mod pooler;
 mod repair;
 mod switch;
+mod upgrade;
 
 use crate::support::TestApp;
 
