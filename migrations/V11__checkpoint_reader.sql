@@ -1,3 +1,3 @@
--- Which process may move the checkpoint while triggers capture: each that begins to read puts an id of its own here. Without one,
--- the position is in the log, or nobody has read since.
+-- The process that may advance the checkpoint while triggers capture. Each process that starts to read the outbox stores a new id here.
+-- Null before the first one, after a repair, and when a switch to the WAL is prepared.
 alter table walhook.checkpoint add column reader uuid;

@@ -1,18 +1,18 @@
--- A row that is inserted by the transaction that deleted the row with its key is the same row, moved to another partition or written
--- again: the outbox has it as one update.
+-- A row that a transaction deletes and inserts again under the same key is the same row, moved to another partition or replaced. The
+-- outbox gets one update instead of a deletion and an insertion.
 create index if not exists outbox_deleted on walhook_capture.outbox (xid, relation, (old[1])) where operation = 'D';
 
 create or replace function walhook_capture.outbox_paired() returns trigger
     language plpgsql security definer
     set search_path = pg_catalog, pg_temp
-    -- The outbox is mostly small when this is planned, and may be large when it runs.
+    -- The plan is cached, often made while the outbox is empty: a sequential scan would be slow once it is large.
     set enable_seqscan = off
 as $walhook$
 declare
     deleted walhook_capture.outbox;
 begin
     if new.operation = 'D' then
-        -- Only behind this is anything looked for: see the trigger.
+        -- From here on, the trigger fires for this transaction's insertions.
         perform set_config('walhook.deleted', 'on', true);
         return new;
     end if;

@@ -1,2 +1,3 @@
--- From here on this process alone moves the checkpoint: what others have read and not stored is refused. $1 slot, $2 the process
+-- Makes a process the only one that may advance the checkpoint: batches that others have read and not stored are rejected from now on.
+-- $1 slot, $2 the process's id
 update walhook.checkpoint set reader = $2 where slot = $1

@@ -92,7 +92,7 @@ pub(super) struct Decoder {
     /// By the relation's number. Nothing where the table is none of ours.
     plans: HashMap<u32, Option<Plan>>,
     open: Option<Open>,
-    /// By the open transaction.
+    /// Rows that the open transaction has deleted.
     deleted: Deleted,
 }
 

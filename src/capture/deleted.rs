@@ -1,8 +1,8 @@
-//! The rows that the open transaction has deleted: what it inserts under the same key is the same row, moved to another partition
-//! or written again.
+//! Remembers the rows that the open transaction has deleted. A row that it inserts under the same key is the same row, moved to another
+//! partition or written again.
 //!
-//! Everything here follows from the transaction's own changes, in their order: a stream that is read again from the transaction's
-//! beginning pairs the same rows, wherever batches ended.
+//! The pairs depend on the transaction's changes and their order alone. After a restart, the stream begins with the transaction's
+//! first change, so the same rows are paired wherever batches ended.
 
 use std::collections::HashSet;
 
@@ -12,9 +12,10 @@ use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
 use crate::telemetry::recurring;
 
-/// Deleted rows are remembered up to about this many bytes, the latest first: over a hundred thousand of them.
+/// Bounds the memory of one transaction's deleted rows: room for over a hundred thousand. The oldest are forgotten first, because an
+/// update that moves a row inserts it right after the deletion.
 const MAX_WEIGHT: usize = 32 << 20;
-/// What a remembered row takes beside its values.
+/// The estimated overhead of one remembered row, in bytes.
 const ENTRY: usize = 256;
 /// Every captured table has its id in the first column.
 const ID: Column = Column(0);
@@ -26,7 +27,7 @@ pub(super) struct Deleted {
     rows: LruCache<(Table, Box<str>), Watched>,
     weight: usize,
     limit: usize,
-    /// Tables of which rows had to be forgotten.
+    /// Tables with rows that were forgotten.
     forgotten: HashSet<Table>,
 }
 
@@ -42,14 +43,14 @@ impl Deleted {
         Deleted { limit, ..Deleted::default() }
     }
 
-    /// Another transaction begins.
+    /// Forgets everything: another transaction begins.
     pub fn clear(&mut self) {
         if !self.rows.is_empty() || !self.forgotten.is_empty() {
             *self = Deleted { limit: self.limit, ..Deleted::default() };
         }
     }
 
-    /// Remembers a deleted row of a table that raises events, and forgets the oldest ones where they become too many.
+    /// Remembers a deleted row of a table that raises events. Forgets the oldest rows beyond the limit.
     pub fn add(&mut self, table: Table, old: &Tuple) {
         let Some(id) = old.text(ID).filter(|_| table.is_captured()) else { return };
         let values: Watched = watched(table).map(|column| old.get(column).clone()).collect();
@@ -64,7 +65,7 @@ impl Deleted {
         }
     }
 
-    /// The deleted row that `new` stands for again, as far as is remembered: its key and its watched columns. It is forgotten.
+    /// Removes and returns the deleted row that has the key of `new`: its key and its watched columns.
     pub fn take(&mut self, table: Table, new: &Tuple) -> Option<Tuple> {
         if self.rows.is_empty() && self.forgotten.is_empty() {
             return None;
@@ -75,8 +76,7 @@ impl Deleted {
                 recurring!(
                     warn,
                     table = table.name(),
-                    "a transaction deleted more rows than are remembered before it inserted others: rows that it deleted first and \
-                     inserted again are taken for new ones"
+                    "a transaction deleted more rows than can be remembered and then inserted rows: those deleted first count as new"
                 );
             }
             return None;

@@ -39,7 +39,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
     let holder = Uuid::now_v7();
     let ended = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await;
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-    // What is still on its way to the store is fenced by the claim.
+    // Safe while batches are in flight: the claim fences them.
     if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
         tracing::debug!(%error, "the capture lease runs out by itself");
     }
@@ -79,7 +79,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
 /// What lasts from one connection to the next.
 struct Reading<'a> {
     context: &'a Context<'a>,
-    /// Holds the lease, and claims the checkpoint once: a claim that was lost ends the reading.
+    /// Holds the lease and claims the checkpoint, once: when the claim is lost, reading starts again with a new id.
     holder: Uuid,
     cursor: Option<Cursor>,
     handover: Option<Handover>,
@@ -93,7 +93,7 @@ impl Reading<'_> {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
         };
         if self.cursor.is_some() {
-            // The lease says who may begin to read. Another process may have had it since we last did.
+            // Another process may have held the lease since this one last did.
             if store.checkpoint_of_reader(&source.slot, Some(self.holder)).await?.is_none() {
                 return Err(CaptureError::Superseded(source.slot.clone()));
             }
@@ -205,7 +205,7 @@ pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> 
     let state = catalog::state(client).await?;
     if state.installed && !state.paired {
         tracing::warn!(
-            "rows that move between partitions, or are deleted and inserted in one transaction, are taken for new ones: run `walhook setup`"
+            "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
         );
     }
     match comparison.outdated.iter().find(|function| made(&function.name)) {

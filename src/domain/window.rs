@@ -57,9 +57,9 @@ impl Bounds {
 /// The window of the outbox that a batch ends in, and the process that read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Nothing behind the last window before a switch to the log: the position is in the log then.
+    /// None at the end of the last window before a switch to the WAL: the checkpoint is a position in the WAL then.
     pub bounds: Option<Bounds>,
-    /// Under whose claim of the checkpoint it was read: two processes number different windows alike.
+    /// The claim on the checkpoint under which it was read: two processes give the same number to different windows.
     pub reader: Uuid,
 }
 

@@ -160,7 +160,7 @@ impl<C: Clock> Enqueue<C> {
         let checkpoint = match *known {
             Some(checkpoint) => checkpoint,
             None => {
-                // Two processes number different windows alike: only under its own claim is a batch's position comparable.
+                // Two processes give the same number to different windows: positions compare only under one claim.
                 let reader = batch.window.as_ref().map(|window| window.reader);
                 let stored = self.store.checkpoint_of_reader(&self.slot, reader).await?;
                 stored.ok_or_else(|| match reader {

@@ -71,7 +71,7 @@ impl Store {
         self.checkpoint_of_reader(slot, None).await
     }
 
-    /// The checkpoint, if it is `reader` that may move it: then nobody else has stored anything since it claimed it.
+    /// Returns the checkpoint if `reader` holds the claim on it. Nobody else has stored anything since it was claimed.
     pub async fn checkpoint_of_reader(&self, slot: &str, reader: Option<Uuid>) -> Result<Option<Checkpoint>> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(CHECKPOINT_READ).await?;
@@ -92,7 +92,7 @@ impl Store {
 }
 
 /// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else, or when another
-/// process has begun to read the outbox.
+/// process has claimed it.
 pub async fn advance_checkpoint(
     transaction: &impl GenericClient,
     slot: &str,

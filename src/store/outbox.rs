@@ -71,8 +71,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes `reader` the only one whose batches move the checkpoint. An id serves for one claim: a second one would let through
-    /// what was read after the first.
+    /// Makes `reader` the only process whose batches advance the checkpoint. Use a new id for each claim: with the same id, batches
+    /// that were read before another process's claim would be accepted again.
     pub async fn claim_checkpoint(&self, slot: &str, reader: Uuid) -> Result<()> {
         self.connection().await?.execute(CLAIM, &[&slot, &reader]).await?;
         Ok(())

@@ -24,7 +24,7 @@ pub(in crate::capture) struct State {
     pub usable: bool,
     /// Emptying the outbox by hand would be noticed.
     pub guarded: bool,
-    /// A row that is deleted and inserted in one transaction becomes an update.
+    /// Rows that are deleted and inserted in one transaction are paired.
     pub paired: bool,
 }
 

@@ -12,8 +12,8 @@ const COMMENT: &str = include_str!("../../../sql/primary/outbox_comment.sql");
 const TRIGGER: &str = include_str!("../../../sql/primary/outbox_trigger.sql");
 const ALWAYS: &str = include_str!("../../../sql/primary/outbox_trigger_always.sql");
 
-/// A row that moves to another partition has another key where that holds what the table is partitioned by: what came of it is
-/// paired with what went, which has to be in the outbox first.
+/// A row that moves to another partition gets another primary key, as that contains the partition key. The join by primary key then
+/// shows a deletion and an insertion. The outbox's trigger pairs them if the deletion is written first.
 const ORDER: &str = "{order}";
 const DELETED_FIRST: &str = "\n        order by n.walhook_row is not null";
 
@@ -71,7 +71,7 @@ impl TriggerEvent {
 pub(in crate::capture) struct Function {
     pub name: String,
     definition: String,
-    /// By which it is known again, by earlier builds too: they know of no order.
+    /// Identifies the definition. Leaves out the order, so that earlier builds recognize the function as theirs.
     pub comment: String,
     deleted_first: bool,
 }
@@ -130,7 +130,7 @@ impl Function {
         Ok(Function { name, definition, comment, deleted_first })
     }
 
-    /// Whether what is on the primary is this.
+    /// Whether the function on the primary, by its comment and source, is this one.
     pub fn is(&self, comment: Option<&str>, source: &str) -> bool {
         comment == Some(&*self.comment) && (!self.deleted_first || source.contains(DELETED_FIRST))
     }

@@ -29,14 +29,14 @@ pub(in crate::capture) struct Script {
 }
 
 impl Script {
-    /// `found` is nothing where the schema is to be made.
+    /// `found` is none if the schema has to be created.
     pub fn new(comparison: &Comparison, found: Option<&State>, hands_over: bool) -> Script {
         let mut script = Script::default();
         if found.is_none() {
             script.prepare.push_str(SCHEMA);
         }
         if !found.is_some_and(|state| state.paired) {
-            // The outbox may be in use.
+            // It locks the outbox, which may be in use.
             script.lock.push_str(PAIRING);
         }
         for function in &comparison.outdated {

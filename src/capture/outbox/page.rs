@@ -28,7 +28,7 @@ pub(super) struct Server {
     pub epoch: Option<Epoch>,
     /// Triggers have failed since that was last known.
     pub failed: bool,
-    /// Some of what the page shows may not outlast a crash yet.
+    /// Some of the page's rows may not survive a crash yet.
     pub unflushed: bool,
     /// How far the outbox was cleared: a window's number and a row.
     pub cleared: Position,
@@ -120,8 +120,8 @@ fn written(row: &Row) -> Result<Option<Written>, CaptureError> {
     }))
 }
 
-/// Returns when all that is visible now outlasts a crash: where `synchronous_commit` is off, a commit is visible before it is on
-/// disk.
+/// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit is visible before it is flushed,
+/// and a crash undoes it.
 pub(in crate::capture) async fn flush(client: &Client) -> Result<(), CaptureError> {
     client.query_typed_one(FLUSH, &[]).await?;
     Ok(())

@@ -95,7 +95,7 @@ pub(super) struct Reader<'a> {
     pub source: &'a Source,
     pub batches: &'a mpsc::Sender<Batch>,
     pub durable: watch::Receiver<Option<Checkpoint>>,
-    /// Who has claimed the checkpoint.
+    /// The id under which this process has claimed the checkpoint.
     pub reader: Uuid,
     pub handover: Option<&'a Handover>,
     /// Triggers have failed since that was last known.

@@ -201,7 +201,7 @@ pub(in crate::capture) struct Beginning {
 }
 
 impl Beginning {
-    /// The moment's snapshot, once all that it sees would outlast a crash: `client` waits for that.
+    /// Reads the moment's snapshot, after everything that it sees is flushed through `client`.
     pub async fn at(moment: &Moment, client: &Client) -> Result<Beginning, CaptureError> {
         flush(client).await?;
         let row = moment.client().query_typed_one(SNAPSHOT, &[]).await?;
