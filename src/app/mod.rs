@@ -378,6 +378,7 @@ fn is_gap(error: &anyhow::Error) -> bool {
 
 fn is_superseded(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(EnqueueError::Superseded(_)))
+        || matches!(error.downcast_ref(), Some(capture::CaptureError::Superseded(_)))
 }
 
 /// The first signal asks for the end, the second does not ask.

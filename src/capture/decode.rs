@@ -9,6 +9,7 @@ use pg_walstream::{
 };
 
 use super::CaptureError;
+use super::deleted::Deleted;
 use crate::config::{Source, TableMappings};
 use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
 use crate::domain::lsn::{Lsn, Position};
@@ -91,6 +92,8 @@ pub(super) struct Decoder {
     /// By the relation's number. Nothing where the table is none of ours.
     plans: HashMap<u32, Option<Plan>>,
     open: Option<Open>,
+    /// Rows that the open transaction has deleted.
+    deleted: Deleted,
 }
 
 impl Decoder {
@@ -98,7 +101,15 @@ impl Decoder {
         let followed = Table::ALL.iter().copied().filter(|table| source.follows(*table));
         let tables = followed.map(|table| (source.tables.qualified_name(table), table)).collect();
         let parser = LogicalReplicationParser::with_protocol_version(PROTOCOL_VERSION);
-        Decoder { parser, mappings: source.tables.clone(), tables, numbers, plans: HashMap::new(), open: None }
+        Decoder {
+            parser,
+            mappings: source.tables.clone(),
+            tables,
+            numbers,
+            plans: HashMap::new(),
+            open: None,
+            deleted: Deleted::default(),
+        }
     }
 
     pub fn open(&self) -> Option<&Open> {
@@ -114,6 +125,7 @@ impl Decoder {
                 }
                 let committed_at = time(timestamp)?;
                 let position = Position { commit: Lsn(final_lsn), ordinal: 0 };
+                self.deleted.clear();
                 self.open = Some(Open { xid, committed_at, position, muted: false });
                 Ok(Decoded::Began)
             }
@@ -164,8 +176,12 @@ impl Decoder {
             Message::Insert { relation_id, tuple } => {
                 let position = self.next()?;
                 let Some(plan) = self.plan_of(relation_id)? else { return Ok(()) };
-                let operation = Operation::Insert { new: self.tuple(plan, &tuple)? };
-                changes.push(self.change(plan.table, position, operation)?);
+                let (table, new) = (plan.table, self.tuple(plan, &tuple)?);
+                let operation = match self.deleted.take(table, &new) {
+                    Some(old) => Operation::Replace { old, new },
+                    None => Operation::Insert { new },
+                };
+                changes.push(self.change(table, position, operation)?);
             }
             Message::Update { relation_id, old_tuple, new_tuple, key_type } => {
                 let position = self.next()?;
@@ -180,8 +196,9 @@ impl Decoder {
             Message::Delete { relation_id, old_tuple, key_type } => {
                 let position = self.next()?;
                 let Some(plan) = self.plan_of(relation_id)? else { return Ok(()) };
-                let old = self.old_tuple(plan, &old_tuple, Some(key_type))?;
-                changes.push(self.change(plan.table, position, Operation::Delete { old })?);
+                let (table, old) = (plan.table, self.old_tuple(plan, &old_tuple, Some(key_type))?);
+                self.deleted.add(table, &old);
+                changes.push(self.change(table, position, Operation::Delete { old })?);
             }
             Message::Truncate { relation_ids, .. } => {
                 for relation in relation_ids {
@@ -300,6 +317,7 @@ pub(super) fn weight(change: &Change) -> usize {
     match &change.operation {
         Operation::Insert { new } => of(new),
         Operation::Update { old, new } => old.as_ref().map_or(0, of) + of(new),
+        Operation::Replace { old, new } => of(old) + of(new),
         Operation::Delete { old } => of(old),
         Operation::Truncate => 0,
     }

@@ -276,3 +276,51 @@ fn a_row_that_is_not_as_the_relation_was_described_is_refused() {
     assert!(decoder.decode(wire(&insert(&ROW[..5])), &mut none).is_err());
     assert!(none.is_empty());
 }
+
+fn delete(key_type: char, old: &[Value]) -> Message {
+    Message::Delete { relation_id: RELATION, old_tuple: row(old), key_type }
+}
+
+/// Old and new status of what replaces a row; nothing for other changes.
+fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
+    let Operation::Replace { old, new } = &change.operation else { return None };
+    assert_eq!(old.text(distro_queue::id), new.text(distro_queue::id));
+    Some((old.text(distro_queue::status), new.text(distro_queue::status)))
+}
+
+#[test]
+fn a_row_that_is_inserted_where_its_transaction_deleted_it_is_the_same_row() {
+    let gone = [Text("1"), Null, Null, Text("batched"), Null, Null];
+    let come = [Text("1"), Text("2"), Text("3"), Text("complete"), Text("f"), Null];
+    for (identity, key_type, old) in [(b'f', 'O', ROW), (b'i', 'K', gone)] {
+        let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id", "status"], identity);
+        let other = insert(&[Text("2"), Text("2"), Null, Text("complete"), Text("f"), Null]);
+        let found =
+            changes(&Source::default(), vec![table, delete(key_type, &old), other, insert(&come), insert(&come)]);
+        let pairs: Vec<_> = found.iter().map(replaced).collect();
+        assert_eq!(pairs, [None, None, Some((Some("batched"), Some("complete"))), None]);
+        let ordinals: Vec<u64> = found.iter().map(|change| change.position.ordinal).collect();
+        assert_eq!(ordinals, [1, 2, 3, 4], "positions do not depend on pairs");
+    }
+}
+
+#[test]
+fn under_the_default_identity_what_a_row_was_is_not_known() {
+    let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id"], b'd');
+    let gone = [Text("1"), Null, Null, Null, Null, Null];
+    let found = changes(&Source::default(), vec![table, delete('K', &gone), insert(&ROW)]);
+    assert_eq!(replaced(&found[1]), Some((None, Some("batched"))));
+    let Operation::Replace { old, .. } = &found[1].operation else { panic!("{found:?}") };
+    assert_eq!(*old.get(distro_queue::status), Datum::Absent, "so that no rule sees a transition");
+}
+
+#[test]
+fn rows_of_different_transactions_are_not_paired() {
+    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut found = Vec::new();
+    let table = relation("public", "distro_queue", &DISTRO_QUEUE);
+    for each in [begin(100), table, delete('O', &ROW), commit(100, 110), begin(120), insert(&ROW)] {
+        decoder.decode(wire(&each), &mut found).unwrap();
+    }
+    assert_eq!(found.iter().map(replaced).collect::<Vec<_>>(), [None, None]);
+}

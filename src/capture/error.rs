@@ -60,6 +60,8 @@ pub enum CaptureError {
     ForeignCluster { known: u64, found: u64 },
     #[error("another process reads the outbox of slot {0}: capture begins here when that one ends")]
     LeaseHeld(String),
+    #[error("another process has read the outbox of slot {0} in the meantime: reading starts again where it ended")]
+    Superseded(String),
     #[error("another process captures now: stop `walhook run` first, then run this again")]
     Captured,
     #[error(

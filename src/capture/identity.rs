@@ -83,7 +83,8 @@ pub(super) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u
             let (schema, name) = source.tables.qualified_name(table);
             return Err(CaptureError::TableGone { table: format!("{schema}.{name}"), key: table.name() });
         };
-        numbers.insert(root.oid, table);
+        // Partitions too: without publish_via_partition_root, their rows come under their own numbers.
+        numbers.extend(relations.iter().map(|relation| (relation.oid, table)));
         if !table.is_captured() {
             continue;
         }

@@ -5,6 +5,7 @@ mod acknowledgement;
 pub mod check;
 mod conninfo;
 mod decode;
+mod deleted;
 mod error;
 mod faults;
 mod gaps;

@@ -5,7 +5,7 @@ pub(super) mod catalog;
 pub(super) mod definition;
 pub(super) mod install;
 pub(super) mod lease;
-mod page;
+pub(super) mod page;
 mod reader;
 pub(super) mod watch;
 
@@ -38,15 +38,13 @@ const STAND_BY: Duration = Duration::from_secs(1);
 /// Reads until shutdown, until the switch to the log that was prepared, or until a fault that no retry can mend.
 pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
     let holder = Uuid::now_v7();
-    let Some(ended) = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await else {
-        gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-        if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
-            tracing::debug!(%error, "the capture lease runs out by itself");
-        }
-        return Ok(Ended::Stopped);
-    };
+    let ended = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await;
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-    ended
+    // Safe while batches are in flight: the claim fences them.
+    if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
+        tracing::debug!(%error, "the capture lease runs out by itself");
+    }
+    ended.unwrap_or(Ok(Ended::Stopped))
 }
 
 async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
@@ -85,6 +83,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
 /// What lasts from one connection to the next.
 struct Reading<'a> {
     context: &'a Context<'a>,
+    /// Holds the lease and claims the checkpoint, once: when the claim is lost, reading starts again with a new id.
     holder: Uuid,
     cursor: Option<Cursor>,
     handover: Option<Handover>,
@@ -98,7 +97,13 @@ impl Reading<'_> {
         let Some(lease) = Lease::take(store, &source.slot, self.holder).await? else {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
         };
-        if self.cursor.is_none() {
+        if self.cursor.is_some() {
+            // Another process may have held the lease since this one last did.
+            if store.checkpoint_of_reader(&source.slot, Some(self.holder)).await?.is_none() {
+                return Err(CaptureError::Superseded(source.slot.clone()));
+            }
+        } else {
+            store.claim_checkpoint(&source.slot, self.holder).await?;
             let Some((checkpoint, bounds, handover)) = self.stored().await? else {
                 // Another process has made the switch.
                 lease.release().await;
@@ -209,6 +214,12 @@ pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> 
     let watched = catalog::watched(client, source).await?;
     let comparison = catalog::compare(client, &watched).await?;
     let made = |name: &str| !comparison.lacking.iter().any(|lacking| lacking.function == name);
+    let state = catalog::state(client).await?;
+    if state.installed && !state.paired {
+        tracing::warn!(
+            "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
+        );
+    }
     match comparison.outdated.iter().find(|function| made(&function.name)) {
         Some(function) => Err(CaptureError::TriggersOutdated(function.name.clone())),
         None => Ok(()),

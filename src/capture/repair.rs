@@ -138,7 +138,7 @@ impl<'a> Repair<'a> {
         acknowledge(&client).await?;
         hold_checkpoint(transaction, &source.slot).await?;
         let snapshot = Snapshot::now(url).await?;
-        let mut beginning = Beginning::at(&snapshot).await?;
+        let mut beginning = Beginning::at(&snapshot, &client).await?;
         let known = store.checkpoint(&source.slot).await?;
         let found = beginning.first.lineage.system_identifier;
         if let Some(known) = known.filter(|known| known.lineage.system_identifier != found && !force) {

@@ -45,11 +45,12 @@ pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureErro
     };
     let Some(lease) = context.shutdown.run_until_cancelled(take).await else { return Ok(Ended::Stopped) };
     let lease = lease?;
+    context.store.claim_checkpoint(&context.source.slot, holder).await?;
     let commit = Lsn(last.checkpoint.position.commit.0 + 1);
     let mut checkpoint = last.checkpoint;
     // Of the outbox, nothing has been read.
     (checkpoint.position, checkpoint.resume) = (Position::end_of(commit), Lsn::ZERO);
-    let window = Window { bounds: Bounds::nothing(), reader: holder };
+    let window = Window { bounds: Some(Bounds::nothing()), reader: holder };
     let ended = store(context, Batch { checkpoint, window: Some(window), ..last }).await;
     lease.release().await;
     Ok(ended)

@@ -78,6 +78,12 @@ pub enum Operation {
         old: Option<Tuple>,
         new: Tuple,
     },
+    /// A row inserted by the same transaction that deleted the row with this key before: it moved to another partition or was
+    /// written again. A [`Operation::Delete`] precedes it. `old` holds the key and the watched columns.
+    Replace {
+        old: Tuple,
+        new: Tuple,
+    },
     Delete {
         old: Tuple,
     },
@@ -112,6 +118,6 @@ pub struct Batch {
     /// The transaction that the last change belongs to. A lookup waits until its own snapshot sees it: a change can reach
     /// us a moment before the server shows it to other sessions.
     pub transaction: Option<u32>,
-    /// The window that `checkpoint` is in; nothing where it is a place in the log.
+    /// The window of the outbox that was read; none when the WAL was read.
     pub window: Option<Window>,
 }

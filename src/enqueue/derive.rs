@@ -188,7 +188,7 @@ fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str
 /// Every captured table has its id in the first column.
 fn row_id(change: &Change) -> String {
     let tuple = match &change.operation {
-        Operation::Insert { new } | Operation::Update { new, .. } => new,
+        Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } => new,
         Operation::Delete { old } => old,
         Operation::Truncate => return String::new(),
     };

@@ -237,7 +237,7 @@ impl<C: Clock> Enqueue<C> {
         let read_at = Instant::now();
         let held = Lease { token: lease.token, until: read_at + self.lease_length };
         let reserved = Reserved::new(self.handoff.as_ref(), held, read_at);
-        let window = batch.window.as_ref().map(|window| &window.bounds);
+        let window = batch.window.as_ref();
         let (kept, is_kept) = oneshot::channel();
         // All that needs no answer goes out at once, and what needs one while the server is at work on the rest.
         let raise = async {
@@ -313,20 +313,14 @@ async fn subscriptions_to(
     if users.is_empty() { Ok(HashMap::new()) } else { subscriptions(transaction, &users).await }
 }
 
+/// Where the store is. Two processes give the same number to different windows: positions compare only under one claim.
 async fn stored_checkpoint(store: &Store, slot: &str, batch: &Batch) -> Result<Checkpoint, EnqueueError> {
-    let stored = store.checkpoint(slot).await?;
-    verify_reader(store, slot, batch).await?;
-    stored.ok_or_else(|| EnqueueError::NoCheckpoint(slot.to_owned()))
-}
-
-/// What is stored may be of another process's window under the same number. While the lease is still this batch's, nobody else
-/// has stored anything.
-async fn verify_reader(store: &Store, slot: &str, batch: &Batch) -> Result<(), EnqueueError> {
-    let Some(window) = &batch.window else { return Ok(()) };
-    match store.holds_capture_lease(slot, window.reader).await? {
-        true => Ok(()),
-        false => Err(EnqueueError::Superseded(slot.to_owned())),
-    }
+    let reader = batch.window.as_ref().map(|window| window.reader);
+    let stored = store.checkpoint_of_reader(slot, reader).await?;
+    stored.ok_or_else(|| match reader {
+        Some(_) => EnqueueError::Superseded(slot.to_owned()),
+        None => EnqueueError::NoCheckpoint(slot.to_owned()),
+    })
 }
 
 fn show_lag(lag: Duration) {

@@ -86,6 +86,7 @@ impl Lookups {
                 self.cache.learn(change.table, new);
             }
             Operation::Update { old, new } => self.cache.update(change.table, old.as_ref(), new),
+            Operation::Replace { new, .. } => self.cache.learn(change.table, new),
             Operation::Delete { old } => self.cache.delete(change.table, old),
             Operation::Truncate => self.cache.emptied(change.table),
         }
@@ -113,13 +114,13 @@ impl Lookups {
         if self.rows.is_empty() {
             return Cow::Borrowed(change);
         }
-        let (Operation::Insert { new } | Operation::Update { new, .. }) = &change.operation else {
-            return Cow::Borrowed(change);
-        };
+        let (_, Some(new)) = rows(&change.operation) else { return Cow::Borrowed(change) };
         let found = id_of(change.table, new).and_then(|id| self.rows.get(&(change.table, id))?.as_ref());
         let Some(found) = found else { return Cow::Borrowed(change) };
         let mut completed = change.clone();
-        if let Operation::Insert { new } | Operation::Update { new, .. } = &mut completed.operation {
+        if let Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } =
+            &mut completed.operation
+        {
             new.fill_from(found);
         }
         Cow::Owned(completed)
@@ -170,6 +171,7 @@ fn rows(operation: &Operation) -> (Option<&Tuple>, Option<&Tuple>) {
     match operation {
         Operation::Insert { new } => (None, Some(new)),
         Operation::Update { old, new } => (old.as_ref(), Some(new)),
+        Operation::Replace { old, new } => (Some(old), Some(new)),
         Operation::Delete { old } => (Some(old), None),
         Operation::Truncate => (None, None),
     }

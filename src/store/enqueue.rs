@@ -13,7 +13,7 @@ use crate::domain::change::Origin;
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::webhook::SealedTarget;
-use crate::domain::window::Bounds;
+use crate::domain::window::Window;
 
 const CHECKPOINT_READ: &str = include_str!("../../sql/store/checkpoint_read.sql");
 const CHECKPOINT_ADVANCE: &str = include_str!("../../sql/store/checkpoint_advance.sql");
@@ -69,9 +69,14 @@ pub struct Unrouted {
 
 impl Store {
     pub async fn checkpoint(&self, slot: &str) -> Result<Option<Checkpoint>> {
+        self.checkpoint_of_reader(slot, None).await
+    }
+
+    /// Returns the checkpoint if `reader` holds the claim on it. Nobody else has stored anything since it was claimed.
+    pub async fn checkpoint_of_reader(&self, slot: &str, reader: Option<Uuid>) -> Result<Option<Checkpoint>> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(CHECKPOINT_READ).await?;
-        let Some(row) = connection.query_opt(&statement, &[&slot]).await? else { return Ok(None) };
+        let Some(row) = connection.query_opt(&statement, &[&slot, &reader]).await? else { return Ok(None) };
         let corrupt = |what: &str| StoreError::Corrupt(format!("{what} of the checkpoint of slot {slot} is negative"));
         Ok(Some(Checkpoint {
             lineage: Lineage {
@@ -87,14 +92,16 @@ impl Store {
     }
 }
 
-/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else.
+/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else, or when another
+/// process has claimed it.
 pub async fn advance_checkpoint(
     transaction: &impl GenericClient,
     slot: &str,
     expected: Position,
     next: &Checkpoint,
-    window: Option<&Bounds>,
+    window: Option<&Window>,
 ) -> Result<bool> {
+    let bounds = window.and_then(|window| window.bounds.as_ref());
     let statement = transaction.prepare_cached(CHECKPOINT_ADVANCE).await?;
     let moved = transaction
         .execute(
@@ -107,8 +114,9 @@ pub async fn advance_checkpoint(
                 &ordinal(next.position.ordinal),
                 &lsn(next.resume),
                 &(next.lineage.timeline as i32),
-                &window.map(|window| window.from.as_str()),
-                &window.map(|window| window.to.as_str()),
+                &bounds.map(|bounds| bounds.from.as_str()),
+                &bounds.map(|bounds| bounds.to.as_str()),
+                &window.map(|window| window.reader),
             ],
         )
         .await?;

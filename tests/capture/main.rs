@@ -15,6 +15,7 @@ mod giant;
 mod identity;
 mod mapping;
 mod names;
+mod partitions;
 mod prepare;
 mod repair;
 mod silence;

@@ -66,10 +66,6 @@ impl Cursor {
         }
     }
 
-    fn window(&self, reader: Uuid) -> Window {
-        Window { bounds: self.bounds.clone(), reader }
-    }
-
     /// On a new connection, snapshots are not gone on with before it is settled what they may be asked for.
     pub fn disconnected(&mut self) {
         self.epoch = None;
@@ -100,7 +96,7 @@ pub(super) struct Reader<'a> {
     pub source: &'a Source,
     pub batches: &'a mpsc::Sender<Batch>,
     pub durable: watch::Receiver<Option<Checkpoint>>,
-    /// The lease's holder.
+    /// The id under which this process has claimed the checkpoint.
     pub reader: Uuid,
     pub handover: Option<&'a Handover>,
     /// Triggers have failed since that was last known.
@@ -138,6 +134,9 @@ impl Reader<'_> {
             let from = std::mem::replace(&mut cursor.bounds.to, page.server.snapshot.clone());
             cursor.bounds.from = from;
         }
+        if page.server.unflushed && !page.rows.is_empty() {
+            page::flush(&self.client).await?;
+        }
         self.hand_on(cursor, page).await
     }
 
@@ -172,9 +171,10 @@ impl Reader<'_> {
             let seen = cursor.bounds.to.clone();
             cursor.sent.push_back(Sent { position, number: cursor.number, after, last, rows, seen });
         }
-        let window = ends_here.is_none().then(|| cursor.window(self.reader));
+        let bounds = ends_here.is_none().then(|| cursor.bounds.clone());
         let checkpoint = Checkpoint { lineage: cursor.lineage, position, resume };
-        let batch = Batch { changes, checkpoint, transaction: None, window };
+        let batch =
+            Batch { changes, checkpoint, transaction: None, window: Some(Window { bounds, reader: self.reader }) };
         if self.batches.send(batch).await.is_err() {
             return Ok(Step::Closed);
         }
