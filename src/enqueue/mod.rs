@@ -102,7 +102,8 @@ impl<C: Clock> Enqueue<C> {
         shutdown: CancellationToken,
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
-        while let Some(batch) = next_batch(&mut batches).await {
+        let mut ahead = None;
+        while let Some(batch) = next_batch(&mut batches, &mut ahead).await {
             if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
                 break;
             }
@@ -165,9 +166,16 @@ impl<C: Clock> Enqueue<C> {
                 stored.ok_or_else(|| EnqueueError::NoCheckpoint(self.slot.clone()))?
             }
         };
+        if !batch.is_on_timeline(checkpoint.lineage) {
+            return Err(EnqueueError::Superseded(self.slot.clone()));
+        }
         if batch.checkpoint.position <= checkpoint.position {
             *known = Some(checkpoint);
             return Ok(());
+        }
+        if batch.checkpoint.lineage != checkpoint.lineage {
+            // What was looked up may be of changes that the new timeline does not have.
+            self.lookups.abandon();
         }
         let begun = self.clock.now();
         let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
@@ -200,7 +208,7 @@ impl<C: Clock> Enqueue<C> {
         let raise = async {
             let (advanced, subscriptions, first_time) = tokio::try_join!(
                 biased;
-                advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
+                advance_checkpoint(&*transaction, &self.slot, from, &batch.checkpoint, window),
                 subscriptions_to(&*transaction, &events),
                 claim_distributed(&*transaction, &distributed),
             )?;
@@ -280,11 +288,19 @@ async fn verify_reader(store: &Store, slot: &str, batch: &Batch) -> Result<(), E
     }
 }
 
-/// The next batch, with those that wait behind it as far as one transaction takes them.
-async fn next_batch(batches: &mut mpsc::Receiver<Batch>) -> Option<Batch> {
-    let mut batch = batches.recv().await?;
+/// The next batch, with those that wait behind it as far as one transaction takes them. One that does not go on where they end,
+/// because capture has connected again and reads again what is not stored yet, stays in `ahead`.
+async fn next_batch(batches: &mut mpsc::Receiver<Batch>, ahead: &mut Option<Batch>) -> Option<Batch> {
+    let mut batch = match ahead.take() {
+        Some(batch) => batch,
+        None => batches.recv().await?,
+    };
     while batch.changes.len() < MAX_CHANGES {
         let Ok(more) = batches.try_recv() else { break };
+        if !more.follows(&batch) {
+            *ahead = Some(more);
+            break;
+        }
         batch.changes.extend(more.changes);
         batch.checkpoint = more.checkpoint;
         batch.transaction = more.transaction.or(batch.transaction);

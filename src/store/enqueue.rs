@@ -86,11 +86,12 @@ impl Store {
     }
 }
 
-/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else.
+/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else or on another
+/// timeline.
 pub async fn advance_checkpoint(
     transaction: &impl GenericClient,
     slot: &str,
-    expected: Position,
+    expected: &Checkpoint,
     next: &Checkpoint,
     window: Option<&Bounds>,
 ) -> Result<bool> {
@@ -100,14 +101,15 @@ pub async fn advance_checkpoint(
             &statement,
             &[
                 &slot,
-                &lsn(expected.commit),
-                &ordinal(expected.ordinal),
+                &lsn(expected.position.commit),
+                &ordinal(expected.position.ordinal),
                 &lsn(next.position.commit),
                 &ordinal(next.position.ordinal),
                 &lsn(next.resume),
                 &(next.lineage.timeline as i32),
                 &window.map(|window| window.from.as_str()),
                 &window.map(|window| window.to.as_str()),
+                &(expected.lineage.timeline as i32),
             ],
         )
         .await?;
@@ -229,7 +231,7 @@ pub async fn insert_unrouted(transaction: &impl GenericClient, unrouted: &[Unrou
 
 /// Where the log has the commit; nothing where it came by the outbox.
 fn commit(position: Position, origin: Origin) -> Option<PgLsn> {
-    (origin == Origin::Log).then(|| lsn(position.commit))
+    matches!(origin, Origin::Log { .. }).then(|| lsn(position.commit))
 }
 
 fn lsn(lsn: Lsn) -> PgLsn {
