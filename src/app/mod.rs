@@ -16,9 +16,11 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::apart::Apart;
 use crate::api::{self, ApiState, Ending, JwtVerifier, ServeLimits};
+use crate::capture::CaptureError;
 use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
 use crate::domain::delivery::lease_length;
@@ -328,6 +330,9 @@ impl CapturePipeline {
                     }
                     self.shutdown.run_until_cancelled(tokio::time::sleep(STAND_BACK)).await;
                 }
+                Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {
+                    tracing::info!(reason = %error, "reading again from the checkpoint");
+                }
                 // The log is another process's now. Ours begins anew behind it: as a stand-by, until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
                     tracing::info!(reason = %error, "standing by");
@@ -354,7 +359,7 @@ impl CapturePipeline {
             tracer: self.tracer.clone(),
             clock: SystemClock,
         };
-        let enqueued = tokio::spawn(enqueue.run(changes, durable, self.shutdown.clone()));
+        let enqueued = AbortOnDropHandle::new(tokio::spawn(enqueue.run(changes, durable, self.shutdown.clone())));
         let captured = capture::run(
             source,
             url,
@@ -365,6 +370,11 @@ impl CapturePipeline {
             self.shutdown.clone(),
         )
         .await;
+        if let Err(error @ CaptureError::NewTimeline { .. }) = captured {
+            // What was read on the old timeline is read again where it is part of the new one, and nothing where it is not.
+            // Had its commit gone out already, the checkpoint will say so.
+            return Err(error.into());
+        }
         // When enqueue fails, its end of the channel closes and capture ends too; when capture ends, enqueue finishes what
         // is in the channel.
         enqueued.await??;
@@ -373,7 +383,11 @@ impl CapturePipeline {
 }
 
 fn is_gap(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(capture::CaptureError::Gap(_)))
+    matches!(error.downcast_ref(), Some(CaptureError::Gap(_)))
+}
+
+fn is_new_timeline(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(CaptureError::NewTimeline { .. }))
 }
 
 fn is_superseded(error: &anyhow::Error) -> bool {

@@ -12,7 +12,7 @@ use super::CaptureError;
 use super::deleted::Deleted;
 use crate::config::{Source, TableMappings};
 use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
-use crate::domain::lsn::{Lsn, Position};
+use crate::domain::lsn::{Lsn, Position, TimelineHistory};
 use crate::domain::table::{Column, Table};
 
 /// The prefix of logical messages that are meant for us.
@@ -91,13 +91,14 @@ pub(super) struct Decoder {
     numbers: HashMap<u32, Table>,
     /// By the relation's number. Nothing where the table is none of ours.
     plans: HashMap<u32, Option<Plan>>,
+    timelines: TimelineHistory,
     open: Option<Open>,
     /// Rows that the open transaction has deleted.
     deleted: Deleted,
 }
 
 impl Decoder {
-    pub fn new(source: &Source, numbers: HashMap<u32, Table>) -> Decoder {
+    pub fn new(source: &Source, numbers: HashMap<u32, Table>, timelines: TimelineHistory) -> Decoder {
         let followed = Table::ALL.iter().copied().filter(|table| source.follows(*table));
         let tables = followed.map(|table| (source.tables.qualified_name(table), table)).collect();
         let parser = LogicalReplicationParser::with_protocol_version(PROTOCOL_VERSION);
@@ -107,9 +108,15 @@ impl Decoder {
             tables,
             numbers,
             plans: HashMap::new(),
+            timelines,
             open: None,
             deleted: Deleted::default(),
         }
+    }
+
+    /// The tables that are read, by their numbers in the catalog.
+    pub fn oids(&self) -> impl Iterator<Item = u32> {
+        self.numbers.keys().copied()
     }
 
     pub fn open(&self) -> Option<&Open> {
@@ -223,7 +230,8 @@ impl Decoder {
     fn change(&self, table: Table, position: Position, operation: Operation) -> Result<Change, CaptureError> {
         let open = self.open.as_ref().ok_or_else(outside)?;
         let (committed_at, muted) = (open.committed_at, open.muted);
-        Ok(Change { position, origin: Origin::Log, committed_at, muted, table, operation })
+        let origin = Origin::Log { timeline: self.timelines.timeline_at(position.commit) };
+        Ok(Change { position, origin, committed_at, muted, table, operation })
     }
 
     fn plan_of(&self, relation: u32) -> Result<Option<&Plan>, CaptureError> {

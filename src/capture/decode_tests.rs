@@ -74,9 +74,13 @@ fn message(flags: u8, prefix: &str, content: &'static str) -> Message {
 const DISTRO_QUEUE: [&str; 6] = ["id", "release_id", "outlet_id", "status", "takedown", "message"];
 const ROW: [Value; 6] = [Text("1"), Text("2"), Text("3"), Text("batched"), Text("f"), Null];
 
+fn decoder(source: &Source) -> Decoder {
+    Decoder::new(source, HashMap::new(), TimelineHistory::new(2, vec![(1, Lsn(50))]))
+}
+
 /// Decodes the events one after the other inside of one transaction.
 fn changes(source: &Source, events: Vec<Message>) -> Vec<Change> {
-    let mut decoder = Decoder::new(source, HashMap::new());
+    let mut decoder = decoder(source);
     let mut changes = Vec::new();
     decoder.decode(wire(&begin(100)), &mut changes).unwrap();
     for each in events {
@@ -186,7 +190,7 @@ fn what_is_computed_is_not_read_from_the_log_and_what_is_absent_is_passed_over()
 
 #[test]
 fn a_mute_covers_the_rest_of_its_transaction_alone() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let mut found = Vec::new();
     let rows = || insert(&ROW);
     let events = [
@@ -210,7 +214,7 @@ fn a_mute_covers_the_rest_of_its_transaction_alone() {
 
 #[test]
 fn heartbeats_come_back_by_their_id_and_commits_with_their_end() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
     assert_eq!(decoder.decode(wire(&begin(100)), &mut none).unwrap(), Decoded::Began);
     let heartbeat = decoder.decode(wire(&message(1, "walhook", "heartbeat a-1")), &mut none).unwrap();
@@ -243,7 +247,7 @@ fn truncated_tables_each_have_a_position() {
 
 #[test]
 fn a_column_that_is_gone_is_named_by_the_platforms_name() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let without_status = relation("public", "distro_queue", &["id", "release_id", "outlet_id", "takedown", "message"]);
     let error = decoder.decode(wire(&without_status), &mut Vec::new()).unwrap_err();
     assert!(error.to_string().starts_with("column status of public.distro_queue is gone: "), "{error}");
@@ -254,14 +258,14 @@ fn a_column_that_is_gone_is_named_by_the_platforms_name() {
 
 #[test]
 fn rows_outside_of_a_transaction_are_refused() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     assert!(decoder.decode(wire(&insert(&ROW)), &mut Vec::new()).is_err());
     assert!(decoder.decode(wire(&commit(1, 2)), &mut Vec::new()).is_err());
 }
 
 #[test]
 fn a_commits_time_is_counted_from_the_year_2000() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let begin = Message::Begin { xid: 9, final_lsn: 100, timestamp: 825_670_800_123_456 };
     decoder.decode(wire(&begin), &mut Vec::new()).unwrap();
     assert_eq!(decoder.open().unwrap().committed_at, "2026-03-01T09:00:00.123456Z".parse().unwrap());
@@ -269,7 +273,7 @@ fn a_commits_time_is_counted_from_the_year_2000() {
 
 #[test]
 fn a_row_that_is_not_as_the_relation_was_described_is_refused() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
     decoder.decode(wire(&begin(100)), &mut none).unwrap();
     decoder.decode(wire(&relation("public", "distro_queue", &DISTRO_QUEUE)), &mut none).unwrap();
@@ -316,11 +320,25 @@ fn under_the_default_identity_what_a_row_was_is_not_known() {
 
 #[test]
 fn rows_of_different_transactions_are_not_paired() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let mut found = Vec::new();
     let table = relation("public", "distro_queue", &DISTRO_QUEUE);
     for each in [begin(100), table, delete('O', &ROW), commit(100, 110), begin(120), insert(&ROW)] {
         decoder.decode(wire(&each), &mut found).unwrap();
     }
     assert_eq!(found.iter().map(replaced).collect::<Vec<_>>(), [None, None]);
+}
+
+#[test]
+fn a_change_names_the_timeline_that_it_was_committed_on() {
+    let mut decoder = decoder(&Source::default());
+    let mut changes = Vec::new();
+    decoder.decode(wire(&relation("public", "distro_queue", &DISTRO_QUEUE)), &mut changes).unwrap();
+    for (at, end) in [(49, 50), (50, 60)] {
+        decoder.decode(wire(&begin(at)), &mut changes).unwrap();
+        decoder.decode(wire(&insert(&ROW)), &mut changes).unwrap();
+        decoder.decode(wire(&commit(at, end)), &mut changes).unwrap();
+    }
+    let origins: Vec<Origin> = changes.iter().map(|change| change.origin).collect();
+    assert_eq!(origins, [Origin::Log { timeline: 1 }, Origin::Log { timeline: 2 }]);
 }

@@ -25,6 +25,11 @@ pub enum CaptureError {
     PrimaryStops,
     #[error("slot {0} is in use by another process: capture begins here when that one ends")]
     SlotActive(String),
+    #[error("the checkpoint of slot {0} moves on while the primary's new timeline is compared with it; trying again")]
+    CheckpointMoves(String),
+    /// Nothing that was read before the switch may go on to be stored: whoever reads begins again from the checkpoint.
+    #[error("the primary went over from timeline {from} to {to}")]
+    NewTimeline { from: u32, to: u32 },
     #[error("nothing has come from the primary for {0:?}")]
     Silent(Duration),
     #[error("a heartbeat has not come back through the log for {0:?}")]
@@ -232,6 +237,7 @@ impl CaptureError {
             | CaptureError::Standby
             | CaptureError::PrimaryStops
             | CaptureError::SlotActive(_)
+            | CaptureError::CheckpointMoves(_)
             | CaptureError::LeaseHeld(_)
             | CaptureError::Silent(_)
             | CaptureError::HeartbeatLost(_) => true,

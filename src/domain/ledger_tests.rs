@@ -21,7 +21,7 @@ fn row(id: i64, status: Option<&str>) -> Tuple {
 fn change(operation: Operation) -> Change {
     Change {
         position: Position::default(),
-        origin: Origin::Log,
+        origin: Origin::Log { timeline: 1 },
         committed_at: Timestamp::UNIX_EPOCH,
         muted: false,
         table: TABLE,

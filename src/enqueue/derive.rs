@@ -132,7 +132,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     raised.once.0.push((raised.events.len(), release));
                 }
                 raised.events.push(Event {
-                    id: event_id(lineage, change, rule.kind),
+                    id: event_id(lineage.system_identifier, change, rule.kind),
                     kind: rule.kind,
                     user: derived.owner,
                     occurred_at: change.committed_at,
@@ -174,7 +174,7 @@ fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step
 
 fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str) -> Unrouted {
     Unrouted {
-        id: event_id(lineage, change, rule.kind),
+        id: event_id(lineage.system_identifier, change, rule.kind),
         kind: rule.kind,
         reason,
         table: change.table.name(),

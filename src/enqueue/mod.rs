@@ -111,8 +111,8 @@ impl<C: Clock> Enqueue<C> {
         let mut checkpoint: Option<Checkpoint> = None;
         // What fails or takes long is done again when it is needed.
         let _ = tokio::time::timeout(WARM_UP, self.warm_up()).await;
-        let mut is_late = false;
-        while let Some(batch) = receive(&mut batches, is_late).await {
+        let (mut is_late, mut ahead) = (false, None);
+        while let Some(batch) = receive(&mut batches, &mut ahead, is_late).await {
             if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
                 break;
             }
@@ -207,9 +207,16 @@ impl<C: Clock> Enqueue<C> {
             Some(checkpoint) => checkpoint,
             None => self.store.in_time(limit, stored_checkpoint(&self.store, &self.slot, batch)).await?,
         };
+        if !batch.is_on_timeline(checkpoint.lineage) {
+            return Err(EnqueueError::Superseded(self.slot.clone()));
+        }
         if batch.checkpoint.position <= checkpoint.position {
             *known = Some(checkpoint);
             return Ok(());
+        }
+        if batch.checkpoint.lineage != checkpoint.lineage {
+            // What was looked up may be of changes that the new timeline does not have.
+            self.lookups.abandon();
         }
         let begun = self.clock.now();
         let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
@@ -243,7 +250,7 @@ impl<C: Clock> Enqueue<C> {
         let raise = async {
             let (advanced, subscriptions, first_time) = tokio::try_join!(
                 biased;
-                advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
+                advance_checkpoint(&*transaction, &self.slot, from, &batch.checkpoint, window),
                 subscriptions_to(&*transaction, &events),
                 claim_distributed(&*transaction, &distributed),
             )?;
@@ -328,21 +335,29 @@ fn show_lag(lag: Duration) {
 }
 
 /// The next batch. Resets a high lag when none arrives for a while.
-async fn receive(batches: &mut mpsc::Receiver<Batch>, is_late: bool) -> Option<Batch> {
+async fn receive(batches: &mut mpsc::Receiver<Batch>, ahead: &mut Option<Batch>, is_late: bool) -> Option<Batch> {
     if is_late {
-        match tokio::time::timeout(LAG_INTERVAL, next_batch(batches)).await {
+        match tokio::time::timeout(LAG_INTERVAL, next_batch(batches, ahead)).await {
             Ok(batch) => return batch,
             Err(_) => show_lag(Duration::ZERO),
         }
     }
-    next_batch(batches).await
+    next_batch(batches, ahead).await
 }
 
-/// The next batch, with those that wait behind it as far as one transaction takes them.
-async fn next_batch(batches: &mut mpsc::Receiver<Batch>) -> Option<Batch> {
-    let mut batch = batches.recv().await?;
+/// The next batch, with those that wait behind it as far as one transaction takes them. One that does not go on where they end,
+/// because capture has connected again and reads again what is not stored yet, stays in `ahead`.
+async fn next_batch(batches: &mut mpsc::Receiver<Batch>, ahead: &mut Option<Batch>) -> Option<Batch> {
+    let mut batch = match ahead.take() {
+        Some(batch) => batch,
+        None => batches.recv().await?,
+    };
     while batch.changes.len() < MAX_CHANGES {
         let Ok(more) = batches.try_recv() else { break };
+        if !more.follows(&batch) {
+            *ahead = Some(more);
+            break;
+        }
         batch.changes.extend(more.changes);
         batch.checkpoint = more.checkpoint;
         batch.transaction = more.transaction.or(batch.transaction);

@@ -92,12 +92,12 @@ impl Store {
     }
 }
 
-/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else, or when another
-/// process has claimed it.
+/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else, on another timeline,
+/// or claimed by another process.
 pub async fn advance_checkpoint(
     transaction: &impl GenericClient,
     slot: &str,
-    expected: Position,
+    expected: &Checkpoint,
     next: &Checkpoint,
     window: Option<&Window>,
 ) -> Result<bool> {
@@ -108,8 +108,8 @@ pub async fn advance_checkpoint(
             &statement,
             &[
                 &slot,
-                &lsn(expected.commit),
-                &ordinal(expected.ordinal),
+                &lsn(expected.position.commit),
+                &ordinal(expected.position.ordinal),
                 &lsn(next.position.commit),
                 &ordinal(next.position.ordinal),
                 &lsn(next.resume),
@@ -117,6 +117,7 @@ pub async fn advance_checkpoint(
                 &bounds.map(|bounds| bounds.from.as_str()),
                 &bounds.map(|bounds| bounds.to.as_str()),
                 &window.map(|window| window.reader),
+                &(expected.lineage.timeline as i32),
             ],
         )
         .await?;
@@ -250,7 +251,7 @@ pub async fn insert_unrouted(transaction: &impl GenericClient, unrouted: &[Unrou
 
 /// Where the log has the commit; nothing where it came by the outbox.
 fn commit(position: Position, origin: Origin) -> Option<PgLsn> {
-    (origin == Origin::Log).then(|| lsn(position.commit))
+    matches!(origin, Origin::Log { .. }).then(|| lsn(position.commit))
 }
 
 fn lsn(lsn: Lsn) -> PgLsn {

@@ -11,6 +11,7 @@ mod drift;
 mod equivalence;
 mod events;
 mod failover;
+mod fencing;
 mod giant;
 mod identity;
 mod mapping;
