@@ -182,8 +182,8 @@ impl Store {
         for statement in [CHECKPOINT_READ, CHECKPOINT_ADVANCE, SUBSCRIPTIONS] {
             connection.prepare_cached(statement).await?;
         }
-        prepare_ledger(&connection).await?;
-        prepare_inserts(&connection).await
+        prepare_ledger(&*connection).await?;
+        prepare_inserts(&*connection).await
     }
 }
 
