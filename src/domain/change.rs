@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_batch_of_the_outbox_may_be_the_first_on_a_new_timeline() {
         let stored = Lineage { system_identifier: 7, timeline: 2 };
-        let window = Some(Window { bounds: Bounds::nothing(), reader: uuid::Uuid::nil() });
+        let window = Some(Window { bounds: Some(Bounds::nothing()), reader: uuid::Uuid::nil() });
         let of_outbox = |timeline| Batch { window: window.clone(), ..batch(timeline, None, Position::end_of(Lsn(9))) };
         let fits = [1, 2, 3].map(|timeline| of_outbox(timeline).is_on_timeline(stored));
         assert_eq!(fits, [false, true, true]);
