@@ -24,6 +24,8 @@ use crate::sidecar::{Installation, SLOT, Sidecar};
 const STORE: &str = "store";
 /// Nothing here takes longer without getting anywhere.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Filling a store writes gigabytes of WAL, all of which the walsender reads.
+const PATIENCE_WITH_FILLS: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(5);
 /// A server that has run for a while writes its log over old segments. A new one makes each as it comes to it, and every commit
 /// waits for those 16 MiB.
@@ -205,8 +207,12 @@ impl Rig {
 
     /// Waits until the log as far as it is now has been read and acknowledged, other databases' part of it too.
     pub async fn catch_up(&self) -> anyhow::Result<()> {
+        self.catch_up_within(PATIENCE).await
+    }
+
+    async fn catch_up_within(&self, limit: Duration) -> anyhow::Result<()> {
         let place = self.platform.position().await?;
-        eventually("the log is acknowledged", || self.platform.has_acknowledged(SLOT, place)).await
+        eventually_within(limit, "the WAL is acknowledged", || self.platform.has_acknowledged(SLOT, place)).await
     }
 
     /// Reads the WAL that was written while no sidecar ran, other databases' part too: otherwise what is measured first would wait
@@ -215,7 +221,7 @@ impl Rig {
         let reader = self.installation.start("reader", "capture")?;
         // The second time moves the place that a reader starts from.
         for _ in 0..2 {
-            self.catch_up().await?;
+            self.catch_up_within(PATIENCE_WITH_FILLS).await?;
             self.store.batch_execute("checkpoint").await?;
         }
         reader.stop().await
@@ -296,14 +302,21 @@ pub fn require_memory(figures: &mut Figures, name: &str, sidecars: &[Sidecar], b
 }
 
 /// Asks again and again; an error of the question is an error.
-pub async fn eventually<F>(what: &str, mut question: impl FnMut() -> F) -> anyhow::Result<()>
+pub async fn eventually<F>(what: &str, question: impl FnMut() -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<bool>>,
+{
+    eventually_within(PATIENCE, what, question).await
+}
+
+async fn eventually_within<F>(limit: Duration, what: &str, mut question: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<bool>>,
 {
     let begun = Instant::now();
     while !question().await? {
-        if begun.elapsed() > PATIENCE {
-            bail!("waited {PATIENCE:?} in vain: {what}");
+        if begun.elapsed() > limit {
+            bail!("waited {limit:?} in vain: {what}");
         }
         tokio::time::sleep(POLL).await;
     }
