@@ -5,11 +5,12 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use jiff::Timestamp;
 use secrecy::ExposeSecret;
 use url::form_urlencoded;
 use uuid::Uuid;
 
-use super::answer::{Frame, Section, page, page_again};
+use super::answer::{Frame, Section, page, page_again, secret_page};
 use super::failure::Failure;
 use super::fields::{Fields, local};
 use super::flash::Flash;
@@ -78,6 +79,48 @@ impl Login {
     }
 }
 
+/// Asks before a sign-in link replaces the session of another user: any site can send a visitor to a link of its own user.
+#[derive(Template)]
+#[template(path = "ui/replace.html")]
+struct Replace {
+    frame: Frame,
+    present: UserId,
+    user: UserId,
+    jwt: String,
+    next: String,
+}
+
+/// A sign-in link whose token is valid and not used yet.
+struct Link<'a> {
+    token: &'a str,
+    user: UserId,
+    refused_from: Timestamp,
+}
+
+impl<'a> Link<'a> {
+    /// None where the token is not valid, or not for a link.
+    async fn verify(state: &UiState, token: &'a str) -> Result<Option<Link<'a>>, Problem> {
+        let Some(verifier) = state.api.jwt() else { return Ok(None) };
+        match verifier.link(token).await {
+            Ok((user, refused_from)) => Ok(Some(Link { token, user, refused_from })),
+            Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => Ok(None),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// Signs in, unless the link was used before.
+    async fn enter(self, state: &UiState, headers: &HeaderMap, login: Login) -> Result<Response, Failure> {
+        // Without the signature, which some algorithms let anybody write in another way.
+        let signed = self.token.rsplit_once('.').map_or(self.token, |(signed, _)| signed);
+        if !sessions::use_link(state.api.store(), signed, self.refused_from).await? {
+            return Ok(login.refused(LINK_REFUSED));
+        }
+        enter(state, headers, &self.user, None, &login.next).await
+    }
+}
+
+const LINK_REFUSED: &str = "This sign-in link is not valid, is too old, or has been used. Ask for a new one.";
+
 /// The sign-in page; with `jwt`, a link of the platform's that signs in by itself.
 pub async fn form(
     State(state): State<UiState>,
@@ -90,7 +133,7 @@ pub async fn form(
     let token = query.one("jwt");
     // Whoever only looks at what is behind the link has not used it.
     if !token.is_empty() && method == Method::GET {
-        return enter_by_link(&state, &headers, token, login).await;
+        return follow_link(&state, &headers, token, login).await;
     }
     if session_actor(&state.api, &headers).await?.is_some() {
         return Ok(Redirect::to(if login.next.is_empty() { HOME } else { &login.next }).into_response());
@@ -99,25 +142,27 @@ pub async fn form(
     Ok(page(&Login { expired, ..login }))
 }
 
-async fn enter_by_link(state: &UiState, headers: &HeaderMap, token: &str, login: Login) -> Result<Response, Failure> {
-    const REFUSED: &str = "This sign-in link is not valid, is too old, or has been used. Ask for a new one.";
-    let Some(verifier) = state.api.jwt() else { return Ok(login.refused(REFUSED)) };
-    let (user, refused_from) = match verifier.link(token).await {
-        Ok(link) => link,
-        Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => return Ok(login.refused(REFUSED)),
-        Err(problem) => return Err(problem.into()),
-    };
-    // Without the signature, which some algorithms let anybody write in another way.
-    let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
-    if !sessions::use_link(state.api.store(), signed, refused_from).await? {
-        return Ok(login.refused(REFUSED));
+async fn follow_link(state: &UiState, headers: &HeaderMap, token: &str, login: Login) -> Result<Response, Failure> {
+    let Some(link) = Link::verify(state, token).await? else { return Ok(login.refused(LINK_REFUSED)) };
+    let present = session_actor(&state.api, headers).await?.map(|actor| actor.user);
+    match present.filter(|present| *present != link.user) {
+        Some(present) => {
+            let (frame, jwt) = (Frame::bare(state, Section::None), token.to_owned());
+            Ok(secret_page(&Replace { frame, present, user: link.user, jwt, next: login.next }))
+        }
+        None => link.enter(state, headers, login).await,
     }
-    enter(state, headers, &user, None, &login.next).await
 }
 
-/// Takes the token of the form.
+/// Takes the API token of the form, or the sign-in link of a visitor who agreed to replace the session.
 pub async fn sign_in(State(state): State<UiState>, headers: HeaderMap, fields: Fields) -> Result<Response, Failure> {
     let login = Login::new(&state, fields.back("next"));
+    if !fields.one("jwt").is_empty() {
+        return match Link::verify(&state, fields.one("jwt")).await? {
+            Some(link) => link.enter(&state, &headers, login).await,
+            None => Ok(login.refused(LINK_REFUSED)),
+        };
+    }
     let actor = match authenticate_token(&state.api, fields.one("token").trim()).await {
         Ok(actor) => actor,
         Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => {
