@@ -124,6 +124,15 @@ impl Visit {
         new
     }
 
+    /// The columns of the log in their order. On narrow screens each value has its column's name before it.
+    async fn check_columns(&self) {
+        const COLUMNS: [&str; 6] = ["Event Type", "Outcome", "Response Status", "Duration", "Attempt", "Timestamp"];
+        let header = "return [...document.querySelectorAll('.log thead th')].map((cell) => cell.textContent)";
+        assert_eq!(self.browser.evaluate(header).await, serde_json::json!(COLUMNS));
+        let cells = "return [...document.querySelector('.log tbody tr').children].map((cell) => cell.dataset.label)";
+        assert_eq!(self.browser.evaluate(cells).await, serde_json::json!(COLUMNS));
+    }
+
     /// What the platform does arrives, and is in the log.
     async fn watch_log(&self, id: &str) {
         self.browser.visit("/ui").await;
@@ -144,6 +153,7 @@ impl Visit {
         if self.browser.has_scripts() {
             self.browser.click("#live[aria-pressed=true]").await;
             self.browser.wait_for_text("One new entry.").await;
+            self.check_columns().await;
         }
         self.check().await;
     }
