@@ -16,3 +16,5 @@ mod model;
 mod outbound;
 mod record;
 mod recovery;
+mod schedule;
+mod wire;
