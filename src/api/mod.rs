@@ -57,7 +57,7 @@ pub use self::problem::{FieldError, Problem};
 pub use self::query::{Page, Parameters};
 pub use self::recover::Recovery;
 pub use self::serve::{Ending, ServeError, serve};
-pub use self::session::{COOKIE as SESSION_COOKIE, actor as session_actor, cookie, cross_site_protection};
+pub use self::session::{actor as session_actor, cookie, cross_site_protection};
 pub use self::stats::Summary;
 pub use self::test::{TestDelivery, TestResult};
 

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ApiState;
-use super::auth::Caller;
+use super::auth::Changer;
 use super::body::{OptionalObject, Reader};
 use super::logs::LogError;
 use super::openapi::EventName;
@@ -21,8 +21,9 @@ use super::problem::Problem;
 use super::query::WebhookId;
 use super::settings;
 use crate::domain::delivery::ErrorKind;
-use crate::domain::event::{EventKind, UserId, delivery_id};
+use crate::domain::event::{EventKind, delivery_id};
 use crate::events::CATALOGUE;
+use crate::store::audit::Actor;
 use crate::store::logs;
 use crate::telemetry::recurring;
 
@@ -121,22 +122,22 @@ impl Drop for Place {
 )]
 pub async fn send(
     State(state): State<ApiState>,
-    Caller(user): Caller,
+    Changer(actor): Changer,
     WebhookId(id): WebhookId,
     OptionalObject(members): OptionalObject,
 ) -> Result<Json<TestReport>, Problem> {
-    state.test_webhook(&user, id, members).await.map(Json)
+    state.test_webhook(&actor, id, members).await.map(Json)
 }
 
 impl ApiState {
     /// Sends the event that `members` ask for, or the first subscribed one, and waits for what comes of it.
     pub async fn test_webhook(
         &self,
-        user: &UserId,
+        actor: &Actor,
         id: Uuid,
         members: Map<String, Value>,
     ) -> Result<TestReport, Problem> {
-        let webhook = self.webhook(user, id).await?;
+        let webhook = self.webhook(&actor.user, id).await?;
         let mut reader = Reader::new(members);
         let asked = reader.optional("event", settings::event);
         reader.finish()?;
@@ -144,9 +145,9 @@ impl ApiState {
         let kind = asked.or_else(first).ok_or_else(Problem::internal)?;
         let place = self.tests.take(id).ok_or_else(Problem::too_many_tests)?;
         // A task of its own: a client that goes away does not keep what was sent out of the log.
-        let (state, user) = (self.clone(), user.clone());
+        let (state, actor) = (self.clone(), actor.clone());
         let task = tokio::spawn(async move {
-            let result = perform(&state, &user, id, kind).await;
+            let result = perform(&state, &actor, id, kind).await;
             drop(place);
             result
         });
@@ -154,10 +155,10 @@ impl ApiState {
     }
 }
 
-async fn perform(state: &ApiState, user: &UserId, webhook: Uuid, kind: EventKind) -> Result<TestReport, Problem> {
+async fn perform(state: &ApiState, actor: &Actor, webhook: Uuid, kind: EventKind) -> Result<TestReport, Problem> {
     let rule = CATALOGUE.iter().find(|rule| rule.kind == kind).ok_or_else(Problem::internal)?;
     let (event, occurred_at, data) = (Uuid::now_v7(), Timestamp::now(), (rule.example)());
-    logs::insert_test_event(&state.store, user, event, kind, occurred_at, &data).await?;
+    logs::insert_test_event(&state.store, actor, webhook, event, kind, occurred_at, &data).await?;
     let delivery = delivery_id(event, webhook);
     let test = TestDelivery { delivery, webhook, event, kind, occurred_at, data };
     let result = (state.send_test)(test).await.map_err(|error| {

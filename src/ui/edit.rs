@@ -2,18 +2,18 @@
 
 use askama::Template;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::UiState;
-use super::answer::{Frame, Section, go, page, page_again, secret_page};
+use super::answer::{Frame, Section, go, page, page_again};
 use super::catalogue::{FAMILIES, addon_name, family};
-use super::confirm::SecretPage;
 use super::failure::{Failure, sentence};
 use super::fields::Fields;
 use super::flash::Flash;
+use super::secret;
 use super::session::Visitor;
 use crate::api::{FieldError, NewWebhook, Problem, etag};
 use crate::events::CATALOGUE;
@@ -130,12 +130,16 @@ pub async fn new(State(state): State<UiState>, visitor: Visitor) -> Response {
     page(&Page::new(Frame::of(&state, visitor, Section::Webhooks), None, blank, String::new()))
 }
 
-pub async fn create(State(state): State<UiState>, visitor: Visitor, fields: Fields) -> Result<Response, Failure> {
+pub async fn create(
+    State(state): State<UiState>,
+    visitor: Visitor,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, Failure> {
     let settings = settings(&fields);
     match state.api.create_webhook(&visitor.actor, members(&settings)).await {
-        Ok(NewWebhook { webhook, secret }) => {
-            let frame = Frame::of(&state, visitor, Section::Webhooks);
-            Ok(secret_page(&SecretPage::of_new(frame, webhook.id, webhook.settings.name, &secret)))
+        Ok(NewWebhook { webhook, .. }) => {
+            secret::go_to(&state, &headers, webhook.id, Flash::good("The webhook was created.")).await
         }
         Err(problem) if belongs_to_form(&problem) => {
             let frame = Frame::of(&state, visitor, Section::Webhooks);

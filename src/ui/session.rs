@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::fields::{Fields, local};
 use super::flash::Flash;
 use super::{HOME, UiState};
-use crate::api::{Problem, SESSION_COOKIE, authenticate_token, cookie, session_actor};
+use crate::api::{Problem, authenticate_token, session_actor};
 use crate::domain::event::UserId;
 use crate::store::audit::{Actor, Via};
 use crate::store::sessions;
@@ -31,7 +31,7 @@ impl FromRequestParts<UiState> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, state: &UiState) -> Result<Self, Response> {
         match session_actor(&state.api, &parts.headers).await {
-            Ok(Some(actor)) => Ok(Visitor { actor, flash: Flash::of(&parts.headers) }),
+            Ok(Some(actor)) => Ok(Visitor { actor, flash: Flash::of(&state.api, &parts.headers) }),
             Ok(None) => Err(to_login(&parts.method, original(parts)).into_response()),
             Err(problem) => Err(Failure(problem).into_response()),
         }
@@ -138,7 +138,7 @@ pub async fn form(
     if session_actor(&state.api, &headers).await?.is_some() {
         return Ok(Redirect::to(if login.next.is_empty() { HOME } else { &login.next }).into_response());
     }
-    let expired = cookie(&headers, SESSION_COOKIE).is_some();
+    let expired = state.api.session_id(&headers).is_some();
     Ok(page(&Login { expired, ..login }))
 }
 
@@ -183,7 +183,7 @@ async fn enter(
     token: Option<Uuid>,
     next: &str,
 ) -> Result<Response, Failure> {
-    if let Some(old) = cookie(headers, SESSION_COOKIE) {
+    if let Some(old) = state.api.session_id(headers) {
         sessions::end(state.api.store(), old).await?;
     }
     let id = sessions::begin(state.api.store(), user, token).await?;
@@ -194,7 +194,7 @@ async fn enter(
 }
 
 pub async fn sign_out(State(state): State<UiState>, headers: HeaderMap) -> Result<Response, Failure> {
-    if let Some(id) = cookie(&headers, SESSION_COOKIE) {
+    if let Some(id) = state.api.session_id(&headers) {
         sessions::end(state.api.store(), id).await?;
     }
     Ok(([(header::SET_COOKIE, session_cookie(&state, "", 0)?)], Redirect::to("/ui/login")).into_response())
@@ -202,8 +202,7 @@ pub async fn sign_out(State(state): State<UiState>, headers: HeaderMap) -> Resul
 
 /// Lax and not strict: a link in an e-mail is to lead to the page that it names.
 fn session_cookie(state: &UiState, id: &str, seconds: u64) -> Result<HeaderValue, Problem> {
-    let secure = state.api.public_url().is_some_and(|url| url.starts_with("https://"));
-    let secure = if secure { "; Secure" } else { "" };
-    let cookie = format!("{SESSION_COOKIE}={id}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
+    let (name, secure) = (state.api.session_cookie_name(), if state.api.is_secure() { "; Secure" } else { "" });
+    let cookie = format!("{name}={id}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
     HeaderValue::try_from(cookie).map_err(|_| Problem::internal())
 }

@@ -64,9 +64,14 @@ impl Visit {
         let secret = self.secret().await;
         let copyable = browser.count("[data-copy]:not([hidden])").await;
         assert_eq!(copyable, usize::from(browser.has_scripts()));
+        browser.driver.refresh().await.unwrap();
+        assert_eq!(self.secret().await, secret, "it is not lost when the page is loaded again");
         browser.click("main .primary").await;
-        let place = browser.wait_for_place("the webhook", |place| place.starts_with("/ui/webhooks/")).await;
+        let place = browser.wait_for_place("the webhook", |place| !place.ends_with("/new-secret")).await;
         assert!(!browser.text().await.contains(&secret), "a secret is shown once");
+        browser.driver.back().await.unwrap();
+        browser.wait_for_text("The secret is no longer shown.").await;
+        assert!(!browser.text().await.contains(&secret), "nor by going back");
         (place.rsplit('/').next().unwrap().to_owned(), secret)
     }
 

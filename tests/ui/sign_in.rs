@@ -91,7 +91,12 @@ async fn sessions_end_by_age_by_rest_and_by_signing_out() {
     let store = visitor.stage.app.store().await;
     for statement in ["used_at = now() - interval '121 minutes'", "created_at = now() - interval '721 minutes'"] {
         let (answer, session) = visitor.sign_in("").await;
-        assert!(answer.headers()[SET_COOKIE].to_str().unwrap().ends_with("; Secure"), "{answer:?}");
+        // Under this prefix, browsers take the cookie from this host alone: a sibling domain cannot plant one.
+        let set = answer.headers()[SET_COOKIE].to_str().unwrap();
+        assert!(set.starts_with("__Host-walhook_session=") && set.contains("; Path=/;"), "{set}");
+        assert!(set.ends_with("; Secure") && !set.contains("Domain"), "{set}");
+        let planted = session.replace("__Host-", "");
+        assert_eq!(location(&visitor.get("/ui", &planted).await), "/ui/login", "without the prefix it is nobody's");
         assert_eq!(visitor.get("/ui", &session).await.status(), 200);
         store.batch_execute(&format!("update walhook.session set {statement}")).await.unwrap();
         let sent_away = visitor.get("/ui", &session).await;
@@ -219,6 +224,20 @@ async fn a_token_for_the_api_opens_no_session_and_a_link_calls_no_api() {
 }
 
 #[tokio::test]
+async fn sign_ins_are_in_the_audit() {
+    let visitor = with_platform().await;
+    visitor.sign_in("").await;
+    visitor.get(&link(&sign_in_token("42")), "").await;
+    visitor.get(&link("nonsense"), "").await;
+    let query = "select via, token_id is not null, user_id = '42', changed = '{}' from walhook.audit
+                 where action = 'user.signed_in' order by id";
+    let rows = visitor.stage.app.store().await.query(query, &[]).await.unwrap();
+    let found: Vec<(&str, bool, bool, bool)> =
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect();
+    assert_eq!(found, [("token", true, false, true), ("jwt", false, true, true)]);
+}
+
+#[tokio::test]
 async fn a_link_asks_before_it_replaces_another_user_s_session() {
     let visitor = with_platform().await;
     let session_of = async |user: &str| cookie(&visitor.get(&link(&sign_in_token(user)), "").await).expect("a session");
@@ -249,6 +268,59 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
     assert_eq!(location(&visitor.get(&link(&sign_in_token("victim")), &session).await), "/ui/events");
 }
 
+impl Visitor {
+    /// The secret that a page shows, or where it leads instead.
+    async fn secret_at(&self, path: &str, session: &str) -> Result<String, String> {
+        let answer = self.get(path, session).await;
+        if answer.status() != 200 {
+            return Err(location(&answer).to_owned());
+        }
+        let page = answer.text().await.unwrap();
+        let secret = page.split("<code id=\"secret\">").nth(1).expect("a secret").split('<').next().unwrap();
+        assert!(secret.starts_with("whsec_"), "{page}");
+        Ok(secret.to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_secret_is_shown_until_it_is_copied_and_never_again() {
+    let visitor = Visitor::start(&[]).await;
+    let (_, session) = visitor.sign_in("").await;
+    let headers = [("cookie", session.as_str())];
+    let form = format!("name=x&url={}&events=delivery.failed", visitor.stage.receiver.url("/in"));
+    let created = visitor.send(Method::POST, "/ui/webhooks", &headers, &form).await;
+    let page = location(&created).to_owned();
+    assert!(!page.contains("whsec_") && created.text().await.unwrap().is_empty(), "{page}");
+    let webhook = page.rsplit_once('/').unwrap().0.to_owned();
+    let id = webhook.rsplit('/').next().unwrap();
+    let first = visitor.secret_at(&page, &session).await.unwrap();
+    assert_eq!(visitor.secret_at(&page, &session).await.as_ref(), Ok(&first), "loaded again, it is still there");
+    let (_, other) = visitor.sign_in("").await;
+    assert_eq!(visitor.secret_at(&page, &other).await, Err(webhook.clone()), "another session does not see it");
+    assert_eq!(location(&visitor.send(Method::POST, &page, &headers, "").await), webhook);
+    assert_eq!(visitor.secret_at(&page, &session).await, Err(webhook.clone()), "once");
+
+    let regenerate = async || {
+        let answer = visitor.send(Method::POST, &format!("{webhook}/secret"), &headers, "").await;
+        assert_eq!(location(&answer), page);
+        visitor.secret_at(&page, &session).await.unwrap()
+    };
+    let second = regenerate().await;
+    assert_ne!(second, first);
+    assert_eq!(visitor.secret_at(&page, &session).await, Ok(second), "loading again makes no new one");
+    let api = &visitor.stage.api;
+    api.post(&format!("/webhooks/{id}/regenerate-secret"), json!({})).await.expect(200);
+    assert_eq!(
+        visitor.secret_at(&page, &session).await,
+        Err(webhook.clone()),
+        "the one made by the API was not asked for here"
+    );
+    regenerate().await;
+    let store = visitor.stage.app.store().await;
+    store.batch_execute("update walhook.session set reveals_until = now() where reveals is not null").await.unwrap();
+    assert_eq!(visitor.secret_at(&page, &session).await, Err(webhook), "its time is over");
+}
+
 #[tokio::test]
 async fn headers_protect_every_page_and_assets_stay_in_the_browser() {
     let visitor = Visitor::start(&[]).await;
@@ -273,6 +345,7 @@ async fn headers_protect_every_page_and_assets_stay_in_the_browser() {
     let events = format!("name=x&url={}&events=delivery.failed", visitor.stage.receiver.url("/in"));
     let headers = [("cookie", session.as_str()), ("accept-encoding", "gzip")];
     let created = visitor.send(Method::POST, "/ui/webhooks", &headers, &events).await;
+    let created = visitor.send(Method::GET, location(&created), &headers, "").await;
     assert!(!created.headers().contains_key("content-encoding"), "{created:?}");
     assert!(created.text().await.unwrap().contains("whsec_"));
     let list = visitor.send(Method::GET, "/ui", &headers, "").await;
