@@ -87,6 +87,7 @@ pub struct ApiState {
     render: RenderRequest,
     send_test: SendTest,
     tests: test::UnderWay,
+    test_quota: Arc<Throttle>,
     jwt: Option<Arc<JwtVerifier>>,
     /// Whose pages may call the API from a browser.
     cors_origins: Vec<HeaderValue>,
@@ -116,6 +117,7 @@ impl ApiState {
             render,
             send_test,
             tests: test::UnderWay::default(),
+            test_quota: Arc::new(test::quota()),
             jwt: None,
             cors_origins: config.http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             hold: idempotency::LONGEST_REQUEST + config.delivery.timeout.0,

@@ -1,6 +1,7 @@
 //! Tests: one attempt with example data, when the owner asks for it.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ApiState;
-use super::auth::Changer;
+use super::auth::{Changer, Throttle};
 use super::body::{OptionalObject, Reader};
 use super::logs::LogError;
 use super::openapi::EventName;
@@ -29,6 +30,11 @@ use crate::telemetry::recurring;
 
 /// A receiver that does not answer holds no more than this of us.
 const MOST_AT_ONCE: usize = 4;
+
+/// One user's tests in a row; then one a minute. Each is stored for as long as events are kept.
+const MOST_IN_A_ROW: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
+/// Any id that is ours alone: makes users keys.
+const TEST_USERS: Uuid = Uuid::from_u128(0x8d3e_5b70_19c4_4f6a_a2d1_6e0b_93f7_45c8);
 
 /// What to send. The event is in the store; the delivery is not.
 #[derive(Clone, Debug)]
@@ -75,6 +81,11 @@ pub struct TestReport {
     pub error: Option<LogError>,
     /// The entry of the delivery log
     pub log_id: Uuid,
+}
+
+/// How many tests users may send.
+pub fn quota() -> Throttle {
+    Throttle::per_minute(MOST_IN_A_ROW)
 }
 
 /// The tests whose answer is being waited for, by webhook.
@@ -143,6 +154,8 @@ impl ApiState {
         reader.finish()?;
         let first = || webhook.settings.events.iter().find_map(|event| event.parse().ok());
         let kind = asked.or_else(first).ok_or_else(Problem::internal)?;
+        let user = Uuid::new_v5(&TEST_USERS, actor.user.0.as_bytes());
+        self.test_quota.count(user).map_err(Problem::too_many_tests_of_user)?;
         let place = self.tests.take(id).ok_or_else(Problem::too_many_tests)?;
         // A task of its own: a client that goes away does not keep what was sent out of the log.
         let (state, actor) = (self.clone(), actor.clone());
