@@ -59,7 +59,7 @@ pub use self::problem::{FieldError, Problem};
 pub use self::query::{Page, Parameters};
 pub use self::recover::Recovery;
 pub use self::serve::{Ending, ServeError, ServeLimits, serve};
-pub use self::session::{COOKIE as SESSION_COOKIE, actor as session_actor, cookie, cross_site_protection};
+pub use self::session::{actor as session_actor, cookie, cross_site_protection};
 pub use self::stats::Summary;
 pub use self::test::{TestDelivery, TestResult};
 pub use self::url_check::{Unreachable, UrlCheck, Warning};
@@ -89,6 +89,7 @@ pub struct ApiState {
     render: RenderRequest,
     send_test: SendTest,
     tests: test::UnderWay,
+    test_quota: Arc<Throttle>,
     jwt: Option<Arc<JwtVerifier>>,
     /// Whose pages may call the API from a browser.
     cors_origins: Vec<HeaderValue>,
@@ -119,6 +120,7 @@ impl ApiState {
             render,
             send_test,
             tests: test::UnderWay::default(),
+            test_quota: Arc::new(test::quota()),
             jwt: None,
             cors_origins: config.http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             hold: idempotency::LONGEST_REQUEST + config.delivery.timeout.0,

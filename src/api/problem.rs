@@ -191,6 +191,12 @@ impl Problem {
             .with_header(header::RETRY_AFTER, 1_u64)
     }
 
+    pub fn too_many_idempotency_keys() -> Problem {
+        let detail = "all idempotency keys that are kept for you are in use: each is kept for 24 hours";
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
+            .with_header(header::RETRY_AFTER, 600_u64)
+    }
+
     pub fn content_too_large(limit: usize) -> Problem {
         let detail = format!("a body may have {limit} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large", detail)
@@ -224,6 +230,12 @@ impl Problem {
         let detail = "several tests of this webhook are under way: wait for their answers";
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
             .with_header(header::RETRY_AFTER, 1_u64)
+    }
+
+    pub fn too_many_tests_of_user(seconds: u64) -> Problem {
+        let detail = format!("many tests were sent in the last hours: wait {seconds} s for the next");
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
+            .with_header(header::RETRY_AFTER, seconds)
     }
 
     pub fn internal() -> Problem {

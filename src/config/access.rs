@@ -48,9 +48,22 @@ fn check_origin(setting: &str, origin: &str) -> Result<(), String> {
 }
 
 fn check_jwt(jwt: &Jwt) -> Result<(), String> {
-    let texts = [("issuer", &jwt.issuer), ("audience", &jwt.audience), ("user_claim", &jwt.user_claim)];
+    let sign_in_audience = jwt.sign_in_audience();
+    let texts = [
+        ("issuer", &jwt.issuer),
+        ("audience", &jwt.audience),
+        ("sign_in_audience", &sign_in_audience),
+        ("user_claim", &jwt.user_claim),
+    ];
     if let Some((name, _)) = texts.iter().find(|(_, value)| value.is_empty()) {
         return Err(format!("auth.jwt.{name} must not be empty"));
+    }
+    if sign_in_audience == jwt.audience {
+        return Err(
+            "auth.jwt.sign_in_audience must differ from auth.jwt.audience: otherwise an API token would open a \
+                    session, and a sign-in link would call the API"
+                .to_owned(),
+        );
     }
     match (&jwt.jwks_url, &jwt.jwks_file, &jwt.secret) {
         (Some(url), None, None) => check_jwks_url(url),

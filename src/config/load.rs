@@ -125,7 +125,7 @@ fn is_known(key: &str) -> bool {
     if maps.iter().any(|prefix| key.starts_with(prefix)) {
         return true;
     }
-    let jwt = ["issuer", "audience", "user_claim", "jwks_url", "jwks_file", "secret"];
+    let jwt = ["issuer", "audience", "sign_in_audience", "user_claim", "jwks_url", "jwks_file", "secret"];
     if let Some(name) = key.strip_prefix("auth.jwt.") {
         return jwt.contains(&name);
     }

@@ -283,7 +283,11 @@ pub struct Auth {
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
     pub issuer: String,
+    /// `aud` of tokens for the API.
     pub audience: String,
+    /// `aud` of tokens in sign-in links; see [`Jwt::sign_in_audience`].
+    #[serde(default)]
+    pub sign_in_audience: Option<String>,
     #[serde(default = "default_user_claim")]
     pub user_claim: String,
     #[serde(default)]
@@ -292,6 +296,13 @@ pub struct Jwt {
     pub jwks_file: Option<PathBuf>,
     #[serde(default, serialize_with = "redact")]
     pub secret: Option<SecretString>,
+}
+
+impl Jwt {
+    /// The audience of sign-in links: never the API's, so that a token has one purpose.
+    pub fn sign_in_audience(&self) -> String {
+        self.sign_in_audience.clone().unwrap_or_else(|| format!("{}/sign-in", self.audience))
+    }
 }
 
 fn default_user_claim() -> String {

@@ -5,6 +5,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use super::audit::{self, Action, Actor};
 use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};
 
@@ -167,18 +168,23 @@ pub async fn pending(store: &Store, user: &UserId, webhook: Uuid, delivery: Uuid
     }))
 }
 
-/// Adds an event that the owner asked for and no commit raised, so that its log entry can show what was sent.
+/// Adds an event that the owner asked for and no commit raised, so that its log entry can show what was sent, and records who
+/// tests the webhook.
 pub async fn insert_test_event(
     store: &Store,
-    user: &UserId,
+    actor: &Actor,
+    webhook: Uuid,
     id: Uuid,
     kind: EventKind,
     occurred_at: Timestamp,
     data: &str,
 ) -> Result<()> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/event_insert_test.sql")).await?;
-    connection.execute(&statement, &[&id, &&*user.0, &kind.as_str(), &occurred_at, &data]).await?;
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let statement = transaction.prepare_cached(include_str!("../../sql/store/event_insert_test.sql")).await?;
+    transaction.execute(&statement, &[&id, &&*actor.user.0, &kind.as_str(), &occurred_at, &data]).await?;
+    audit::record(&transaction, actor, Action::WebhookTested, webhook, &[]).await?;
+    transaction.commit().await?;
     Ok(())
 }
 

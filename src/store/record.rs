@@ -20,7 +20,7 @@ const ATTEMPT_INSERT: &str = include_str!("../../sql/store/attempt_insert.sql");
 const END: &str = include_str!("../../sql/store/delivery_end.sql");
 const END_HELD: &str = include_str!("../../sql/store/delivery_end_held.sql");
 const RETRY: &str = include_str!("../../sql/store/delivery_retry.sql");
-const HOLD: &str = include_str!("../../sql/store/webhook_hold.sql");
+const TRIGGERED: &str = include_str!("../../sql/store/webhook_triggered.sql");
 const COUNT: &str = include_str!("../../sql/store/webhook_count.sql");
 
 /// One line of the log.
@@ -123,13 +123,16 @@ impl Store {
         Ok(Tried::Recorded(Recorded { counted, disabled }))
     }
 
-    /// Writes one line of the log that belongs to no delivery in the store, such as a test's. Counts nowhere. A webhook that is
-    /// gone meanwhile gets none: it may have been erased.
+    /// Writes one line of the log that belongs to no delivery in the store, such as a test's. It changes when the webhook was last
+    /// called and none of its counters. A webhook that is gone meanwhile gets none: it may have been erased.
     pub async fn log(&self, line: LogLine<'_>) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
-        let hold = transaction.prepare_cached(HOLD).await?;
-        if transaction.query_opt(&hold, &[&line.attempted.delivery.webhook]).await?.is_none() {
+        let mut tally = Tally::default();
+        tally.add(&line.attempted.attempt);
+        let triggered = transaction.prepare_cached(TRIGGERED).await?;
+        let webhook = line.attempted.delivery.webhook;
+        if transaction.query_opt(&triggered, &[&webhook, &tally.last_triggered_at]).await?.is_none() {
             return Ok(());
         }
         insert_attempts(&transaction, &[line]).await?;

@@ -3,18 +3,16 @@
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::UiState;
-use super::answer::{Frame, Section, go, page, secret_page};
+use super::answer::{Frame, Section, go, page};
 use super::edit::webhook_id;
-use super::failure::{Failure, sentence};
+use super::failure::Failure;
 use super::fields::Fields;
 use super::flash::Flash;
 use super::session::Visitor;
-use crate::api::Warning;
 
 #[derive(Template)]
 #[template(path = "ui/confirm.html")]
@@ -27,29 +25,6 @@ struct Ask {
     /// What the button says and where it leads.
     verb: &'static str,
     action: &'static str,
-}
-
-/// A secret that is shown this once.
-#[derive(Template)]
-#[template(path = "ui/secret.html")]
-pub struct SecretPage {
-    frame: Frame,
-    id: Uuid,
-    name: String,
-    secret: String,
-    is_new: bool,
-    /// About its settings.
-    warnings: Vec<String>,
-}
-
-impl SecretPage {
-    pub fn of_new(frame: Frame, id: Uuid, name: String, secret: &SecretString) -> SecretPage {
-        SecretPage { frame, id, name, secret: secret.expose_secret().to_owned(), is_new: true, warnings: Vec::new() }
-    }
-
-    pub fn with_warnings(self, warnings: &[Warning]) -> SecretPage {
-        SecretPage { warnings: warnings.iter().map(|warning| sentence(&warning.detail)).collect(), ..self }
-    }
 }
 
 pub async fn ask_delete(
@@ -92,19 +67,6 @@ pub async fn delete(
     let webhook = state.api.webhook(&visitor.actor.user, id).await?;
     state.api.delete_webhook(&visitor.actor, id, &|_| true).await?;
     Ok(go(super::HOME, Flash::good(format!("The webhook “{}” was deleted.", webhook.settings.name))))
-}
-
-pub async fn regenerate_secret(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let id = webhook_id(&id)?;
-    let secret = state.api.regenerate_secret(&visitor.actor, id).await?;
-    let webhook = state.api.webhook(&visitor.actor.user, id).await?;
-    let frame = Frame::of(&state, visitor, Section::Webhooks);
-    let shown = SecretPage { is_new: false, ..SecretPage::of_new(frame, id, webhook.settings.name, &secret) };
-    Ok(secret_page(&shown))
 }
 
 pub async fn set_active(

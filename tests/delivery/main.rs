@@ -18,3 +18,5 @@ mod model;
 mod outbound;
 mod record;
 mod recovery;
+mod schedule;
+mod wire;

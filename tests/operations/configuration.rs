@@ -221,6 +221,7 @@ fn who_may_call_the_api_is_checked() {
         ("JWKS_URL", "http://platform.example/keys", "auth.jwt.jwks_url must begin with https://"),
         ("JWKS_URL", "keys", "auth.jwt.jwks_url"),
         ("ISSUER", "", "auth.jwt.issuer must not be empty"),
+        ("SIGN_IN_AUDIENCE", "a", "auth.jwt.sign_in_audience must differ from auth.jwt.audience"),
     ] {
         let run = jwt(name, value);
         assert_eq!(run.code, 2, "{name}");
