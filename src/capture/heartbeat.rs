@@ -13,7 +13,8 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::decode::HEARTBEAT;
-use super::{CaptureError, identity};
+use super::wal::Required;
+use super::{CaptureError, identity, primary};
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::telemetry::Condition;
@@ -46,9 +47,11 @@ pub(super) struct Heart {
 }
 
 impl Heart {
-    pub fn start(url: &str, client: Client, source: &Source) -> Heart {
+    /// With every heartbeat it is learned whether commits wait for a standby.
+    pub fn start(url: &str, client: Client, source: &Source, required: Required) -> Heart {
         let (beats, fault) = (Arc::new(Beats::default()), Arc::new(Fault::default()));
-        let task = beat(url.to_owned(), client, source.clone(), Arc::clone(&beats), Arc::clone(&fault));
+        let emitter = Emitter { url: url.to_owned(), client, required, beats: Arc::clone(&beats) };
+        let task = beat(emitter, source.clone(), Arc::clone(&fault));
         Heart { beats, fault, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
@@ -78,7 +81,8 @@ fn lock(beats: &Beats) -> MutexGuard<'_, HashMap<String, Beat>> {
     beats.lock().expect("no holder of this lock panics")
 }
 
-async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>, fault: Arc<Fault>) {
+async fn beat(mut emitter: Emitter, source: Source, fault: Arc<Fault>) {
+    let beats = Arc::clone(&emitter.beats);
     let period = source.heartbeat.0.max(SHORTEST_PERIOD);
     let mut looked = Instant::now();
     let session = Uuid::now_v7();
@@ -86,12 +90,12 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0_u64.. {
-        due(&mut ticks, &client).await;
+        due(&mut ticks, &emitter.client).await;
         if lock(&beats).len() >= MAX_UNDER_WAY {
             continue;
         }
         let id = format!("{session}-{number}");
-        let emitted = tokio::time::timeout(EMIT_TIMEOUT, emit(&url, &mut client, &id, &beats)).await;
+        let emitted = tokio::time::timeout(EMIT_TIMEOUT, emitter.emit(&id)).await;
         let error = match emitted {
             Ok(Ok(())) => None,
             // Whoever reads says so.
@@ -114,7 +118,7 @@ async fn beat(url: String, mut client: Client, source: Source, beats: Arc<Beats>
         }
         if error.is_none() && looked.elapsed() >= period.max(SHORTEST_LOOK) {
             looked = Instant::now();
-            let found = identity::verify(&client, &source).await.err().filter(CaptureError::is_drift);
+            let found = identity::verify(&emitter.client, &source).await.err().filter(CaptureError::is_drift);
             *fault.lock().expect("no holder of this lock panics") = found;
         }
     }
@@ -130,15 +134,29 @@ async fn due(ticks: &mut Interval, client: &Client) {
     }
 }
 
-async fn emit(url: &str, client: &mut Client, id: &str, beats: &Beats) -> Result<(), CaptureError> {
-    if client.is_closed() {
-        *client = postgres::connect(url).await?;
+/// Sends heartbeats over a connection that is made again when it is lost.
+struct Emitter {
+    url: String,
+    client: Client,
+    required: Required,
+    beats: Arc<Beats>,
+}
+
+impl Emitter {
+    async fn emit(&mut self, id: &str) -> Result<(), CaptureError> {
+        if self.client.is_closed() {
+            self.client = postgres::connect(&self.url).await?;
+        }
+        // Before the heartbeat, which may be the first commit to wait for a standby.
+        if self.required.depends() {
+            self.required.learn(primary::is_synchronous(&self.client).await?);
+        }
+        // Known before it is sent: it can come back before its own statement has ended.
+        lock(&self.beats).insert(id.to_owned(), Beat { at: Instant::now(), lsn: None });
+        let lsn: PgLsn = self.client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
+        if let Some(beat) = lock(&self.beats).get_mut(id) {
+            beat.lsn = Some(Lsn(lsn.into()));
+        }
+        Ok(())
     }
-    // Known before it is sent: it can come back before its own statement has ended.
-    lock(beats).insert(id.to_owned(), Beat { at: Instant::now(), lsn: None });
-    let lsn: PgLsn = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
-    if let Some(beat) = lock(beats).get_mut(id) {
-        beat.lsn = Some(Lsn(lsn.into()));
-    }
-    Ok(())
 }

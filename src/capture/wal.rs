@@ -2,6 +2,7 @@
 
 mod connection;
 mod reader;
+mod visibility;
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ use crate::{postgres, telemetry};
 
 pub(super) use connection::Connection;
 use reader::Reader;
+use visibility::Gate;
+pub(super) use visibility::Required;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
@@ -106,6 +109,7 @@ struct Session<'a> {
 /// What works beside a stream as long as it is read.
 struct Companions {
     heart: Heart,
+    gate: Gate,
     limit: Limit,
     reports: Reports,
 }
@@ -146,6 +150,10 @@ impl Session<'_> {
             }
             other => other?,
         };
+        let required = Required::new(source.await_visibility);
+        if required.depends() {
+            required.learn(primary::is_synchronous(&client).await?);
+        }
         let started = stream.start(&source.slot, &source.publication, checkpoint.resume);
         let started = tokio::time::timeout(START_TIMEOUT, started).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
@@ -159,7 +167,8 @@ impl Session<'_> {
         let stored = store.acknowledgement_limit(&source.slot).await?;
         let (said, period) = (self.acknowledged.clone(), source.heartbeat.0);
         let companions = Companions {
-            heart: Heart::start(url, client, source),
+            heart: Heart::start(url, client, source, required.clone()),
+            gate: Gate::start(url, stream.lineage().timeline, required, health),
             limit: Limit::start(store, &source.slot, stored, said, period),
             reports: Reports::start(source, store, health),
         };

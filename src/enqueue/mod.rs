@@ -60,9 +60,9 @@ impl EnqueueError {
     /// What may be said of it to anybody.
     fn reason(&self) -> String {
         match self {
-            EnqueueError::Lookup(error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. })) => {
-                error.to_string()
-            }
+            EnqueueError::Lookup(
+                error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. } | LookupError::Invisible(_)),
+            ) => error.to_string(),
             _ => "events cannot be stored now".to_owned(),
         }
     }

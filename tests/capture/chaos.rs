@@ -16,9 +16,9 @@ use crate::support::{Platform, Receiver, TestApp, eventually};
 pub struct Road {
     pub app: TestApp,
     pub platform: Platform,
-    user: i64,
-    receiver: Arc<Receiver>,
-    wanted: HashSet<i64>,
+    pub user: i64,
+    pub receiver: Arc<Receiver>,
+    pub wanted: HashSet<i64>,
 }
 
 impl Road {

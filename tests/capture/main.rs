@@ -21,3 +21,4 @@ mod stage;
 mod stream;
 mod triggers;
 mod versions;
+mod visibility;

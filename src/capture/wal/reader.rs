@@ -163,9 +163,15 @@ impl<'a> Reader<'a> {
         loop {
             let taken = self.burst()?;
             if self.handed_over {
+                if !self.await_visibility().await? {
+                    return Ok(None);
+                }
                 return Ok(Some(self.outbox.take(self.lineage, None)));
             }
             self.feedback_if_due().await?;
+            if self.companions.gate.is_full() && !self.await_visibility().await? {
+                return Ok(None);
+            }
             let full = self.outbox.is_full();
             if !full && rounds < MAX_ROUNDS {
                 rounds += 1;
@@ -248,7 +254,12 @@ impl<'a> Reader<'a> {
         }
         match decoded {
             Decoded::Nothing => {}
-            Decoded::Began => self.last_commit = self.decoder.open().map_or(self.last_commit, |open| open.committed_at),
+            Decoded::Began => {
+                if let Some(open) = self.decoder.open() {
+                    self.last_commit = open.committed_at;
+                    self.companions.gate.receive(open.xid);
+                }
+            }
             Decoded::Committed { commit, end } => {
                 self.outbox.end_transaction(commit, end);
                 self.handed_over = self.hands_over;
@@ -269,6 +280,9 @@ impl<'a> Reader<'a> {
         let open = self.decoder.open().map(|open| open.position);
         let batch = self.outbox.take(self.lineage, open);
         self.sent = self.sent.max(batch.checkpoint.resume);
+        if !self.await_visibility().await? {
+            return Ok(false);
+        }
         let batches = self.batches;
         let reserve = batches.reserve();
         tokio::pin!(reserve);
@@ -289,6 +303,23 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Waits until the primary shows everything received, acknowledging meanwhile; false when nobody takes batches any more.
+    async fn await_visibility(&mut self) -> Result<bool, CaptureError> {
+        while !self.companions.gate.is_open() {
+            tokio::select! {
+                biased;
+                passed = self.companions.gate.passed(self.outbox.ended) => passed?,
+                () = tokio::time::sleep_until(self.feedback_due) => {
+                    // Waiting for a standby is no silence of the server's.
+                    self.pulse.moved = true;
+                    self.feedback_if_due().await?;
+                }
+                () = self.batches.closed() => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
     /// How far the store has what was sent.
     fn stored(&self) -> Lsn {
         self.durable.borrow().map_or(self.begin, |durable| self.begin.max(durable.resume))
@@ -301,10 +332,11 @@ impl<'a> Reader<'a> {
             return durable;
         }
         // All that was sent is durable. Of the open transaction nothing is, but what ended before it concerns nobody.
-        match self.decoder.open() {
-            Some(_) => durable.max(self.outbox.ended),
-            None => durable.max(self.outbox.ended).max(self.stream.received()),
-        }
+        let idle = match self.decoder.open() {
+            Some(_) => self.outbox.ended,
+            None => self.outbox.ended.max(self.stream.received()),
+        };
+        durable.max(self.companions.gate.acknowledgeable(idle))
     }
 
     /// Says on a timer what is durable, changed or not: the server ends connections that it does not hear from.
@@ -314,6 +346,9 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         self.feedback_due = now + FEEDBACK_PERIOD;
+        if self.outbox.is_clear() {
+            self.companions.gate.ask(self.outbox.ended).await?;
+        }
         let durable = self.stored();
         let acknowledged = self.companions.limit.grant(durable, self.acknowledgeable());
         let silence = self.pulse.silence;
