@@ -168,7 +168,7 @@ impl Session<'_> {
         let (said, period) = (self.acknowledged.clone(), source.heartbeat.0);
         let companions = Companions {
             heart: Heart::start(url, client, source, required.clone()),
-            gate: Gate::start(url, stream.lineage().timeline, required, health),
+            gate: Gate::start(self.context, stream.lineage().timeline, required),
             limit: Limit::start(store, &source.slot, stored, said, period),
             reports: Reports::start(source, store, health),
         };

@@ -22,7 +22,7 @@ use crate::domain::event::{Event, UserId};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Checkpoint;
 use crate::handoff::Handoff;
-use crate::health::Health;
+use crate::health::{GAP, Health};
 use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
@@ -34,7 +34,7 @@ use crate::store::{GenericClient, Store, StoreError};
 use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 
-use derive::{Raised, derive};
+use derive::{Derivation, Raised};
 use fan_out::{EVENTS_AT_ONCE, FannedOut, Reserved, fan_out};
 
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
@@ -126,9 +126,9 @@ impl<C: Clock> Enqueue<C> {
         checkpoint: &mut Option<Checkpoint>,
         shutdown: &CancellationToken,
     ) -> Result<bool, EnqueueError> {
-        let mut wait = FIRST_RETRY;
+        let (mut wait, mut derivation) = (FIRST_RETRY, None);
         loop {
-            let result = self.store_batch(batch, checkpoint).await;
+            let result = self.store_batch(batch, checkpoint, &mut derivation).await;
             let Err(error) = result else {
                 if wait > FIRST_RETRY {
                     self.health.recover(STAGE);
@@ -141,7 +141,6 @@ impl<C: Clock> Enqueue<C> {
             }
             // The commit may have gone through all the same: the store knows.
             *checkpoint = None;
-            self.lookups.abandon();
             self.health.ail(STAGE, error.reason());
             if let Some(oldest) = batch.changes.first() {
                 self.measure_lag(oldest.committed_at);
@@ -156,7 +155,12 @@ impl<C: Clock> Enqueue<C> {
         }
     }
 
-    async fn store_batch(&mut self, batch: &Batch, known: &mut Option<Checkpoint>) -> Result<(), EnqueueError> {
+    async fn store_batch(
+        &mut self,
+        batch: &Batch,
+        known: &mut Option<Checkpoint>,
+        derivation: &mut Option<Derivation>,
+    ) -> Result<(), EnqueueError> {
         let checkpoint = match *known {
             Some(checkpoint) => checkpoint,
             None => {
@@ -170,10 +174,16 @@ impl<C: Clock> Enqueue<C> {
             return Ok(());
         }
         let begun = self.clock.now();
-        let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
+        if derivation.take_if(|derivation| derivation.stored != checkpoint.position).is_some() {
+            // Another process has stored a part: what lookups have followed is not what they are going to.
+            self.lookups.forget();
+        }
+        self.lookups.doubt(self.health.is_ailing(GAP));
+        let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, checkpoint.position));
+        derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
-        let events = self.commit(batch, &checkpoint, raised, is_first).await?;
-        self.tell(&events, begun);
+        self.commit(batch, &checkpoint, &mut derivation.raised, is_first).await?;
+        self.tell(&derivation.raised.events, begun);
         *known = Some(batch.checkpoint);
         Ok(())
     }
@@ -182,10 +192,10 @@ impl<C: Clock> Enqueue<C> {
         &mut self,
         batch: &Batch,
         from: &Checkpoint,
-        raised: Raised,
+        raised: &mut Raised,
         is_first: bool,
-    ) -> Result<Vec<Event>, EnqueueError> {
-        let Raised { mut events, unrouted, ignored, distributed, addons, ledger, once } = raised;
+    ) -> Result<(), EnqueueError> {
+        let Raised { events, unrouted, ignored, distributed, addons, ledger, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         let transaction = self.store.begun().await?;
         // Nothing is asked of a connection that knows them. The end can go out behind them then.
@@ -201,13 +211,13 @@ impl<C: Clock> Enqueue<C> {
             let (advanced, subscriptions, first_time) = tokio::try_join!(
                 biased;
                 advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
-                subscriptions_to(&*transaction, &events),
-                claim_distributed(&*transaction, &distributed),
+                subscriptions_to(&*transaction, events),
+                claim_distributed(&*transaction, distributed),
             )?;
             if !advanced {
                 return Err(EnqueueError::Superseded(self.slot.clone()));
             }
-            once.keep_first(&mut events, first_time);
+            once.keep_first(events, first_time);
             // Behind everything else, or it would not be part of the transaction.
             let commit = async {
                 match is_kept.await {
@@ -217,14 +227,14 @@ impl<C: Clock> Enqueue<C> {
                 }
             };
             let when = if is_first { HandOver::BehindCommit } else { HandOver::AtOnce };
-            Ok(store_events(&*transaction, &events, subscriptions, lease, reserved, when, commit).await?)
+            Ok(store_events(&*transaction, events, subscriptions, lease, reserved, when, commit).await?)
         };
         let keep = async {
-            let ledger = self.ledger.then_some(&ledger);
+            let ledger = self.ledger.then_some(&*ledger);
             tokio::try_join!(
                 biased;
-                insert_unrouted(&*transaction, &unrouted),
-                change_addons(&*transaction, &addons),
+                insert_unrouted(&*transaction, unrouted),
+                change_addons(&*transaction, addons),
                 keep_ledger(&*transaction, ledger, is_first),
             )?;
             let _ = kept.send(());
@@ -233,8 +243,8 @@ impl<C: Clock> Enqueue<C> {
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, keep)?;
         transaction.end();
-        count(&events, &unrouted, &ignored);
-        Ok(events)
+        count(events, unrouted, ignored);
+        Ok(())
     }
 
     /// Says of each event in the store where it came from.

@@ -10,6 +10,7 @@ mod crash;
 mod drift;
 mod equivalence;
 mod events;
+mod facts;
 mod failover;
 mod giant;
 mod identity;

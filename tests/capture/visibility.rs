@@ -55,7 +55,8 @@ async fn commit_unseen(road: &Road, statement: String) -> JoinHandle<bool> {
     .await;
     let flushed: PgLsn = watching.query_one("select pg_current_wal_flush_lsn()", &[]).await.unwrap().get(0);
     eventually("the commit to be sent", async || {
-        let sent = "select from pg_replication_slots slot join pg_stat_replication sender on sender.pid = slot.active_pid
+        let sent =
+            "select from pg_replication_slots slot join pg_stat_replication sender on sender.pid = slot.active_pid
              where slot.slot_name = $1 and sender.sent_lsn >= $2";
         watching.query_opt(sent, &[&road.app.name, &flushed]).await.unwrap()
     })
@@ -123,7 +124,9 @@ async fn without_waiting_events_are_early_and_a_lookup_waits_for_no_more_than_it
     assert!(checked.contains("warn  source.await_visibility: never"), "{checked}");
     let label = road.platform.label(road.user).await;
     let release = road.platform.release(label).await;
-    // The stream has shown it: only a new process has to ask.
+    // The stream has shown it, and what is stored behind it is not read again: only a new process has to ask.
+    road.pay(1).await;
+    road.assert_told().await;
     road.app.restart().await;
     let receiver = Stopped::receiver_of(&standby).await;
     let early = next_id();
@@ -158,7 +161,7 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
     until_caught_up(&road.platform.client, &standby).await;
     let checked = String::from_utf8(road.app.walhook(&["check"]).await.stdout).unwrap();
     assert!(checked.contains("alter system set synchronized_standby_slots = 'standby'"), "{checked}");
-    let receiver = Stopped::receiver_of(&standby).await;
+    let _receiver = Stopped::receiver_of(&standby).await;
     let undone = next_id();
     let committing = commit_unseen(&road, payment(undone, road.user)).await;
     until_unready(&mut road, HELD_BACK).await;
@@ -166,7 +169,6 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
     assert!(!committing.await.unwrap());
     // Killed with what it had not written yet.
     standby.stop(StopMode::Immediate).await.unwrap();
-    drop(receiver);
     standby.start_again().await.unwrap();
     promote(&standby).await;
     let url = standby.url(&format!("{}_platform", road.app.name));
@@ -181,7 +183,8 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_costs_a_question_for_each_batch_and_nothing_where_it_is_not_needed() {
-    const QUESTIONS: &str = "select count(*) from pg_stat_activity where query like '%pg_visible_in_snapshot%' and pid <> pg_backend_pid()";
+    const QUESTIONS: &str =
+        "select count(*) from pg_stat_activity where query like '%pg_visible_in_snapshot%' and pid <> pg_backend_pid()";
     let mut road = Road::start(TestApp::prepare_alone(Options::default()).await).await;
     let questions = async |road: &Road| -> i64 { road.platform.client.query_one(QUESTIONS, &[]).await.unwrap().get(0) };
     road.pay(5).await;

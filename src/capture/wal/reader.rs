@@ -254,6 +254,7 @@ impl<'a> Reader<'a> {
         }
         match decoded {
             Decoded::Nothing => {}
+            Decoded::Described => self.companions.gate.suspect(),
             Decoded::Began => {
                 if let Some(open) = self.decoder.open() {
                     self.last_commit = open.committed_at;

@@ -17,8 +17,8 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::CaptureError;
-use crate::config::AwaitVisibility;
+use super::{CaptureError, Context, identity};
+use crate::config::{AwaitVisibility, Source};
 use crate::domain::lsn::Lsn;
 use crate::health::Health;
 use crate::postgres;
@@ -73,25 +73,30 @@ impl Required {
 
 struct Question {
     transactions: Vec<u32>,
-    /// How many transactions were received by then, and the end of the last whole one.
+    /// Whether the tables and their publication are looked at too.
+    suspect: bool,
+    /// How much was received by then, and the end of the last whole transaction.
     received: u64,
     end: Lsn,
 }
 
-/// What is visible: so many of the transactions received, and everything up to this position.
+/// What is visible: so much of what was received, and everything up to this position.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visible {
     received: u64,
     end: Lsn,
 }
 
-/// Keeps transactions back until they are visible. Questions are asked by a task of its own, so that the stream goes on
-/// acknowledging meanwhile. Without a need to wait, it costs nothing.
+/// Keeps changes back until their transactions are visible, and until it is sure that the stream still has everything where it
+/// shows that the tables or their publication have changed. Questions are asked by a task of its own, so that the stream goes on
+/// acknowledging meanwhile. Without a need to ask, it costs nothing.
 pub(in crate::capture) struct Gate {
     required: Required,
+    /// How many transactions and suspicions there were.
     received: u64,
     /// Transactions received that no question has named yet.
     unasked: Vec<u32>,
+    suspect: bool,
     questions: mpsc::Sender<Question>,
     visible: watch::Receiver<Visible>,
     task: AbortOnDropHandle<Result<(), CaptureError>>,
@@ -99,13 +104,15 @@ pub(in crate::capture) struct Gate {
 
 impl Gate {
     /// For a stream that comes from `timeline`.
-    pub fn start(url: &str, timeline: u32, required: Required, health: &Health) -> Gate {
+    pub fn start(context: &Context<'_>, timeline: u32, required: Required) -> Gate {
         // One question that is answered, and one that waits.
         let (questions, asked) = mpsc::channel(1);
         let (answers, visible) = watch::channel(Visible::default());
-        let asker = Asker { url: url.to_owned(), timeline, client: None, report: Report { health: health.clone() } };
+        let Context { source, url, health, .. } = *context;
+        let report = Report { health: health.clone() };
+        let asker = Asker { source: source.clone(), url: url.to_owned(), timeline, client: None, report };
         let task = AbortOnDropHandle::new(tokio::spawn(asker.run(asked, answers)));
-        Gate { required, received: 0, unasked: Vec::new(), questions, visible, task }
+        Gate { required, received: 0, unasked: Vec::new(), suspect: false, questions, visible, task }
     }
 
     /// Takes note of a transaction that the stream has begun to bring.
@@ -114,6 +121,14 @@ impl Gate {
             self.received += 1;
             self.unasked.push(transaction);
         }
+    }
+
+    /// Lets nothing pass before the tables and their publication were looked at.
+    pub fn suspect(&mut self) {
+        if !self.suspect {
+            self.received += 1;
+        }
+        self.suspect = true;
     }
 
     /// Whether everything received is visible, or need not be.
@@ -129,10 +144,11 @@ impl Gate {
     /// Returns when everything received is visible. `end` is the end of the last whole transaction. Dropping the future loses
     /// nothing.
     pub async fn passed(&mut self, end: Lsn) -> Result<(), CaptureError> {
-        if !self.unasked.is_empty() {
-            let Ok(permit) = self.questions.reserve().await else { return Err(self.fault().await) };
-            let transactions = std::mem::take(&mut self.unasked);
-            permit.send(Question { transactions, received: self.received, end });
+        if self.has_unasked() {
+            // A handle of its own: the permit must not borrow what the question takes.
+            let questions = self.questions.clone();
+            let Ok(permit) = questions.reserve().await else { return Err(self.fault().await) };
+            permit.send(self.question(end));
         }
         let received = self.received;
         let passed = self.visible.wait_for(|visible| visible.received >= received).await.is_ok();
@@ -144,11 +160,20 @@ impl Gate {
         if self.task.is_finished() {
             return Err(self.fault().await);
         }
-        if let Some(permit) = self.questions.try_reserve().ok().filter(|_| !self.unasked.is_empty()) {
-            let transactions = std::mem::take(&mut self.unasked);
-            permit.send(Question { transactions, received: self.received, end });
+        let questions = self.questions.clone();
+        if let Some(permit) = questions.try_reserve().ok().filter(|_| self.has_unasked()) {
+            permit.send(self.question(end));
         }
         Ok(())
+    }
+
+    fn has_unasked(&self) -> bool {
+        self.suspect || !self.unasked.is_empty()
+    }
+
+    fn question(&mut self, end: Lsn) -> Question {
+        let (transactions, suspect) = (std::mem::take(&mut self.unasked), std::mem::take(&mut self.suspect));
+        Question { transactions, suspect, received: self.received, end }
     }
 
     /// How much of the idle WAL before `wanted` may be acknowledged: where commits wait for a standby, that is what is known to
@@ -167,6 +192,7 @@ impl Gate {
 
 /// Asks the primary, over a connection of its own that is made with the first question.
 struct Asker {
+    source: Source,
     url: String,
     timeline: u32,
     client: Option<Client>,
@@ -180,8 +206,13 @@ impl Asker {
         mut questions: mpsc::Receiver<Question>,
         answers: watch::Sender<Visible>,
     ) -> Result<(), CaptureError> {
-        while let Some(Question { transactions, received, end }) = questions.recv().await {
-            self.wait_until_visible(transactions).await?;
+        while let Some(Question { transactions, suspect, received, end }) = questions.recv().await {
+            if suspect {
+                self.look().await?;
+            }
+            if !transactions.is_empty() {
+                self.wait_until_visible(transactions).await?;
+            }
             answers.send_replace(Visible { received, end });
         }
         Ok(())
@@ -205,13 +236,24 @@ impl Asker {
         }
     }
 
-    /// Which of the transactions are not visible, on the very server that the stream comes from.
-    async fn ask(&mut self, transactions: &[i64]) -> Result<Vec<i64>, CaptureError> {
+    /// Whether the stream still has all that events and their routing need.
+    async fn look(&mut self) -> Result<(), CaptureError> {
+        let source = self.source.clone();
+        let look = async { identity::verify(self.client().await?, &source).await };
+        tokio::time::timeout(ANSWER_TIMEOUT, look).await.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))?.map(drop)
+    }
+
+    async fn client(&mut self) -> Result<&Client, CaptureError> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
             None => postgres::connect(&self.url).await?,
         };
-        let client = self.client.insert(client);
+        Ok(self.client.insert(client))
+    }
+
+    /// Which of the transactions are not visible, on the very server that the stream comes from.
+    async fn ask(&mut self, transactions: &[i64]) -> Result<Vec<i64>, CaptureError> {
+        let client = self.client().await?;
         let row = client.query_typed_one(TRANSACTIONS_INVISIBLE, &[(&transactions, Type::INT8_ARRAY)]).await?;
         let digits: &str = row.get("timeline");
         match u32::from_str_radix(digits, 16) {
@@ -229,7 +271,8 @@ struct Report {
 
 impl Report {
     fn lasts(&self, transactions: usize) {
-        const REASON: &str = "committed transactions are not visible on the primary: does a synchronous standby keep up?";
+        const REASON: &str =
+            "committed transactions are not visible on the primary: does a synchronous standby keep up?";
         self.health.ail(VISIBILITY, REASON);
         if WAITING.begins() {
             tracing::warn!(transactions, "{REASON}");
