@@ -40,6 +40,8 @@ pub(super) enum Decoded {
     },
     /// A heartbeat, by its id.
     Heartbeat(String),
+    /// A table of ours is described: it or what is published may have changed.
+    Described,
     /// A watched table's old rows come without what they were.
     IdentityLost {
         tables: String,
@@ -76,10 +78,11 @@ struct Sent {
 const PADDED_TYPE: u32 = 1042;
 
 impl Plan {
-    /// Whether old rows under another identity than full come with all that is watched.
+    /// Whether old rows under another identity than full come with all that is watched; of an add-on with the whole row.
     fn is_told(&self) -> bool {
         let is_key = |wanted: &Column| self.columns.iter().any(|sent| sent.is_key && sent.targets.contains(wanted));
-        self.table.watched().iter().filter_map(|name| self.table.column(name)).all(|column| is_key(&column))
+        let wanted = if self.table == Table::UserAddon { self.table.columns() } else { self.table.watched() };
+        wanted.iter().filter_map(|name| self.table.column(name)).all(|column| is_key(&column))
     }
 }
 
@@ -147,8 +150,10 @@ impl Decoder {
                 }
                 let is_full = ReplicaIdentity::from_byte(replica_identity) == Some(ReplicaIdentity::Full);
                 let whole = is_full || plan.as_ref().is_none_or(Plan::is_told);
+                let is_ours = plan.is_some();
                 self.plans.insert(relation_id, plan);
                 Ok(match whole {
+                    true if is_ours => Decoded::Described,
                     true => Decoded::Nothing,
                     false => Decoded::IdentityLost { tables: format!("{namespace}.{relation_name}") },
                 })

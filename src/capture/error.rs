@@ -34,6 +34,8 @@ pub enum CaptureError {
     Silent(Duration),
     #[error("a heartbeat has not come back through the log for {0:?}")]
     HeartbeatLost(Duration),
+    #[error("the primary is on another timeline than the stream: capture begins again on the new one")]
+    TimelineChanged,
     #[error("the primary's wal_level is {0}: set wal_level = logical in its configuration and restart it")]
     WalLevel(String),
     #[error("slot {slot} is not set up: run `walhook setup`")]
@@ -240,6 +242,7 @@ impl CaptureError {
             | CaptureError::CheckpointMoves(_)
             | CaptureError::LeaseHeld(_)
             | CaptureError::Silent(_)
+            | CaptureError::TimelineChanged
             | CaptureError::HeartbeatLost(_) => true,
             _ => false,
         }

@@ -14,7 +14,8 @@ use uuid::Uuid;
 
 use super::decode::HEARTBEAT;
 use super::lag::KnownUntil;
-use super::{CaptureError, identity};
+use super::wal::Required;
+use super::{CaptureError, identity, primary};
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::postgres::{self, ANSWER_TIMEOUT};
@@ -48,10 +49,12 @@ pub(super) struct Heart {
 }
 
 impl Heart {
-    pub fn start(url: &str, client: Client, source: &Source, known_until: KnownUntil) -> Heart {
+    /// With every heartbeat it is learned whether commits wait for a standby.
+    pub fn start(url: &str, client: Client, source: &Source, required: Required, known_until: KnownUntil) -> Heart {
         known_until.advance(Instant::now());
         let (beats, fault) = (Arc::new(Beats::default()), Arc::new(Fault::default()));
-        let task = beat(url.to_owned(), client, source.clone(), Arc::clone(&beats), Arc::clone(&fault));
+        let emitter = Emitter { url: url.to_owned(), kept: Some(client), required, beats: Arc::clone(&beats) };
+        let task = beat(emitter, source.clone(), Arc::clone(&fault));
         Heart { beats, fault, known_until, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
@@ -82,8 +85,8 @@ fn lock(beats: &Beats) -> MutexGuard<'_, HashMap<String, Beat>> {
     beats.lock().expect("no holder of this lock panics")
 }
 
-async fn beat(url: String, client: Client, source: Source, beats: Arc<Beats>, fault: Arc<Fault>) {
-    let mut kept = Some(client);
+async fn beat(mut emitter: Emitter, source: Source, fault: Arc<Fault>) {
+    let beats = Arc::clone(&emitter.beats);
     let period = source.heartbeat.0.max(SHORTEST_PERIOD);
     let mut looked = Instant::now();
     let session = Uuid::now_v7();
@@ -91,12 +94,12 @@ async fn beat(url: String, client: Client, source: Source, beats: Arc<Beats>, fa
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0_u64.. {
-        due(&mut ticks, kept.as_ref()).await;
+        due(&mut ticks, emitter.kept.as_ref()).await;
         if lock(&beats).len() >= MAX_UNDER_WAY {
             continue;
         }
         let id = format!("{session}-{number}");
-        let emitted = tokio::time::timeout(EMIT_TIMEOUT, emit(&url, &mut kept, &id, &beats)).await;
+        let emitted = tokio::time::timeout(EMIT_TIMEOUT, emitter.emit(&id)).await;
         let error = match emitted {
             Ok(Ok(())) => None,
             // Whoever reads says so.
@@ -119,12 +122,12 @@ async fn beat(url: String, client: Client, source: Source, beats: Arc<Beats>, fa
         }
         if error.is_none() && looked.elapsed() >= period.max(SHORTEST_LOOK) {
             looked = Instant::now();
-            let Some(client) = kept.take() else { continue };
+            let Some(client) = emitter.kept.take() else { continue };
             // A connection that does not answer in time is not used again.
             if let Ok(found) = tokio::time::timeout(ANSWER_TIMEOUT, identity::verify(&client, &source)).await {
                 let found = found.err().filter(CaptureError::is_drift);
                 *fault.lock().expect("no holder of this lock panics") = found;
-                kept = Some(client);
+                emitter.kept = Some(client);
             }
         }
     }
@@ -140,18 +143,32 @@ async fn due(ticks: &mut Interval, client: Option<&Client>) {
     }
 }
 
-/// The connection is kept only when it has answered.
-async fn emit(url: &str, kept: &mut Option<Client>, id: &str, beats: &Beats) -> Result<(), CaptureError> {
-    let client = match kept.take().filter(|client| !client.is_closed()) {
-        Some(client) => client,
-        None => postgres::connect(url).await?,
-    };
-    // Known before it is sent: it can come back before its own statement has ended.
-    lock(beats).insert(id.to_owned(), Beat { at: Instant::now(), lsn: None });
-    let lsn: PgLsn = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
-    if let Some(beat) = lock(beats).get_mut(id) {
-        beat.lsn = Some(Lsn(lsn.into()));
+/// Sends heartbeats over a connection that is made again when it is lost.
+struct Emitter {
+    url: String,
+    /// Kept only when it has answered.
+    kept: Option<Client>,
+    required: Required,
+    beats: Arc<Beats>,
+}
+
+impl Emitter {
+    async fn emit(&mut self, id: &str) -> Result<(), CaptureError> {
+        let client = match self.kept.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => postgres::connect(&self.url).await?,
+        };
+        // Before the heartbeat, which may be the first commit to wait for a standby.
+        if self.required.depends() {
+            self.required.learn(primary::is_synchronous(&client).await?);
+        }
+        // Known before it is sent: it can come back before its own statement has ended.
+        lock(&self.beats).insert(id.to_owned(), Beat { at: Instant::now(), lsn: None });
+        let lsn: PgLsn = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
+        if let Some(beat) = lock(&self.beats).get_mut(id) {
+            beat.lsn = Some(Lsn(lsn.into()));
+        }
+        self.kept = Some(client);
+        Ok(())
     }
-    *kept = Some(client);
-    Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod connection;
 mod reader;
+mod visibility;
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ use crate::{postgres, telemetry};
 
 pub(super) use connection::Connection;
 use reader::Reader;
+use visibility::Gate;
+pub(super) use visibility::Required;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
@@ -127,6 +130,7 @@ struct Session<'a> {
 /// What works beside a stream as long as it is read.
 struct Companions {
     heart: Heart,
+    gate: Gate,
     limit: Limit,
     reports: Reports,
 }
@@ -169,6 +173,10 @@ impl Session<'_> {
         self.stay_on_timeline(&stream)?;
         // Read each time: another process may have captured meanwhile.
         let (checkpoint, history) = slot::enter_timeline(&mut stream, source, store, health).await?;
+        let required = Required::new(source.await_visibility);
+        if required.depends() {
+            required.learn(primary::is_synchronous(&client).await?);
+        }
         let started = stream.start(&source.slot, &source.publication, checkpoint.resume);
         let started = tokio::time::timeout(START_TIMEOUT, started).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
@@ -184,7 +192,8 @@ impl Session<'_> {
         };
         let (said, period) = (self.acknowledged.clone(), source.heartbeat.0);
         let companions = Companions {
-            heart: Heart::start(url, client, source, self.known_until.clone()),
+            heart: Heart::start(url, client, source, required.clone(), self.known_until.clone()),
+            gate: Gate::start(self.context, stream.lineage().timeline, required),
             limit: Limit::start(store, &source.slot, self.reader, stored, said, period),
             reports: Reports::start(source, store, health),
         };

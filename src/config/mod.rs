@@ -73,6 +73,8 @@ pub struct Source {
     pub replica_identity: ReplicaIdentity,
     /// Whether a new slot is carried over to standbys, where the server can (17 and later).
     pub failover: bool,
+    /// Whether a transaction must be visible on the primary before its events are stored and sent.
+    pub await_visibility: AwaitVisibility,
     /// Distribution statuses to recognise beside the documented eight.
     pub distribution_statuses: Vec<String>,
     /// How often a heartbeat goes through the log.
@@ -94,6 +96,7 @@ impl Default for Source {
             publication: "walhook".into(),
             replica_identity: ReplicaIdentity::Full,
             failover: true,
+            await_visibility: AwaitVisibility::Auto,
             distribution_statuses: Vec::new(),
             heartbeat: Period::secs(10),
             ledger: true,
@@ -117,6 +120,15 @@ pub enum ReplicaIdentity {
     Full,
     /// A unique index over the id and the watched columns: old values are written when one of these changes.
     Index,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AwaitVisibility {
+    /// While the primary's `synchronous_standby_names` is not empty.
+    Auto,
+    Always,
+    Never,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

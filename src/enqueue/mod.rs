@@ -22,7 +22,7 @@ use crate::domain::event::{Event, UserId};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Checkpoint;
 use crate::handoff::Handoff;
-use crate::health::Health;
+use crate::health::{GAP, Health};
 use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
@@ -34,7 +34,7 @@ use crate::store::{GenericClient, Store, StoreError};
 use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 
-use derive::{Raised, derive};
+use derive::{Derivation, Raised};
 use fan_out::{EVENTS_AT_ONCE, FannedOut, Reserved, fan_out};
 
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
@@ -67,9 +67,9 @@ impl EnqueueError {
     /// What may be said of it to anybody.
     fn reason(&self) -> String {
         match self {
-            EnqueueError::Lookup(error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. })) => {
-                error.to_string()
-            }
+            EnqueueError::Lookup(
+                error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. } | LookupError::Invisible(_)),
+            ) => error.to_string(),
             _ => "events cannot be stored now".to_owned(),
         }
     }
@@ -147,9 +147,9 @@ impl<C: Clock> Enqueue<C> {
         checkpoint: &mut Option<Checkpoint>,
         shutdown: &CancellationToken,
     ) -> Result<bool, EnqueueError> {
-        let (mut wait, mut limit) = (FIRST_RETRY, FIRST_LIMIT);
+        let (mut wait, mut limit, mut derivation) = (FIRST_RETRY, FIRST_LIMIT, None);
         loop {
-            let result = self.store_measuring_lag(batch, checkpoint, limit).await;
+            let result = self.store_measuring_lag(batch, checkpoint, &mut derivation, limit).await;
             let Err(error) = result else {
                 if wait > FIRST_RETRY {
                     self.health.recover(STAGE);
@@ -162,7 +162,6 @@ impl<C: Clock> Enqueue<C> {
             }
             // The commit may have gone through all the same: the store knows.
             *checkpoint = None;
-            self.lookups.abandon();
             self.health.ail(STAGE, error.reason());
             if matches!(error, EnqueueError::Store(StoreError::Silent(_))) {
                 limit = (limit * 2).min(LONGEST_LIMIT);
@@ -182,12 +181,13 @@ impl<C: Clock> Enqueue<C> {
         &mut self,
         batch: &Batch,
         checkpoint: &mut Option<Checkpoint>,
+        derivation: &mut Option<Derivation>,
         limit: Duration,
     ) -> Result<(), EnqueueError> {
         let begun = Instant::now();
         let lag = batch.changes.first().map_or(Duration::ZERO, |oldest| self.lag(oldest.committed_at));
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + LAG_INTERVAL, LAG_INTERVAL);
-        let mut stored = std::pin::pin!(self.store_batch(batch, checkpoint, limit));
+        let mut stored = std::pin::pin!(self.store_batch(batch, checkpoint, derivation, limit));
         loop {
             tokio::select! {
                 biased;
@@ -201,6 +201,7 @@ impl<C: Clock> Enqueue<C> {
         &mut self,
         batch: &Batch,
         known: &mut Option<Checkpoint>,
+        derivation: &mut Option<Derivation>,
         limit: Duration,
     ) -> Result<(), EnqueueError> {
         let checkpoint = match *known {
@@ -214,16 +215,22 @@ impl<C: Clock> Enqueue<C> {
             *known = Some(checkpoint);
             return Ok(());
         }
-        if batch.checkpoint.lineage != checkpoint.lineage {
+        if derivation.is_none() && batch.checkpoint.lineage != checkpoint.lineage {
             // What was looked up may be of changes that the new timeline does not have.
-            self.lookups.abandon();
+            self.lookups.forget();
         }
         let begun = self.clock.now();
-        let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
+        if derivation.take_if(|derivation| derivation.stored != checkpoint.position).is_some() {
+            // Another process has stored a part: what lookups have followed is not what they are going to.
+            self.lookups.forget();
+        }
+        self.lookups.doubt(self.health.is_ailing(GAP));
+        let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, checkpoint.position));
+        derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
-        let store = self.store.clone();
-        let events = store.in_time(limit, self.commit(batch, &checkpoint, raised, is_first)).await?;
-        self.tell(&events, begun);
+        let (store, raised) = (self.store.clone(), &mut derivation.raised);
+        store.in_time(limit, self.commit(batch, &checkpoint, raised, is_first)).await?;
+        self.tell(&derivation.raised.events, begun);
         *known = Some(batch.checkpoint);
         Ok(())
     }
@@ -232,10 +239,10 @@ impl<C: Clock> Enqueue<C> {
         &mut self,
         batch: &Batch,
         from: &Checkpoint,
-        raised: Raised,
+        raised: &mut Raised,
         is_first: bool,
-    ) -> Result<Vec<Event>, EnqueueError> {
-        let Raised { mut events, unrouted, ignored, distributed, addons, ledger, once } = raised;
+    ) -> Result<(), EnqueueError> {
+        let Raised { events, unrouted, ignored, distributed, addons, ledger, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         let transaction = self.store.begun().await?;
         // Nothing is asked of a connection that knows them. The end can go out behind them then.
@@ -251,13 +258,13 @@ impl<C: Clock> Enqueue<C> {
             let (advanced, subscriptions, first_time) = tokio::try_join!(
                 biased;
                 advance_checkpoint(&*transaction, &self.slot, from, &batch.checkpoint, window),
-                subscriptions_to(&*transaction, &events),
-                claim_distributed(&*transaction, &distributed),
+                subscriptions_to(&*transaction, events),
+                claim_distributed(&*transaction, distributed),
             )?;
             if !advanced {
                 return Err(EnqueueError::Superseded(self.slot.clone()));
             }
-            once.keep_first(&mut events, first_time);
+            once.keep_first(events, first_time);
             // Behind everything else, or it would not be part of the transaction.
             let commit = async {
                 match is_kept.await {
@@ -267,14 +274,14 @@ impl<C: Clock> Enqueue<C> {
                 }
             };
             let when = if is_first { HandOver::BehindCommit } else { HandOver::AtOnce };
-            Ok(store_events(&*transaction, &events, subscriptions, lease, reserved, when, commit).await?)
+            Ok(store_events(&*transaction, events, subscriptions, lease, reserved, when, commit).await?)
         };
         let keep = async {
-            let ledger = self.ledger.then_some(&ledger);
+            let ledger = self.ledger.then_some(&*ledger);
             tokio::try_join!(
                 biased;
-                insert_unrouted(&*transaction, &unrouted),
-                change_addons(&*transaction, &addons),
+                insert_unrouted(&*transaction, unrouted),
+                change_addons(&*transaction, addons),
                 keep_ledger(&*transaction, ledger, is_first),
             )?;
             let _ = kept.send(());
@@ -283,8 +290,8 @@ impl<C: Clock> Enqueue<C> {
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, keep)?;
         transaction.end();
-        count(&events, &unrouted, &ignored);
-        Ok(events)
+        count(events, unrouted, ignored);
+        Ok(())
     }
 
     /// Says of each event in the store where it came from.

@@ -14,10 +14,12 @@ use crate::store::StoreError;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
 const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
-const TRANSACTION_VISIBLE: &str = include_str!("../../sql/primary/transaction_visible.sql");
+const TRANSACTIONS_INVISIBLE: &str = include_str!("../../sql/primary/transactions_invisible.sql");
 
 /// The server shows a commit to other sessions soon after it streams it; later when it waits for a synchronous standby.
 const VISIBLE_POLL: Duration = Duration::from_millis(2);
+/// Longer than a standby that works takes. Then the batch is reported as waiting, and tried again.
+const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
@@ -36,6 +38,8 @@ pub enum LookupError {
     TableGone { table: String, key: &'static str },
     #[error("source.lookups.{table}: its rows must have the column {column}")]
     LookupLacksColumn { table: &'static str, column: &'static str },
+    #[error("the primary does not show a committed transaction within {0:?}: does a synchronous standby keep up?")]
+    Invisible(Duration),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("a lookup came back without an answer for {0}")]
@@ -46,9 +50,11 @@ impl LookupError {
     /// Whether the same again may go well.
     pub fn is_transient(&self) -> bool {
         match self {
-            LookupError::Connect(_) | LookupError::Silent(_) | LookupError::Store(_) | LookupError::Unanswered(_) => {
-                true
-            }
+            LookupError::Connect(_)
+            | LookupError::Silent(_)
+            | LookupError::Store(_)
+            | LookupError::Invisible(_)
+            | LookupError::Unanswered(_) => true,
             // What is missing does not come back by itself, but is mended without us: keep asking.
             LookupError::Query { .. } | LookupError::ColumnGone { .. } | LookupError::TableGone { .. } => true,
             LookupError::LookupLacksColumn { .. } => false,
@@ -109,14 +115,19 @@ impl Primary {
     /// Returns once a new snapshot sees the transaction, so that what is read next is not older than what was streamed.
     pub async fn wait_until_visible(&mut self, transaction: u32) -> Result<(), LookupError> {
         let session = self.session().await?;
-        let transaction = i64::from(transaction);
-        loop {
-            let rows = session.read("the snapshot", TRANSACTION_VISIBLE, &[(&transaction, Type::INT8)]).await?;
-            if rows.iter().any(|row| row.get(0)) {
-                return Ok(());
+        let transactions = [i64::from(transaction)];
+        let wait = async {
+            loop {
+                let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&transactions.as_slice(), Type::INT8_ARRAY)];
+                let rows = session.read("the snapshot", TRANSACTIONS_INVISIBLE, &parameters).await?;
+                if rows.iter().any(|row| row.get::<_, Vec<i64>>("invisible").is_empty()) {
+                    return Ok(());
+                }
+                tokio::time::sleep(VISIBLE_POLL).await;
             }
-            tokio::time::sleep(VISIBLE_POLL).await;
-        }
+        };
+        let waited = tokio::time::timeout(VISIBLE_WITHIN, wait).await;
+        waited.unwrap_or(Err(LookupError::Invisible(VISIBLE_WITHIN)))
     }
 
     pub async fn rows(&mut self, table: Table, keys: &[String]) -> Result<Vec<Tuple>, LookupError> {

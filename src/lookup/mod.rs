@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::config;
-use crate::domain::change::{Change, Operation, Tuple};
+use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
 use crate::domain::table::{Table, distro_queue, user_addon};
 use crate::events::{Fact, Facts, Halt, LookupKey, Release, TranscodedFile};
@@ -42,6 +42,8 @@ pub struct Lookups {
     uncached: Vec<Table>,
     /// Changed rows of this batch that came with a value missing, as they are on the primary; nothing for one that is gone.
     rows: HashMap<(Table, i64), Option<Tuple>>,
+    /// Changes of these tables may be missing from the stream.
+    doubtful: bool,
 }
 
 impl Lookups {
@@ -56,6 +58,7 @@ impl Lookups {
             distribution_statuses: known.map(str::to_owned).collect(),
             uncached: Table::ALL.iter().copied().filter(|table| is_asked_for(source, *table)).collect(),
             rows: HashMap::new(),
+            doubtful: false,
         }
     }
 
@@ -76,8 +79,20 @@ impl Lookups {
         Ok(())
     }
 
+    /// Sets whether the stream may lack changes. Then it says nothing about other rows: the primary is asked in each batch, and
+    /// nothing is kept for the next.
+    pub fn doubt(&mut self, doubtful: bool) {
+        if self.doubtful != doubtful {
+            self.forget();
+        }
+        self.doubtful = doubtful;
+    }
+
     /// Follows the stream by one change.
     pub fn follow(&mut self, change: &Change) {
+        if self.doubtful {
+            return;
+        }
         match &change.operation {
             Operation::Insert { new } => {
                 if change.table == Table::TranscoderQueue && !self.uncached.contains(&Table::TranscoderQueueFile) {
@@ -95,6 +110,9 @@ impl Lookups {
     /// Prepares for a batch: forgets what the stream cannot keep right, and takes in the add-ons of users whose add-ons the
     /// batch is going to change, so that it changes what is known.
     pub async fn begin(&mut self, changes: &[Change]) -> Result<(), LookupError> {
+        if self.doubtful {
+            self.forget();
+        }
         for table in &self.uncached {
             self.cache.forget(*table);
         }
@@ -131,16 +149,17 @@ impl Lookups {
         matches!(key, LookupKey::Row(table, id) if self.rows.get(&(*table, *id)) == Some(&None))
     }
 
-    /// Forgets the add-ons, when a batch that changed them was not stored: it is going to change them again.
-    pub fn abandon(&mut self) {
-        self.cache.forget(Table::UserAddon);
+    /// Forgets everything: what comes next does not follow on what was followed last.
+    pub fn forget(&mut self) {
+        self.cache = Cache::default();
+        self.rows.clear();
     }
 
     /// Fetches all of `keys`; afterwards each is known, if only to be absent. Waits until the primary shows `transaction`.
     pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
         let mut seen = false;
         for (table, wanted) in by_table(keys) {
-            if table == Table::UserAddon && !self.uncached.contains(&table) {
+            if table == Table::UserAddon && !self.doubtful && !self.uncached.contains(&table) {
                 let found = self.store.in_time(ANSWER_TIMEOUT, self.store.addons(&wanted)).await?;
                 self.cache.addons_stored(&wanted, &found);
                 continue;
@@ -186,8 +205,11 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
         changes.clear();
     }
     let (old, new) = rows(&change.operation);
-    if let Some((user, addon)) = old.and_then(cache::addon_of) {
-        changes.revoke(&user.0, &addon);
+    match old.map(|old| (old.text(user_addon::user_id), old.get(user_addon::addon))) {
+        Some((Some(user), Datum::Text(addon))) => changes.revoke(user, addon),
+        // Which one is not known: rather none than one that the user has no more.
+        Some((Some(user), Datum::Absent)) => changes.revoke_all(user),
+        Some((_, _)) | None => {}
     }
     if let Some((user, addon)) = new.and_then(cache::addon_of) {
         changes.grant(&user.0, &addon);

@@ -8,7 +8,9 @@ use super::connection::Connection;
 use super::{Result, Store};
 
 /// Some statements the planner would plan anew each time, which takes longer than to carry them out.
-const BEGIN: &str = "begin; set local plan_cache_mode = force_generic_plan";
+/// A commit that a crash of the store can lose must not be acknowledged to the slot.
+const BEGIN: &str =
+    concat!("begin; set local plan_cache_mode = force_generic_plan; ", include_str!("../../sql/store/durable.sql"));
 
 /// Statements go out behind the beginning without waiting for its answer, which is a way to the server and back saved. What is
 /// not committed is undone: its connection is closed.

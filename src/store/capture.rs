@@ -4,7 +4,7 @@ use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use tokio_postgres::types::PgLsn;
 
-use super::{Result, Store};
+use super::{Result, Store, commit_durably};
 use crate::domain::lsn::{Checkpoint, Lsn};
 use crate::domain::window::Bounds;
 
@@ -52,6 +52,10 @@ pub struct OpenGap {
 pub struct Place {
     pub system_identifier: i64,
     pub database: String,
+    pub role: String,
+    pub synchronous_commit: String,
+    /// Whether commits can wait for a standby.
+    pub synchronous: bool,
     pub now: Timestamp,
 }
 
@@ -137,7 +141,14 @@ impl Store {
 
     pub async fn place(&self) -> Result<Place> {
         let row = self.connection().await?.query_one(IDENTIFY, &[]).await?;
-        Ok(Place { system_identifier: row.get(0), database: row.get(1), now: row.get(2) })
+        Ok(Place {
+            system_identifier: row.get("system_identifier"),
+            database: row.get("database"),
+            role: row.get("role"),
+            synchronous_commit: row.get("synchronous_commit"),
+            synchronous: row.get("synchronous"),
+            now: row.get("now"),
+        })
     }
 }
 
@@ -148,6 +159,7 @@ pub async fn insert_first_checkpoint(
     first: &Checkpoint,
     window: Option<&Bounds>,
 ) -> Result<()> {
+    commit_durably(transaction).await?;
     // The catalog shows the identifier as a signed number too.
     let system_identifier = first.lineage.system_identifier as i64;
     transaction

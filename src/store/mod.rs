@@ -79,4 +79,11 @@ async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Resu
     Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
 }
 
+const DURABLE: &str = include_str!("../../sql/store/durable.sql");
+
+/// For transactions after which the primary may forget WAL: a crash of the store must not lose them.
+async fn commit_durably(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
+    Ok(transaction.batch_execute(DURABLE).await?)
+}
+
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

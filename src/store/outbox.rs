@@ -7,7 +7,7 @@ use deadpool_postgres::Transaction;
 use tokio_postgres::types::PgLsn;
 use uuid::Uuid;
 
-use super::{Result, Store};
+use super::{Result, Store, commit_durably};
 use crate::domain::lsn::Lsn;
 use crate::domain::window::{Bounds, Snapshot};
 
@@ -81,6 +81,7 @@ impl Store {
 
 /// Prepares the switch to the log; false where the outbox is not what is read.
 pub async fn hand_over(transaction: &Transaction<'_>, slot: &str, handover: &Handover) -> Result<bool> {
+    commit_durably(transaction).await?;
     let begins = PgLsn::from(handover.begins.0);
     Ok(transaction.execute(HAND_OVER, &[&slot, &handover.snapshot.as_str(), &begins]).await? == 1)
 }

@@ -14,13 +14,13 @@ use crate::versions::installed;
 const STANDBY_SLOT: &str = "standby";
 const PHYSICAL: &str = "select pg_create_physical_replication_slot('standby')";
 
-struct Pair {
-    app: TestApp,
-    standby: PrivatePostgres,
+pub struct Pair {
+    pub app: TestApp,
+    pub standby: PrivatePostgres,
 }
 
 /// A primary and its standby, with a store of its own beside them: it must not be lost with the primary.
-async fn pair(programs: Option<PathBuf>, settings: &[(&str, &str)], store: &PrivatePostgres) -> Pair {
+pub async fn pair(programs: Option<PathBuf>, settings: &[(&str, &str)], store: &PrivatePostgres) -> Pair {
     let options = Options { programs: programs.as_deref(), ..Options::default() };
     let mut app = TestApp::prepare_alone(options).await;
     store.create_database(&app.name).await.unwrap();
@@ -44,7 +44,7 @@ async fn pair(programs: Option<PathBuf>, settings: &[(&str, &str)], store: &Priv
     Pair { app, standby }
 }
 
-async fn until_caught_up(primary: &tokio_postgres::Client, standby: &PrivatePostgres) {
+pub async fn until_caught_up(primary: &tokio_postgres::Client, standby: &PrivatePostgres) {
     let end: PgLsn = primary.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
     let standby = postgres::connect(&standby.url("postgres")).await.unwrap();
     let replayed = "select coalesce(pg_last_wal_replay_lsn() >= $1, false)";
@@ -54,7 +54,21 @@ async fn until_caught_up(primary: &tokio_postgres::Client, standby: &PrivatePost
     .await;
 }
 
-async fn promote(standby: &PrivatePostgres) {
+/// Waits until the standby has the slot, at the primary's end.
+pub async fn until_slot_is_carried_over(road: &Road, standby: &PrivatePostgres) {
+    let follower = postgres::connect(&standby.url("postgres")).await.unwrap();
+    let synced = "select to_jsonb(slot) from pg_replication_slots slot
+         where slot_name = $1 and synced and not temporary and confirmed_flush_lsn >= $2";
+    let end: PgLsn = road.platform.client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
+    // The standby takes a slot over where a record says which transactions run: a checkpoint writes one.
+    eventually("the slot on the standby", async || {
+        road.platform.client.batch_execute("checkpoint").await.unwrap();
+        follower.query_opt(synced, &[&road.app.name, &end]).await.unwrap()
+    })
+    .await;
+}
+
+pub async fn promote(standby: &PrivatePostgres) {
     let client = postgres::connect(&standby.url("postgres")).await.unwrap();
     assert!(client.query_one("select pg_promote()", &[]).await.unwrap().get::<_, bool>(0));
 }
@@ -122,16 +136,7 @@ async fn with_slot_on_standby(store: &PrivatePostgres, store_url: Option<&str>) 
     let mut road = Road::start(app).await;
     road.pay(5).await;
     road.assert_told().await;
-    let follower = postgres::connect(&standby.url("postgres")).await.unwrap();
-    let synced = "select to_jsonb(slot) from pg_replication_slots slot
-         where slot_name = $1 and synced and not temporary and confirmed_flush_lsn >= $2";
-    let end: PgLsn = road.platform.client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
-    // The standby takes a slot over where a record says which transactions run: a checkpoint writes one.
-    eventually("the slot on the standby", async || {
-        road.platform.client.batch_execute("checkpoint").await.unwrap();
-        follower.query_opt(synced, &[&road.app.name, &end]).await.unwrap()
-    })
-    .await;
+    until_slot_is_carried_over(&road, &standby).await;
     until_caught_up(&road.platform.client, &standby).await;
     Some((road, standby))
 }

@@ -169,12 +169,16 @@ impl<'a> Reader<'a> {
             let taken = self.burst()?;
             if let Some(transaction) = self.handed_over.take() {
                 if self.has_made_triggers(transaction).await? {
-                    return Ok(Some(self.outbox.take(self.lineage, None)));
+                    let is_visible = self.await_visibility().await?;
+                    return Ok(is_visible.then(|| self.outbox.take(self.lineage, None)));
                 }
                 let lsn = self.outbox.committed;
                 recurring!(warn, transaction, %lsn, "a message asks for the switch to triggers, and its transaction made none: passed over");
             }
             self.feedback_if_due().await?;
+            if self.companions.gate.is_full() && !self.await_visibility().await? {
+                return Ok(None);
+            }
             let full = self.outbox.is_full();
             if !full && rounds < MAX_ROUNDS {
                 rounds += 1;
@@ -257,7 +261,13 @@ impl<'a> Reader<'a> {
         }
         match decoded {
             Decoded::Nothing => {}
-            Decoded::Began => self.last_commit = self.decoder.open().map_or(self.last_commit, |open| open.committed_at),
+            Decoded::Described => self.companions.gate.suspect(),
+            Decoded::Began => {
+                if let Some(open) = self.decoder.open() {
+                    self.last_commit = open.committed_at;
+                    self.companions.gate.receive(open.xid);
+                }
+            }
             Decoded::Committed { commit, end } => {
                 self.outbox.end_transaction(commit, end);
                 self.handed_over = self.hands_over.take();
@@ -290,6 +300,9 @@ impl<'a> Reader<'a> {
         let open = self.decoder.open().map(|open| open.position);
         let batch = self.outbox.take(self.lineage, open);
         self.sent = self.sent.max(batch.checkpoint.resume);
+        if !self.await_visibility().await? {
+            return Ok(false);
+        }
         let batches = self.batches;
         let reserve = batches.reserve();
         tokio::pin!(reserve);
@@ -310,6 +323,23 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Waits until the primary shows everything received, acknowledging meanwhile; false when nobody takes batches any more.
+    async fn await_visibility(&mut self) -> Result<bool, CaptureError> {
+        while !self.companions.gate.is_open() {
+            tokio::select! {
+                biased;
+                passed = self.companions.gate.passed(self.outbox.ended) => passed?,
+                () = tokio::time::sleep_until(self.feedback_due) => {
+                    // Waiting for a standby is no silence of the server's.
+                    self.pulse.moved = true;
+                    self.feedback_if_due().await?;
+                }
+                () = self.batches.closed() => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
     /// How far the store has what was sent.
     fn stored(&self) -> Lsn {
         self.durable.borrow().map_or(self.begin, |durable| self.begin.max(durable.resume))
@@ -322,10 +352,11 @@ impl<'a> Reader<'a> {
             return durable;
         }
         // All that was sent is durable. Of the open transaction nothing is, but what ended before it concerns nobody.
-        match self.decoder.open() {
-            Some(_) => durable.max(self.outbox.ended),
-            None => durable.max(self.outbox.ended).max(self.stream.received()),
-        }
+        let idle = match self.decoder.open() {
+            Some(_) => self.outbox.ended,
+            None => self.outbox.ended.max(self.stream.received()),
+        };
+        durable.max(self.companions.gate.acknowledgeable(idle))
     }
 
     /// Says on a timer what is durable, changed or not: the server ends connections that it does not hear from.
@@ -335,6 +366,9 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         self.feedback_due = now + FEEDBACK_PERIOD;
+        if self.outbox.is_clear() {
+            self.companions.gate.ask(self.outbox.ended).await?;
+        }
         let durable = self.stored();
         let acknowledged = self.companions.limit.grant(durable, self.acknowledgeable());
         let silence = self.pulse.silence;
