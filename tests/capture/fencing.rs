@@ -124,7 +124,7 @@ async fn a_new_timeline_waits_for_the_commit_that_is_under_way() {
     assert_eq!(store.checkpoint(&app.name).await.unwrap(), Some(expected));
     let advanced = async |from: &Checkpoint| {
         let connection = store.connection().await.unwrap();
-        advance_checkpoint(&connection, &app.name, from, &later(from), None).await.unwrap()
+        advance_checkpoint(&*connection, &app.name, from, &later(from), None).await.unwrap()
     };
     assert!(!advanced(&second).await, "a batch of the timeline before");
     assert!(advanced(&expected).await);
