@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use walhook::private_postgres::Options;
+use walhook::store::Store;
 
 use crate::support::{TestApp, eventually};
 
@@ -164,20 +165,23 @@ async fn what_does_not_work_says_why_and_never_shows_the_password() {
 #[tokio::test]
 async fn what_the_first_event_needs_is_prepared_before_it() {
     let app = TestApp::start().await;
-    // By the last statement of a session, while there is no event yet.
-    let sessions = |last: &str| {
-        format!(
-            "select count(*) from pg_stat_activity
-             where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend' and query like '{last}'"
-        )
-    };
-    app.wait_for_count(&sessions("%insert into walhook.missed_event%"), 1).await;
     let source = app.source().await;
-    let looked_up = sessions("commit");
+    let looked_up = "select count(*) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend' and query = 'commit'";
     eventually("a session that looks rows up", async || {
-        let count: i64 = source.query_one(&looked_up, &[]).await.unwrap().get(0);
+        let count: i64 = source.query_one(looked_up, &[]).await.unwrap().get(0);
         (count == 1).then_some(())
     })
     .await;
     assert_eq!(app.store().await.query("select from walhook.event", &[]).await.unwrap().len(), 0);
+
+    let store = Store::open(&app.store_url, 1).unwrap();
+    store.prepare_enqueue().await.unwrap();
+    let connection = store.connection().await.unwrap();
+    let prepared = connection.query("select statement from pg_prepared_statements", &[]).await.unwrap();
+    let prepared: Vec<String> = prepared.iter().map(|row| row.get(0)).collect();
+    for table in ["checkpoint", "event", "delivery", "missed_event", "last_seen"] {
+        let named = format!("walhook.{table}");
+        assert!(prepared.iter().any(|statement| statement.contains(&named)), "{table}: {prepared:?}");
+    }
 }
