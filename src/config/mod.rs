@@ -1,4 +1,6 @@
-//! What can be configured, with its defaults. One struct a section; `load` puts file, environment and flags together.
+//! Settings and their defaults, one struct per section. `load` merges file, environment and flags.
+//!
+//! The doc comments are the reference: `docs/configuration.md` and `deploy/walhook.toml` are generated from them.
 
 mod access;
 mod load;
@@ -12,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -25,7 +28,7 @@ pub use units::{Period, Size};
 use crate::domain::backoff::RetrySchedule;
 use crate::domain::disablement::{Policy, Rule};
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub service: Service,
@@ -44,10 +47,10 @@ pub struct Config {
     pub tracing: Tracing,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Service {
-    /// The first part of the User-Agent: `<name>-Webhooks/1.0`.
+    /// The service's name: deliveries carry the User-Agent `<name>-Webhooks/1.0`.
     pub name: String,
 }
 
@@ -57,30 +60,51 @@ impl Default for Service {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Source {
-    /// The primary. Logical replication goes over the same URL. Required.
+    /// URL of the primary, the platform's Postgres. Logical replication uses the same URL. Required.
     #[serde(serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = "postgres://walhook@db.internal/platform?sslmode=verify-full")]
     pub url: Option<SecretString>,
-    /// By the log, or by triggers where logical replication cannot be had.
+    /// How changes are captured.
     pub capture: CaptureMode,
-    /// How often the triggers' outbox is looked at while nothing comes.
+    /// How often an idle outbox is polled (trigger capture only).
     pub poll_interval: Period,
+    /// Name of the replication slot. Two installations on one server need two names.
     pub slot: String,
+    /// Name of the publication.
     pub publication: String,
-    /// How old values of the captured tables get into the log.
+    /// How updates and deletes of captured tables write old values to the WAL.
     pub replica_identity: ReplicaIdentity,
-    /// Whether a new slot is carried over to standbys, where the server can (17 and later).
+    /// Create the slot as a failover slot, which standbys with `sync_replication_slots` keep (PostgreSQL 17 and later).
     pub failover: bool,
-    /// Distribution statuses to recognise beside the documented eight.
+    /// Distribution statuses of your own, recognised in addition to the eight documented ones.
     pub distribution_statuses: Vec<String>,
-    /// How often a heartbeat goes through the log.
+    /// How often a heartbeat message is written to the WAL and expected back.
     pub heartbeat: Period,
-    /// Keep the watched columns of every watched row as last seen, so that `repair` finds what a gap hides.
+    /// Keep the last seen watched columns of every watched row, so that `walhook repair` can find transitions that a gap hides.
+    /// About 95 bytes per row in the store.
     pub ledger: bool,
+    /// How the platform names its tables and columns, and what its values mean. Anything not mentioned is named as in the reference
+    /// schema; see the [integrator's guide](integrators.md).
+    ///
+    /// ```toml
+    /// [source.tables.distro_queue]
+    /// table = "distribution.jobs"
+    /// columns = { status = "state", release_id = "album_id" }
+    /// values = { status = { 5 = "complete", 6 = "error" } }
+    /// computed = { message = "(select e.text from distribution.errors e where e.job = this.id)" }
+    /// [source.tables.stream_radar_flag]
+    /// absent = true
+    /// ```
     pub tables: TableMappings,
-    /// SQL that finds a looked-up table's rows where a mapping is not enough: `$1` is the array of keys as text.
+    /// SQL that finds the rows of a looked-up table where a mapping is not enough; `$1` is the array of keys as text.
+    ///
+    /// ```toml
+    /// [source.lookups]
+    /// label = "select l.id, a.user_id from labels l join accounts a on a.id = l.account_id where l.id = any($1::bigint[])"
+    /// ```
     pub lookups: std::collections::BTreeMap<String, String>,
 }
 
@@ -103,39 +127,47 @@ impl Default for Source {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CaptureMode {
+    /// Logical replication.
     Wal,
+    /// Statement triggers that write an outbox, where logical replication is not available.
     Trigger,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplicaIdentity {
-    /// Every update and delete writes the whole old row to the log.
+    /// Every update and delete writes the whole old row.
     Full,
-    /// A unique index over the id and the watched columns: old values are written when one of these changes.
+    /// A unique index over the id and the watched columns; old values are written when one of them changes.
     Index,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Store {
-    /// Where Walhook keeps its own tables; the primary where nothing is set.
+    /// URL of the database for Walhook's own tables (schema `walhook`). Default: `source.url`. A separate database is recommended, because
+    /// the slot decodes everything that is written to its own database.
     #[serde(serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = "postgres://walhook@db.internal/walhook?sslmode=verify-full")]
     pub url: Option<SecretString>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
-    /// API and UI.
+    /// Address of the API and the web UI.
     pub listen: SocketAddr,
+    /// Path below which the API is served. The web UI is at `/ui`.
     pub base_path: String,
-    /// Where browsers reach this service, such as `https://hooks.example`. Cookies are sent over TLS alone where it begins so.
+    /// URL under which browsers reach the web UI. If it is https, cookies are marked Secure.
+    #[schemars(example = "https://webhooks.platform.example")]
     pub public_url: Option<String>,
+    /// Larger request bodies are rejected with 413.
     pub max_body_bytes: Size,
+    /// Address of `/metrics`, `/healthz` and `/readyz`.
     pub metrics_listen: SocketAddr,
     /// Origins whose pages may call the API from a browser, such as `https://app.example`.
     pub cors_origins: Vec<String>,
@@ -154,29 +186,34 @@ impl Default for Http {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Delivery {
-    /// From the first byte of connecting to the last byte of the answer.
+    /// Deadline for one attempt, from resolving the name to the last byte of the response.
     pub timeout: Period,
-    /// The waits between attempts: their number plus one is the number of attempts.
+    /// Waits between attempts. The number of attempts is the length of this list plus one.
     pub retry_schedule: Vec<Period>,
-    /// A random share of this is added to each wait.
+    /// A random duration up to this is added to each wait.
     pub retry_jitter: Period,
+    /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`.
     pub max_payload_bytes: usize,
-    /// Requests under way at once, over all webhooks.
+    /// Requests in flight over all webhooks.
     pub concurrency: usize,
+    /// Requests in flight per webhook.
     pub per_webhook_concurrency: usize,
-    /// While there are first attempts to make; without any, retries go as fast as they can.
+    /// Retries per second while first attempts are waiting. Without waiting first attempts, retries are not limited.
     pub retries_per_second: u32,
-    /// Deliver to plain http receivers too.
+    /// Allow receivers with plain `http` URLs.
     pub allow_http: bool,
-    /// Networks exempt from the refusal of private and special addresses.
+    /// Networks that receivers may be in although their addresses are private or special, such as `10.1.0.0/16`.
+    #[schemars(with = "Vec<String>")]
     pub allow_networks: Vec<IpNet>,
-    /// Tunnels to receivers are made through it.
+    /// HTTP proxy through which receivers are reached, by `CONNECT` tunnels to addresses that Walhook has resolved and checked.
     #[serde(serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = "http://user:password@proxy.internal:3128")]
     pub proxy: Option<SecretString>,
-    /// Certificate authorities to trust beside the system's, as PEM.
+    /// PEM file of certificate authorities to trust in addition to the system's.
+    #[schemars(example = "/etc/walhook/ca.pem")]
     pub extra_ca_file: Option<PathBuf>,
 }
 
@@ -207,13 +244,15 @@ impl Delivery {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Disable {
+    /// Which failed attempts count towards the threshold.
     pub policy: DisablePolicy,
-    /// How many failed attempts switch a webhook off. Half of it warns the owner.
+    /// Number of failed attempts after which a webhook is disabled. Its owner is warned at half of it.
     pub threshold: u32,
-    /// Under the consecutive policy, the run of failures must also have lasted this long.
+    /// Consecutive policy: the failures must also have lasted this long. With `5m`, a receiver that restarts under load is not
+    /// disabled.
     pub min_duration: Period,
 }
 
@@ -233,21 +272,23 @@ impl Disable {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DisablePolicy {
-    /// Counts failures since the last success.
+    /// Failures since the last success.
     Consecutive,
-    /// Counts all failures.
+    /// All failures since the webhook was last enabled.
     Cumulative,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
+    /// Webhooks that one user may have.
     pub webhooks_per_user: u32,
-    /// Per API token.
+    /// API requests per second and API token (per user with the platform's own tokens).
     pub requests_per_second: u32,
+    /// API requests that may exceed the rate at once.
     pub burst: u32,
 }
 
@@ -257,25 +298,37 @@ impl Default for Limits {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Auth {
+    /// Accept the platform's own tokens beside API tokens.
     pub jwt: Option<Jwt>,
 }
 
-/// Tokens of the platform's own: accepted beside API tokens once configured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Verification of the platform's own tokens (JWT). Set exactly one of `jwks_url`, `jwks_file` and `secret`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
+    /// Required value of `iss`.
+    #[schemars(example = "https://platform.example")]
     pub issuer: String,
+    /// Required value of `aud`.
+    #[schemars(example = "walhook")]
     pub audience: String,
+    /// Claim that holds the user's id, a string or a whole number.
     #[serde(default = "default_user_claim")]
     pub user_claim: String,
+    /// URL of the platform's public keys (RS256, ES256, EdDSA and their stronger variants).
     #[serde(default)]
+    #[schemars(example = "https://platform.example/.well-known/jwks.json")]
     pub jwks_url: Option<String>,
+    /// File with the platform's public keys.
     #[serde(default)]
+    #[schemars(example = "/etc/walhook/jwks.json")]
     pub jwks_file: Option<PathBuf>,
+    /// Shared secret of at least 32 bytes (HS256).
     #[serde(default, serialize_with = "redact")]
+    #[schemars(with = "Option<String>", example = "…")]
     pub secret: Option<SecretString>,
 }
 
@@ -283,12 +336,12 @@ fn default_user_claim() -> String {
     "sub".into()
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shutdown {
-    /// How long `/readyz` says that the process ends before its listeners close: for balancers to take notice.
+    /// How long the listeners stay open while `/readyz` already answers 503, so that load balancers notice.
     pub delay: Period,
-    /// How long requests under way may take to end.
+    /// How long requests in flight may take to finish.
     pub drain: Period,
 }
 
@@ -298,29 +351,35 @@ impl Default for Shutdown {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mail {
-    /// `smtp://` for plain SMTP, with `?tls=required` or `?tls=opportunistic` for STARTTLS; `smtps://` for TLS.
+    /// Mail server for notices to owners: `smtps://user:password@host`, `smtp://host?tls=required` (STARTTLS), or `smtp://host` (plain).
+    /// Without it, notices are logged and kept.
     #[serde(serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = "smtps://user:password@mail.example:465")]
     pub smtp_url: Option<SecretString>,
-    /// The sender, such as `Example <webhooks@example.com>`.
+    /// Sender address.
+    #[schemars(example = "Walhook <webhooks@platform.example>")]
     pub from: Option<String>,
-    /// Certificates to trust beside the system's, as PEM.
+    /// PEM file of certificate authorities to trust in addition to the system's.
+    #[schemars(example = "/etc/walhook/mail-ca.pem")]
     pub extra_ca_file: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Secrets {
-    /// Base64 of 32 bytes each; the first encrypts, all decrypt. Required.
+    /// Base64 of 32 bytes (`openssl rand -base64 32`), or a list of such keys for rotation: the first encrypts, all decrypt. Required.
     #[serde(deserialize_with = "one_or_many", serialize_with = "redact_list")]
+    #[schemars(with = "Vec<String>")]
     pub master_key: Vec<SecretString>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
+    /// Days after which events and attempts are dropped, one daily partition at a time.
     pub days: u32,
 }
 
@@ -330,11 +389,12 @@ impl Default for Retention {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
+    /// Format of the server log.
     pub format: LogFormat,
-    /// What is logged, as `RUST_LOG` has it, which wins where it is set.
+    /// What is logged, in the syntax of `RUST_LOG`, which takes precedence.
     pub filter: String,
 }
 
@@ -345,11 +405,12 @@ impl Default for Log {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
+    /// One line of text per message.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
