@@ -65,7 +65,7 @@ impl Default for Service {
 pub struct Source {
     /// URL of the primary, the platform's Postgres. Logical replication uses the same URL. Required.
     #[serde(serialize_with = "redact_url")]
-    #[schemars(with = "Option<String>", example = "postgres://walhook@db.internal/platform?sslmode=verify-full")]
+    #[schemars(with = "Option<String>", example = &"postgres://walhook@db.internal/platform?sslmode=verify-full")]
     pub url: Option<SecretString>,
     /// How changes are captured.
     pub capture: CaptureMode,
@@ -151,7 +151,7 @@ pub struct Store {
     /// URL of the database for Walhook's own tables (schema `walhook`). Default: `source.url`. A separate database is recommended, because
     /// the slot decodes everything that is written to its own database.
     #[serde(serialize_with = "redact_url")]
-    #[schemars(with = "Option<String>", example = "postgres://walhook@db.internal/walhook?sslmode=verify-full")]
+    #[schemars(with = "Option<String>", example = &"postgres://walhook@db.internal/walhook?sslmode=verify-full")]
     pub url: Option<SecretString>,
 }
 
@@ -163,7 +163,7 @@ pub struct Http {
     /// Path below which the API is served. The web UI is at `/ui`.
     pub base_path: String,
     /// URL under which browsers reach the web UI. If it is https, cookies are marked Secure.
-    #[schemars(example = "https://webhooks.platform.example")]
+    #[schemars(example = &"https://webhooks.platform.example")]
     pub public_url: Option<String>,
     /// Larger request bodies are rejected with 413.
     pub max_body_bytes: Size,
@@ -210,10 +210,10 @@ pub struct Delivery {
     pub allow_networks: Vec<IpNet>,
     /// HTTP proxy through which receivers are reached, by `CONNECT` tunnels to addresses that Walhook has resolved and checked.
     #[serde(serialize_with = "redact_url")]
-    #[schemars(with = "Option<String>", example = "http://user:password@proxy.internal:3128")]
+    #[schemars(with = "Option<String>", example = &"http://user:password@proxy.internal:3128")]
     pub proxy: Option<SecretString>,
     /// PEM file of certificate authorities to trust in addition to the system's.
-    #[schemars(example = "/etc/walhook/ca.pem")]
+    #[schemars(example = &"/etc/walhook/ca.pem")]
     pub extra_ca_file: Option<PathBuf>,
 }
 
@@ -310,25 +310,25 @@ pub struct Auth {
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
     /// Required value of `iss`.
-    #[schemars(example = "https://platform.example")]
+    #[schemars(example = &"https://platform.example")]
     pub issuer: String,
     /// Required value of `aud`.
-    #[schemars(example = "walhook")]
+    #[schemars(example = &"walhook")]
     pub audience: String,
     /// Claim that holds the user's id, a string or a whole number.
     #[serde(default = "default_user_claim")]
     pub user_claim: String,
     /// URL of the platform's public keys (RS256, ES256, EdDSA and their stronger variants).
     #[serde(default)]
-    #[schemars(example = "https://platform.example/.well-known/jwks.json")]
+    #[schemars(example = &"https://platform.example/.well-known/jwks.json")]
     pub jwks_url: Option<String>,
     /// File with the platform's public keys.
     #[serde(default)]
-    #[schemars(example = "/etc/walhook/jwks.json")]
+    #[schemars(example = &"/etc/walhook/jwks.json")]
     pub jwks_file: Option<PathBuf>,
     /// Shared secret of at least 32 bytes (HS256).
     #[serde(default, serialize_with = "redact")]
-    #[schemars(with = "Option<String>", example = "…")]
+    #[schemars(with = "Option<String>", example = &"…")]
     pub secret: Option<SecretString>,
 }
 
@@ -357,13 +357,13 @@ pub struct Mail {
     /// Mail server for notices to owners: `smtps://user:password@host`, `smtp://host?tls=required` (STARTTLS), or `smtp://host` (plain).
     /// Without it, notices are logged and kept.
     #[serde(serialize_with = "redact_url")]
-    #[schemars(with = "Option<String>", example = "smtps://user:password@mail.example:465")]
+    #[schemars(with = "Option<String>", example = &"smtps://user:password@mail.example:465")]
     pub smtp_url: Option<SecretString>,
     /// Sender address.
-    #[schemars(example = "Walhook <webhooks@platform.example>")]
+    #[schemars(example = &"Walhook <webhooks@platform.example>")]
     pub from: Option<String>,
     /// PEM file of certificate authorities to trust in addition to the system's.
-    #[schemars(example = "/etc/walhook/mail-ca.pem")]
+    #[schemars(example = &"/etc/walhook/mail-ca.pem")]
     pub extra_ca_file: Option<PathBuf>,
 }
 

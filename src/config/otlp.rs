@@ -16,11 +16,11 @@ const TRACES_PATH: &str = "/v1/traces";
 #[serde(default, deny_unknown_fields)]
 pub struct Tracing {
     /// A collector that accepts OTLP over HTTP. Without it nothing is traced, and deliveries carry no `traceparent`.
-    #[schemars(example = "http://127.0.0.1:4318")]
+    #[schemars(example = &"http://127.0.0.1:4318")]
     pub otlp_endpoint: Option<String>,
     /// Headers for the collector: `name=value`, separated by commas, values percent-encoded.
     #[serde(serialize_with = "redact")]
-    #[schemars(with = "Option<String>", example = "authorization=Bearer%20token")]
+    #[schemars(with = "Option<String>", example = &"authorization=Bearer%20token")]
     pub headers: Option<SecretString>,
     /// Share of events to trace, from 0 to 1.
     pub sample_ratio: f64,

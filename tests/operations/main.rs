@@ -15,6 +15,7 @@ mod package;
 mod private_postgres;
 mod receive;
 mod secrets;
+mod settings;
 mod soak;
 mod statements;
 mod storm;
