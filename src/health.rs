@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+/// The name for changes that were lost and are not repaired.
+pub const GAP: &str = "gap";
+
 /// Shared by the stages and by whoever asks. Each stage speaks for itself under its own name.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<BTreeMap<&'static str, String>>>);
@@ -14,6 +17,10 @@ impl Health {
 
     pub fn recover(&self, stage: &'static str) {
         self.0.lock().expect("no holder of this lock panics").remove(stage);
+    }
+
+    pub fn is_ailing(&self, stage: &'static str) -> bool {
+        self.0.lock().expect("no holder of this lock panics").contains_key(stage)
     }
 
     /// One line a stage that ails.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use metrics::gauge;
 use tokio_util::sync::CancellationToken;
 
+use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::observe::{Backlog, PoolUse, WebhookStates};
 use crate::store::{Result, Store};
 use crate::telemetry::{self, Condition};
@@ -22,7 +23,12 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
         let count = |of: fn(&PoolUse) -> usize| uses.iter().map(of).sum::<usize>() as f64;
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "open").set(count(|pool| pool.open));
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "busy").set(count(|pool| pool.busy));
-        match sample(&store, &slot).await {
+        for pool in &pools {
+            // A connection that was silently dropped is found before somebody waits for it. Whether the store answers at all is
+            // what the sample says.
+            let _ = pool.probe().await;
+        }
+        match store.in_time(ANSWER_TIMEOUT, sample(&store, &slot)).await {
             Ok(()) if unreachable.ends() => tracing::info!("the store answers again"),
             Err(error) if unreachable.begins() => tracing::warn!(%error, "the store does not answer"),
             Ok(()) | Err(_) => {}

@@ -1,5 +1,6 @@
 //! Plain connections to Postgres: TLS by the URL, an application name, and errors without passwords.
 
+mod parameters;
 mod tls;
 
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use parameters::Given;
 pub use tls::{Tls, TlsError, Verification, system_certificates};
 
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +29,10 @@ pub enum ConnectError {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long the answer to a short statement is waited for, beyond the 30 s that the server has for it. The kernel's timers end a
+/// connection whose peer is gone; a proxy between may answer the kernel and nothing else.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
+
 /// What a URL says: the one reading of it that every connection is made from.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -37,8 +43,10 @@ pub struct Target {
 impl Target {
     /// Connection parameters as libpq knows them, of either form: `postgres://…` or `key=value …`.
     pub fn parse(text: &str) -> Result<Target, ConnectError> {
-        let (text, tls) = tls::take_from(text).ok_or(ConnectError::Url)??;
+        let (text, given) = Given::take_from(text).ok_or(ConnectError::Url)?;
+        let tls = Tls::from_parameters(&given)?;
         let mut config: Config = text.parse().map_err(|_| ConnectError::Url)?;
+        given.bound_silence(&mut config).ok_or(ConnectError::Url)?;
         config.ssl_mode(tls.verification.mode());
         if config.get_application_name().is_none() {
             config.application_name("walhook");

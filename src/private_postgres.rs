@@ -154,7 +154,7 @@ impl PrivatePostgres {
             ("max_connections", "200"),
             // One server may carry a whole test binary, with a slot for each test.
             ("max_wal_senders", "50"),
-            ("max_replication_slots", "50"),
+            ("max_replication_slots", "200"),
             ("max_prepared_transactions", "10"),
             ("shared_buffers", "64MB"),
         ];

@@ -21,6 +21,7 @@ pub const NOTICES_SENT: &str = "walhook_notices_sent_total";
 pub const NOTICE_FAILURES: &str = "walhook_notice_failures_total";
 pub const IN_FLIGHT: &str = "walhook_deliveries_in_flight";
 pub const PROXY_FAILURES: &str = "walhook_proxy_failures_total";
+pub const OWN_FAULTS: &str = "walhook_own_faults_total";
 pub const CAPTURE_LAG: &str = "walhook_capture_lag_seconds";
 pub const CAPTURE_CONNECTED: &str = "walhook_capture_connected";
 pub const HEARTBEAT_ROUND_TRIP: &str = "walhook_heartbeat_round_trip_seconds";
@@ -30,6 +31,7 @@ pub const PENDING: &str = "walhook_deliveries_pending";
 pub const OLDEST_DUE: &str = "walhook_delivery_oldest_due_seconds";
 pub const WEBHOOKS: &str = "walhook_webhooks";
 pub const CHECKPOINT_AGE: &str = "walhook_checkpoint_age_seconds";
+pub const HTTP_REFUSED: &str = "walhook_http_refused_total";
 pub const STORE_CONNECTIONS: &str = "walhook_store_connections";
 pub const SLOT_RETAINED: &str = "walhook_slot_retained_bytes";
 pub const SLOT_UNACKNOWLEDGED: &str = "walhook_slot_unacknowledged_bytes";
@@ -58,6 +60,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_counter!(NOTICE_FAILURES, "Tries to send one that failed, by cause");
     describe_gauge!(IN_FLIGHT, "Requests to receivers under way");
     describe_counter!(PROXY_FAILURES, "Requests that were not made because the proxy of our own did not do its part");
+    describe_counter!(OWN_FAULTS, "Attempts that were not made by no fault of the receiver's, by cause");
     describe_gauge!(
         CAPTURE_LAG,
         Unit::Seconds,
@@ -66,6 +69,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     describe_gauge!(CAPTURE_CONNECTED, "1 while changes are streaming in");
     describe_histogram!(HEARTBEAT_ROUND_TRIP, Unit::Seconds, "From a heartbeat's commit to its return through the log");
     describe_gauge!(GAPS, "Stretches of the log that were lost and are not repaired");
+    describe_counter!(HTTP_REFUSED, "Connections closed and requests refused because there were too many, by limit");
     describe_samples();
     describe_gauge!(OUTBOX_ROWS, "Rows waiting in the triggers' outbox, counted to 100,000");
     describe_gauge!(OUTBOX_AGE, Unit::Seconds, "Age of the oldest row in the triggers' outbox");
@@ -108,4 +112,7 @@ fn describe_samples() {
 fn begin_counting() {
     counter!(UNROUTED_EVENTS).absolute(0);
     counter!(PROXY_FAILURES).absolute(0);
+    for cause in ["proxy", "resolver", "descriptors"] {
+        counter!(OWN_FAULTS, "cause" => cause).absolute(0);
+    }
 }

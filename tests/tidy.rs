@@ -73,12 +73,14 @@ const ANY: &[&str] = &["*"];
 /// Crates that only some places may name, so that each can be exchanged there alone.
 const CRATES: &[(&str, &[&str])] = &[
     ("pg_walstream", &["capture"]),
-    // What calls receivers dials checked addresses alone, also through a proxy: reqwest would leave names to the proxy.
-    ("hyper", &["deliver/client"]),
-    ("hyper_util", &["deliver/client"]),
+    // Receivers are called by reqwest, and by hyper through a proxy: `deliver/client/tunnel.rs` says why.
+    // The API's listener bounds connections and their silence, which axum's own does not.
+    ("hyper", &["deliver/client", "api/serve.rs"]),
+    ("hyper_util", &["deliver/client", "api/serve.rs"]),
     ("hyper_rustls", &["deliver/client"]),
     // The demo plays the user of the API, the platform's keys are fetched from where it publishes them, and spans are posted.
-    ("reqwest", &["api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
+    ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
+    ("hickory_resolver", &["deliver/resolver.rs"]),
     ("opentelemetry_proto", &["traces"]),
     ("prost", &["traces"]),
     ("axum", &["api", "ui", "cli/receive.rs", "cli/demo/receiver.rs"]),

@@ -1,56 +1,162 @@
-//! The limit: a bare reqwest client that posts to the same receiver, with nothing of Walhook's in between.
+//! References for deliveries: loops that post one delivery over and over, with nothing of Walhook's in between.
+//!
+//! [`Bare`] uses the HTTP client that deliveries use. [`raw_rate`] writes prepared bytes to sockets, which shows how many
+//! requests the receiver itself can take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bytes::Bytes;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Request, Url};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-/// As long as a delivery's body.
-const BODY: &[u8] = br#"{"event":"distribution.outlet.status_changed","timestamp":"2026-03-01T09:05:00.123+00:00","webhook_id":"0195512d-7c6c-7a3e-b1a4-0d6f5c1f8a11","data":{"distro_queue_id":1000417,"release_id":1000418,"label_id":1,"release_cat":"CAT-418","outlet_id":18,"outlet_name":"Outlet 18","previous_status":"scheduled","status":"transcoding"}}"#;
+use crate::receiver::{ANSWER, Receiver};
 
+/// The header that deliveries are counted by. The loops send another of the same length, so that theirs are not counted.
+const COUNTED: &str = "x-webhook-delivery";
+const NOT_COUNTED: &str = "x-webhook-repeated";
+/// Headers that the client writes by itself.
+const OF_THE_CLIENT: [&str; 2] = ["host", "content-length"];
+
+/// A delivery that was received, taken apart.
+#[derive(Clone, Debug)]
+struct Delivery {
+    headers: HeaderMap,
+    body: Bytes,
+    /// The same as it is sent by sockets.
+    bytes: Bytes,
+}
+
+impl Delivery {
+    fn parse(text: &str) -> anyhow::Result<Delivery> {
+        let (head, body) = text.split_once("\r\n\r\n").context("the sample has no end of its headers")?;
+        let (first, lines) = head.split_once("\r\n").context("the sample has no headers")?;
+        let mut headers = HeaderMap::new();
+        let mut bytes = format!("{first}\r\n");
+        for line in lines.split("\r\n") {
+            let (name, value) = line.split_once(':').context("a header without a colon")?;
+            let name = if name.eq_ignore_ascii_case(COUNTED) { NOT_COUNTED } else { name };
+            bytes.push_str(&format!("{name}:{value}\r\n"));
+            if !OF_THE_CLIENT.iter().any(|other| name.eq_ignore_ascii_case(other)) {
+                headers.append(HeaderName::from_bytes(name.as_bytes())?, HeaderValue::from_str(value.trim())?);
+            }
+        }
+        bytes.push_str(&format!("\r\n{body}"));
+        Ok(Delivery { headers, body: Bytes::copy_from_slice(body.as_bytes()), bytes: bytes.into() })
+    }
+}
+
+/// A reqwest client, set up as the one that makes deliveries.
 #[derive(Clone)]
 pub struct Bare {
     client: reqwest::Client,
-    url: String,
+    /// Parsed once, as a webhook's is.
+    url: Url,
+    delivery: Delivery,
 }
 
 impl Bare {
-    pub fn new(url: String) -> anyhow::Result<Bare> {
-        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).pool_max_idle_per_host(1_024).build()?;
-        Ok(Bare { client, url })
+    /// Repeats the first delivery that this receiver got: with its headers and its body.
+    pub async fn new(receiver: &mut Receiver) -> anyhow::Result<Bare> {
+        let delivery = Delivery::parse(&receiver.sample().await?)?;
+        let builder = reqwest::Client::builder().no_proxy().tcp_nodelay(true).http1_title_case_headers();
+        let client = builder.pool_max_idle_per_host(1_024).build()?;
+        Ok(Bare { client, url: receiver.url().parse()?, delivery })
     }
 
-    /// One POST, and how long it took.
+    /// Posts once and returns how long it took.
     pub async fn post(&self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
-        // Without a delivery's id: the receiver does not count it among deliveries.
-        let request = self.client.post(&self.url).header("content-type", "application/json");
-        let answer = request.body(Bytes::from_static(BODY)).send().await.context("the bare loop")?;
+        let mut request = Request::new(Method::POST, self.url.clone());
+        *request.headers_mut() = self.delivery.headers.clone();
+        *request.body_mut() = Some(self.delivery.body.clone().into());
+        let answer = self.client.execute(request).await.context("the bare loop")?;
         answer.bytes().await?;
         Ok(begun.elapsed())
     }
 
-    /// Posts for `length` with `concurrency` requests under way: how many a second.
+    /// Posts for `length` with `concurrency` requests in flight and returns the requests per second.
     pub async fn rate(&self, concurrency: usize, length: Duration) -> anyhow::Result<f64> {
-        let done = Arc::new(AtomicU64::new(0));
-        let begun = Instant::now();
-        let tasks: Vec<_> = (0..concurrency)
-            .map(|_| {
-                let (bare, done) = (self.clone(), done.clone());
-                tokio::spawn(async move {
-                    while begun.elapsed() < length {
-                        bare.post().await?;
-                        done.fetch_add(1, Ordering::Relaxed);
-                    }
-                    anyhow::Ok(())
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await??;
+        rate(vec![self.clone(); concurrency], length).await
+    }
+
+    /// The same with prepared bytes on plain sockets: what the receiver can take.
+    pub async fn raw_rate(&self, receiver: &Receiver, concurrency: usize, length: Duration) -> anyhow::Result<f64> {
+        let mut sockets = Vec::with_capacity(concurrency);
+        for _ in 0..concurrency {
+            let stream = TcpStream::connect(receiver.address()).await?;
+            stream.set_nodelay(true)?;
+            sockets.push(Socket { stream, bytes: self.delivery.bytes.clone() });
         }
-        Ok(done.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
+        rate(sockets, length).await
+    }
+}
+
+/// One of the requests in flight.
+trait Loop: Send + 'static {
+    fn once(&mut self) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
+impl Loop for Bare {
+    async fn once(&mut self) -> anyhow::Result<()> {
+        self.post().await.map(drop)
+    }
+}
+
+struct Socket {
+    stream: TcpStream,
+    bytes: Bytes,
+}
+
+impl Loop for Socket {
+    async fn once(&mut self) -> anyhow::Result<()> {
+        self.stream.write_all(&self.bytes).await?;
+        let mut answer = [0; ANSWER.len()];
+        self.stream.read_exact(&mut answer).await?;
+        ensure!(answer == ANSWER, "the receiver answers {:?}", String::from_utf8_lossy(&answer));
+        Ok(())
+    }
+}
+
+async fn rate<L: Loop>(loops: Vec<L>, length: Duration) -> anyhow::Result<f64> {
+    let done = Arc::new(AtomicU64::new(0));
+    let begun = Instant::now();
+    let tasks: Vec<_> = loops
+        .into_iter()
+        .map(|mut one| {
+            let done = done.clone();
+            tokio::spawn(async move {
+                while begun.elapsed() < length {
+                    one.once().await?;
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(done.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loops_send_as_many_bytes_as_a_delivery_and_are_not_counted() {
+        let sample = "POST / HTTP/1.1\r\nContent-Type: application/json\r\nX-Webhook-Delivery: d\r\n\
+            Host: 127.0.0.1:1\r\nContent-Length: 2\r\n\r\n{}";
+        let delivery = Delivery::parse(sample).unwrap();
+        assert_eq!(delivery.bytes.len(), sample.len());
+        assert_eq!((&delivery.body[..], delivery.headers.len()), (&b"{}"[..], 2));
+        assert!(!String::from_utf8_lossy(&delivery.bytes).to_ascii_lowercase().contains(COUNTED));
+        assert_eq!(delivery.headers[NOT_COUNTED], "d");
+        assert_eq!(COUNTED.len(), NOT_COUNTED.len());
     }
 }

@@ -1,7 +1,8 @@
-//! What was measured: medians over the repeats with their spread, thresholds, the table and the JSON.
+//! Figures: one value per repeat, medians with their spread, ratios of paired medians, thresholds, the table and the JSON.
 
 use std::fmt::Write;
 
+use anyhow::{Context, ensure};
 use serde::Serialize;
 
 /// One quantity, once for each repeat.
@@ -11,28 +12,27 @@ pub struct Figure {
     pub name: String,
     pub unit: &'static str,
     pub repeats: Vec<f64>,
+    /// For a ratio, the quotient of two medians, so that it always agrees with the two figures beside it.
     pub median: f64,
     pub lowest: f64,
     pub highest: f64,
+    /// The figures that a ratio divides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_of: Option<[String; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub must: Option<Must>,
 }
 
-/// What the median has to be.
+/// A threshold.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Must {
+    /// For the median.
     AtLeast(f64),
+    /// For the median.
     AtMost(f64),
-}
-
-impl Must {
-    fn holds(self, value: f64) -> bool {
-        match self {
-            Must::AtLeast(bound) => value >= bound,
-            Must::AtMost(bound) => value <= bound,
-        }
-    }
+    /// For the highest value: what must be bounded must be bounded in every repeat.
+    NeverAbove(f64),
 }
 
 impl std::fmt::Display for Must {
@@ -40,13 +40,37 @@ impl std::fmt::Display for Must {
         match self {
             Must::AtLeast(bound) => write!(f, "≥ {}", number(*bound)),
             Must::AtMost(bound) => write!(f, "≤ {}", number(*bound)),
+            Must::NeverAbove(bound) => write!(f, "always ≤ {}", number(*bound)),
         }
     }
 }
 
 impl Figure {
     pub fn is_met(&self) -> bool {
-        self.must.is_none_or(|must| must.holds(self.median))
+        match self.must {
+            Some(Must::AtLeast(bound)) => self.median >= bound,
+            Some(Must::AtMost(bound)) => self.median <= bound,
+            Some(Must::NeverAbove(bound)) => self.highest <= bound,
+            None => true,
+        }
+    }
+
+    /// The line that reports a missed threshold.
+    pub fn missed(&self) -> String {
+        let Figure { measure, name, unit, .. } = self;
+        let must = self.must.map(|must| must.to_string()).unwrap_or_default();
+        let space = if unit.is_empty() { "" } else { " " };
+        format!("MISSED: {measure}: {name}: {}{space}{unit} ({}), must be {must}", number(self.median), self.spread())
+    }
+
+    fn spread(&self) -> String {
+        format!("{} to {}", number(self.lowest), number(self.highest))
+    }
+
+    fn set(&mut self, repeats: Vec<f64>, center: f64) {
+        self.lowest = repeats.iter().copied().fold(f64::INFINITY, f64::min);
+        self.highest = repeats.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        (self.repeats, self.median) = (repeats, center);
     }
 }
 
@@ -63,48 +87,80 @@ impl Figures {
 
     /// Adds one repeat's value.
     pub fn add(&mut self, name: impl Into<String>, unit: &'static str, value: f64) {
-        self.add_bound(name, unit, value, None);
+        self.figure(name.into(), unit, None).repeats.push(value);
     }
 
-    /// The same for what has to hold.
+    /// Adds one repeat's value of a figure that has a threshold.
     pub fn require(&mut self, name: impl Into<String>, unit: &'static str, value: f64, must: Must) {
-        self.add_bound(name, unit, value, Some(must));
+        self.figure(name.into(), unit, Some(must)).repeats.push(value);
     }
 
-    fn add_bound(&mut self, name: impl Into<String>, unit: &'static str, value: f64, must: Option<Must>) {
-        let name = name.into();
+    /// Declares the ratio of two figures that have one value each per repeat. Declaring it again changes nothing.
+    pub fn ratio(&mut self, name: impl Into<String>, over: &str, under: &str, must: Option<Must>) {
+        self.figure(name.into(), "", must).ratio_of = Some([over.to_owned(), under.to_owned()]);
+    }
+
+    fn figure(&mut self, name: String, unit: &'static str, must: Option<Must>) -> &mut Figure {
         let known = self.list.iter().position(|figure| figure.name == name);
         let index = known.unwrap_or_else(|| {
-            let (repeats, measure) = (Vec::new(), self.measure);
-            self.list.push(Figure { measure, name, unit, repeats, median: 0.0, lowest: 0.0, highest: 0.0, must });
+            let (measure, repeats, ratio_of) = (self.measure, Vec::new(), None);
+            let (median, lowest, highest) = (f64::NAN, f64::NAN, f64::NAN);
+            self.list.push(Figure { measure, name, unit, repeats, median, lowest, highest, ratio_of, must });
             self.list.len() - 1
         });
-        let figure = &mut self.list[index];
-        figure.repeats.push(value);
-        let mut sorted = figure.repeats.clone();
-        sorted.sort_by(f64::total_cmp);
-        figure.median = median(&sorted);
-        (figure.lowest, figure.highest) = (sorted[0], sorted[sorted.len() - 1]);
+        &mut self.list[index]
     }
 
-    pub fn into_list(self) -> Vec<Figure> {
-        self.list
+    /// The figures with their medians. Fails if a ratio's figures are not paired.
+    pub fn into_list(mut self) -> anyhow::Result<Vec<Figure>> {
+        for index in 0..self.list.len() {
+            let (repeats, center) = match &self.list[index].ratio_of {
+                Some([over, under]) => self.paired(over, under)?,
+                None => (self.list[index].repeats.clone(), median(&self.list[index].repeats)),
+            };
+            self.list[index].set(repeats, center);
+        }
+        Ok(self.list)
+    }
+
+    /// The ratio of each pair, and the ratio of the medians.
+    fn paired(&self, over: &str, under: &str) -> anyhow::Result<(Vec<f64>, f64)> {
+        let find = |name: &str| {
+            let figure = self.list.iter().find(|figure| figure.name == name && figure.ratio_of.is_none());
+            figure.map(|figure| &figure.repeats).with_context(|| format!("{}: no figure `{name}`", self.measure))
+        };
+        let (over_repeats, under_repeats) = (find(over)?, find(under)?);
+        let counts = (over_repeats.len(), under_repeats.len());
+        ensure!(
+            counts.0 == counts.1,
+            "`{over}` has {} repeats, `{under}` has {}: they are not paired",
+            counts.0,
+            counts.1
+        );
+        let pairs = over_repeats.iter().zip(under_repeats).map(|(over, under)| over / under).collect();
+        Ok((pairs, median(over_repeats) / median(under_repeats)))
     }
 }
 
-fn median(sorted: &[f64]) -> f64 {
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
 }
 
-/// A quantile of samples that are sorted in place; `share` of them are at most the answer.
+/// Returns a quantile of the samples: the smallest value that at least `share` of them do not exceed. Sorts them in place.
 pub fn quantile(samples: &mut [f64], share: f64) -> f64 {
     samples.sort_by(f64::total_cmp);
     let index = (samples.len() as f64 * share).ceil() as usize;
     samples.get(index.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// Four significant digits at least, thousands apart.
+/// Formats with at least four significant digits and grouped thousands.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 1_000.0 => 0,
@@ -125,7 +181,7 @@ pub fn number(value: f64) -> String {
     rest.map_or(grouped.clone(), |rest| format!("{grouped}.{rest}"))
 }
 
-/// The table for people.
+/// The table that is printed.
 pub fn table(figures: &[Figure]) -> String {
     let header = ["measure", "figure", "unit", "median", "lowest to highest", "must be", ""].map(str::to_owned);
     let mut rows = vec![header];
@@ -139,7 +195,7 @@ pub fn table(figures: &[Figure]) -> String {
             figure.name.clone(),
             figure.unit.to_owned(),
             number(figure.median),
-            format!("{} to {}", number(figure.lowest), number(figure.highest)),
+            figure.spread(),
             must,
             verdict.to_owned(),
         ]);
@@ -169,10 +225,43 @@ mod tests {
         let mut figures = Figures::new("drain");
         for value in [3.0, 1.0, 2.0] {
             figures.require("rate", "1/s", value, Must::AtLeast(2.5));
+            figures.require("memory", "MB", value, Must::NeverAbove(2.5));
         }
-        let [figure] = &figures.into_list()[..] else { panic!("one figure is expected") };
-        assert_eq!((figure.median, figure.lowest, figure.highest), (2.0, 1.0, 3.0));
-        assert!(!figure.is_met());
+        let list = figures.into_list().unwrap();
+        assert_eq!((list[0].median, list[0].lowest, list[0].highest), (2.0, 1.0, 3.0));
+        assert!(!list[0].is_met());
+        // The median is within the bound, the highest is not.
+        assert!(!list[1].is_met());
+        assert_eq!(list[0].missed(), "MISSED: drain: rate: 2.000 1/s (1.000 to 3.000), must be ≥ 2.500");
+    }
+
+    #[test]
+    fn a_ratio_is_that_of_the_medians_beside_it_and_its_spread_that_of_the_pairs() {
+        let mut figures = Figures::new("dead");
+        for (alone, beside) in [(1.0, 2.0), (2.0, 2.0), (4.0, 6.0)] {
+            figures.add("alone", "ms", alone);
+            figures.add("beside", "ms", beside);
+            figures.ratio("beside / alone", "beside", "alone", Some(Must::AtMost(1.2)));
+        }
+        let list = figures.into_list().unwrap();
+        let ratio = &list[2];
+        assert_eq!(ratio.median, list[1].median / list[0].median);
+        assert_eq!((ratio.lowest, ratio.median, ratio.highest), (1.0, 1.0, 2.0));
+        assert_eq!(ratio.repeats, [2.0, 1.0, 1.5]);
+        assert!(ratio.is_met());
+    }
+
+    #[test]
+    fn figures_that_are_not_paired_have_no_ratio() {
+        let mut figures = Figures::new("dead");
+        figures.add("alone", "ms", 1.0);
+        figures.add("beside", "ms", 1.0);
+        figures.add("beside", "ms", 2.0);
+        figures.ratio("beside / alone", "beside", "alone", None);
+        assert!(figures.into_list().unwrap_err().to_string().contains("not paired"));
+        let mut figures = Figures::new("dead");
+        figures.ratio("beside / alone", "beside", "alone", None);
+        assert!(figures.into_list().is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub const DATABASE: &str = "platform";
 /// The one event that every transition here raises.
 pub const EVENT: &str = "distribution.outlet.status_changed";
 /// Rows of user `u` are numbered from `u` times this on.
-pub const ROWS_APART: u64 = 1_000_000;
+pub const ROWS_APART: u64 = 2_000_000;
 /// Rows of the distribution queue for each user.
 pub const ROWS: u64 = 50_000;
 /// Releases of each user: row `n` is of one, and row `n` and that many more of the same.
@@ -88,6 +88,19 @@ impl Platform {
         );
         self.client.batch_execute(&sql).await.context("one large transaction")?;
         self.write_last(user, muted).await
+    }
+
+    /// Moves each of a user's first `rows` rows once, muted. Gives a place as `write_singly` does.
+    pub async fn touch(&self, user: u64, rows: u64) -> anyhow::Result<u64> {
+        let sql = format!(
+            "do $$ begin {}
+             update distro_queue set status = {NEXT_STATUS}
+             where id between {user}::bigint * {ROWS_APART} and {user}::bigint * {ROWS_APART} + {rows} - 1;
+             end $$",
+            mute(Muted::Yes)
+        );
+        self.client.batch_execute(&sql).await.context("moving rows")?;
+        self.write_last(user, Muted::Yes).await
     }
 
     /// Writes a transition, and gives a place inside its transaction: one before it could be passed by a transaction of others'

@@ -11,30 +11,22 @@ use walhook::app::ANSWERS_AHEAD;
 use walhook::deliver::MAX_ROWS;
 use walhook::handoff::CAPACITY;
 use walhook::postgres;
-use walhook::private_postgres::{Options, PrivatePostgres};
+use walhook::private_postgres::PrivatePostgres;
 use walhook::record::MAX_BATCH;
 
 use crate::figures::{Figures, Must};
-use crate::platform::{DATABASE, Platform};
+use crate::platform::{DATABASE, Muted, Platform};
 use crate::processes::{Cpu, Kind, peak_memory};
 use crate::receiver::{Receipt, Receiver, Status};
+use crate::settings;
 use crate::sidecar::{Installation, SLOT, Sidecar};
 
 const STORE: &str = "store";
 /// Nothing here takes longer without getting anywhere.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Filling a store writes gigabytes of WAL, all of which the walsender reads.
+const PATIENCE_WITH_FILLS: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(5);
-/// Durable, as a platform's database is; the rest keeps checkpoints from falling into one repeat and not into the next.
-const SETTINGS: [(&str, &str); 7] = [
-    ("synchronous_commit", "on"),
-    ("shared_buffers", "512MB"),
-    ("min_wal_size", "4GB"),
-    ("max_wal_size", "16GB"),
-    ("checkpoint_timeout", "30min"),
-    ("shared_preload_libraries", "pg_stat_statements"),
-    ("track_io_timing", "off"),
-];
-
 /// A server that has run for a while writes its log over old segments. A new one makes each as it comes to it, and every commit
 /// waits for those 16 MiB.
 const AGE: &str = "do $$ begin for i in 1..40 loop
@@ -53,12 +45,16 @@ pub struct Rig {
 impl Rig {
     /// A platform without users, and nothing done to it yet.
     pub async fn start(walhook: &Path) -> anyhow::Result<Rig> {
-        let server = PrivatePostgres::start(Options { fsync: true, settings: &SETTINGS, ..Options::default() }).await?;
+        let server = PrivatePostgres::start(settings::options()).await?;
         let platform = Platform::found(&server).await?;
         platform.client.batch_execute(AGE).await?;
         platform.client.batch_execute("checkpoint").await?;
         server.create_database(STORE).await?;
         let store = postgres::connect(&server.socket_url(STORE)).await?;
+        // A new cluster's own catalogs are what autovacuum would work on first.
+        for database in ["template1", "postgres"] {
+            postgres::connect(&server.socket_url(database)).await?.batch_execute("vacuum (analyze)").await?;
+        }
         let directory = std::env::temp_dir().join(format!("walhook-bench-{}", uuid::Uuid::now_v7().simple()));
         std::fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
         let installation = Installation::new(walhook, &directory, server.socket_url(DATABASE), server.url(STORE));
@@ -115,7 +111,8 @@ impl Rig {
         }
     }
 
-    /// Waits until the events of all `rows` are received. Other rows' may come meanwhile, and are left out.
+    /// Waits until the events of all `rows` are received. Those of other rows may arrive meanwhile and are left out. The receiver
+    /// is asked for all of them only once they can be there: the answer keeps it busy.
     pub async fn wait_for_receipts<T>(
         &mut self,
         sidecars: &mut [Sidecar],
@@ -123,17 +120,31 @@ impl Rig {
     ) -> anyhow::Result<Vec<Receipt>> {
         let begun = Instant::now();
         loop {
-            let mut receipts = self.receiver.receipts().await?;
-            receipts.retain(|(row, _)| rows.contains_key(row));
-            if receipts.len() >= rows.len() {
-                return Ok(receipts);
+            let received = self.receiver.status().await?.receipts;
+            if received >= rows.len() as u64 {
+                let mut receipts = self.receiver.receipts().await?;
+                receipts.retain(|(row, _)| rows.contains_key(row));
+                if receipts.len() >= rows.len() {
+                    return Ok(receipts);
+                }
             }
             if begun.elapsed() > PATIENCE {
-                bail!("only {} of {} events came within {PATIENCE:?}", receipts.len(), rows.len());
+                bail!("only {received} of {} events came within {PATIENCE:?}", rows.len());
             }
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// Has one transition delivered, so that the receiver has a sample for the loops that repeat it.
+    pub async fn deliver_sample(&mut self, user: u64) -> anyhow::Result<()> {
+        self.receiver.reset().await?;
+        self.platform.write_singly(user, 1, Muted::No).await?;
+        let mut sidecars = [self.start_sidecar("sample").await?];
+        self.wait_for_deliveries(&mut sidecars, 1).await?;
+        self.settle().await?;
+        let [sidecar] = sidecars;
+        sidecar.stop().await
     }
 
     /// Waits until everything is recorded and acknowledged, so that the next repeat begins with nothing.
@@ -147,10 +158,73 @@ impl Rig {
         Ok(self.store.batch_execute("checkpoint").await?)
     }
 
+    /// Ends what preparations leave behind: dead rows that autovacuum would remove during the measurement, pages that a checkpoint
+    /// would write then, WAL that is not acknowledged yet.
+    pub async fn rest(&self) -> anyhow::Result<()> {
+        for client in [&self.platform.client, &self.store] {
+            client.batch_execute("vacuum (analyze)").await?;
+        }
+        self.store.batch_execute("checkpoint").await?;
+        self.wait_for_autovacuum().await
+    }
+
+    /// Updates `rows` rows of a user once, muted, as if everything had run for a while: their pages are in the WAL since the last
+    /// checkpoint, and the sidecar has looked up what they refer to. Removes the dead rows that this leaves.
+    pub async fn warm_up(&self, user: u64, rows: u64) -> anyhow::Result<()> {
+        let place = self.platform.touch(user, rows).await?;
+        self.wait_for_checkpoint(place).await?;
+        self.platform.client.batch_execute("vacuum (analyze) distro_queue").await?;
+        self.store.batch_execute("vacuum (analyze) walhook.last_seen").await?;
+        self.wait_for_autovacuum().await
+    }
+
+    async fn wait_for_autovacuum(&self) -> anyhow::Result<()> {
+        eventually("autovacuum has ended", || async {
+            let sql = "select not exists (select from pg_stat_activity where backend_type = 'autovacuum worker')";
+            Ok(self.store.query_one(sql, &[]).await?.get(0))
+        })
+        .await
+    }
+
+    /// How often autovacuum has worked on a table, since the server was made.
+    pub async fn autovacuums(&self) -> anyhow::Result<i64> {
+        let sql = "select coalesce(sum(autovacuum_count + autoanalyze_count), 0)::bigint from pg_stat_all_tables";
+        let mut count = 0;
+        for client in [&self.platform.client, &self.store] {
+            count += client.query_one(sql, &[]).await?.get::<_, i64>(0);
+        }
+        Ok(count)
+    }
+
+    /// Removes what is still to be delivered and switches all webhooks on again, while no sidecar runs: what hangs in one repeat
+    /// must not be part of the next.
+    pub async fn forget_deliveries(&self) -> anyhow::Result<()> {
+        let sql = "truncate walhook.delivery;
+            update walhook.webhook set active = true, failure_count = 0, consecutive_failures = 0, failing_since = null,
+                disabled_at = null, disabled_reason = null, warned_at = null";
+        Ok(self.store.batch_execute(sql).await?)
+    }
+
     /// Waits until the log as far as it is now has been read and acknowledged, other databases' part of it too.
     pub async fn catch_up(&self) -> anyhow::Result<()> {
+        self.catch_up_within(PATIENCE).await
+    }
+
+    async fn catch_up_within(&self, limit: Duration) -> anyhow::Result<()> {
         let place = self.platform.position().await?;
-        eventually("the log is acknowledged", || self.platform.has_acknowledged(SLOT, place)).await
+        eventually_within(limit, "the WAL is acknowledged", || self.platform.has_acknowledged(SLOT, place)).await
+    }
+
+    /// Reads the WAL that was written while no sidecar ran, other databases' part too: otherwise what is measured first would wait
+    /// behind it.
+    pub async fn read_wal(&self) -> anyhow::Result<()> {
+        let reader = self.installation.start("reader", "capture")?;
+        // The second time moves the place that a reader starts from.
+        for _ in 0..2 {
+            self.catch_up_within(PATIENCE_WITH_FILLS).await?;
+            self.store.batch_execute("checkpoint").await?;
+        }
+        reader.stop().await
     }
 
     /// Waits until the store's checkpoint is beyond `place`.
@@ -176,7 +250,7 @@ impl Rig {
         let sql =
             format!("select count(*) from walhook.delivery where {which} and lease is not null and due_at > now()");
         let held: i64 = self.store.query_one(&sql, &[]).await?.get(0);
-        let bound = Must::AtMost((CAPACITY + ANSWERS_AHEAD + MAX_BATCH + MAX_ROWS) as f64);
+        let bound = Must::NeverAbove((CAPACITY + ANSWERS_AHEAD + MAX_BATCH + MAX_ROWS) as f64);
         figures.require("deliveries held by a replica", "", held as f64 / replicas as f64, bound);
         Ok(())
     }
@@ -223,19 +297,26 @@ pub fn require_memory(figures: &mut Figures, name: &str, sidecars: &[Sidecar], b
     for sidecar in sidecars {
         peak = peak.max(peak_memory(sidecar.pid())?);
     }
-    figures.require(format!("{name}, peak memory"), "MB", peak, Must::AtMost(bound));
+    figures.require(format!("{name}, peak memory"), "MB", peak, Must::NeverAbove(bound));
     Ok(())
 }
 
 /// Asks again and again; an error of the question is an error.
-pub async fn eventually<F>(what: &str, mut question: impl FnMut() -> F) -> anyhow::Result<()>
+pub async fn eventually<F>(what: &str, question: impl FnMut() -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<bool>>,
+{
+    eventually_within(PATIENCE, what, question).await
+}
+
+async fn eventually_within<F>(limit: Duration, what: &str, mut question: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<bool>>,
 {
     let begun = Instant::now();
     while !question().await? {
-        if begun.elapsed() > PATIENCE {
-            bail!("waited {PATIENCE:?} in vain: {what}");
+        if begun.elapsed() > limit {
+            bail!("waited {limit:?} in vain: {what}");
         }
         tokio::time::sleep(POLL).await;
     }

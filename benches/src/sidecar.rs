@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -21,6 +22,8 @@ pub const SLOT: &str = "walhook";
 const JWT_SECRET: &str = "the secret that a platform shares with its sidecar";
 const ISSUER: &str = "https://platform.example";
 const AUDIENCE: &str = "walhook";
+/// Webhooks that are created at a time.
+const CREATED_AT_ONCE: usize = 8;
 const STOP_DEADLINE: Duration = Duration::from_secs(40);
 
 /// What all replicas of one installation share.
@@ -74,7 +77,6 @@ impl Installation {
         let text = format!(
             "[source]\nurl = \"{}\"\nslot = \"{SLOT}\"\n{}\n[store]\nurl = \"{}\"\n[secrets]\nmaster_key = \"{}\"\n\
              [http]\nlisten = \"{api}\"\nmetrics_listen = \"{metrics}\"\n\
-             [limits]\nrequests_per_second = 100000\nburst = 100000\n\
              [auth.jwt]\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\nsecret = \"{JWT_SECRET}\"\n\
              [delivery]\nallow_http = true\nallow_networks = [\"127.0.0.0/8\"]\n{}\n",
             self.source_url, self.source, self.store_url, self.master_key, self.delivery
@@ -121,21 +123,23 @@ impl Installation {
     pub async fn create_webhooks(&self, wanted: &[(u64, String)]) -> anyhow::Result<Vec<Webhook>> {
         let sidecar = self.start("api", "api")?;
         self.wait_until_ready(&sidecar).await?;
-        let mut created = Vec::with_capacity(wanted.len());
-        for (number, (user, url)) in wanted.iter().enumerate() {
+        let requests = wanted.iter().enumerate().map(|(number, (user, url))| {
             let body = json!({ "name": format!("Webhook {number}"), "url": url, "events": [EVENT] }).to_string();
-            let request = self.http.post(format!("{}/webhooks", sidecar.api)).bearer_auth(token(*user)?);
-            let answer = request.header("content-type", "application/json").body(body).send().await?;
-            let (status, text) = (answer.status(), answer.text().await?);
-            let webhook: Value = serde_json::from_str(&text).with_context(|| format!("the API answers {status}"))?;
-            let field = |name: &str| webhook[name].as_str().map(str::to_owned);
-            let (Some(id), Some(secret)) = (field("id"), field("secret")) else {
-                bail!("the API says {status}: {text}")
-            };
-            created.push(Webhook { id, secret });
-        }
+            self.create_webhook(&sidecar, *user, body)
+        });
+        let created = stream::iter(requests).buffered(CREATED_AT_ONCE).try_collect().await?;
         sidecar.stop().await?;
         Ok(created)
+    }
+
+    async fn create_webhook(&self, sidecar: &Sidecar, user: u64, body: String) -> anyhow::Result<Webhook> {
+        let request = self.http.post(format!("{}/webhooks", sidecar.api)).bearer_auth(token(user)?);
+        let answer = request.header("content-type", "application/json").body(body).send().await?;
+        let (status, text) = (answer.status(), answer.text().await?);
+        let webhook: Value = serde_json::from_str(&text).with_context(|| format!("the API answers {status}"))?;
+        let field = |name: &str| webhook[name].as_str().map(str::to_owned);
+        let (Some(id), Some(secret)) = (field("id"), field("secret")) else { bail!("the API says {status}: {text}") };
+        Ok(Webhook { id, secret })
     }
 
     pub async fn wait_until_ready(&self, sidecar: &Sidecar) -> anyhow::Result<()> {
@@ -148,7 +152,7 @@ impl Installation {
 }
 
 /// A user's token as the platform would make it.
-fn token(user: u64) -> anyhow::Result<String> {
+pub fn token(user: u64) -> anyhow::Result<String> {
     let expires = jiff::Timestamp::now().as_second() + 3_600;
     let claims = json!({ "iss": ISSUER, "aud": AUDIENCE, "sub": user.to_string(), "exp": expires });
     let base64 = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
@@ -169,6 +173,16 @@ pub struct Sidecar {
 impl Sidecar {
     pub fn pid(&self) -> u32 {
         self.child.id().unwrap_or(0)
+    }
+
+    /// The API's base URL.
+    pub fn api(&self) -> &str {
+        &self.api
+    }
+
+    /// Ends it at once: requests to receivers that hang would hold up an orderly end.
+    pub async fn kill(mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
     }
 
     /// Fails when it ended by itself.

@@ -32,7 +32,7 @@ begin
             case when n.walhook_row then {new} end
         from (select true as walhook_row, * from old_rows) o
         full join (select true as walhook_row, * from new_rows) n on {paired}
-        where o.walhook_row is null or n.walhook_row is null or {changed};
+        where o.walhook_row is null or n.walhook_row is null or {changed}{order};
     else
         insert into walhook_capture.outbox (relation, operation, muted)
         values ('{table}', 'T', coalesce(current_setting('walhook.mute', true), '') = 'on');

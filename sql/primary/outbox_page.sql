@@ -19,6 +19,8 @@ from (
         pg_current_snapshot()::text as snapshot,
         (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
         case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end as timeline,
+        -- True while WAL of commits that this snapshot sees may not be flushed.
+        case when not pg_is_in_recovery() then pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn() end as unflushed,
         (select checkpoint_lsn::text from pg_catalog.pg_control_checkpoint()) as checkpoint,
         (select is_called from walhook_capture.failures) as failed,
         (select number from walhook_capture.progress) as number,

@@ -16,6 +16,7 @@ select
     pg_has_role(class.relowner, 'usage') as owned,
     has_table_privilege(class.oid, 'trigger') as may_trigger,
     row_security_active(class.oid) as row_security,
+    class.relkind = 'p' as partitioned,
     columns.names as columns,
     columns.printed,
     columns.readable,

@@ -14,4 +14,8 @@ select
     exists (
         select from pg_catalog.pg_trigger
         where tgrelid = to_regclass('walhook_capture.outbox') and tgname = 'emptied' and tgenabled <> 'D'
-    ) as guarded
+    ) as guarded,
+    to_regclass('walhook_capture.outbox_deleted') is not null and exists (
+        select from pg_catalog.pg_trigger
+        where tgrelid = to_regclass('walhook_capture.outbox') and tgname = 'paired' and tgenabled <> 'D'
+    ) as paired

@@ -5,7 +5,8 @@ select
     function.proname::text as function,
     trigger.tgenabled in ('O', 'A') as enabled,
     trigger.tgenabled = 'A' as always,
-    obj_description(function.oid, 'pg_proc') as comment
+    obj_description(function.oid, 'pg_proc') as comment,
+    function.prosrc as source
 from pg_catalog.pg_trigger trigger
 join pg_catalog.pg_proc function on function.oid = trigger.tgfoid
 where trigger.tgrelid = any($1::oid[]) and function.pronamespace = to_regnamespace('walhook_capture')

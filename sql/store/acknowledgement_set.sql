@@ -1,4 +1,10 @@
+-- Where a slot begins: whoever read it before moves nothing any more. Durable in any case: WAL is acknowledged up to it.
 -- $1 slot, $2 how far may be acknowledged
 insert into walhook.acknowledgement (slot, limit_lsn)
 values ($1, $2)
-on conflict (slot) do update set limit_lsn = excluded.limit_lsn
+on conflict (slot) do update set limit_lsn = excluded.limit_lsn, reader = null
+returning set_config(
+    'synchronous_commit',
+    replace(current_setting('synchronous_commit'), 'off', 'on'),
+    true
+)

@@ -1,10 +1,16 @@
--- $1 webhook, $2 why, in the log's words: ends every pending delivery and logs that it was cancelled.
+-- $1 webhook, $2 why, in the log's words: ends every pending delivery and logs that it was cancelled. Attempts under way are
+-- noted.
 -- Both halves of the condition on the attempt are there for the two partial indexes.
 -- The log's ids are UUIDv7: the milliseconds of now in front of random bits, version 4 turned into 7 by two bits.
 with gone as (
     delete from walhook.delivery
     where webhook_id = $1 and (attempt = 1 or attempt > 1)
-    returning id, event_id, round, attempt
+    returning id, event_id, round, attempt, lease
+),
+noted as (
+    insert into walhook.superseded_attempt (delivery_id, lease)
+    select id, lease from gone where lease is not null
+    on conflict do nothing
 )
 insert into walhook.attempt
     (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message)

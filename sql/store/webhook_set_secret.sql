@@ -1,4 +1,7 @@
--- $1 user, $2 id, $3 secret, $4 key id
+-- $1 user, $2 id, $3 secret, $4 key id. Sessions that show the old secret stop: the new one is for whoever asked for it.
+with concealed as (
+    update walhook.session set reveals = null where user_id = $1 and reveals = $2
+)
 update walhook.webhook
 set secret = $3, secret_key_id = $4, updated_at = now()
 where user_id = $1 and id = $2

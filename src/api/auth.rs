@@ -106,15 +106,26 @@ impl Throttle {
         Throttle { limiter: quota.map(RateLimiter::keyed), checks: AtomicU64::new(0) }
     }
 
+    /// For what is rarer than requests: so many at once, and one more each minute.
+    pub fn per_minute(burst: NonZeroU32) -> Throttle {
+        let quota = Quota::per_minute(NonZeroU32::MIN).allow_burst(burst);
+        Throttle { limiter: Some(RateLimiter::keyed(quota)), checks: AtomicU64::new(0) }
+    }
+
     /// Counts a request of this token, or of what else stands for a user.
     pub fn check(&self, token: Uuid) -> Result<(), Problem> {
+        self.count(token).map_err(Problem::rate_limited)
+    }
+
+    /// Counts one of this key, or gives the seconds to wait.
+    pub fn count(&self, key: Uuid) -> Result<(), u64> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS == CHECKS_BETWEEN_SWEEPS - 1 {
             limiter.retain_recent();
         }
-        limiter.check_key(&token).map_err(|refusal| {
+        limiter.check_key(&key).map_err(|refusal| {
             let wait = refusal.wait_time_from(DefaultClock::default().now());
-            Problem::rate_limited(wait.as_millis().div_ceil(1_000).max(1) as u64)
+            wait.as_millis().div_ceil(1_000).max(1) as u64
         })
     }
 }

@@ -124,12 +124,11 @@ impl<'de> Visitor<'de> for UniqueKeys {
 pub struct Reader {
     members: Map<String, Value>,
     errors: Vec<FieldError>,
-    is_transient: bool,
 }
 
 impl Reader {
     pub fn new(members: Map<String, Value>) -> Reader {
-        Reader { members, errors: Vec::new(), is_transient: false }
+        Reader { members, errors: Vec::new() }
     }
 
     /// The member `name`, if it is there and `check` takes it.
@@ -156,23 +155,13 @@ impl Reader {
         self.errors.push(FieldError::new(pointer, detail));
     }
 
-    /// A fault that depends on more than the request.
-    pub fn transient_fault(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
-        self.fault(pointer, detail);
-        self.is_transient = true;
-    }
-
     /// What is left over is unknown. Faults end the request here.
     pub fn finish(mut self) -> Result<(), Problem> {
         for name in self.members.keys().take(MAX_ERRORS.saturating_sub(self.errors.len())) {
             let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
             self.errors.push(FieldError::new(pointer, "is not a known key"));
         }
-        if self.errors.is_empty() {
-            return Ok(());
-        }
-        let problem = Problem::validation(self.errors);
-        Err(if self.is_transient { problem.transient() } else { problem })
+        if self.errors.is_empty() { Ok(()) } else { Err(Problem::validation(self.errors)) }
     }
 }
 

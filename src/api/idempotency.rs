@@ -62,6 +62,7 @@ async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Res
     match idempotency::claim(&state.store, &user, &key_hash, &fingerprint, state.hold).await? {
         Claim::Reused => Err(Problem::idempotency_key_reused()),
         Claim::UnderWay => Err(Problem::idempotency_key_in_use()),
+        Claim::Full => Err(Problem::too_many_idempotency_keys()),
         Claim::Answered { id, answer } => {
             let kept = state.vault.open(id, &answer.key_id, &answer.bytes);
             let kept = kept.ok().and_then(|kept| restore(&kept));

@@ -1,105 +1,155 @@
-//! The platform's keys where it publishes them: fetched when they are needed, kept, and kept on when the next fetch fails.
+//! The platform's keys where it publishes them: read when they are needed, kept, and kept for a while when the next read fails.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
 
-use super::jwt::{Key, key_set};
+use super::jwt::{JwtError, Key, key_set};
 use super::problem::Problem;
 use crate::telemetry::Condition;
 use crate::tls;
 
-/// Keys are fetched again at this age, so that one that was withdrawn ends.
-const FRESH: Duration = Duration::from_secs(600);
-/// A token of an unknown key is cheap to make: it shall not make us fetch more often than this.
-const BETWEEN_FETCHES: Duration = Duration::from_secs(60);
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const LARGEST_KEY_SET: usize = 256 << 10;
 
+/// How old keys may be.
+#[derive(Clone, Copy)]
+struct Ages {
+    /// Keys are read again at this age, so that one that was withdrawn ends.
+    fresh: Duration,
+    /// A token of an unknown key is cheap to make and must not cause more reads than this.
+    between_reads: Duration,
+    /// Keys that cannot be read again are used until then: one that was withdrawn meanwhile could not be noticed.
+    longest: Duration,
+}
+
+const FETCHED: Ages = Ages {
+    fresh: Duration::from_secs(600),
+    between_reads: Duration::from_secs(60),
+    longest: Duration::from_secs(3_600),
+};
+/// A file costs nobody a request.
+const READ: Ages = Ages { fresh: Duration::from_secs(10), between_reads: Duration::from_secs(1), ..FETCHED };
+
+enum Place {
+    Url { url: String, client: reqwest::Client },
+    File(PathBuf),
+}
+
 pub struct Published {
-    url: String,
-    client: reqwest::Client,
+    place: Place,
+    ages: Ages,
     known: RwLock<Option<Known>>,
-    /// When a fetch was last begun. Held by the one who fetches.
+    /// When a read was last begun. Held by the one who reads.
     begun: Mutex<Option<Instant>>,
-    between_fetches: Duration,
     failing: Condition,
 }
 
 #[derive(Clone)]
 struct Known {
     keys: Arc<[Key]>,
-    fetched: Instant,
+    read: Instant,
 }
 
 impl Published {
-    pub fn new(url: &str) -> Result<Published, String> {
+    /// Fetched from a URL when they are first needed.
+    pub fn at_url(url: &str) -> Result<Published, JwtError> {
+        let client = tls::client().map_err(|error| JwtError::Client(error.to_string()))?;
         let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls::client().map_err(|error| error.to_string())?)
+            .tls_backend_preconfigured(client)
+            // A proxy named by the environment could answer in the key server's place.
+            .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(FETCH_TIMEOUT)
             .build()
-            .map_err(|error| error.to_string())?;
-        Ok(Published {
-            url: url.to_owned(),
-            client,
-            known: RwLock::new(None),
-            begun: Mutex::new(None),
-            between_fetches: BETWEEN_FETCHES,
-            failing: Condition::new(),
-        })
+            .map_err(|error| JwtError::Client(error.to_string()))?;
+        Ok(Published::new(Place::Url { url: url.to_owned(), client }, FETCHED, None))
     }
 
-    /// The keys, fetched anew where they are old or `suffice` says that they lack one.
+    /// Read from a file now, and again where it has changed.
+    pub fn in_file(path: &Path) -> Result<Published, JwtError> {
+        let shown = path.display().to_string();
+        let text = std::fs::read(path).map_err(|source| JwtError::Unreadable { path: shown.clone(), source })?;
+        let keys = key_set(&text).map_err(|detail| JwtError::KeySet { path: shown, detail })?;
+        let known = Known { keys, read: Instant::now() };
+        Ok(Published::new(Place::File(path.to_owned()), READ, Some(known)))
+    }
+
+    fn new(place: Place, ages: Ages, known: Option<Known>) -> Published {
+        Published { place, ages, known: RwLock::new(known), begun: Mutex::new(None), failing: Condition::new() }
+    }
+
+    fn setting(&self) -> &'static str {
+        match self.place {
+            Place::Url { .. } => "auth.jwt.jwks_url",
+            Place::File(_) => "auth.jwt.jwks_file",
+        }
+    }
+
+    /// The keys, read again where they are old or `suffice` says that they lack one.
     pub async fn keys(&self, suffice: impl Fn(&[Key]) -> bool) -> Result<Arc<[Key]>, Problem> {
-        let good = |known: &Known| known.fetched.elapsed() < FRESH && suffice(&known.keys);
+        let Ages { fresh, between_reads, longest } = self.ages;
+        let good = |known: &Known| known.read.elapsed() < fresh && suffice(&known.keys);
         if let Some(known) = self.known().filter(good) {
             return Ok(known.keys);
         }
         let mut begun = self.begun.lock().await;
-        // Another request may have fetched them while this one waited.
+        // Another request may have read them while this one waited.
         let known = self.known();
-        let may_fetch = begun.is_none_or(|begun| begun.elapsed() >= self.between_fetches);
-        if may_fetch && !known.as_ref().is_some_and(good) {
+        let may_read = begun.is_none_or(|begun| begun.elapsed() >= between_reads);
+        if may_read && !known.as_ref().is_some_and(good) {
             *begun = Some(Instant::now());
-            match self.fetch().await {
+            match self.read().await {
                 Ok(keys) => {
                     if self.failing.ends() {
-                        tracing::info!("auth.jwt.jwks_url: the keys can be fetched again");
+                        tracing::info!("{}: the keys can be read again", self.setting());
                     }
-                    let known = Known { keys, fetched: Instant::now() };
+                    let known = Known { keys, read: Instant::now() };
                     *self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
                 }
                 Err(error) if self.failing.begins() => {
-                    tracing::warn!(error, "auth.jwt.jwks_url: the keys cannot be fetched; those known are used");
+                    tracing::warn!(
+                        error,
+                        "{}: the keys cannot be read; those known are used until they are {longest:?} old",
+                        self.setting()
+                    );
                 }
                 Err(_) => {}
             }
         }
-        self.known().map(|known| known.keys).ok_or_else(Problem::keys_unavailable)
+        let known = self.known().filter(|known| known.read.elapsed() < longest);
+        known.map(|known| known.keys).ok_or_else(Problem::keys_unavailable)
     }
 
     fn known(&self) -> Option<Known> {
         self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    async fn fetch(&self) -> Result<Arc<[Key]>, String> {
-        let answer = self.client.get(&self.url).send().await.map_err(|error| error.without_url().to_string())?;
-        if !answer.status().is_success() {
-            return Err(format!("it answered {}", answer.status()));
+    async fn read(&self) -> Result<Arc<[Key]>, String> {
+        match &self.place {
+            Place::Url { url, client } => fetch(client, url).await,
+            Place::File(path) => key_set(&tokio::fs::read(path).await.map_err(|error| error.to_string())?),
         }
-        let mut body = answer.bytes_stream();
-        let mut text = Vec::new();
-        while let Some(chunk) = body.next().await {
-            text.extend_from_slice(&chunk.map_err(|error| error.without_url().to_string())?);
-            if text.len() > LARGEST_KEY_SET {
-                return Err(format!("it is larger than {LARGEST_KEY_SET} bytes"));
-            }
-        }
-        key_set(&text)
     }
+}
+
+async fn fetch(client: &reqwest::Client, url: &str) -> Result<Arc<[Key]>, String> {
+    let answer = client.get(url).send().await.map_err(|error| error.without_url().to_string())?;
+    if !answer.status().is_success() {
+        return Err(format!("it answered {}", answer.status()));
+    }
+    let mut body = answer.bytes_stream();
+    let mut text = Vec::new();
+    while let Some(chunk) = body.next().await {
+        text.extend_from_slice(&chunk.map_err(|error| error.without_url().to_string())?);
+        if text.len() > LARGEST_KEY_SET {
+            return Err(format!("it is larger than {LARGEST_KEY_SET} bytes"));
+        }
+    }
+    key_set(&text)
 }
 
 #[cfg(test)]
@@ -117,19 +167,68 @@ mod tests {
         format!(r#"{{"keys":[{}]}}"#, vec![key; count].join(","))
     }
 
+    /// May be fetched again at once.
+    fn at(url: &str, longest: Duration) -> Published {
+        let ages = Ages { between_reads: Duration::ZERO, longest, ..FETCHED };
+        Published { ages, ..Published::at_url(url).unwrap() }
+    }
+
+    async fn serve(answer: impl Fn() -> (StatusCode, String) + Clone + Send + Sync + 'static) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let handler = async move || answer();
+        tokio::spawn(async move { axum::serve(listener, Router::new().route("/", get(handler))).await });
+        url
+    }
+
+    #[tokio::test]
+    async fn keys_that_cannot_be_fetched_again_end() {
+        let works = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let told = works.clone();
+        let url = serve(move || match told.load(Ordering::SeqCst) {
+            true => (StatusCode::OK, key_set_of(1)),
+            false => (StatusCode::BAD_GATEWAY, String::new()),
+        })
+        .await;
+        for (longest, is_kept) in [(FETCHED.longest, true), (Duration::from_nanos(1), false)] {
+            works.store(true, Ordering::SeqCst);
+            let published = at(&url, longest);
+            let first = published.keys(|_| true).await;
+            assert_eq!(first.is_ok(), is_kept, "just fetched");
+            works.store(false, Ordering::SeqCst);
+            assert_eq!(published.keys(|keys| keys.len() > 1).await.is_ok(), is_kept);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_again_and_what_is_wrong_with_it_ends_nothing_at_once() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let write = |text: &str| std::fs::write(file.path(), text).unwrap();
+        assert!(matches!(Published::in_file(Path::new("/nowhere")), Err(JwtError::Unreadable { .. })));
+        write("no keys");
+        assert!(matches!(Published::in_file(file.path()), Err(JwtError::KeySet { .. })));
+        write(&key_set_of(1));
+        let ages = Ages { fresh: Duration::ZERO, between_reads: Duration::ZERO, ..READ };
+        let published = Published { ages, ..Published::in_file(file.path()).unwrap() };
+        let count = async || published.keys(|_| true).await.unwrap().len();
+        assert_eq!(count().await, 1);
+        write(&key_set_of(2));
+        assert_eq!(count().await, 2);
+        write("half of it");
+        assert_eq!(count().await, 2);
+    }
+
     #[tokio::test]
     async fn keys_are_fetched_anew_when_one_is_missing_and_kept_when_that_fails() {
         static FETCHES: AtomicUsize = AtomicUsize::new(0);
         // One key, then a fault, then two keys.
-        let handler = async || match FETCHES.fetch_add(1, Ordering::SeqCst) {
+        let handler = || match FETCHES.fetch_add(1, Ordering::SeqCst) {
             0 => (StatusCode::OK, key_set_of(1)),
             1 => (StatusCode::BAD_GATEWAY, String::new()),
             _ => (StatusCode::OK, key_set_of(2)),
         };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, Router::new().route("/", get(handler))).await });
-        let published = Published { between_fetches: Duration::ZERO, ..Published::new(&url).unwrap() };
+        let url = serve(handler).await;
+        let published = at(&url, FETCHED.longest);
         let count = async |wanted: usize| published.keys(|keys| keys.len() >= wanted).await.unwrap().len();
         assert_eq!((count(1).await, count(1).await), (1, 1));
         assert_eq!(FETCHES.load(Ordering::SeqCst), 1, "what suffices is not fetched again");

@@ -17,8 +17,8 @@ use crate::domain::event::UserId;
 
 /// Clocks differ.
 const LEEWAY_SECONDS: u64 = 60;
-/// What stands in an address may be seen by others: it is good for a moment.
-const LONGEST_LINK_SECONDS: i64 = 300;
+/// From issue to expiry. URLs end up in logs and browser histories, so the token of a link must be short-lived.
+const LONGEST_LINK_SECONDS: f64 = 300.0;
 /// A key set is a handful of keys: those in use and the next.
 const MOST_KEYS: usize = 100;
 const LONGEST_USER: usize = 200;
@@ -42,7 +42,15 @@ pub struct JwtVerifier {
     keys: Keys,
     issuer: String,
     audience: String,
+    sign_in_audience: String,
     user_claim: String,
+}
+
+/// What a token may be used for. The audiences exclude each other, so that a token for one purpose never serves the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Api,
+    SignIn,
 }
 
 /// What counts of a token that is right.
@@ -68,43 +76,33 @@ impl JwtVerifier {
     pub fn new(config: &Jwt) -> Result<JwtVerifier, JwtError> {
         jwt_crypto::install();
         let keys = match (&config.jwks_url, &config.jwks_file, &config.secret) {
-            (Some(url), ..) => Keys::Published(Published::new(url).map_err(JwtError::Client)?),
-            (_, Some(path), _) => {
-                let shown = path.display().to_string();
-                let text =
-                    std::fs::read(path).map_err(|source| JwtError::Unreadable { path: shown.clone(), source })?;
-                let keys = key_set(&text).map_err(|detail| JwtError::KeySet { path: shown, detail })?;
-                Keys::Fixed(keys)
-            }
+            (Some(url), ..) => Keys::Published(Published::at_url(url)?),
+            (_, Some(path), _) => Keys::Published(Published::in_file(path)?),
             (.., Some(secret)) => {
                 let decoding = DecodingKey::from_secret(secret.expose_secret().as_bytes());
                 Keys::Fixed([Key { id: None, algorithm: Algorithm::HS256, decoding }].into())
             }
             (None, None, None) => return Err(JwtError::NoKeys),
         };
+        let sign_in_audience = config.sign_in_audience();
         let Jwt { issuer, audience, user_claim, .. } = config.clone();
-        Ok(JwtVerifier { keys, issuer, audience, user_claim })
+        Ok(JwtVerifier { keys, issuer, audience, sign_in_audience, user_claim })
     }
 
-    /// The user that the token stands for.
+    /// The user that a bearer token of the API stands for.
     pub async fn user(&self, token: &str) -> Result<UserId, Problem> {
-        self.verify(token).await.map(|verified| verified.user)
+        self.verify(token, Purpose::Api).await.map(|verified| verified.user)
     }
 
-    /// The user whom a sign-in link of the platform's is for: its token is to be used at once, and only once. The second is the
-    /// time after which it would be refused anyway.
+    /// The user of a sign-in link, and the time from which the token would be rejected anyway. The caller makes sure that it is
+    /// used only once.
     pub async fn link(&self, token: &str) -> Result<(UserId, Timestamp), Problem> {
-        let Verified { user, expires_at } = self.verify(token).await?;
-        let latest = Timestamp::now().as_second() + LONGEST_LINK_SECONDS + LEEWAY_SECONDS as i64;
-        if expires_at > latest {
-            tracing::info!(%user, "a sign-in link is refused: its token may last {LONGEST_LINK_SECONDS} s at most");
-            return Err(Problem::unauthorized());
-        }
+        let Verified { user, expires_at } = self.verify(token, Purpose::SignIn).await?;
         let refused_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
         Ok((user, Timestamp::from_second(refused_from).unwrap_or(Timestamp::MAX)))
     }
 
-    async fn verify(&self, token: &str) -> Result<Verified, Problem> {
+    async fn verify(&self, token: &str, purpose: Purpose) -> Result<Verified, Problem> {
         let refuse = |reason: &str| {
             tracing::debug!(reason, "a token of the platform's is refused");
             Problem::unauthorized()
@@ -121,17 +119,46 @@ impl JwtVerifier {
         let mut reason = "no key fits its header".to_owned();
         for key in keys.iter().filter(|key| fits(key)) {
             match decode::<Map<String, Value>>(token, &key.decoding, &self.validation(key.algorithm)) {
-                Ok(token) => {
-                    let user = token.claims.get(&self.user_claim).and_then(user);
-                    let user = user.ok_or_else(|| refuse("the claim auth.jwt.user_claim names no user"))?;
-                    let expires_at = token.claims.get("exp").and_then(Value::as_f64);
-                    let expires_at = expires_at.ok_or_else(|| refuse("the claim exp is no number"))?;
-                    return Ok(Verified { user, expires_at: expires_at.ceil() as i64 });
-                }
+                Ok(token) => return self.check(&token.claims, purpose).map_err(|reason| refuse(&reason)),
                 Err(error) => reason = error.to_string(),
             }
         }
         Err(refuse(&reason))
+    }
+
+    /// Checks what depends on the purpose of a token that the platform has signed.
+    fn check(&self, claims: &Map<String, Value>, purpose: Purpose) -> Result<Verified, String> {
+        let checked = self.check_claims(claims, purpose);
+        if let (Err(reason), Purpose::SignIn) = (&checked, purpose) {
+            // The platform made the link, so that its engineers look for the reason.
+            tracing::info!(reason, "rejected a sign-in link that the platform has signed");
+        }
+        checked
+    }
+
+    fn check_claims(&self, claims: &Map<String, Value>, purpose: Purpose) -> Result<Verified, String> {
+        let (wanted, other) = match purpose {
+            Purpose::Api => (&self.audience, &self.sign_in_audience),
+            Purpose::SignIn => (&self.sign_in_audience, &self.audience),
+        };
+        let is_for = |audience: &str| claims.get("aud").is_some_and(|claim| names(claim, audience));
+        if !is_for(wanted) || is_for(other) {
+            return Err(format!("the claim aud must name {wanted} and not {other}"));
+        }
+        let user = claims.get(&self.user_claim).and_then(user);
+        let user = user.ok_or("the claim auth.jwt.user_claim names no user")?;
+        let expires_at = claims.get("exp").and_then(Value::as_f64).ok_or("the claim exp is not a number")?;
+        let issued_at =
+            claims.get("iat").map(|claim| claim.as_f64().ok_or("the claim iat is not a number")).transpose()?;
+        let latest = Timestamp::now().as_second() + LEEWAY_SECONDS as i64;
+        if issued_at.is_some_and(|issued_at| issued_at > latest as f64) {
+            return Err("the claim iat is in the future".to_owned());
+        }
+        let lives_long = issued_at.is_none_or(|issued_at| expires_at - issued_at > LONGEST_LINK_SECONDS);
+        if purpose == Purpose::SignIn && lives_long {
+            return Err(format!("the claim exp must be at most {LONGEST_LINK_SECONDS} s after iat"));
+        }
+        Ok(Verified { user, expires_at: expires_at.ceil() as i64 })
     }
 
     fn validation(&self, algorithm: Algorithm) -> Validation {
@@ -140,7 +167,8 @@ impl JwtVerifier {
         validation.validate_nbf = true;
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.set_issuer(&[&self.issuer]);
-        validation.set_audience(&[&self.audience]);
+        // Which audience is right depends on the purpose: `check` compares it.
+        validation.validate_aud = false;
         validation
     }
 }
@@ -152,6 +180,14 @@ impl Key {
             (Some(id), Some(named)) => id == named,
             _ => true,
         }
+    }
+}
+
+/// Whether the claim `aud`, one text or several, names this audience.
+fn names(claim: &Value, audience: &str) -> bool {
+    match claim {
+        Value::Array(several) => several.iter().any(|one| one == audience),
+        one => one == audience,
     }
 }
 

@@ -18,7 +18,7 @@ use super::query::{LogId, Page, Parameters, WebhookId, no_such_log};
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::time::millis;
-use crate::store::logs;
+use crate::store::logs::{self, Matches};
 
 pub const OUTCOMES: [Outcome; 4] =
     [Outcome::Delivered, Outcome::Failed, Outcome::PermanentlyFailed, Outcome::Cancelled];
@@ -133,7 +133,8 @@ impl From<logs::Entry> for LogEntry {
 
 /// Read the delivery log
 ///
-/// Newest first: one entry an attempt or cancellation.
+/// Newest first: one entry an attempt or cancellation. With a filter, each request looks at a bounded part of the log: a page may
+/// hold fewer entries than `limit`, or none, and still have a `next_cursor`. The log ends where `next_cursor` is null.
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/logs", tag = "logs", operation_id = "listLogs",
     params(
@@ -160,8 +161,8 @@ pub async fn list(
     let filter = filter(&mut parameters);
     state.webhook(&user, webhook).await?;
     let target = parameters.finish()?;
-    let rows = state.log(&user, webhook, &filter, cursor, limit + 1).await?;
-    Ok(Page::new(rows, limit, |entry| entry.id, LogEntry::from).answer(&target))
+    let Matches { entries, horizon } = state.log(&user, webhook, &filter, cursor, limit + 1).await?;
+    Ok(Page::new(entries, limit, |entry| entry.id, LogEntry::from).or_continue_at(horizon).answer(&target))
 }
 
 /// The filter that a query asks for.
@@ -217,7 +218,7 @@ pub async fn read(
 }
 
 impl ApiState {
-    /// The webhook's log, newest first, below the id `before`.
+    /// The webhook's log, newest first, below the id `before`. A filtered search may stop before it has found `limit` entries.
     pub async fn log(
         &self,
         user: &UserId,
@@ -225,7 +226,7 @@ impl ApiState {
         filter: &logs::Filter,
         before: Option<Uuid>,
         limit: usize,
-    ) -> Result<Vec<logs::Entry>, Problem> {
+    ) -> Result<Matches, Problem> {
         Ok(logs::list(&self.store, user, webhook, filter, before, limit).await?)
     }
 

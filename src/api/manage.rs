@@ -9,6 +9,7 @@ use super::ApiState;
 use super::problem::Problem;
 use super::query::no_such_webhook;
 use super::settings;
+use super::url_check::Warning;
 use crate::domain::event::UserId;
 use crate::store::audit::Actor;
 use crate::store::webhooks::{self, Condition, Conditional, Settings, Webhook};
@@ -18,6 +19,13 @@ use crate::vault::new_webhook_secret;
 pub struct NewWebhook {
     pub webhook: Webhook,
     pub secret: SecretString,
+    pub warnings: Vec<Warning>,
+}
+
+/// A webhook as it is after a change.
+pub struct UpdatedWebhook {
+    pub webhook: Webhook,
+    pub warnings: Vec<Warning>,
 }
 
 impl ApiState {
@@ -37,7 +45,7 @@ impl ApiState {
 
     /// Creates a webhook from the members of its description.
     pub async fn create_webhook(&self, actor: &Actor, members: Map<String, Value>) -> Result<NewWebhook, Problem> {
-        let settings = settings::new_settings(self, members).await?;
+        let (settings, warnings) = settings::new_settings(self, &actor.user, members).await?;
         let id = Uuid::now_v7();
         let secret = new_webhook_secret();
         let sealed = self.vault.seal(id, secret.expose_secret().as_bytes());
@@ -45,7 +53,7 @@ impl ApiState {
         let created = webhooks::create(&self.store, actor, id, &settings, &sealed, limit).await?;
         let webhook = created.ok_or_else(|| Problem::webhook_limit_reached(limit))?;
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
-        Ok(NewWebhook { webhook, secret })
+        Ok(NewWebhook { webhook, secret, warnings })
     }
 
     /// Changes the settings that are among `members`, if `condition` holds.
@@ -55,14 +63,15 @@ impl ApiState {
         id: Uuid,
         members: Map<String, Value>,
         condition: Condition<'_>,
-    ) -> Result<Webhook, Problem> {
+    ) -> Result<UpdatedWebhook, Problem> {
         // First of all: a host is looked up for those alone who have the webhook.
         let found = self.webhook(&actor.user, id).await?;
         if !condition(&found.settings) {
             return Err(Problem::precondition_failed());
         }
-        let changes = settings::changes(self, members).await?;
-        applied(webhooks::update(&self.store, actor, id, &changes, condition).await?)
+        let (changes, warnings) = settings::changes(self, &actor.user, members).await?;
+        let webhook = applied(webhooks::update(&self.store, actor, id, &changes, condition).await?)?;
+        Ok(UpdatedWebhook { webhook, warnings })
     }
 
     pub async fn delete_webhook(&self, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<(), Problem> {

@@ -3,6 +3,7 @@
 mod auth;
 mod body;
 mod browser;
+mod clients;
 mod docs;
 mod enrich;
 mod event_types;
@@ -24,6 +25,7 @@ mod session;
 mod settings;
 mod stats;
 mod test;
+mod url_check;
 mod webhooks;
 
 use std::sync::Arc;
@@ -56,13 +58,12 @@ pub use self::operations::{Readiness, RenderMetrics, router as operations_router
 pub use self::problem::{FieldError, Problem};
 pub use self::query::{Page, Parameters};
 pub use self::recover::Recovery;
-pub use self::serve::{Ending, ServeError, serve};
-pub use self::session::{COOKIE as SESSION_COOKIE, actor as session_actor, cookie, cross_site_protection};
+pub use self::serve::{Ending, ServeError, ServeLimits, serve};
+pub use self::session::{actor as session_actor, cookie, cross_site_protection};
 pub use self::stats::Summary;
 pub use self::test::{TestDelivery, TestResult};
+pub use self::url_check::{Unreachable, UrlCheck, Warning};
 
-/// Whether a receiver's address may be called; the reason where it may not, fit for the webhook's owner to read.
-pub type UrlCheck = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 /// Shows a logged attempt's request again, as it was sent.
 pub type RenderRequest = Arc<dyn Fn(&SentRequest) -> RenderedRequest + Send + Sync>;
 
@@ -84,9 +85,11 @@ pub struct ApiState {
     retention_days: u32,
     throttle: Arc<Throttle>,
     url_check: UrlCheck,
+    lookups: url_check::Lookups,
     render: RenderRequest,
     send_test: SendTest,
     tests: test::UnderWay,
+    test_quota: Arc<Throttle>,
     jwt: Option<Arc<JwtVerifier>>,
     /// Whose pages may call the API from a browser.
     cors_origins: Vec<HeaderValue>,
@@ -113,13 +116,20 @@ impl ApiState {
             retention_days: config.retention.days,
             throttle: Arc::new(Throttle::new(&config.limits)),
             url_check,
+            lookups: url_check::Lookups::default(),
             render,
             send_test,
             tests: test::UnderWay::default(),
+            test_quota: Arc::new(test::quota()),
             jwt: None,
             cors_origins: config.http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             hold: idempotency::LONGEST_REQUEST + config.delivery.timeout.0,
         }
+    }
+
+    /// No request takes longer: the same as the time for which an idempotency key is held.
+    pub fn request_timeout(&self) -> Duration {
+        self.hold
     }
 
     pub fn store(&self) -> &Store {

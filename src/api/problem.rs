@@ -191,6 +191,12 @@ impl Problem {
             .with_header(header::RETRY_AFTER, 1_u64)
     }
 
+    pub fn too_many_idempotency_keys() -> Problem {
+        let detail = "all idempotency keys that are kept for you are in use: each is kept for 24 hours";
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
+            .with_header(header::RETRY_AFTER, 600_u64)
+    }
+
     pub fn content_too_large(limit: usize) -> Problem {
         let detail = format!("a body may have {limit} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large", detail)
@@ -226,6 +232,12 @@ impl Problem {
             .with_header(header::RETRY_AFTER, 1_u64)
     }
 
+    pub fn too_many_tests_of_user(seconds: u64) -> Problem {
+        let detail = format!("many tests were sent in the last hours: wait {seconds} s for the next");
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
+            .with_header(header::RETRY_AFTER, seconds)
+    }
+
     pub fn internal() -> Problem {
         let detail = "the fault is ours; the header X-Request-Id names this request in our log";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error", detail)
@@ -235,6 +247,18 @@ impl Problem {
         let detail = "the service cannot fetch the keys that tokens are verified with at the moment";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
             .with_header(header::RETRY_AFTER, 60_u64)
+    }
+
+    pub fn overloaded() -> Problem {
+        let detail = "the service is handling as many requests as it can: try again";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
+            .with_header(header::RETRY_AFTER, 1_u64)
+    }
+
+    pub fn took_too_long() -> Problem {
+        let detail = "the request took longer than it may: try again, for a shorter range of time if it has one";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
+            .with_header(header::RETRY_AFTER, 5_u64)
     }
 
     pub fn unavailable() -> Problem {
@@ -275,7 +299,10 @@ impl From<StoreError> for Problem {
             StoreError::Query(error) => error.as_db_error().is_none(),
             _ => false,
         };
-        if is_unreachable {
+        if error.is_timeout() {
+            recurring!(warn, %error, "requests take longer than their statements may");
+            Problem::took_too_long()
+        } else if is_unreachable {
             recurring!(error, %error, "requests cannot be answered without the store");
             Problem::unavailable()
         } else {

@@ -159,8 +159,14 @@ impl<T> Page<T> {
         let more = rows.len() > limit;
         rows.truncate(limit);
         let last = rows.last().filter(|_| more);
-        let next_cursor = last.map(|row| URL_SAFE_NO_PAD.encode(id(row).as_bytes()));
+        let next_cursor = last.map(|row| cursor(id(row)));
         Page { data: rows.into_iter().map(show).collect(), next_cursor }
+    }
+
+    /// Of a search that stopped before it had found a whole page: the next page begins below the last row that was looked at.
+    pub fn or_continue_at(mut self, horizon: Option<Uuid>) -> Page<T> {
+        self.next_cursor = self.next_cursor.or_else(|| horizon.map(cursor));
+        self
     }
 
     pub fn answer(self, target: &Target) -> Response
@@ -174,6 +180,10 @@ impl<T> Page<T> {
         }
         response
     }
+}
+
+fn cursor(id: Uuid) -> String {
+    URL_SAFE_NO_PAD.encode(id.as_bytes())
 }
 
 #[cfg(test)]

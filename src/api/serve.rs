@@ -1,14 +1,44 @@
-//! A listener and what answers on it.
+//! A listener and what answers on it, within limits that no client can exceed.
 
+use std::convert::Infallible;
 use std::future::ready;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::middleware::map_response;
-use axum::response::Response;
-use tokio::net::TcpListener;
+use axum::response::{IntoResponse, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::{ServiceExt, service_fn};
+
+use super::clients::{Client, Clients, Evict, Patience, Registration};
+use super::problem::Problem;
+use crate::config::Http;
+use crate::store::cancel_on_drop;
+use crate::telemetry::{self, Condition};
+
+/// Over HTTP/2, requests of one connection at once.
+const STREAMS: u32 = 32;
+/// For each connection, so also the largest head that is read: the default of some 400 KiB would be 400 MiB for all of them.
+const READ_BUFFER: usize = 64 << 10;
+/// How long a request waits for its turn while as many as may be are under way.
+const TURN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two attempts to make room for a new client.
+const EVICTION_PAUSE: Duration = Duration::from_millis(50);
+/// After an error of accept, such as no free descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -27,11 +57,34 @@ pub struct Ending {
     pub closed: CancellationToken,
 }
 
-/// Binds now, so that a port in use is told before anything starts; the future serves until the end, then lets requests end.
+/// What clients may use up.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeLimits {
+    pub connections: usize,
+    /// Requests being handled at once, over all connections.
+    pub requests: usize,
+    pub patience: Patience,
+    /// No handler takes longer.
+    pub request_timeout: Duration,
+}
+
+impl ServeLimits {
+    pub fn new(http: &Http, request_timeout: Duration) -> ServeLimits {
+        ServeLimits {
+            connections: http.max_connections,
+            requests: http.max_requests,
+            patience: Patience { header: http.header_timeout.0, idle: http.idle_timeout.0 },
+            request_timeout,
+        }
+    }
+}
+
+/// Binds now, so that a port in use is reported before anything starts; the future serves until the end, then lets requests end.
 pub async fn serve(
     address: SocketAddr,
     setting: &'static str,
     router: Router,
+    limits: ServeLimits,
     ending: Ending,
 ) -> Result<impl Future<Output = Result<(), ServeError>> + Send, ServeError> {
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, setting, source })?;
@@ -44,5 +97,139 @@ pub async fn serve(
         }
         ready(response)
     }));
-    Ok(async move { Ok(axum::serve(listener, router).with_graceful_shutdown(closed.cancelled_owned()).await?) })
+    let server = Server {
+        router,
+        limits,
+        clients: Clients::default(),
+        requests: Arc::new(Semaphore::new(limits.requests)),
+        connections: Arc::new(Semaphore::new(limits.connections)),
+        closed,
+        unable: Arc::default(),
+    };
+    Ok(async move {
+        server.run(listener).await;
+        Ok(())
+    })
+}
+
+#[derive(Clone)]
+struct Server {
+    router: Router,
+    limits: ServeLimits,
+    clients: Clients,
+    requests: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+    closed: CancellationToken,
+    unable: Arc<Condition>,
+}
+
+impl Server {
+    async fn run(self, listener: TcpListener) {
+        let tasks = TaskTracker::new();
+        while let Some((stream, permit)) = self.closed.run_until_cancelled(self.accept(&listener)).await {
+            let (server, registration) = (self.clone(), self.clients.register());
+            tasks.spawn(async move {
+                server.connection(stream, &registration).await;
+                drop((registration, permit));
+            });
+        }
+        drop(listener);
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    /// The next client, and its place among the connections. While all places are taken, a client that we wait for makes room.
+    async fn accept(&self, listener: &TcpListener) -> (TcpStream, OwnedSemaphorePermit) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    if self.unable.ends() {
+                        tracing::info!("connections can be accepted again");
+                    }
+                    return (stream, self.place().await);
+                }
+                // The client was gone before it was served.
+                Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
+                Err(error) => {
+                    if self.unable.begins() {
+                        tracing::error!(%error, "connections cannot be accepted; trying again until they can");
+                    }
+                    self.clients.evict(Evict::Waiting);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn place(&self) -> OwnedSemaphorePermit {
+        loop {
+            if let Ok(permit) = self.connections.clone().try_acquire_owned() {
+                return permit;
+            }
+            if self.clients.evict(Evict::Waiting) {
+                metrics::counter!(telemetry::HTTP_REFUSED, "limit" => "connections").increment(1);
+            }
+            let place = self.connections.clone().acquire_owned();
+            if let Ok(Ok(permit)) = tokio::time::timeout(EVICTION_PAUSE, place).await {
+                return permit;
+            }
+        }
+    }
+
+    async fn connection(&self, stream: TcpStream, registration: &Registration) {
+        let (server, client) = (self.clone(), registration.client.clone());
+        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+            let (server, client) = (server.clone(), client.clone());
+            async move { Ok::<Response, Infallible>(server.answer(request.map(Body::new), &client).await) }
+        });
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().max_buf_size(READ_BUFFER);
+        builder.http2().max_concurrent_streams(STREAMS);
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+        let mut expired = pin!(registration.client.expired(self.limits.patience));
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                // What a client does wrong is no concern of the operator's.
+                _ = connection.as_mut() => return,
+                () = &mut expired => return,
+                () = self.closed.cancelled(), if !is_ending => {
+                    is_ending = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+
+    /// Dropped when the client goes away, and with it the statements that it has under way.
+    async fn answer(&self, request: Request, client: &Arc<Client>) -> Response {
+        let _handling = client.handling();
+        let Some(_permit) = self.turn().await else {
+            metrics::counter!(telemetry::HTTP_REFUSED, "limit" => "requests").increment(1);
+            return Problem::overloaded().into_response();
+        };
+        let request = request.map(|body| client.watch_request(body));
+        let answer = cancel_on_drop(self.router.clone().oneshot(request));
+        match tokio::time::timeout(self.limits.request_timeout, answer).await {
+            Ok(Ok(response)) => response.map(|body| client.watch_response(body)),
+            Ok(Err(never)) => match never {},
+            Err(_) => Problem::took_too_long().into_response(),
+        }
+    }
+
+    /// A place among the requests that are handled. While all are taken, a client that does not send its body makes room.
+    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = self.requests.clone().try_acquire_owned() {
+            return Some(permit);
+        }
+        let mut turn = pin!(self.requests.clone().acquire_owned());
+        let deadline = Instant::now() + TURN_TIMEOUT;
+        while Instant::now() < deadline {
+            self.clients.evict(Evict::WaitingInRequest);
+            if let Ok(permit) = tokio::time::timeout(EVICTION_PAUSE, turn.as_mut()).await {
+                return permit.ok();
+            }
+        }
+        None
+    }
 }

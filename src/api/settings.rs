@@ -1,38 +1,48 @@
 //! What an owner may set on a webhook: the rules, and all that is wrong told at once.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use super::ApiState;
 use super::body::Reader;
 use super::problem::{FieldError, MAX_ERRORS, Problem};
-use crate::domain::event::EventKind;
+use super::url_check::{Warning, look_up};
+use crate::domain::event::{EventKind, UserId};
 use crate::store::webhooks::{Changes, Settings, event_names};
 
 const LONGEST_NAME: usize = 200;
 const LONGEST_URL: usize = 2_048;
-/// Looking up a host's addresses may take so long.
-const URL_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Checked<T> = Result<T, Vec<FieldError>>;
 
+/// What was made of a request's members, and what its sender should know of it.
+type WithWarnings<T> = (T, Vec<Warning>);
+
 /// The settings of a new webhook.
-pub async fn new_settings(state: &ApiState, members: Map<String, Value>) -> Result<Settings, Problem> {
+pub async fn new_settings(
+    state: &ApiState,
+    user: &UserId,
+    members: Map<String, Value>,
+) -> Result<WithWarnings<Settings>, Problem> {
     let mut reader = Reader::new(members);
     let name = reader.required("name", name);
     let url = reader.required("url", url);
     let events = reader.required("events", events);
     let active = reader.optional("active", boolean).unwrap_or(true);
-    check_address(state, &mut reader, url.as_deref()).await;
+    check_form(state, &mut reader, url.as_deref());
     reader.finish()?;
     let (Some(name), Some(url), Some(events)) = (name, url, events) else { return Err(Problem::internal()) };
-    Ok(Settings { name, url, events: event_names(&events), active })
+    let warnings = look_up(state, user, Some(&url)).await?;
+    Ok((Settings { name, url, events: event_names(&events), active }, warnings))
 }
 
 /// The changes to a webhook.
-pub async fn changes(state: &ApiState, members: Map<String, Value>) -> Result<Changes, Problem> {
+pub async fn changes(
+    state: &ApiState,
+    user: &UserId,
+    members: Map<String, Value>,
+) -> Result<WithWarnings<Changes>, Problem> {
     let mut reader = Reader::new(members);
     let changes = Changes {
         name: reader.optional("name", name),
@@ -40,18 +50,16 @@ pub async fn changes(state: &ApiState, members: Map<String, Value>) -> Result<Ch
         events: reader.optional("events", events),
         active: reader.optional("active", boolean),
     };
-    check_address(state, &mut reader, changes.url.as_deref()).await;
+    check_form(state, &mut reader, changes.url.as_deref());
     reader.finish()?;
-    Ok(changes)
+    let warnings = look_up(state, user, changes.url.as_deref()).await?;
+    Ok((changes, warnings))
 }
 
-async fn check_address(state: &ApiState, reader: &mut Reader, url: Option<&str>) {
-    let Some(url) = url else { return };
-    let check = (state.url_check)(url.to_owned());
-    match tokio::time::timeout(URL_CHECK_TIMEOUT, check).await {
-        Ok(Ok(())) => {}
-        Ok(Err(reason)) => reader.transient_fault("/url", reason),
-        Err(_) => reader.transient_fault("/url", "its host's addresses could not be looked up in time"),
+/// What is wrong with the URL is said together with all the rest. Its host is looked up for requests that are valid otherwise.
+fn check_form(state: &ApiState, reader: &mut Reader, url: Option<&str>) {
+    if let Some(Err(reason)) = url.map(|url| (state.url_check.form)(url)) {
+        reader.fault("/url", reason);
     }
 }
 

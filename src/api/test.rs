@@ -1,6 +1,7 @@
 //! Tests: one attempt with example data, when the owner asks for it.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ApiState;
-use super::auth::Caller;
+use super::auth::{Changer, Throttle};
 use super::body::{OptionalObject, Reader};
 use super::logs::LogError;
 use super::openapi::EventName;
@@ -21,13 +22,19 @@ use super::problem::Problem;
 use super::query::WebhookId;
 use super::settings;
 use crate::domain::delivery::ErrorKind;
-use crate::domain::event::{EventKind, UserId, delivery_id};
+use crate::domain::event::{EventKind, delivery_id};
 use crate::events::CATALOGUE;
+use crate::store::audit::Actor;
 use crate::store::logs;
 use crate::telemetry::recurring;
 
 /// A receiver that does not answer holds no more than this of us.
 const MOST_AT_ONCE: usize = 4;
+
+/// One user's tests in a row; then one a minute. Each is stored for as long as events are kept.
+const MOST_IN_A_ROW: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
+/// Any id that is ours alone: makes users keys.
+const TEST_USERS: Uuid = Uuid::from_u128(0x8d3e_5b70_19c4_4f6a_a2d1_6e0b_93f7_45c8);
 
 /// What to send. The event is in the store; the delivery is not.
 #[derive(Clone, Debug)]
@@ -76,6 +83,11 @@ pub struct TestReport {
     pub log_id: Uuid,
 }
 
+/// How many tests users may send.
+pub fn quota() -> Throttle {
+    Throttle::per_minute(MOST_IN_A_ROW)
+}
+
 /// The tests whose answer is being waited for, by webhook.
 #[derive(Clone, Default)]
 pub struct UnderWay(Arc<Mutex<HashMap<Uuid, usize>>>);
@@ -121,32 +133,34 @@ impl Drop for Place {
 )]
 pub async fn send(
     State(state): State<ApiState>,
-    Caller(user): Caller,
+    Changer(actor): Changer,
     WebhookId(id): WebhookId,
     OptionalObject(members): OptionalObject,
 ) -> Result<Json<TestReport>, Problem> {
-    state.test_webhook(&user, id, members).await.map(Json)
+    state.test_webhook(&actor, id, members).await.map(Json)
 }
 
 impl ApiState {
     /// Sends the event that `members` ask for, or the first subscribed one, and waits for what comes of it.
     pub async fn test_webhook(
         &self,
-        user: &UserId,
+        actor: &Actor,
         id: Uuid,
         members: Map<String, Value>,
     ) -> Result<TestReport, Problem> {
-        let webhook = self.webhook(user, id).await?;
+        let webhook = self.webhook(&actor.user, id).await?;
         let mut reader = Reader::new(members);
         let asked = reader.optional("event", settings::event);
         reader.finish()?;
         let first = || webhook.settings.events.iter().find_map(|event| event.parse().ok());
         let kind = asked.or_else(first).ok_or_else(Problem::internal)?;
+        let user = Uuid::new_v5(&TEST_USERS, actor.user.0.as_bytes());
+        self.test_quota.count(user).map_err(Problem::too_many_tests_of_user)?;
         let place = self.tests.take(id).ok_or_else(Problem::too_many_tests)?;
         // A task of its own: a client that goes away does not keep what was sent out of the log.
-        let (state, user) = (self.clone(), user.clone());
+        let (state, actor) = (self.clone(), actor.clone());
         let task = tokio::spawn(async move {
-            let result = perform(&state, &user, id, kind).await;
+            let result = perform(&state, &actor, id, kind).await;
             drop(place);
             result
         });
@@ -154,10 +168,10 @@ impl ApiState {
     }
 }
 
-async fn perform(state: &ApiState, user: &UserId, webhook: Uuid, kind: EventKind) -> Result<TestReport, Problem> {
+async fn perform(state: &ApiState, actor: &Actor, webhook: Uuid, kind: EventKind) -> Result<TestReport, Problem> {
     let rule = CATALOGUE.iter().find(|rule| rule.kind == kind).ok_or_else(Problem::internal)?;
     let (event, occurred_at, data) = (Uuid::now_v7(), Timestamp::now(), (rule.example)());
-    logs::insert_test_event(&state.store, user, event, kind, occurred_at, &data).await?;
+    logs::insert_test_event(&state.store, actor, webhook, event, kind, occurred_at, &data).await?;
     let delivery = delivery_id(event, webhook);
     let test = TestDelivery { delivery, webhook, event, kind, occurred_at, data };
     let result = (state.send_test)(test).await.map_err(|error| {

@@ -13,10 +13,11 @@ use uuid::Uuid;
 use super::ApiState;
 use super::auth::{Caller, Changer};
 use super::body::Object;
-use super::manage::{NewWebhook, etag};
+use super::manage::{NewWebhook, UpdatedWebhook, etag};
 use super::openapi::EventName;
 use super::problem::{Problem, ProblemBody};
 use super::query::{Page, Parameters, WebhookId};
+use super::url_check::Warning;
 use crate::domain::time::millis;
 use crate::store::webhooks::{self, Settings};
 
@@ -83,6 +84,22 @@ pub struct CreatedWebhook {
     /// The key of the signatures: the whole string's bytes
     #[schema(example = "whsec_…")]
     secret: String,
+    /// Absent where there are none
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<Warning>,
+}
+
+/// A webhook as it is after an edit
+#[derive(Serialize, ToSchema)]
+#[schema(as = UpdatedWebhook)]
+pub struct UpdatedBody {
+    #[serde(flatten)]
+    webhook: WebhookBody,
+    /// Absent where there are none
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    warnings: Vec<Warning>,
 }
 
 /// A webhook's new secret: shown now and never again
@@ -102,7 +119,7 @@ pub struct CreateWebhook {
     /// Without control characters
     #[schema(min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     name: String,
-    /// The receiver's address
+    /// The receiver's address. A host whose name does not resolve yet is taken, with an entry in the answer's `warnings`
     #[schema(format = "uri", max_length = 2048, example = "https://receiver.example/hooks")]
     url: String,
     #[schema(value_type = Vec<EventName>, min_items = 1)]
@@ -185,11 +202,11 @@ pub async fn create(
     Changer(actor): Changer,
     Object(members): Object,
 ) -> Result<Response, Problem> {
-    let NewWebhook { webhook, secret } = state.create_webhook(&actor, members).await?;
+    let NewWebhook { webhook, secret, warnings } = state.create_webhook(&actor, members).await?;
     let etag = etag(&webhook.settings);
     let location = format!("{}/webhooks/{}", state.base_path, webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
-    let body = CreatedWebhook { webhook: webhook.into(), secret: secret.expose_secret().to_owned() };
+    let body = CreatedWebhook { webhook: webhook.into(), secret: secret.expose_secret().to_owned(), warnings };
     let mut response = (StatusCode::CREATED, [(header::ETAG, etag)], Json(body)).into_response();
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)
@@ -220,7 +237,7 @@ pub async fn read(
         ("If-Match" = Option<String>, Header, description = "Edit only this version"),
     ),
     request_body = UpdateWebhook,
-    responses((status = 200, description = "The webhook as it is now", body = WebhookBody,
+    responses((status = 200, description = "The webhook as it is now", body = UpdatedBody,
                headers(("ETag" = String, description = "Its version"))))
 )]
 pub async fn update(
@@ -231,7 +248,9 @@ pub async fn update(
     Object(members): Object,
 ) -> Result<Response, Problem> {
     let condition = |settings: &Settings| if_match(&headers, settings);
-    state.update_webhook(&actor, id, members, &condition).await.map(with_etag)
+    let UpdatedWebhook { webhook, warnings } = state.update_webhook(&actor, id, members, &condition).await?;
+    let etag = etag(&webhook.settings);
+    Ok(([(header::ETAG, etag)], Json(UpdatedBody { webhook: webhook.into(), warnings })).into_response())
 }
 
 /// Delete a webhook

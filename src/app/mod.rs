@@ -1,6 +1,8 @@
 //! The composition root: builds the stages, joins them by channels, watches over them and takes them down in order.
 
 mod apart;
+mod descriptors;
+mod maintain;
 pub mod repair;
 mod wiring;
 
@@ -10,16 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use jiff::SignedDuration;
-use jiff::tz::TimeZone;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::apart::Apart;
-use crate::api::{self, ApiState, Ending, JwtVerifier};
-use crate::clock::{Clock, SystemClock};
+use crate::api::{self, ApiState, Ending, JwtVerifier, ServeLimits};
+use crate::capture::CaptureError;
+use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
 use crate::domain::delivery::lease_length;
 use crate::enqueue::{Enqueue, EnqueueError};
@@ -27,8 +29,7 @@ use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
 use crate::lookup::Lookups;
 use crate::notify::{self, Mailer};
-use crate::store::{Store, audit, idempotency, migrate, notices, sessions};
-use crate::telemetry::Condition;
+use crate::store::{Store, migrate};
 use crate::traces::Tracer;
 use crate::ui::{self, UiState};
 use crate::vault::Vault;
@@ -45,8 +46,13 @@ pub struct Roles {
 /// Under which name this module says how the process is.
 const START_UP: &str = "start-up";
 const SHUTDOWN: &str = "shutdown";
-/// Connections to the store: one each for claims, targets, recording and maintenance, the others for the API.
-const STORE_CONNECTIONS: usize = 12;
+/// Connections to the store: one each for claims, targets, recording, maintenance and observation, the others for tests, recoveries
+/// and notices.
+const STORE_CONNECTIONS: usize = 8;
+/// For the API and the user interface, whose requests wait for each other and never for these of delivery, nor the reverse.
+const API_CONNECTIONS: usize = 8;
+/// A page of the log takes milliseconds. What takes so long would keep others from their turn.
+const API_STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For enqueue, its lookups and what is told beside.
 const CAPTURE_CONNECTIONS: usize = 4;
 /// Reading changes and storing what follows from them take turns on it: between two threads they would wake each other.
@@ -57,8 +63,11 @@ const BATCHES_AHEAD: usize = 4;
 pub const ANSWERS_AHEAD: usize = 1_024;
 /// How long to stand back when another process has captured meanwhile.
 const STAND_BACK: Duration = Duration::from_secs(2);
-const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(3_600);
+/// How long a start waits for the store's partitions.
+const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// For an answer to whoever asks for metrics or readiness: longer than the store is waited for.
+const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Beyond the drain time: for the log's last lines and the connections' ends.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 /// For those who are told to give up to say what they leave.
@@ -67,6 +76,7 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Runs until a signal ends it, or one of its parts ends by itself.
 pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     config.require_master_key()?;
+    descriptors::raise_limit(&config);
     let config = Arc::new(config);
     let settings = deliver::Settings::from_config(&config)?;
     let store_url = config.store_url()?.to_owned();
@@ -76,6 +86,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let app = App {
         store,
         capture_store: Store::open(&store_url, CAPTURE_CONNECTIONS)?,
+        api_store: Store::open_for_requests(&store_url, API_CONNECTIONS, API_STATEMENT_TIMEOUT)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
         sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
         mailer: Mailer::new(&config)?,
@@ -133,6 +144,8 @@ struct App {
     store: Store,
     /// Its connections are served by capture's threads.
     capture_store: Store,
+    /// Used on behalf of clients alone.
+    api_store: Store,
     vault: Arc<Vault>,
     settings: deliver::Settings,
     sender: deliver::Sender,
@@ -150,8 +163,7 @@ impl App {
         if roles.capture {
             self.health.ail(capture::STAGE, "not reading changes yet");
         }
-        self.maintain().await.context("making the store's partitions")?;
-        tasks.spawn("maintenance", self.clone_for_maintenance(shutdown.clone()));
+        self.maintain(tasks).await;
         self.serve_operations(tasks).await?;
         self.observe(roles, tasks)?;
         if roles.api {
@@ -190,6 +202,15 @@ impl App {
         Ok(())
     }
 
+    /// Waits for the first round, but not for ever: nothing that follows depends on it.
+    async fn maintain(&self, tasks: &mut Tasks) {
+        let (store, days, health) = (self.store.clone(), self.config.retention.days, self.health.clone());
+        let (first_round, first_round_ended) = oneshot::channel();
+        tasks.spawn("maintenance", maintain::run(store, days, health, first_round, tasks.shutdown.clone()));
+        // Either way it goes on.
+        let _ = tokio::time::timeout(FIRST_MAINTENANCE, first_round_ended).await;
+    }
+
     fn start_delivery(&self, tasks: &mut Tasks, stop: CancellationToken) -> Handoff {
         let (handoff, fresh) = handoff();
         let (attempted, answers) = mpsc::channel(ANSWERS_AHEAD);
@@ -224,17 +245,18 @@ impl App {
     async fn serve_api(&self, tasks: &mut Tasks) -> anyhow::Result<()> {
         let state = ApiState::new(
             &self.config,
-            self.store.clone(),
+            self.api_store.clone(),
             self.vault.clone(),
-            wiring::url_check(self.settings.guard.clone()),
+            wiring::url_check(wiring::api_guard(&self.settings.guard)),
             wiring::render(&self.settings),
             wiring::send_test(self.store.clone(), self.vault.clone(), self.sender.clone(), self.tracer.clone()),
         )
         .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
         let listen = self.config.http.listen;
+        let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));
         let router = api::router(state).merge(pages);
-        let server = api::serve(listen, "http.listen", router, tasks.ending()).await?;
+        let server = api::serve(listen, "http.listen", router, limits, tasks.ending()).await?;
         tasks.spawn("api", async move { Ok(server.await?) });
         Ok(())
     }
@@ -246,7 +268,8 @@ impl App {
             wiring::readiness(self.store.clone(), self.health.clone()),
         );
         let listen = self.config.http.metrics_listen;
-        let server = api::serve(listen, "http.metrics_listen", router, tasks.ending()).await?;
+        let limits = ServeLimits::new(&self.config.http, OPERATIONS_TIMEOUT);
+        let server = api::serve(listen, "http.metrics_listen", router, limits, tasks.ending()).await?;
         tasks.spawn("operations", async move { Ok(server.await?) });
         let (metrics, shutdown) = (self.metrics.clone(), tasks.shutdown.clone());
         tasks.spawn("metrics", async move {
@@ -265,7 +288,7 @@ impl App {
     fn observe(&self, roles: Roles, tasks: &mut Tasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
         let (store, slot) = (self.store.clone(), self.config.source.slot.clone());
-        let pools = vec![self.store.clone(), self.capture_store.clone()];
+        let pools = vec![self.store.clone(), self.capture_store.clone(), self.api_store.clone()];
         tasks.spawn("observation", async move {
             observe::run(store, pools, slot, shutdown).await;
             Ok(())
@@ -281,50 +304,6 @@ impl App {
         }
         Ok(())
     }
-
-    async fn maintain(&self) -> anyhow::Result<()> {
-        maintain(&self.store, self.config.retention.days).await
-    }
-
-    fn clone_for_maintenance(
-        &self,
-        shutdown: CancellationToken,
-    ) -> impl Future<Output = anyhow::Result<()>> + Send + 'static {
-        let (store, days) = (self.store.clone(), self.config.retention.days);
-        async move {
-            let failing = Condition::new();
-            while shutdown.run_until_cancelled(tokio::time::sleep(MAINTENANCE_INTERVAL)).await.is_some() {
-                match maintain(&store, days).await {
-                    Ok(()) if failing.ends() => tracing::info!("the store is maintained again"),
-                    Err(error) if failing.begins() => {
-                        tracing::warn!(%error, "the store cannot be maintained; trying again every hour");
-                    }
-                    Ok(()) | Err(_) => {}
-                }
-            }
-            Ok(())
-        }
-    }
-}
-
-async fn maintain(store: &Store, retention_days: u32) -> anyhow::Result<()> {
-    let now = SystemClock.now();
-    let today = now.to_zoned(TimeZone::UTC).date();
-    let done = store.maintain_partitions(today, retention_days).await?;
-    // As partitions go, when their last moment is so old.
-    let kept = SignedDuration::from_hours((i64::from(retention_days) + 1) * 24);
-    store.expire_recoveries(now.checked_sub(kept)?).await?;
-    if !done.dropped.is_empty() {
-        tracing::info!(partitions = ?done.dropped, "dropped what is older than retention.days");
-    }
-    audit::remove_old(store, retention_days).await?;
-    idempotency::remove_old(store).await?;
-    let unsent = notices::remove_old(store, retention_days).await?;
-    if unsent > 0 {
-        tracing::warn!(unsent, "notices to owners were dropped: they could not be sent while they were of use");
-    }
-    sessions::remove_old(store).await?;
-    Ok(())
 }
 
 /// Capture and enqueue live and end together.
@@ -350,6 +329,9 @@ impl CapturePipeline {
                         said_gap = Some(error.to_string());
                     }
                     self.shutdown.run_until_cancelled(tokio::time::sleep(STAND_BACK)).await;
+                }
+                Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {
+                    tracing::info!(reason = %error, "reading again from the checkpoint");
                 }
                 // The log is another process's now. Ours begins anew behind it: as a stand-by, until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
@@ -377,7 +359,7 @@ impl CapturePipeline {
             tracer: self.tracer.clone(),
             clock: SystemClock,
         };
-        let enqueued = tokio::spawn(enqueue.run(changes, durable, self.shutdown.clone()));
+        let enqueued = AbortOnDropHandle::new(tokio::spawn(enqueue.run(changes, durable, self.shutdown.clone())));
         let captured = capture::run(
             source,
             url,
@@ -388,6 +370,11 @@ impl CapturePipeline {
             self.shutdown.clone(),
         )
         .await;
+        if let Err(error @ CaptureError::NewTimeline { .. }) = captured {
+            // What was read on the old timeline is read again where it is part of the new one, and nothing where it is not.
+            // Had its commit gone out already, the checkpoint will say so.
+            return Err(error.into());
+        }
         // When enqueue fails, its end of the channel closes and capture ends too; when capture ends, enqueue finishes what
         // is in the channel.
         enqueued.await??;
@@ -396,11 +383,16 @@ impl CapturePipeline {
 }
 
 fn is_gap(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(capture::CaptureError::Gap(_)))
+    matches!(error.downcast_ref(), Some(CaptureError::Gap(_)))
+}
+
+fn is_new_timeline(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(CaptureError::NewTimeline { .. }))
 }
 
 fn is_superseded(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(EnqueueError::Superseded(_)))
+        || matches!(error.downcast_ref(), Some(capture::CaptureError::Superseded(_)))
 }
 
 /// The first signal asks for the end, the second does not ask.

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use uuid::Uuid;
 
-use crate::api::{Readiness, RenderRequest, RenderedRequest, SendTest, TestDelivery, TestResult, UrlCheck};
+use crate::api::{
+    Readiness, RenderRequest, RenderedRequest, SendTest, TestDelivery, TestResult, Unreachable, UrlCheck,
+};
 use crate::config::Config;
-use crate::deliver::guard::Guard;
+use crate::deliver::guard::{self, Guard};
 use crate::deliver::request::{self, Notification};
+use crate::deliver::resolver::{Resolver, Sources};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Lease, Signatures};
 use crate::domain::webhook::Target;
@@ -24,15 +27,41 @@ use crate::vault::Vault;
 /// Who asks for readiness does not wait for ever, and wants the reasons.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A receiver's address is checked when it is saved by the same guard that stands at every connection.
+/// Names that the API looks up at a time. They have a budget of their own: whoever saves many webhooks delays no delivery.
+const API_LOOKUPS: usize = 16;
+/// What a lookup may take is half of this.
+const API_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A guard with the configuration of the one that stands at every connection.
+pub fn api_guard(guard: &Guard) -> Guard {
+    let resolver = Resolver::new(Sources::default(), API_LOOKUPS, API_TIMEOUT);
+    guard.clone().with_lookup(resolver.into_lookup())
+}
+
+/// A receiver's address is checked when it is saved as it is at every connection.
 pub fn url_check(guard: Guard) -> UrlCheck {
-    Arc::new(move |url| {
-        let guard = guard.clone();
-        Box::pin(async move {
-            let url = guard.check_url(&url).map_err(|problem| problem.to_string())?;
-            guard.check_reachable(&url).await.map_err(|problem| problem.to_string())
-        })
-    })
+    let form = guard.clone();
+    UrlCheck {
+        form: Arc::new(move |url| {
+            let url = form.check_url(url).map_err(|problem| problem.to_string())?;
+            form.check_literal(&url).map_err(|problem| problem.to_string())
+        }),
+        lookup: Arc::new(move |url| {
+            let guard = guard.clone();
+            Box::pin(async move {
+                let refused = |problem: &dyn std::fmt::Display| Unreachable::Refused(problem.to_string());
+                let url = guard.check_url(&url).map_err(|problem| refused(&problem))?;
+                guard.check_reachable(&url).await.map_err(|problem| match problem {
+                    guard::Unreachable::Blocked(_) => refused(&problem),
+                    // What exactly is wrong with our nameservers is not for everybody to read.
+                    guard::Unreachable::Fault(_) => {
+                        Unreachable::Unresolved("the host's name could not be looked up at the moment".to_owned())
+                    }
+                    problem => Unreachable::Unresolved(problem.to_string()),
+                })
+            })
+        }),
+    }
 }
 
 pub fn render(settings: &Settings) -> RenderRequest {

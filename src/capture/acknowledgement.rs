@@ -8,6 +8,9 @@
 //! acknowledged. An orderly end brings the limit back to exactly that; what is left is such a move after a crash of ours.
 //! Nothing on the primary remembers which session moved a slot, and to write down every acknowledgement would be a write a
 //! second for nothing.
+//!
+//! Only one connection moves the limit: the last one to have claimed it, which it does once it has the slot. A replica that
+//! stood still while another took over can neither raise nor lower it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
 
 use crate::domain::lsn::Lsn;
 use crate::store::Store;
@@ -55,11 +59,11 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Raises the limit at most once a `period`.
-    pub fn start(store: &Store, slot: &str, stored: Lsn, said: Said, period: Duration) -> Limit {
+    /// Raises the limit for `reader` at most once a `period`.
+    pub fn start(store: &Store, slot: &str, reader: Uuid, stored: Lsn, said: Said, period: Duration) -> Limit {
         let (writes, stored) = watch::channel(stored);
         let (wanted, asked) = watch::channel(Lsn::ZERO);
-        let task = tokio::spawn(raise(store.clone(), slot.to_owned(), asked, writes, period));
+        let task = tokio::spawn(raise(store.clone(), slot.to_owned(), reader, asked, writes, period));
         Limit { stored, wanted, said, _task: AbortOnDropHandle::new(task) }
     }
 
@@ -78,6 +82,7 @@ impl Limit {
 async fn raise(
     store: Store,
     slot: String,
+    reader: Uuid,
     mut asked: watch::Receiver<Lsn>,
     stored: watch::Sender<Lsn>,
     period: Duration,
@@ -88,11 +93,13 @@ async fn raise(
         // Twice what went by since the last time, so that a busy server is not held back until the next.
         let passed = before.map_or(0, |before: Lsn| wanted.0.saturating_sub(before.0));
         let limit = Lsn(wanted.0.saturating_add(ROOM.max(2 * passed)));
-        match store.set_acknowledgement_limit(&slot, limit).await {
-            Ok(()) => {
+        match store.raise_acknowledgement_limit(&slot, reader, limit).await {
+            Ok(true) => {
                 before = Some(wanted);
                 stored.send_replace(limit);
             }
+            // It has the slot too, so that this stream is about to fail.
+            Ok(false) => return tracing::debug!("another reader moves the limit of acknowledgement now"),
             Err(error) => tracing::debug!(%error, "the limit of acknowledgement is not raised now"),
         }
         tokio::time::sleep(period).await;

@@ -164,6 +164,27 @@ mod tests {
     }
 
     #[test]
+    fn dead_peers_are_noticed_unless_the_url_says_otherwise() {
+        for url in ["postgres://u@h/db", "host=h user=u dbname=db"] {
+            let wanted = ["keepalives_idle='30'", "keepalives_interval='10'", "keepalives_count='3'"];
+            assert_says(&made(url), &wanted);
+            assert_says(&made(url), &["tcp_user_timeout='30000'"]);
+        }
+        let own = "tcp_user_timeout=1500 keepalives_idle=7200 keepalives_interval=75 keepalives_count=9";
+        let url = format!("postgres://u@h/db?{}", own.replace(' ', "&"));
+        for made in [made(&url), made(&format!("host=h user=u dbname=db {own}"))] {
+            assert_says(&made, &["tcp_user_timeout='1500'", "keepalives_idle='7200'"]);
+            assert_says(&made, &["keepalives_interval='75'", "keepalives_count='9'"]);
+        }
+        let system = made("postgres://u@h/db?tcp_user_timeout=0&keepalives_interval=0&keepalives_count=0");
+        for absent in ["tcp_user_timeout", "keepalives_interval", "keepalives_count"] {
+            assert!(!system.contains(absent), "{system}");
+        }
+        assert_says(&made("postgres://u@h/db?keepalives=0"), &["keepalives='0'"]);
+        assert!(replication("postgres://u:hunter2@h/db?tcp_user_timeout=soon", &[]).is_err());
+    }
+
+    #[test]
     fn tls_is_the_same_for_all_connections() {
         let verified = made("postgres://h/db?sslmode=require&sslrootcert=%2Fetc%2Fca%20file.pem");
         assert_says(&verified, &["sslmode='verify-full'", "sslrootcert='/etc/ca file.pem'"]);

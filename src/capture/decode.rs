@@ -9,9 +9,10 @@ use pg_walstream::{
 };
 
 use super::CaptureError;
+use super::deleted::Deleted;
 use crate::config::{Source, TableMappings};
 use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
-use crate::domain::lsn::{Lsn, Position};
+use crate::domain::lsn::{Lsn, Position, TimelineHistory};
 use crate::domain::table::{Column, Table};
 
 /// The prefix of logical messages that are meant for us.
@@ -39,6 +40,8 @@ pub(super) enum Decoded {
     },
     /// A heartbeat, by its id.
     Heartbeat(String),
+    /// A table of ours is described: it or what is published may have changed.
+    Described,
     /// A watched table's old rows come without what they were.
     IdentityLost {
         tables: String,
@@ -75,10 +78,11 @@ struct Sent {
 const PADDED_TYPE: u32 = 1042;
 
 impl Plan {
-    /// Whether old rows under another identity than full come with all that is watched.
+    /// Whether old rows under another identity than full come with all that is watched; of an add-on with the whole row.
     fn is_told(&self) -> bool {
         let is_key = |wanted: &Column| self.columns.iter().any(|sent| sent.is_key && sent.targets.contains(wanted));
-        self.table.watched().iter().filter_map(|name| self.table.column(name)).all(|column| is_key(&column))
+        let wanted = if self.table == Table::UserAddon { self.table.columns() } else { self.table.watched() };
+        wanted.iter().filter_map(|name| self.table.column(name)).all(|column| is_key(&column))
     }
 }
 
@@ -90,15 +94,32 @@ pub(super) struct Decoder {
     numbers: HashMap<u32, Table>,
     /// By the relation's number. Nothing where the table is none of ours.
     plans: HashMap<u32, Option<Plan>>,
+    timelines: TimelineHistory,
     open: Option<Open>,
+    /// Rows that the open transaction has deleted.
+    deleted: Deleted,
 }
 
 impl Decoder {
-    pub fn new(source: &Source, numbers: HashMap<u32, Table>) -> Decoder {
+    pub fn new(source: &Source, numbers: HashMap<u32, Table>, timelines: TimelineHistory) -> Decoder {
         let followed = Table::ALL.iter().copied().filter(|table| source.follows(*table));
         let tables = followed.map(|table| (source.tables.qualified_name(table), table)).collect();
         let parser = LogicalReplicationParser::with_protocol_version(PROTOCOL_VERSION);
-        Decoder { parser, mappings: source.tables.clone(), tables, numbers, plans: HashMap::new(), open: None }
+        Decoder {
+            parser,
+            mappings: source.tables.clone(),
+            tables,
+            numbers,
+            plans: HashMap::new(),
+            timelines,
+            open: None,
+            deleted: Deleted::default(),
+        }
+    }
+
+    /// The tables that are read, by their numbers in the catalog.
+    pub fn oids(&self) -> impl Iterator<Item = u32> {
+        self.numbers.keys().copied()
     }
 
     pub fn open(&self) -> Option<&Open> {
@@ -114,6 +135,7 @@ impl Decoder {
                 }
                 let committed_at = time(timestamp)?;
                 let position = Position { commit: Lsn(final_lsn), ordinal: 0 };
+                self.deleted.clear();
                 self.open = Some(Open { xid, committed_at, position, muted: false });
                 Ok(Decoded::Began)
             }
@@ -128,8 +150,10 @@ impl Decoder {
                 }
                 let is_full = ReplicaIdentity::from_byte(replica_identity) == Some(ReplicaIdentity::Full);
                 let whole = is_full || plan.as_ref().is_none_or(Plan::is_told);
+                let is_ours = plan.is_some();
                 self.plans.insert(relation_id, plan);
                 Ok(match whole {
+                    true if is_ours => Decoded::Described,
                     true => Decoded::Nothing,
                     false => Decoded::IdentityLost { tables: format!("{namespace}.{relation_name}") },
                 })
@@ -164,8 +188,12 @@ impl Decoder {
             Message::Insert { relation_id, tuple } => {
                 let position = self.next()?;
                 let Some(plan) = self.plan_of(relation_id)? else { return Ok(()) };
-                let operation = Operation::Insert { new: self.tuple(plan, &tuple)? };
-                changes.push(self.change(plan.table, position, operation)?);
+                let (table, new) = (plan.table, self.tuple(plan, &tuple)?);
+                let operation = match self.deleted.take(table, &new) {
+                    Some(old) => Operation::Replace { old, new },
+                    None => Operation::Insert { new },
+                };
+                changes.push(self.change(table, position, operation)?);
             }
             Message::Update { relation_id, old_tuple, new_tuple, key_type } => {
                 let position = self.next()?;
@@ -180,8 +208,9 @@ impl Decoder {
             Message::Delete { relation_id, old_tuple, key_type } => {
                 let position = self.next()?;
                 let Some(plan) = self.plan_of(relation_id)? else { return Ok(()) };
-                let old = self.old_tuple(plan, &old_tuple, Some(key_type))?;
-                changes.push(self.change(plan.table, position, Operation::Delete { old })?);
+                let (table, old) = (plan.table, self.old_tuple(plan, &old_tuple, Some(key_type))?);
+                self.deleted.add(table, &old);
+                changes.push(self.change(table, position, Operation::Delete { old })?);
             }
             Message::Truncate { relation_ids, .. } => {
                 for relation in relation_ids {
@@ -206,7 +235,8 @@ impl Decoder {
     fn change(&self, table: Table, position: Position, operation: Operation) -> Result<Change, CaptureError> {
         let open = self.open.as_ref().ok_or_else(outside)?;
         let (committed_at, muted) = (open.committed_at, open.muted);
-        Ok(Change { position, origin: Origin::Log, committed_at, muted, table, operation })
+        let origin = Origin::Log { timeline: self.timelines.timeline_at(position.commit) };
+        Ok(Change { position, origin, committed_at, muted, table, operation })
     }
 
     fn plan_of(&self, relation: u32) -> Result<Option<&Plan>, CaptureError> {
@@ -300,6 +330,7 @@ pub(super) fn weight(change: &Change) -> usize {
     match &change.operation {
         Operation::Insert { new } => of(new),
         Operation::Update { old, new } => old.as_ref().map_or(0, of) + of(new),
+        Operation::Replace { old, new } => of(old) + of(new),
         Operation::Delete { old } => of(old),
         Operation::Truncate => 0,
     }

@@ -74,9 +74,13 @@ fn message(flags: u8, prefix: &str, content: &'static str) -> Message {
 const DISTRO_QUEUE: [&str; 6] = ["id", "release_id", "outlet_id", "status", "takedown", "message"];
 const ROW: [Value; 6] = [Text("1"), Text("2"), Text("3"), Text("batched"), Text("f"), Null];
 
+fn decoder(source: &Source) -> Decoder {
+    Decoder::new(source, HashMap::new(), TimelineHistory::new(2, vec![(1, Lsn(50))]))
+}
+
 /// Decodes the events one after the other inside of one transaction.
 fn changes(source: &Source, events: Vec<Message>) -> Vec<Change> {
-    let mut decoder = Decoder::new(source, HashMap::new());
+    let mut decoder = decoder(source);
     let mut changes = Vec::new();
     decoder.decode(wire(&begin(100)), &mut changes).unwrap();
     for each in events {
@@ -186,7 +190,7 @@ fn what_is_computed_is_not_read_from_the_log_and_what_is_absent_is_passed_over()
 
 #[test]
 fn a_mute_covers_the_rest_of_its_transaction_alone() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let mut found = Vec::new();
     let rows = || insert(&ROW);
     let events = [
@@ -210,7 +214,7 @@ fn a_mute_covers_the_rest_of_its_transaction_alone() {
 
 #[test]
 fn heartbeats_come_back_by_their_id_and_commits_with_their_end() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
     assert_eq!(decoder.decode(wire(&begin(100)), &mut none).unwrap(), Decoded::Began);
     let heartbeat = decoder.decode(wire(&message(1, "walhook", "heartbeat a-1")), &mut none).unwrap();
@@ -243,7 +247,7 @@ fn truncated_tables_each_have_a_position() {
 
 #[test]
 fn a_column_that_is_gone_is_named_by_the_platforms_name() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let without_status = relation("public", "distro_queue", &["id", "release_id", "outlet_id", "takedown", "message"]);
     let error = decoder.decode(wire(&without_status), &mut Vec::new()).unwrap_err();
     assert!(error.to_string().starts_with("column status of public.distro_queue is gone: "), "{error}");
@@ -254,14 +258,14 @@ fn a_column_that_is_gone_is_named_by_the_platforms_name() {
 
 #[test]
 fn rows_outside_of_a_transaction_are_refused() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     assert!(decoder.decode(wire(&insert(&ROW)), &mut Vec::new()).is_err());
     assert!(decoder.decode(wire(&commit(1, 2)), &mut Vec::new()).is_err());
 }
 
 #[test]
 fn a_commits_time_is_counted_from_the_year_2000() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let begin = Message::Begin { xid: 9, final_lsn: 100, timestamp: 825_670_800_123_456 };
     decoder.decode(wire(&begin), &mut Vec::new()).unwrap();
     assert_eq!(decoder.open().unwrap().committed_at, "2026-03-01T09:00:00.123456Z".parse().unwrap());
@@ -269,10 +273,72 @@ fn a_commits_time_is_counted_from_the_year_2000() {
 
 #[test]
 fn a_row_that_is_not_as_the_relation_was_described_is_refused() {
-    let mut decoder = Decoder::new(&Source::default(), HashMap::new());
+    let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
     decoder.decode(wire(&begin(100)), &mut none).unwrap();
     decoder.decode(wire(&relation("public", "distro_queue", &DISTRO_QUEUE)), &mut none).unwrap();
     assert!(decoder.decode(wire(&insert(&ROW[..5])), &mut none).is_err());
     assert!(none.is_empty());
+}
+
+fn delete(key_type: char, old: &[Value]) -> Message {
+    Message::Delete { relation_id: RELATION, old_tuple: row(old), key_type }
+}
+
+/// Old and new status of what replaces a row; nothing for other changes.
+fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
+    let Operation::Replace { old, new } = &change.operation else { return None };
+    assert_eq!(old.text(distro_queue::id), new.text(distro_queue::id));
+    Some((old.text(distro_queue::status), new.text(distro_queue::status)))
+}
+
+#[test]
+fn a_row_that_is_inserted_where_its_transaction_deleted_it_is_the_same_row() {
+    let gone = [Text("1"), Null, Null, Text("batched"), Null, Null];
+    let come = [Text("1"), Text("2"), Text("3"), Text("complete"), Text("f"), Null];
+    for (identity, key_type, old) in [(b'f', 'O', ROW), (b'i', 'K', gone)] {
+        let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id", "status"], identity);
+        let other = insert(&[Text("2"), Text("2"), Null, Text("complete"), Text("f"), Null]);
+        let found =
+            changes(&Source::default(), vec![table, delete(key_type, &old), other, insert(&come), insert(&come)]);
+        let pairs: Vec<_> = found.iter().map(replaced).collect();
+        assert_eq!(pairs, [None, None, Some((Some("batched"), Some("complete"))), None]);
+        let ordinals: Vec<u64> = found.iter().map(|change| change.position.ordinal).collect();
+        assert_eq!(ordinals, [1, 2, 3, 4], "positions do not depend on pairs");
+    }
+}
+
+#[test]
+fn under_the_default_identity_what_a_row_was_is_not_known() {
+    let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id"], b'd');
+    let gone = [Text("1"), Null, Null, Null, Null, Null];
+    let found = changes(&Source::default(), vec![table, delete('K', &gone), insert(&ROW)]);
+    assert_eq!(replaced(&found[1]), Some((None, Some("batched"))));
+    let Operation::Replace { old, .. } = &found[1].operation else { panic!("{found:?}") };
+    assert_eq!(*old.get(distro_queue::status), Datum::Absent, "so that no rule sees a transition");
+}
+
+#[test]
+fn rows_of_different_transactions_are_not_paired() {
+    let mut decoder = decoder(&Source::default());
+    let mut found = Vec::new();
+    let table = relation("public", "distro_queue", &DISTRO_QUEUE);
+    for each in [begin(100), table, delete('O', &ROW), commit(100, 110), begin(120), insert(&ROW)] {
+        decoder.decode(wire(&each), &mut found).unwrap();
+    }
+    assert_eq!(found.iter().map(replaced).collect::<Vec<_>>(), [None, None]);
+}
+
+#[test]
+fn a_change_names_the_timeline_that_it_was_committed_on() {
+    let mut decoder = decoder(&Source::default());
+    let mut changes = Vec::new();
+    decoder.decode(wire(&relation("public", "distro_queue", &DISTRO_QUEUE)), &mut changes).unwrap();
+    for (at, end) in [(49, 50), (50, 60)] {
+        decoder.decode(wire(&begin(at)), &mut changes).unwrap();
+        decoder.decode(wire(&insert(&ROW)), &mut changes).unwrap();
+        decoder.decode(wire(&commit(at, end)), &mut changes).unwrap();
+    }
+    let origins: Vec<Origin> = changes.iter().map(|change| change.origin).collect();
+    assert_eq!(origins, [Origin::Log { timeline: 1 }, Origin::Log { timeline: 2 }]);
 }

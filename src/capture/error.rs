@@ -25,10 +25,17 @@ pub enum CaptureError {
     PrimaryStops,
     #[error("slot {0} is in use by another process: capture begins here when that one ends")]
     SlotActive(String),
+    #[error("the checkpoint of slot {0} moves on while the primary's new timeline is compared with it; trying again")]
+    CheckpointMoves(String),
+    /// Nothing that was read before the switch may go on to be stored: whoever reads begins again from the checkpoint.
+    #[error("the primary went over from timeline {from} to {to}")]
+    NewTimeline { from: u32, to: u32 },
     #[error("nothing has come from the primary for {0:?}")]
     Silent(Duration),
     #[error("a heartbeat has not come back through the log for {0:?}")]
     HeartbeatLost(Duration),
+    #[error("the primary is on another timeline than the stream: capture begins again on the new one")]
+    TimelineChanged,
     #[error("the primary's wal_level is {0}: set wal_level = logical in its configuration and restart it")]
     WalLevel(String),
     #[error("slot {slot} is not set up: run `walhook setup`")]
@@ -60,6 +67,8 @@ pub enum CaptureError {
     ForeignCluster { known: u64, found: u64 },
     #[error("another process reads the outbox of slot {0}: capture begins here when that one ends")]
     LeaseHeld(String),
+    #[error("another process has read the outbox of slot {0} in the meantime: reading starts again where it ended")]
+    Superseded(String),
     #[error("another process captures now: stop `walhook run` first, then run this again")]
     Captured,
     #[error(
@@ -230,8 +239,10 @@ impl CaptureError {
             | CaptureError::Standby
             | CaptureError::PrimaryStops
             | CaptureError::SlotActive(_)
+            | CaptureError::CheckpointMoves(_)
             | CaptureError::LeaseHeld(_)
             | CaptureError::Silent(_)
+            | CaptureError::TimelineChanged
             | CaptureError::HeartbeatLost(_) => true,
             _ => false,
         }

@@ -6,8 +6,8 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::CaptureError;
 use super::primary::{self, Relation};
+use super::{CaptureError, is_required};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::{quote_identifier, quote_qualified};
@@ -27,7 +27,8 @@ const UNBOUND: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
 pub(super) fn wanted(source: &Source, table: Table) -> Vec<&str> {
     let name = |column| source.tables.column(table, column);
     match table {
-        Table::UserAddon => vec![name("user_id")],
+        // Without both of them, a deletion would not say what it takes from whom.
+        Table::UserAddon => vec![name("user_id"), name("addon")],
         // A table that is only looked up: its key says which row is no longer what it was.
         _ => std::iter::once("id").chain(table.watched().iter().copied()).map(name).collect(),
     }
@@ -68,8 +69,9 @@ pub(super) fn is_met(source: &Source, relation: &Relation) -> bool {
         }
 }
 
-/// Whether the captured tables are there, published, and tell their transitions: without the old status in the log, one could
-/// not be told from a row that stayed as it was. Gives the tables' numbers.
+/// Whether the captured tables are there and tell their transitions: without the old status in the log, one could not be told
+/// from a row that stayed as it was. And whether all that events and their routing need is published: a label that changes hands
+/// unseen would go on sending to its former owner. Gives the tables' numbers.
 pub(super) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u32, Table>, CaptureError> {
     let publication = primary::publication(client, &source.publication).await?;
     let publication = publication.ok_or_else(|| CaptureError::NoPublication(source.publication.clone()))?;
@@ -83,13 +85,17 @@ pub(super) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u
             let (schema, name) = source.tables.qualified_name(table);
             return Err(CaptureError::TableGone { table: format!("{schema}.{name}"), key: table.name() });
         };
-        numbers.insert(root.oid, table);
-        if !table.is_captured() {
+        // Partitions too: without publish_via_partition_root, their rows come under their own numbers.
+        numbers.extend(relations.iter().map(|relation| (relation.oid, table)));
+        if !is_required(table) {
             continue;
         }
         if !publication.covers(root) {
             let publication = source.publication.clone();
             return Err(CaptureError::NotPublished { table: root.qualified(), publication });
+        }
+        if !table.is_captured() && table != Table::UserAddon {
+            continue;
         }
         let wanted = wanted(source, table);
         if let Some(lacking) = relations.iter().find(|relation| !relation.identifies(&wanted)) {

@@ -5,11 +5,13 @@ mod acknowledgement;
 pub mod check;
 mod conninfo;
 mod decode;
+mod deleted;
 mod error;
 mod faults;
 mod gaps;
 mod heartbeat;
 mod identity;
+mod lag;
 mod leave;
 pub mod observe;
 mod outbox;
@@ -33,13 +35,14 @@ use crate::health::Health;
 use crate::store::Store;
 use crate::store::outbox::Place;
 
+use error::Gap;
+
 pub use error::CaptureError;
 
 /// Under which name this stage says how it is.
 pub const STAGE: &str = "capture";
 
-/// The same for what was lost and is not repaired.
-pub const GAP: &str = "gap";
+pub use crate::health::GAP;
 
 /// Streams until shutdown or a fault no retry can mend. Reconnects by itself with backoff; after a reconnect it resumes from
 /// the durable position: changes already sent may be sent again, the consumer skips what lies at or before its stored
@@ -98,7 +101,11 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     match (config.capture, place) {
         (CaptureMode::Wal, None | Some(Place::Log)) => {
             slot::verify(&client, config, store, health).await?;
-            identity::verify(&client, config).await.map(drop)
+            let verified = identity::verify(&client, config).await.map(drop);
+            if let Some(gap) = verified.as_ref().err().and_then(Gap::by_drift) {
+                gaps::note(config, store, health, gap).await;
+            }
+            verified
         }
         (CaptureMode::Wal, Some(Place::Outbox { handover: Some(_), .. })) => {
             identity::verify(&client, config).await.map(drop)

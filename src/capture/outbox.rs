@@ -5,7 +5,7 @@ pub(super) mod catalog;
 pub(super) mod definition;
 pub(super) mod install;
 pub(super) mod lease;
-mod page;
+pub(super) mod page;
 mod reader;
 pub(super) mod watch;
 
@@ -17,13 +17,14 @@ use uuid::Uuid;
 
 use super::error::Gap;
 use super::faults::Faults;
+use super::lag::KnownUntil;
 use super::{CaptureError, Context, Ended, STAGE, leave};
 use crate::config::Source;
 use crate::domain::lsn::Checkpoint;
 use crate::domain::window::Bounds;
+use crate::postgres::{self, ANSWER_TIMEOUT};
 use crate::store::outbox::{Handover, Place};
-use crate::telemetry::Condition;
-use crate::{postgres, telemetry};
+use crate::telemetry::{self, Condition};
 
 use lease::Lease;
 use reader::{Cursor, Reader, Step};
@@ -37,19 +38,19 @@ const STAND_BY: Duration = Duration::from_secs(1);
 /// Reads until shutdown, until the switch to the log that was prepared, or until a fault that no retry can mend.
 pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
     let holder = Uuid::now_v7();
-    let Some(ended) = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await else {
-        gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-        if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
-            tracing::debug!(%error, "the capture lease runs out by itself");
-        }
-        return Ok(Ended::Stopped);
-    };
+    let ended = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await;
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-    ended
+    // Safe while batches are in flight: the claim fences them.
+    if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
+        tracing::debug!(%error, "the capture lease runs out by itself");
+    }
+    ended.unwrap_or(Ok(Ended::Stopped))
 }
 
 async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
-    let mut reading = Reading { context, holder, cursor: None, handover: None };
+    let known_until = KnownUntil::default();
+    let _shown = known_until.show(context.source);
+    let mut reading = Reading { context, holder, cursor: None, handover: None, known_until };
     let mut wait = FIRST_RETRY;
     let mut faults = Faults::default();
     loop {
@@ -66,6 +67,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
         }
         if standing_by {
             context.health.recover(STAGE);
+            reading.known_until.forget();
         } else {
             context.health.ail(STAGE, "changes cannot be read now");
         }
@@ -81,9 +83,11 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
 /// What lasts from one connection to the next.
 struct Reading<'a> {
     context: &'a Context<'a>,
+    /// Holds the lease and claims the checkpoint, once: when the claim is lost, reading starts again with a new id.
     holder: Uuid,
     cursor: Option<Cursor>,
     handover: Option<Handover>,
+    known_until: KnownUntil,
 }
 
 impl Reading<'_> {
@@ -93,7 +97,13 @@ impl Reading<'_> {
         let Some(lease) = Lease::take(store, &source.slot, self.holder).await? else {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
         };
-        if self.cursor.is_none() {
+        if self.cursor.is_some() {
+            // Another process may have held the lease since this one last did.
+            if store.checkpoint_of_reader(&source.slot, Some(self.holder)).await?.is_none() {
+                return Err(CaptureError::Superseded(source.slot.clone()));
+            }
+        } else {
+            store.claim_checkpoint(&source.slot, self.holder).await?;
             let Some((checkpoint, bounds, handover)) = self.stored().await? else {
                 // Another process has made the switch.
                 lease.release().await;
@@ -104,7 +114,7 @@ impl Reading<'_> {
         let client = postgres::connect(url).await?;
         let mut watch = Watch::new(source, store, health);
         let work = async {
-            watch.examine(&client).await?;
+            in_time(watch.examine(&client)).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.are_over();
             health.recover(STAGE);
@@ -154,12 +164,14 @@ impl Reading<'_> {
             if lease.is_lost() {
                 return Err(CaptureError::LeaseHeld(source.slot.clone()));
             }
+            let asked = Instant::now();
             let step = reader.step(cursor).await?;
+            self.known_until.advance(asked);
             if reader.failed {
                 watch.failed(&reader.client).await?;
             }
             if examined.elapsed() > source.heartbeat.0 {
-                watch.examine(&reader.client).await?;
+                in_time(watch.examine(&reader.client)).await?;
                 left = left || leave::log(&reader.client, self.context, &in_the_way).await;
                 examined = Instant::now();
             }
@@ -175,6 +187,11 @@ impl Reading<'_> {
             }
         }
     }
+}
+
+/// Bounds questions to the primary.
+async fn in_time<T>(asked: impl Future<Output = Result<T, CaptureError>>) -> Result<T, CaptureError> {
+    tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or(Err(CaptureError::Silent(ANSWER_TIMEOUT)))
 }
 
 /// What cannot be asked any more because it is gone, or is not ours any more.
@@ -197,6 +214,12 @@ pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> 
     let watched = catalog::watched(client, source).await?;
     let comparison = catalog::compare(client, &watched).await?;
     let made = |name: &str| !comparison.lacking.iter().any(|lacking| lacking.function == name);
+    let state = catalog::state(client).await?;
+    if state.installed && !state.paired {
+        tracing::warn!(
+            "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
+        );
+    }
     match comparison.outdated.iter().find(|function| made(&function.name)) {
         Some(function) => Err(CaptureError::TriggersOutdated(function.name.clone())),
         None => Ok(()),

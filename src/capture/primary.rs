@@ -11,6 +11,7 @@ use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
 
 const SERVER: &str = include_str!("../../sql/primary/server.sql");
+const SYNCHRONOUS: &str = include_str!("../../sql/primary/synchronous.sql");
 const SLOT: &str = include_str!("../../sql/primary/slot.sql");
 const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
 const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
@@ -65,6 +66,11 @@ pub(super) async fn server(client: &Client) -> Result<Server, CaptureError> {
         flushed: row.get::<_, Option<PgLsn>>("flushed").map(|lsn| Lsn(lsn.into())),
         now: row.get("now"),
     })
+}
+
+/// Whether commits wait for a standby.
+pub(super) async fn is_synchronous(client: &Client) -> Result<bool, CaptureError> {
+    Ok(client.query_typed_one(SYNCHRONOUS, &[]).await?.get("synchronous"))
 }
 
 #[derive(Clone, Debug)]

@@ -138,7 +138,7 @@ impl<'a> Repair<'a> {
         acknowledge(&client).await?;
         hold_checkpoint(transaction, &source.slot).await?;
         let snapshot = Snapshot::now(url).await?;
-        let mut beginning = Beginning::at(&snapshot).await?;
+        let mut beginning = Beginning::at(&snapshot, &client).await?;
         let known = store.checkpoint(&source.slot).await?;
         let found = beginning.first.lineage.system_identifier;
         if let Some(known) = known.filter(|known| known.lineage.system_identifier != found && !force) {
@@ -178,7 +178,8 @@ impl<'a> Repair<'a> {
         // Before the slot's beginning and behind all that went before: no record of the log begins at an odd byte.
         let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
         let complete = complete_tables(transaction).await?;
-        Ok(Differences::new(self.source, &self.snapshot, complete, Position { commit, ordinal: 0 }))
+        let timeline = self.lineage().timeline;
+        Ok(Differences::new(self.source, &self.snapshot, complete, Position { commit, ordinal: 0 }, timeline))
     }
 
     /// Stores the new beginning beside what was found. The caller commits.

@@ -9,19 +9,21 @@ use super::error::Gap;
 use super::wal::Connection;
 use super::{gaps, primary};
 use crate::config::Source;
-use crate::domain::lsn::{Checkpoint, Lineage, Lsn};
+use crate::domain::lsn::{Checkpoint, Lsn, TimelineHistory};
 use crate::health::Health;
 use crate::store::Store;
 use crate::store::outbox::Place;
 use crate::telemetry::recurring;
 
+/// How often the checkpoint may move while it is compared with a new timeline, before that is begun again.
+const MOVES: u32 = 10;
+
 pub(super) struct Verified {
-    pub checkpoint: Checkpoint,
     /// How far the server's clock is ahead of ours.
     pub clock_ahead: SignedDuration,
 }
 
-/// The stored checkpoint, when the slot can continue from it. A gap is recorded in the store before it is returned.
+/// Whether the slot can continue from the stored checkpoint. A gap is recorded in the store before it is returned.
 pub(super) async fn verify(
     client: &Client,
     source: &Source,
@@ -94,33 +96,64 @@ async fn examine(
     if primary::publication(client, &source.publication).await?.is_none() {
         return Err(CaptureError::NoPublication(source.publication.clone()));
     }
-    Ok(Verified { checkpoint, clock_ahead })
+    Ok(Verified { clock_ahead })
 }
 
-/// The history that the stream's server is on, if the checkpoint is part of it.
-pub(super) async fn lineage(stream: &mut Connection, checkpoint: &Checkpoint) -> Result<Lineage, CaptureError> {
-    let (known, found) = (checkpoint.lineage, stream.lineage());
-    if found.system_identifier != known.system_identifier {
-        return Err(CaptureError::ForeignCluster { known: known.system_identifier, found: found.system_identifier });
+/// The stored checkpoint, on the timeline of the stream's server, and that timeline's history. A gap is recorded in the store
+/// before it is returned.
+///
+/// A timeline that is new to the store is written there first, where the checkpoint still is what was compared with the server's
+/// history: a batch of the timeline before is either stored already, and compared too, or never is. Whether it is this process
+/// that has it or another makes no difference, nor whether its commit is under way: this one waits for it.
+pub(super) async fn enter_timeline(
+    stream: &mut Connection,
+    source: &Source,
+    store: &Store,
+    health: &Health,
+) -> Result<(Checkpoint, TimelineHistory), CaptureError> {
+    let found = stream.lineage();
+    let history = stream.timeline_history().await?;
+    for _ in 0..MOVES {
+        let Some(known) = store.checkpoint(&source.slot).await? else {
+            return Err(CaptureError::NotSetUp { slot: source.slot.clone() });
+        };
+        if found.system_identifier != known.lineage.system_identifier {
+            let (known, found) = (known.lineage.system_identifier, found.system_identifier);
+            return Err(CaptureError::ForeignCluster { known, found });
+        }
+        if found == known.lineage {
+            // Without the file, what is older than the timeline cannot be told from what is not.
+            let history = history.unwrap_or_else(|| TimelineHistory::new(found.timeline, Vec::new()));
+            return Ok((known, history));
+        }
+        let Some(history) = &history else {
+            return Err(CaptureError::Protocol(format!(
+                "the server has no history of its timeline {}",
+                found.timeline
+            )));
+        };
+        if let Err(gap) = descends(&known, history) {
+            return Err(gaps::record(source, store, health, gap, Some(known.resume)).await);
+        }
+        if store.enter_timeline(&source.slot, &known, found.timeline).await? {
+            let (from, to) = (known.lineage.timeline, found.timeline);
+            recurring!(warn, from, to, "the primary is on a new timeline");
+            return Ok((Checkpoint { lineage: found, ..known }, history.clone()));
+        }
     }
-    if found.timeline != known.timeline {
-        let history = stream.timeline_history().await?;
-        descends(checkpoint, found.timeline, &history).map_err(CaptureError::Gap)?;
-        recurring!(warn, from = known.timeline, to = found.timeline, "the primary is on a new timeline");
-    }
-    Ok(found)
+    Err(CaptureError::CheckpointMoves(source.slot.clone()))
 }
 
-/// Whether what the store has is part of the history that led to `timeline`.
-fn descends(checkpoint: &Checkpoint, timeline: u32, history: &[(u32, Lsn)]) -> Result<(), Gap> {
-    let known = checkpoint.lineage.timeline;
-    let Some((_, switch)) = history.iter().find(|(ancestor, _)| *ancestor == known) else {
+/// Whether what the store has is part of the history of the server's timeline.
+fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Gap> {
+    let (known, timeline) = (checkpoint.lineage.timeline, history.current());
+    let Some(switch) = history.end_of(known) else {
         return Err(Gap::TimelineUnknown { known, found: timeline });
     };
     let Checkpoint { resume, position, .. } = *checkpoint;
     // A transaction in part stored must have its commit before the switch too.
-    if resume > *switch || (position.commit > resume && position.commit >= *switch) {
-        return Err(Gap::TimelineForked { timeline, switch: *switch, at: resume.max(position.commit) });
+    if resume > switch || (position.commit > resume && position.commit >= switch) {
+        return Err(Gap::TimelineForked { timeline, switch, at: resume.max(position.commit) });
     }
     Ok(())
 }
@@ -128,7 +161,7 @@ fn descends(checkpoint: &Checkpoint, timeline: u32, history: &[(u32, Lsn)]) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::lsn::Position;
+    use crate::domain::lsn::{Lineage, Position};
 
     fn checkpoint(commit: u64, resume: u64) -> Checkpoint {
         Checkpoint {
@@ -140,13 +173,13 @@ mod tests {
 
     #[test]
     fn a_checkpoint_before_the_switch_goes_on_and_one_behind_it_is_a_gap() {
-        let history = [(1, Lsn(50)), (2, Lsn(100))];
-        assert_eq!(descends(&checkpoint(90, 95), 3, &history), Ok(()));
-        assert_eq!(descends(&checkpoint(99, 100), 3, &history), Ok(()));
-        assert_eq!(descends(&checkpoint(100, 100), 3, &history), Ok(()), "a first checkpoint at the very switch");
-        assert_eq!(descends(&checkpoint(101, 102), 3, &history).unwrap_err().reason(), "timeline_forked");
+        let history = TimelineHistory::new(3, vec![(1, Lsn(50)), (2, Lsn(100))]);
+        assert_eq!(descends(&checkpoint(90, 95), &history), Ok(()));
+        assert_eq!(descends(&checkpoint(99, 100), &history), Ok(()));
+        assert_eq!(descends(&checkpoint(100, 100), &history), Ok(()), "a first checkpoint at the very switch");
+        assert_eq!(descends(&checkpoint(101, 102), &history).unwrap_err().reason(), "timeline_forked");
         assert_eq!(
-            descends(&checkpoint(100, 95), 3, &history).unwrap_err().reason(),
+            descends(&checkpoint(100, 95), &history).unwrap_err().reason(),
             "timeline_forked",
             "part of a transaction that did not survive"
         );
@@ -154,7 +187,8 @@ mod tests {
 
     #[test]
     fn an_unrelated_or_earlier_timeline_is_a_gap() {
-        assert_eq!(descends(&checkpoint(9, 9), 3, &[(1, Lsn(50))]).unwrap_err().reason(), "timeline_unknown");
-        assert_eq!(descends(&checkpoint(9, 9), 1, &[]).unwrap_err().reason(), "timeline_unknown");
+        for history in [TimelineHistory::new(3, vec![(1, Lsn(50))]), TimelineHistory::new(1, Vec::new())] {
+            assert_eq!(descends(&checkpoint(9, 9), &history).unwrap_err().reason(), "timeline_unknown");
+        }
     }
 }

@@ -1,12 +1,14 @@
 //! Going over from one mode of capture to the other, without losing or repeating anything.
 //!
 //! To triggers, setup commits a message to the log in the transaction that makes them: every writer before it has committed before
-//! it, every one after it is in the outbox. To the log, setup makes the slot, and the slot's snapshot says which rows of the outbox
+//! it, every one after it is in the outbox. Any role may commit such a message: it counts only where the catalog says that its
+//! transaction made triggers. To the log, setup makes the slot, and the slot's snapshot says which rows of the outbox
 //! the slot does not have. Either way the last batch of the one mode carries the position that the other begins with.
 
 use std::time::Duration;
 
 use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::outbox::lease::Lease;
@@ -18,6 +20,9 @@ use crate::domain::window::{Bounds, Window};
 use crate::postgres;
 use crate::store::Store;
 use crate::store::outbox::Place;
+
+const RUNNING: &str = include_str!("../../sql/primary/transaction_running.sql");
+const MADE_BY: &str = include_str!("../../sql/primary/outbox_made_by.sql");
 
 /// How often a switch is tried again while another process has the lease.
 const RETRY: Duration = Duration::from_millis(500);
@@ -45,14 +50,28 @@ pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureErro
     };
     let Some(lease) = context.shutdown.run_until_cancelled(take).await else { return Ok(Ended::Stopped) };
     let lease = lease?;
+    context.store.claim_checkpoint(&context.source.slot, holder).await?;
     let commit = Lsn(last.checkpoint.position.commit.0 + 1);
     let mut checkpoint = last.checkpoint;
     // Of the outbox, nothing has been read.
     (checkpoint.position, checkpoint.resume) = (Position::end_of(commit), Lsn::ZERO);
-    let window = Window { bounds: Bounds::nothing(), reader: holder };
+    let window = Window { bounds: Some(Bounds::nothing()), reader: holder };
     let ended = store(context, Batch { checkpoint, window: Some(window), ..last }).await;
     lease.release().await;
     Ok(ended)
+}
+
+/// Whether other sessions may not see yet what a transaction did.
+pub(super) async fn is_running(client: &Client, transaction: u32) -> Result<bool, CaptureError> {
+    let transaction = transaction.to_string();
+    Ok(client.query_typed_one(RUNNING, &[(&transaction, Type::TEXT)]).await?.get(0))
+}
+
+/// Whether a transaction that is over put triggers on some of `tables`.
+pub(super) async fn has_made_triggers(client: &Client, transaction: u32, tables: &[u32]) -> Result<bool, CaptureError> {
+    let transaction = transaction.to_string();
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&transaction, Type::TEXT), (&tables, Type::OID_ARRAY)];
+    Ok(client.query_typed_one(MADE_BY, &parameters).await?.get(0))
 }
 
 /// Hands a batch on and waits until it is durable.

@@ -1,10 +1,11 @@
 //! `walhook check`: every precondition on a line of its own.
 
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use super::CommandResult;
 use crate::capture::check::{Line, Verdict, check};
-use crate::config::Config;
+use crate::config::{Config, SmtpTls};
 use crate::lookup::try_queries;
 use crate::notify::Mailer;
 use crate::store::{Store, sealed};
@@ -18,6 +19,8 @@ pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     lines.extend(check_keys(&config).await);
     lines.extend(check_lookups(&config).await);
     lines.push(check_mail(&config).await);
+    lines.extend(check_mail_login(&config));
+    lines.push(check_public_url(&config));
     for line in &lines {
         println!("{line}");
     }
@@ -66,6 +69,42 @@ async fn check_lookups(config: &Config) -> Vec<Line> {
         Line { verdict, name: key, text, mend }
     });
     lines.collect()
+}
+
+/// A password that the network can read.
+fn check_mail_login(config: &Config) -> Option<Line> {
+    let server = config.mail.outgoing().ok()??.server;
+    let text = match server.tls {
+        SmtpTls::Plain => format!("user and password are sent to {} unencrypted", server.host),
+        SmtpTls::Opportunistic => {
+            format!("user and password are sent to {} unencrypted where it does not offer STARTTLS", server.host)
+        }
+        SmtpTls::Required | SmtpTls::Wrapped => return None,
+    };
+    let is_loopback = server.host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || server.host == "localhost";
+    (server.login.is_some() && !is_loopback).then(|| Line {
+        verdict: Verdict::Warn,
+        name: "mail login".to_owned(),
+        text,
+        mend: Some("use smtps:// in mail.smtp_url, or smtp:// with ?tls=required".to_owned()),
+    })
+}
+
+fn check_public_url(config: &Config) -> Line {
+    let (verdict, text, mend) = match config.http.public_url.as_deref() {
+        Some(url) if url.starts_with("https://") => (Verdict::Ok, url.to_owned(), None),
+        Some(url) => (
+            Verdict::Warn,
+            format!("{url}: the user interface's session cookie may be sent unencrypted"),
+            Some("serve the user interface by https"),
+        ),
+        None => (
+            Verdict::Warn,
+            "not set: the user interface's session cookie is not marked Secure".to_owned(),
+            Some("set it to where browsers reach the user interface, such as https://hooks.example"),
+        ),
+    };
+    Line { verdict, name: "http.public_url".to_owned(), text, mend: mend.map(str::to_owned) }
 }
 
 async fn check_mail(config: &Config) -> Line {

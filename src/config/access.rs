@@ -1,4 +1,6 @@
-//! Who may call the API and from where: what the settings of `auth.jwt` and `http` must be like.
+//! Who may call the API, from where and how much: what the settings of `auth.jwt` and `http` must be like.
+
+use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use url::{Host, Url};
@@ -8,6 +10,11 @@ use super::{Config, Http, Jwt};
 /// A key that is shorter than the hash can be guessed faster.
 const SHORTEST_SECRET: usize = 32;
 
+/// No process is given more descriptors than this by default.
+const MOST_CONNECTIONS: usize = 65_536;
+/// A timeout that is longer protects from nothing.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(3_600);
+
 pub fn check(config: &Config) -> Result<(), String> {
     let Http { cors_origins, public_url, base_path, .. } = &config.http;
     cors_origins.iter().try_for_each(|origin| check_origin("http.cors_origins", origin))?;
@@ -15,7 +22,21 @@ pub fn check(config: &Config) -> Result<(), String> {
     if base_path.split('/').nth(1) == Some("ui") {
         return Err("http.base_path must not begin with /ui: the user interface is there".to_owned());
     }
+    check_limits(&config.http)?;
     config.auth.jwt.as_ref().map_or(Ok(()), check_jwt)
+}
+
+fn check_limits(http: &Http) -> Result<(), String> {
+    let counts = [("max_connections", http.max_connections), ("max_requests", http.max_requests)];
+    if let Some((name, _)) = counts.iter().find(|(_, count)| !(1..=MOST_CONNECTIONS).contains(count)) {
+        return Err(format!("http.{name} must be from 1 to {MOST_CONNECTIONS}"));
+    }
+    let timeouts = [("header_timeout", http.header_timeout), ("idle_timeout", http.idle_timeout)];
+    let is_wrong = |timeout: Duration| timeout.is_zero() || timeout > LONGEST_TIMEOUT;
+    match timeouts.iter().find(|(_, timeout)| is_wrong(timeout.0)) {
+        Some((name, _)) => Err(format!("http.{name} must be more than zero and at most 1h")),
+        None => Ok(()),
+    }
 }
 
 fn check_origin(setting: &str, origin: &str) -> Result<(), String> {
@@ -27,9 +48,22 @@ fn check_origin(setting: &str, origin: &str) -> Result<(), String> {
 }
 
 fn check_jwt(jwt: &Jwt) -> Result<(), String> {
-    let texts = [("issuer", &jwt.issuer), ("audience", &jwt.audience), ("user_claim", &jwt.user_claim)];
+    let sign_in_audience = jwt.sign_in_audience();
+    let texts = [
+        ("issuer", &jwt.issuer),
+        ("audience", &jwt.audience),
+        ("sign_in_audience", &sign_in_audience),
+        ("user_claim", &jwt.user_claim),
+    ];
     if let Some((name, _)) = texts.iter().find(|(_, value)| value.is_empty()) {
         return Err(format!("auth.jwt.{name} must not be empty"));
+    }
+    if sign_in_audience == jwt.audience {
+        return Err(
+            "auth.jwt.sign_in_audience must differ from auth.jwt.audience: otherwise an API token would open a \
+                    session, and a sign-in link would call the API"
+                .to_owned(),
+        );
     }
     match (&jwt.jwks_url, &jwt.jwks_file, &jwt.secret) {
         (Some(url), None, None) => check_jwks_url(url),

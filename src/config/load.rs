@@ -23,9 +23,10 @@ const SECRET_KEYS: [&str; 7] = [
     "tracing.headers",
 ];
 /// Keys that hold lists; their defaults may be empty or absent, so the defaults do not tell.
-const LIST_KEYS: [&str; 5] = [
+const LIST_KEYS: [&str; 6] = [
     "delivery.retry_schedule",
     "delivery.allow_networks",
+    "delivery.deny_networks",
     "source.distribution_statuses",
     "secrets.master_key",
     "http.cors_origins",
@@ -124,7 +125,7 @@ fn is_known(key: &str) -> bool {
     if maps.iter().any(|prefix| key.starts_with(prefix)) {
         return true;
     }
-    let jwt = ["issuer", "audience", "user_claim", "jwks_url", "jwks_file", "secret"];
+    let jwt = ["issuer", "audience", "sign_in_audience", "user_claim", "jwks_url", "jwks_file", "secret"];
     if let Some(name) = key.strip_prefix("auth.jwt.") {
         return jwt.contains(&name);
     }

@@ -3,11 +3,13 @@
 //! The doc comments are the reference: `docs/configuration.md` and `deploy/walhook.toml` are generated from them.
 
 mod access;
+mod auth;
 mod load;
 mod mail;
 mod mapping;
 mod otlp;
 mod proxy;
+mod source;
 mod units;
 
 use std::net::SocketAddr;
@@ -18,11 +20,13 @@ use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
+pub use auth::{Auth, Jwt};
 pub use load::{ConfigError, Sources, load};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{TableMapping, TableMappings};
 pub use otlp::{Collector, Tracing};
 pub use proxy::Proxy;
+pub use source::{AwaitVisibility, CaptureMode, ReplicaIdentity, Source};
 pub use units::{Period, Size};
 
 use crate::domain::backoff::RetrySchedule;
@@ -60,91 +64,6 @@ impl Default for Service {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Source {
-    /// URL of the primary, the platform's Postgres. Logical replication uses the same URL. Required.
-    #[serde(serialize_with = "redact_url")]
-    #[schemars(with = "Option<String>", example = &"postgres://walhook@db.internal/platform?sslmode=verify-full")]
-    pub url: Option<SecretString>,
-    /// How changes are captured.
-    pub capture: CaptureMode,
-    /// How often an idle outbox is polled (trigger capture only).
-    pub poll_interval: Period,
-    /// Name of the replication slot. Two installations on one server need two names.
-    pub slot: String,
-    /// Name of the publication.
-    pub publication: String,
-    /// How updates and deletes of captured tables write old values to the WAL.
-    pub replica_identity: ReplicaIdentity,
-    /// Create the slot as a failover slot, which standbys with `sync_replication_slots` keep (PostgreSQL 17 and later).
-    pub failover: bool,
-    /// Distribution statuses of your own, recognised in addition to the eight documented ones.
-    pub distribution_statuses: Vec<String>,
-    /// How often a heartbeat message is written to the WAL and expected back.
-    pub heartbeat: Period,
-    /// Keep the last seen watched columns of every watched row, so that `walhook repair` can find transitions that a gap hides.
-    /// About 95 bytes per row in the store.
-    pub ledger: bool,
-    /// How the platform names its tables and columns, and what its values mean. Anything not mentioned is named as in the reference
-    /// schema; see the [integrator's guide](integrators.md).
-    ///
-    /// ```toml
-    /// [source.tables.distro_queue]
-    /// table = "distribution.jobs"
-    /// columns = { status = "state", release_id = "album_id" }
-    /// values = { status = { 5 = "complete", 6 = "error" } }
-    /// computed = { message = "(select e.text from distribution.errors e where e.job = this.id)" }
-    /// [source.tables.stream_radar_flag]
-    /// absent = true
-    /// ```
-    pub tables: TableMappings,
-    /// SQL that finds the rows of a looked-up table where a mapping is not enough; `$1` is the array of keys as text.
-    ///
-    /// ```toml
-    /// [source.lookups]
-    /// label = "select l.id, a.user_id from labels l join accounts a on a.id = l.account_id where l.id = any($1::bigint[])"
-    /// ```
-    pub lookups: std::collections::BTreeMap<String, String>,
-}
-
-impl Default for Source {
-    fn default() -> Self {
-        Source {
-            url: None,
-            capture: CaptureMode::Wal,
-            poll_interval: Period(std::time::Duration::from_millis(100)),
-            slot: "walhook".into(),
-            publication: "walhook".into(),
-            replica_identity: ReplicaIdentity::Full,
-            failover: true,
-            distribution_statuses: Vec::new(),
-            heartbeat: Period::secs(10),
-            ledger: true,
-            tables: TableMappings::default(),
-            lookups: Default::default(),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum CaptureMode {
-    /// Logical replication.
-    Wal,
-    /// Statement triggers that write an outbox, where logical replication is not available.
-    Trigger,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ReplicaIdentity {
-    /// Every update and delete writes the whole old row.
-    Full,
-    /// A unique index over the id and the watched columns; old values are written when one of them changes.
-    Index,
-}
-
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Store {
@@ -167,6 +86,14 @@ pub struct Http {
     pub public_url: Option<String>,
     /// Larger request bodies are rejected with 413.
     pub max_body_bytes: Size,
+    /// Connections per listener. When there are more, the client that has kept the server waiting longest loses its connection.
+    pub max_connections: usize,
+    /// Requests in flight. Further requests wait up to two seconds and are then answered with 503.
+    pub max_requests: usize,
+    /// Deadline for the head of a connection's first request.
+    pub header_timeout: Period,
+    /// How long an idle connection is kept. Set it longer than the load balancer in front keeps idle connections.
+    pub idle_timeout: Period,
     /// Address of `/metrics`, `/healthz` and `/readyz`.
     pub metrics_listen: SocketAddr,
     /// Origins whose pages may call the API from a browser, such as `https://app.example`.
@@ -180,6 +107,10 @@ impl Default for Http {
             base_path: "/api/public".into(),
             public_url: None,
             max_body_bytes: Size(64 << 10),
+            max_connections: 1_024,
+            max_requests: 256,
+            header_timeout: Period::secs(10),
+            idle_timeout: Period::secs(75),
             metrics_listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
             cors_origins: Vec::new(),
         }
@@ -208,6 +139,9 @@ pub struct Delivery {
     /// Networks that receivers may be in although their addresses are private or special, such as `10.1.0.0/16`.
     #[schemars(with = "Vec<String>")]
     pub allow_networks: Vec<IpNet>,
+    /// Networks that are always refused, even if they are public or allowed, such as your own public addresses.
+    #[schemars(with = "Vec<String>")]
+    pub deny_networks: Vec<IpNet>,
     /// HTTP proxy through which receivers are reached, by `CONNECT` tunnels to addresses that Walhook has resolved and checked.
     #[serde(serialize_with = "redact_url")]
     #[schemars(with = "Option<String>", example = &"http://user:password@proxy.internal:3128")]
@@ -232,6 +166,7 @@ impl Default for Delivery {
             retries_per_second: 1_000,
             allow_http: false,
             allow_networks: Vec::new(),
+            deny_networks: Vec::new(),
             proxy: None,
             extra_ca_file: None,
         }
@@ -296,44 +231,6 @@ impl Default for Limits {
     fn default() -> Self {
         Limits { webhooks_per_user: 10, requests_per_second: 100, burst: 200 }
     }
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Auth {
-    /// Accept the platform's own tokens beside API tokens.
-    pub jwt: Option<Jwt>,
-}
-
-/// Verification of the platform's own tokens (JWT). Set exactly one of `jwks_url`, `jwks_file` and `secret`.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Jwt {
-    /// Required value of `iss`.
-    #[schemars(example = &"https://platform.example")]
-    pub issuer: String,
-    /// Required value of `aud`.
-    #[schemars(example = &"walhook")]
-    pub audience: String,
-    /// Claim that holds the user's id, a string or a whole number.
-    #[serde(default = "default_user_claim")]
-    pub user_claim: String,
-    /// URL of the platform's public keys (RS256, ES256, EdDSA and their stronger variants).
-    #[serde(default)]
-    #[schemars(example = &"https://platform.example/.well-known/jwks.json")]
-    pub jwks_url: Option<String>,
-    /// File with the platform's public keys.
-    #[serde(default)]
-    #[schemars(example = &"/etc/walhook/jwks.json")]
-    pub jwks_file: Option<PathBuf>,
-    /// Shared secret of at least 32 bytes (HS256).
-    #[serde(default, serialize_with = "redact")]
-    #[schemars(with = "Option<String>", example = &"…")]
-    pub secret: Option<SecretString>,
-}
-
-fn default_user_claim() -> String {
-    "sub".into()
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
@@ -401,7 +298,10 @@ pub struct Log {
 impl Default for Log {
     fn default() -> Self {
         // These two log every fault that they return too, once a connection: saying it once is ours.
-        Log { format: LogFormat::Text, filter: "walhook=info,pg_walstream=off,deadpool=off,warn".into() }
+        Log {
+            format: LogFormat::Text,
+            filter: "walhook=info,pg_walstream=off,deadpool=off,hickory_net=off,hickory_resolver=off,warn".into(),
+        }
     }
 }
 

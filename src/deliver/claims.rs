@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
+use crate::domain::delivery::Delivery;
 use crate::handoff::{CAPACITY, Room};
 use crate::store::deliver::{ClaimRequest, Claimed, Due};
 
@@ -22,6 +23,8 @@ const MAX_WEBHOOKS: usize = 1_000;
 /// Deliveries of one webhook to hold, in multiples of what it may have under way: enough to be busy until the next claim.
 /// More would only wait here until their leases end.
 const AHEAD: usize = 16;
+/// What a delivery is taken to have in bytes before any was seen.
+const FIRST_GUESS: usize = 1 << 10;
 /// Retries to hold at most.
 const MAX_RETRIES: usize = CAPACITY / 4;
 
@@ -42,11 +45,21 @@ pub struct Pace {
     /// Whether something was left behind since the circle began.
     left_behind: bool,
     left_since: usize,
+    /// Bytes of a delivery, as of those of the last look: a look is for no more deliveries than fit.
+    typical_bytes: usize,
 }
 
 impl Pace {
     pub fn new(due: Due, now: Instant) -> Pace {
-        Pace { due, behind: Uuid::nil(), next_at: now, more: false, left_behind: false, left_since: 0 }
+        Pace {
+            due,
+            behind: Uuid::nil(),
+            next_at: now,
+            more: false,
+            left_behind: false,
+            left_since: 0,
+            typical_bytes: FIRST_GUESS,
+        }
     }
 
     pub fn next_at(&self) -> Instant {
@@ -77,9 +90,11 @@ impl Pace {
             Due::Fresh => free - free / 4,
             Due::Retries => for_retries,
         };
+        let max_bytes = room.free_bytes();
+        let fitting = max_bytes / self.typical_bytes.max(1);
         self.next_at = now + IDLE;
         self.left_since = 0;
-        if max_rows == 0 {
+        if max_rows == 0 || max_bytes == 0 {
             return None;
         }
         let ahead = per_webhook.saturating_mul(AHEAD);
@@ -89,7 +104,8 @@ impl Pace {
             timeout,
             behind: self.behind,
             max_webhooks: MAX_WEBHOOKS,
-            max_rows: max_rows.min(MAX_ROWS),
+            max_rows: max_rows.min(MAX_ROWS).min(fitting.max(1)),
+            max_bytes,
             per_webhook: room_of(Uuid::nil(), 0),
             rooms: holding.by_webhook.iter().map(|(webhook, held)| (*webhook, room_of(*webhook, *held))).collect(),
         })
@@ -102,8 +118,13 @@ impl Pace {
         }
         let rooms: HashMap<Uuid, usize> = request.rooms.iter().copied().collect();
         let full = |(webhook, count): (&Uuid, &usize)| *count >= *rooms.get(webhook).unwrap_or(&request.per_webhook);
-        let all_taken = claimed.deliveries.len() + claimed.orphans.len() >= request.max_rows;
-        self.left_behind |= all_taken || by_webhook.iter().any(full);
+        let all_taken = claimed.deliveries.len() + claimed.orphans.len() + claimed.refused >= request.max_rows;
+        self.left_behind |= all_taken || claimed.refused > 0 || by_webhook.iter().any(full);
+        if let Some(typical) =
+            claimed.deliveries.iter().map(Delivery::bytes).sum::<usize>().checked_div(claimed.deliveries.len())
+        {
+            self.typical_bytes = typical;
+        }
         // Full, it may have stopped anywhere: go on behind the last webhook that had something.
         let stopped_at = claimed.deliveries.iter().map(|delivery| delivery.webhook).max().filter(|_| all_taken);
         self.behind = stopped_at.or(claimed.behind).unwrap_or(Uuid::nil());
@@ -127,8 +148,9 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::delivery::{Delivery, Lease};
+    use crate::domain::delivery::Lease;
     use crate::domain::event::EventKind;
+    use crate::handoff::CAPACITY_BYTES;
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -233,13 +255,29 @@ mod tests {
     }
 
     #[test]
+    fn a_look_is_for_no_more_than_fits_and_for_one_at_least() {
+        let now = Instant::now();
+        let (room, mut pace) = (Room::default(), Pace::new(Due::Fresh, now));
+        let mut large = claimed(1, 3);
+        large.deliveries.iter_mut().for_each(|delivery| delivery.data = "x".repeat(256 << 10).into());
+        assert_eq!(look(&mut pace, now, &large).max_rows, MAX_ROWS);
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &room).unwrap();
+        assert_eq!((request.max_rows, request.max_bytes), (256, CAPACITY_BYTES));
+        assert!(room.reserve(Uuid::from_u128(1), CAPACITY_BYTES - 1));
+        let request = pace.begin(now, TIMEOUT, 4, &nothing(), &room).unwrap();
+        assert_eq!((request.max_rows, request.max_bytes), (1, 1));
+        assert!(room.reserve(Uuid::from_u128(2), 1));
+        assert!(pace.begin(now, TIMEOUT, 4, &nothing(), &room).is_none());
+    }
+
+    #[test]
     fn retries_are_held_in_bounds_and_a_full_room_asks_for_nothing() {
         let now = Instant::now();
         let holding = Holding { queued_retries: MAX_RETRIES, ..nothing() };
         assert!(Pace::new(Due::Retries, now).begin(now, TIMEOUT, 4, &holding, &Room::default()).is_none());
         let room = Room::default();
         for webhook in 0..CAPACITY as u128 {
-            assert!(room.reserve(Uuid::from_u128(webhook)));
+            assert!(room.reserve(Uuid::from_u128(webhook), 1));
         }
         assert!(Pace::new(Due::Fresh, now).begin(now, TIMEOUT, 4, &nothing(), &room).is_none());
     }

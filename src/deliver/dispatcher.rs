@@ -41,13 +41,14 @@ struct Turn {
 struct Slot {
     webhook: Uuid,
     class: Class,
+    bytes: usize,
     room: Room,
     finished: mpsc::UnboundedSender<(Uuid, Class)>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.room.release(self.webhook);
+        self.room.release(self.webhook, self.bytes);
         // The dispatcher may have ended, and counts no more.
         let _ = self.finished.send((self.webhook, self.class));
     }
@@ -194,8 +195,8 @@ impl Dispatcher {
             if class == Class::Retry {
                 self.retry_gate.passed(now);
             }
-            let slot =
-                Slot { webhook: delivery.webhook, class, room: self.room.clone(), finished: self.finished.clone() };
+            let (room, finished) = (self.room.clone(), self.finished.clone());
+            let slot = Slot { webhook: delivery.webhook, class, bytes: delivery.bytes(), room, finished };
             let turn = Turn { delivery, slot };
             match self.targets.recent(turn.delivery.webhook) {
                 _ if self.has_lapsed(&turn.delivery) => drop(turn),
@@ -339,7 +340,7 @@ impl Dispatcher {
         }
         self.pace(claim.request.due).found(now, &claim.request, &claimed, queued);
         let (kept, refused): (Vec<Delivery>, Vec<Delivery>) =
-            claimed.deliveries.into_iter().partition(|delivery| self.room.reserve(delivery.webhook));
+            claimed.deliveries.into_iter().partition(|delivery| self.room.reserve(delivery.webhook, delivery.bytes()));
         if claim.request.due == Due::Fresh && !kept.is_empty() {
             self.retry_gate.fresh(now);
         }
@@ -378,7 +379,7 @@ impl Dispatcher {
             waiting.extend(handed.deliveries);
         }
         for delivery in &waiting {
-            self.room.release(delivery.webhook);
+            self.room.release(delivery.webhook, delivery.bytes());
         }
         waiting.extend(self.parked.drain(..).chain(self.loading.drain(..)).map(|turn| turn.delivery));
         if self.claim.is_some()

@@ -1,18 +1,20 @@
 //! Which receivers may be called: addresses that are globally reachable by IANA's special-purpose registries, and those that
 //! the configuration exempts. Asked when a webhook is saved and again for every connection, on the address dialled.
 
+use futures_util::future::BoxFuture;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-
-use futures_util::future::BoxFuture;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
+use super::resolver::{Resolver, ResolverFault};
+
 pub const MAX_URL_BYTES: usize = 2_048;
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What an attempt may take, where nothing else is said.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a URL cannot be a receiver's, before any look at where it leads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,11 +40,17 @@ pub enum UrlProblem {
 pub enum Unreachable {
     #[error("the host's name does not resolve")]
     Unresolved,
-    #[error("the host resolves to {0}, which is not reachable from the internet")]
+    #[error("the host's name does not resolve: its nameservers do not answer")]
+    Unanswered,
+    /// No fault of the host's.
+    #[error("the host's name could not be looked up: {0}")]
+    Fault(ResolverFault),
+    #[error("the host resolves to {0}, which is not reachable from the internet or is denied by this service")]
     Blocked(IpAddr),
 }
 
-/// Asks for the addresses of a name, to be called at a port.
+/// Asks for the addresses of a name, to be called at a port. Ends by itself. An error of the kind `TimedOut` says that the
+/// name's nameservers do not answer, one around a [`ResolverFault`] that ours do not, and any other that there is no such name.
 pub type Lookup = Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
 /// The parts of the configuration that decide, and the resolver to ask.
@@ -51,23 +59,27 @@ pub struct Guard {
     allow_http: bool,
     /// Cloned with every request.
     allow_networks: Arc<[IpNet]>,
+    deny_networks: Arc<[IpNet]>,
     lookup: Lookup,
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Guard { allow_http, allow_networks, lookup: _ } = self;
-        formatter.debug_tuple("Guard").field(allow_http).field(allow_networks).finish()
+        let Guard { allow_http, allow_networks, deny_networks, lookup: _ } = self;
+        formatter.debug_tuple("Guard").field(allow_http).field(allow_networks).field(deny_networks).finish()
     }
 }
 
 impl Guard {
-    /// With the system's resolver.
+    /// With this host's nameservers.
     pub fn new(allow_http: bool, allow_networks: Vec<IpNet>) -> Guard {
-        let lookup: Lookup = Arc::new(|host, port| {
-            Box::pin(async move { Ok(tokio::net::lookup_host((host.as_str(), port)).await?.collect()) })
-        });
-        Guard { allow_http, allow_networks: allow_networks.into(), lookup }
+        let lookup = Resolver::of_this_host(DEFAULT_TIMEOUT).into_lookup();
+        Guard { allow_http, allow_networks: allow_networks.into(), deny_networks: Arc::default(), lookup }
+    }
+
+    /// Refuses these networks, even where they are global or allowed.
+    pub fn denying(self, deny_networks: Vec<IpNet>) -> Guard {
+        Guard { deny_networks: deny_networks.into(), ..self }
     }
 
     /// With another resolver, such as one whose answers change.
@@ -83,8 +95,11 @@ impl Guard {
     /// Whether an address may be connected to.
     pub fn allows(&self, ip: IpAddr) -> bool {
         let embedded = embedded_v4(ip).map(IpAddr::V4);
-        let exempt = |ip: &IpAddr| self.allow_networks.iter().any(|network| network.contains(ip));
-        is_global(ip) || exempt(&ip) || embedded.as_ref().is_some_and(exempt)
+        let is_in = |networks: &[IpNet]| {
+            let contains = |ip: &IpAddr| networks.iter().any(|network| network.contains(ip));
+            contains(&ip) || embedded.as_ref().is_some_and(contains)
+        };
+        !is_in(&self.deny_networks) && (is_global(ip) || is_in(&self.allow_networks))
     }
 
     /// The address in the URL itself, where its host is one: no resolver is asked for those.
@@ -97,10 +112,9 @@ impl Guard {
 
     /// The addresses of a name, if every one of them may be connected to.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
-        let found = tokio::time::timeout(RESOLVE_TIMEOUT, (self.lookup)(host.to_owned(), port)).await;
-        let addresses: Vec<SocketAddr> = match found {
-            Ok(Ok(addresses)) => addresses,
-            Ok(Err(_)) | Err(_) => return Err(Unreachable::Unresolved),
+        let addresses = match host.parse() {
+            Ok(ip) => vec![SocketAddr::new(ip, port)],
+            Err(_) => (self.lookup)(host.to_owned(), port).await.map_err(unresolved)?,
         };
         if addresses.is_empty() {
             return Err(Unreachable::Unresolved);
@@ -116,6 +130,15 @@ impl Guard {
         self.check_literal(url)?;
         let Some(Host::Domain(name)) = url.host() else { return Ok(()) };
         self.resolve(name, url.port_or_known_default().unwrap_or(443)).await.map(drop)
+    }
+}
+
+fn unresolved(error: io::Error) -> Unreachable {
+    let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<ResolverFault>());
+    match (fault, error.kind()) {
+        (Some(fault), _) => Unreachable::Fault(fault.clone()),
+        (None, io::ErrorKind::TimedOut) => Unreachable::Unanswered,
+        (None, _) => Unreachable::Unresolved,
     }
 }
 

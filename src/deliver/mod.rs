@@ -7,6 +7,7 @@ mod gate;
 pub mod guard;
 mod lanes;
 pub mod request;
+pub mod resolver;
 mod targets;
 
 pub use claims::MAX_ROWS;
@@ -32,6 +33,7 @@ pub use client::OwnFault;
 use client::{Client, Endpoint};
 use guard::Guard;
 use request::{Notification, Signer, TooLarge};
+use resolver::Resolver;
 
 /// The configuration's part in it.
 #[derive(Clone, Debug)]
@@ -66,7 +68,9 @@ impl Settings {
             retries_per_second: delivery.retries_per_second,
             max_payload_bytes: delivery.max_payload_bytes,
             user_agent: format!("{name}-Webhooks/1.0"),
-            guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone()),
+            guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone())
+                .denying(delivery.deny_networks.clone())
+                .with_lookup(Resolver::of_this_host(delivery.timeout.0).into_lookup()),
             proxy: delivery.proxy().map_err(anyhow::Error::msg)?,
             extra_ca_file: delivery.extra_ca_file.clone(),
             sampling: config.tracing.sampling(),
@@ -121,13 +125,9 @@ impl Sender {
             }
         };
         request.headers.extend(self.traceparent(notification, started_at));
-        let exchange = client.post(endpoint, &request).await?;
-        let sent = Sent {
-            url: endpoint.url(),
-            signatures: request.signatures,
-            duration: exchange.duration,
-            excerpt: exchange.excerpt,
-        };
+        let signatures = request.signatures;
+        let exchange = client.post(endpoint, request).await?;
+        let sent = Sent { url: endpoint.url(), signatures, duration: exchange.duration, excerpt: exchange.excerpt };
         Ok(Attempt { started_at, answer: exchange.answer, sent: Some(sent) })
     }
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::lsn::{Checkpoint, Position};
+use super::lsn::{Checkpoint, Lineage, Position};
 use super::table::{Column, Table};
 use super::window::Window;
 
@@ -78,6 +78,12 @@ pub enum Operation {
         old: Option<Tuple>,
         new: Tuple,
     },
+    /// A row inserted by the same transaction that deleted the row with this key before: it moved to another partition or was
+    /// written again. A [`Operation::Delete`] precedes it. `old` holds the key and the watched columns.
+    Replace {
+        old: Tuple,
+        new: Tuple,
+    },
     Delete {
         old: Tuple,
     },
@@ -87,8 +93,8 @@ pub enum Operation {
 /// How a change came to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// By the log: its position is where it stands in it.
-    Log,
+    /// By the log: its position is where it stands in it, on the timeline that its commit was written on.
+    Log { timeline: u32 },
     /// By the triggers' outbox, written by this transaction: its position is the window's number and its place in the outbox.
     Outbox { transaction: u64 },
 }
@@ -112,6 +118,81 @@ pub struct Batch {
     /// The transaction that the last change belongs to. A lookup waits until its own snapshot sees it: a change can reach
     /// us a moment before the server shows it to other sessions.
     pub transaction: Option<u32>,
-    /// The window that `checkpoint` is in; nothing where it is a place in the log.
+    /// The window of the outbox that was read; none when the WAL was read.
     pub window: Option<Window>,
+}
+
+impl Batch {
+    /// Whether its positions mean what they mean on the timeline of the stored checkpoint. Who reads the log puts the checkpoint
+    /// on a timeline before reading from it; a batch of the outbox may be the first on a new one.
+    pub fn is_on_timeline(&self, stored: Lineage) -> bool {
+        let Lineage { system_identifier, timeline } = self.checkpoint.lineage;
+        system_identifier == stored.system_identifier
+            && (timeline == stored.timeline || (!self.is_of_the_log() && timeline > stored.timeline))
+    }
+
+    /// The last batch of the outbox ends in the log too, before the first change that is read there: ordinals begin at one.
+    fn is_of_the_log(&self) -> bool {
+        self.window.is_none() && self.checkpoint.position.ordinal > 0
+    }
+
+    /// Whether it goes on where `earlier` ends.
+    pub fn follows(&self, earlier: &Batch) -> bool {
+        let begins = self.changes.first().map_or(self.checkpoint.position, |change| change.position);
+        self.checkpoint.lineage == earlier.checkpoint.lineage && begins > earlier.checkpoint.position
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lsn::Lsn;
+    use super::super::window::Bounds;
+    use super::*;
+
+    fn position(commit: u64, ordinal: u64) -> Position {
+        Position { commit: Lsn(commit), ordinal }
+    }
+
+    fn batch(timeline: u32, first: Option<Position>, last: Position) -> Batch {
+        let change = |position| Change {
+            position,
+            origin: Origin::Log { timeline },
+            committed_at: jiff::Timestamp::UNIX_EPOCH,
+            muted: false,
+            table: Table::Release,
+            operation: Operation::Truncate,
+        };
+        let lineage = Lineage { system_identifier: 7, timeline };
+        let checkpoint = Checkpoint { lineage, position: last, resume: Lsn(1) };
+        Batch { changes: first.map(change).into_iter().collect(), checkpoint, transaction: None, window: None }
+    }
+
+    #[test]
+    fn a_batch_of_the_log_is_of_no_timeline_but_its_own() {
+        let stored = Lineage { system_identifier: 7, timeline: 2 };
+        let end = Position::end_of(Lsn(9));
+        let fits = [1, 2, 3].map(|timeline| batch(timeline, None, end).is_on_timeline(stored));
+        assert_eq!(fits, [false, true, false]);
+        assert!(!batch(2, None, end).is_on_timeline(Lineage { system_identifier: 8, timeline: 2 }));
+    }
+
+    #[test]
+    fn a_batch_of_the_outbox_may_be_the_first_on_a_new_timeline() {
+        let stored = Lineage { system_identifier: 7, timeline: 2 };
+        let window = Some(Window { bounds: Some(Bounds::nothing()), reader: uuid::Uuid::nil() });
+        let of_outbox = |timeline| Batch { window: window.clone(), ..batch(timeline, None, Position::end_of(Lsn(9))) };
+        let fits = [1, 2, 3].map(|timeline| of_outbox(timeline).is_on_timeline(stored));
+        assert_eq!(fits, [false, true, true]);
+        assert!(batch(3, None, position(9, 0)).is_on_timeline(stored), "the last one, which ends where the log begins");
+    }
+
+    #[test]
+    fn what_is_read_again_does_not_go_on_where_a_batch_ends() {
+        let first = batch(1, Some(position(5, 1)), Position::end_of(Lsn(6)));
+        let goes_on = |more: &Batch| more.follows(&first);
+        assert!(goes_on(&batch(1, Some(position(7, 1)), position(7, 1))));
+        assert!(goes_on(&batch(1, None, Position::end_of(Lsn(7)))), "the end of a transaction by itself");
+        assert!(!goes_on(&batch(1, Some(position(5, 1)), Position::end_of(Lsn(8)))), "read again");
+        assert!(!goes_on(&batch(2, Some(position(7, 1)), position(7, 1))), "another timeline");
+    }
 }

@@ -43,6 +43,13 @@ pub struct Delivery {
     pub lease: Lease,
 }
 
+impl Delivery {
+    /// What it takes in memory, but for a little that is the same for each.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+}
+
 /// Why an attempt failed, in the words of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -56,6 +63,8 @@ pub enum ErrorKind {
     BlockedAddress,
     PayloadTooLarge,
     WebhookInactive,
+    /// The event was removed by age before it was delivered.
+    EventExpired,
 }
 
 impl ErrorKind {
@@ -70,6 +79,7 @@ impl ErrorKind {
         ErrorKind::BlockedAddress,
         ErrorKind::PayloadTooLarge,
         ErrorKind::WebhookInactive,
+        ErrorKind::EventExpired,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -84,12 +94,13 @@ impl ErrorKind {
             ErrorKind::BlockedAddress => "blocked_address",
             ErrorKind::PayloadTooLarge => "payload_too_large",
             ErrorKind::WebhookInactive => "webhook_inactive",
+            ErrorKind::EventExpired => "event_expired",
         }
     }
 
     /// Whether the receiver is to blame, so that the failure counts towards disabling the webhook.
     pub const fn counts(self) -> bool {
-        !matches!(self, ErrorKind::PayloadTooLarge | ErrorKind::WebhookInactive)
+        !matches!(self, ErrorKind::PayloadTooLarge | ErrorKind::WebhookInactive | ErrorKind::EventExpired)
     }
 }
 

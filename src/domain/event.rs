@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::change::{Change, Origin};
-use super::lsn::{Lineage, Position};
+use super::lsn::Position;
 
 macro_rules! event_kinds {
     ($( $kind:ident = $name:literal ),+ $(,)?) => {
@@ -114,11 +114,11 @@ pub struct Event {
 
 /// The id of the event that a change raises. Reading the same log or the same outbox again gives the same id: it is a UUIDv7
 /// whose time is the commit's and whose other bits are a hash of where the change stands and of what it raised.
-pub fn event_id(lineage: Lineage, change: &Change, kind: EventKind) -> Uuid {
-    let cluster = Sha256::new().chain_update(lineage.system_identifier.to_be_bytes());
+pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uuid {
+    let cluster = Sha256::new().chain_update(system_identifier.to_be_bytes());
     let place = match change.origin {
-        Origin::Log => {
-            cluster.chain_update(lineage.timeline.to_be_bytes()).chain_update(change.position.commit.0.to_be_bytes())
+        Origin::Log { timeline } => {
+            cluster.chain_update(timeline.to_be_bytes()).chain_update(change.position.commit.0.to_be_bytes())
         }
         // Windows may be drawn anew; what wrote the row stays.
         Origin::Outbox { transaction } => cluster.chain_update("outbox").chain_update(transaction.to_be_bytes()),
@@ -156,7 +156,7 @@ mod tests {
     use super::super::table::Table;
     use super::*;
 
-    const LINEAGE: Lineage = Lineage { system_identifier: 7_000, timeline: 1 };
+    const SYSTEM: u64 = 7_000;
 
     fn change(commit: u64, ordinal: u64, origin: Origin) -> Change {
         Change {
@@ -169,31 +169,35 @@ mod tests {
         }
     }
 
-    fn id(lineage: Lineage, commit: u64, ordinal: u64, kind: EventKind) -> Uuid {
-        event_id(lineage, &change(commit, ordinal, Origin::Log), kind)
+    fn id(commit: u64, ordinal: u64, kind: EventKind) -> Uuid {
+        id_on(SYSTEM, 1, commit, ordinal, kind)
+    }
+
+    fn id_on(system: u64, timeline: u32, commit: u64, ordinal: u64, kind: EventKind) -> Uuid {
+        event_id(system, &change(commit, ordinal, Origin::Log { timeline }), kind)
     }
 
     #[test]
     fn a_row_of_the_outbox_keeps_its_ids_in_whatever_window_it_is_read() {
         let id = |window, place, transaction| {
-            event_id(LINEAGE, &change(window, place, Origin::Outbox { transaction }), EventKind::DeliveryCompleted)
+            event_id(SYSTEM, &change(window, place, Origin::Outbox { transaction }), EventKind::DeliveryCompleted)
         };
         assert_eq!(id(1, 5, 700), id(2, 5, 700));
         assert_ne!(id(1, 5, 700), id(1, 6, 700));
         assert_ne!(id(1, 5, 700), id(1, 5, 701), "an outbox made anew counts from the beginning");
-        assert_ne!(id(1, 5, 700), self::id(LINEAGE, 1, 5, EventKind::DeliveryCompleted));
+        assert_ne!(id(1, 5, 700), self::id(1, 5, EventKind::DeliveryCompleted));
     }
 
     #[test]
     fn the_same_log_gives_the_same_id_and_anything_else_another() {
-        let first = id(LINEAGE, 9, 1, EventKind::DeliveryCompleted);
-        assert_eq!(first, id(LINEAGE, 9, 1, EventKind::DeliveryCompleted));
+        let first = id(9, 1, EventKind::DeliveryCompleted);
+        assert_eq!(first, id(9, 1, EventKind::DeliveryCompleted));
         for other in [
-            id(Lineage { timeline: 2, ..LINEAGE }, 9, 1, EventKind::DeliveryCompleted),
-            id(Lineage { system_identifier: 1, ..LINEAGE }, 9, 1, EventKind::DeliveryCompleted),
-            id(LINEAGE, 8, 1, EventKind::DeliveryCompleted),
-            id(LINEAGE, 9, 2, EventKind::DeliveryCompleted),
-            id(LINEAGE, 9, 1, EventKind::DistributionOutletStatusChanged),
+            id_on(SYSTEM, 2, 9, 1, EventKind::DeliveryCompleted),
+            id_on(1, 1, 9, 1, EventKind::DeliveryCompleted),
+            id(8, 1, EventKind::DeliveryCompleted),
+            id(9, 2, EventKind::DeliveryCompleted),
+            id(9, 1, EventKind::DistributionOutletStatusChanged),
         ] {
             assert_ne!(first, other);
         }
@@ -201,7 +205,7 @@ mod tests {
 
     #[test]
     fn ids_are_version_7_and_carry_the_commit_time() {
-        let event = id(LINEAGE, 9, 1, EventKind::DeliveryCompleted);
+        let event = id(9, 1, EventKind::DeliveryCompleted);
         let delivery = delivery_id(event, Uuid::from_u128(1));
         for id in [event, delivery] {
             assert_eq!(id.get_version_num(), 7);

@@ -94,7 +94,7 @@ impl LedgerChanges {
             return;
         }
         match &change.operation {
-            Operation::Insert { new } => self.set(table, new),
+            Operation::Insert { new } | Operation::Replace { new, .. } => self.set(table, new),
             Operation::Update { old: None, .. } => {}
             Operation::Update { old: Some(old), new } => {
                 let moved = row_id(old) != row_id(new);

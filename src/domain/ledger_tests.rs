@@ -21,7 +21,7 @@ fn row(id: i64, status: Option<&str>) -> Tuple {
 fn change(operation: Operation) -> Change {
     Change {
         position: Position::default(),
-        origin: Origin::Log,
+        origin: Origin::Log { timeline: 1 },
         committed_at: Timestamp::UNIX_EPOCH,
         muted: false,
         table: TABLE,
@@ -61,9 +61,11 @@ fn the_last_word_on_a_row_counts() {
     changes.follow(&change(Operation::Insert { new: row(2, Some("a")) }));
     changes.follow(&change(Operation::Update { old: Some(row(2, Some("a"))), new: row(3, Some("b")) }));
     changes.follow(&change(Operation::Delete { old: row(4, Some("a")) }));
+    changes.follow(&change(Operation::Delete { old: row(5, Some("a")) }));
+    changes.follow(&change(Operation::Replace { old: row(5, Some("a")), new: row(5, Some("a")) }));
     let mut rows: Vec<_> = changes.rows().map(|(_, id, state)| (id, state.map(State::as_str))).collect();
     rows.sort_unstable();
-    assert_eq!(rows, [(2, None), (3, Some(r#"["b"]"#)), (4, None)]);
+    assert_eq!(rows, [(2, None), (3, Some(r#"["b"]"#)), (4, None), (5, Some(r#"["a"]"#))]);
     assert_eq!(changes.emptied().collect::<Vec<_>>(), [TABLE]);
 }
 

@@ -61,6 +61,35 @@ pub struct Lineage {
     pub timeline: u32,
 }
 
+/// A server's timeline and those it descends from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimelineHistory {
+    current: u32,
+    /// The oldest first, each with the position where the next one begins.
+    ancestors: Vec<(u32, Lsn)>,
+}
+
+impl TimelineHistory {
+    pub fn new(current: u32, ancestors: Vec<(u32, Lsn)>) -> Self {
+        TimelineHistory { current, ancestors }
+    }
+
+    pub fn current(&self) -> u32 {
+        self.current
+    }
+
+    /// The timeline that the WAL at `position` was written on. Which server it is read from makes no difference.
+    pub fn timeline_at(&self, position: Lsn) -> u32 {
+        let of_ancestor = self.ancestors.iter().find(|(_, end)| position < *end);
+        of_ancestor.map_or(self.current, |(timeline, _)| *timeline)
+    }
+
+    /// Where an ancestor ended; none for a timeline that is not one.
+    pub fn end_of(&self, ancestor: u32) -> Option<Lsn> {
+        self.ancestors.iter().find(|(timeline, _)| *timeline == ancestor).map(|(_, end)| *end)
+    }
+}
+
 /// How far the store has come: changes up to `position` are in it, and a restart reads from `resume`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
@@ -83,6 +112,15 @@ mod tests {
         for bad in ["", "16", "/", "G/0", "1/100000000", "-1/0"] {
             assert!(bad.parse::<Lsn>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn wal_belongs_to_the_timeline_that_was_current_when_it_was_written() {
+        let history = TimelineHistory::new(4, vec![(1, Lsn(50)), (3, Lsn(100))]);
+        let timelines = [0, 49, 50, 99, 100, 1_000].map(|position| history.timeline_at(Lsn(position)));
+        assert_eq!(timelines, [1, 1, 3, 3, 4, 4]);
+        assert_eq!((history.end_of(3), history.end_of(2), history.end_of(4)), (Some(Lsn(100)), None, None));
+        assert_eq!(TimelineHistory::new(2, Vec::new()).timeline_at(Lsn(7)), 2, "a history that nobody has any more");
     }
 
     #[test]

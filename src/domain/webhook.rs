@@ -65,6 +65,7 @@ impl Failure {
             ErrorKind::BlockedAddress => "an address that is not reachable from the internet",
             ErrorKind::PayloadTooLarge => "payload over the size limit",
             ErrorKind::WebhookInactive => "webhook inactive",
+            ErrorKind::EventExpired => "event too old",
         };
         words.to_owned()
     }

@@ -54,11 +54,12 @@ impl Bounds {
     }
 }
 
-/// The window that a batch ends in, and the process that read it.
+/// The window of the outbox that a batch ends in, and the process that read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    pub bounds: Bounds,
-    /// The holder of the lease: two processes number different windows alike.
+    /// None at the end of the last window before a switch to the WAL: the checkpoint is a position in the WAL then.
+    pub bounds: Option<Bounds>,
+    /// The claim on the checkpoint under which it was read: two processes give the same number to different windows.
     pub reader: Uuid,
 }
 

@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use uuid::Uuid;
+
 use crate::domain::change::{Batch, Change, Operation};
 use crate::domain::event::{Event, event_id};
 use crate::domain::ledger::LedgerChanges;
@@ -27,34 +29,95 @@ pub struct Raised {
     pub once: Once,
 }
 
-/// Which events, by index, are raised once a release.
+/// Which events are raised once a release.
 #[derive(Default)]
-pub struct Once(Vec<(usize, i64)>);
+pub struct Once(Vec<(Uuid, i64)>);
 
 impl Once {
     /// Drops those of `events` whose releases had been distributed before; `first_time` are those that had not.
-    pub fn keep_first(self, events: &mut Vec<Event>, mut first_time: HashSet<i64>) {
-        let repeated: HashSet<usize> =
-            self.0.iter().filter(|(_, release)| !first_time.remove(release)).map(|(index, _)| *index).collect();
+    pub fn keep_first(&self, events: &mut Vec<Event>, mut first_time: HashSet<i64>) {
+        let repeated: HashSet<Uuid> =
+            self.0.iter().filter(|(_, release)| !first_time.remove(release)).map(|(event, _)| *event).collect();
         if !repeated.is_empty() {
-            let mut index = 0;
-            events.retain(|_| {
-                index += 1;
-                !repeated.contains(&(index - 1))
-            });
+            events.retain(|event| !repeated.contains(&event.id));
         }
     }
 }
 
-pub async fn derive(lookups: &mut Lookups, batch: &Batch, stored: Position) -> Result<Raised, LookupError> {
-    let changes = &batch.changes[batch.changes.partition_point(|change| change.position <= stored)..];
-    derive_all(lookups, changes, batch.checkpoint.lineage, Origin::Stream(batch.transaction)).await
+/// The derivation of one batch. After a failure it goes on where it stopped: lookups have followed the stream up to there, so a
+/// change that was derived again would see facts that are newer than itself.
+pub struct Derivation {
+    /// What the store had when it began.
+    pub stored: Position,
+    pub raised: Raised,
+    /// Whether lookups are prepared for the batch.
+    prepared: bool,
+    /// The first change that is not derived.
+    next: usize,
+}
+
+impl Derivation {
+    /// Of the changes behind `stored`.
+    pub fn new(batch: &Batch, stored: Position) -> Derivation {
+        let next = batch.changes.partition_point(|change| change.position <= stored);
+        Derivation { stored, raised: Raised::default(), prepared: false, next }
+    }
+
+    /// Derives what is left of the batch.
+    pub async fn finish(&mut self, lookups: &mut Lookups, batch: &Batch) -> Result<(), LookupError> {
+        let Batch { changes, checkpoint, transaction, .. } = batch;
+        self.derive(lookups, changes, checkpoint.lineage, Origin::Stream(*transaction)).await
+    }
+
+    async fn derive(
+        &mut self,
+        lookups: &mut Lookups,
+        changes: &[Change],
+        lineage: Lineage,
+        origin: Origin,
+    ) -> Result<(), LookupError> {
+        let mut fetched: HashSet<LookupKey> = HashSet::new();
+        let transaction = match origin {
+            Origin::Stream(transaction) => transaction,
+            Origin::Comparison => None,
+        };
+        if !self.prepared {
+            lookups.begin(&changes[self.next..]).await?;
+            self.prepared = true;
+        }
+        while let Some(change) = changes.get(self.next) {
+            let change = &*lookups.completed(change);
+            if origin != Origin::Comparison {
+                lookups.follow(change);
+            }
+            match derive_one(lookups, change, lineage, &mut self.raised) {
+                Step::Done => {
+                    follow_addons(change, &mut self.raised.addons);
+                    self.raised.ledger.follow(change);
+                    self.next += 1;
+                }
+                Step::FactMissing => {
+                    let keys = missing_for(lookups, &changes[self.next..]);
+                    // A key that stays missing although it was fetched would be asked for for ever.
+                    if keys.is_subset(&fetched) {
+                        return Err(LookupError::Unanswered(format!("{keys:?}")));
+                    }
+                    lookups.fetch(&keys, transaction).await?;
+                    fetched.extend(keys);
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What changes raise that a comparison found. Lookups do not follow them: what the stream would have shown beside them is
 /// not there, so all is asked for.
 pub async fn derive_found(lookups: &mut Lookups, changes: &[Change], lineage: Lineage) -> Result<Raised, LookupError> {
-    derive_all(lookups, changes, lineage, Origin::Comparison).await
+    let mut derivation =
+        Derivation { stored: Position::default(), raised: Raised::default(), prepared: false, next: 0 };
+    derivation.derive(lookups, changes, lineage, Origin::Comparison).await?;
+    Ok(derivation.raised)
 }
 
 /// Where changes come from.
@@ -63,44 +126,6 @@ enum Origin {
     /// With the last one's transaction, which lookups wait to see.
     Stream(Option<u32>),
     Comparison,
-}
-
-async fn derive_all(
-    lookups: &mut Lookups,
-    mut changes: &[Change],
-    lineage: Lineage,
-    origin: Origin,
-) -> Result<Raised, LookupError> {
-    let mut raised = Raised::default();
-    let mut fetched: HashSet<LookupKey> = HashSet::new();
-    let transaction = match origin {
-        Origin::Stream(transaction) => transaction,
-        Origin::Comparison => None,
-    };
-    lookups.begin(changes).await?;
-    while let Some((change, rest)) = changes.split_first() {
-        let change = &*lookups.completed(change);
-        if origin != Origin::Comparison {
-            lookups.follow(change);
-        }
-        match derive_one(lookups, change, lineage, &mut raised) {
-            Step::Done => {
-                follow_addons(change, &mut raised.addons);
-                raised.ledger.follow(change);
-                changes = rest;
-            }
-            Step::FactMissing => {
-                let keys = missing_for(lookups, changes);
-                // A key that stays missing although it was fetched would be asked for for ever.
-                if keys.is_subset(&fetched) {
-                    return Err(LookupError::Unanswered(format!("{keys:?}")));
-                }
-                lookups.fetch(&keys, transaction).await?;
-                fetched.extend(keys);
-            }
-        }
-    }
-    Ok(raised)
 }
 
 enum Step {
@@ -125,14 +150,15 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
             Ok(Verdict::Nothing) | Err(Halt::Lookup(_)) => {}
             Ok(Verdict::Ignored(reason)) => raised.ignored.push(reason),
             Ok(Verdict::Raise(derived)) => {
+                let id = event_id(lineage.system_identifier, change, rule.kind);
                 if let Some(release) = derived.once_for_release {
                     if !raised.distributed.insert(release) {
                         continue;
                     }
-                    raised.once.0.push((raised.events.len(), release));
+                    raised.once.0.push((id, release));
                 }
                 raised.events.push(Event {
-                    id: event_id(lineage, change, rule.kind),
+                    id,
                     kind: rule.kind,
                     user: derived.owner,
                     occurred_at: change.committed_at,
@@ -174,7 +200,7 @@ fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step
 
 fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str) -> Unrouted {
     Unrouted {
-        id: event_id(lineage, change, rule.kind),
+        id: event_id(lineage.system_identifier, change, rule.kind),
         kind: rule.kind,
         reason,
         table: change.table.name(),
@@ -188,7 +214,7 @@ fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str
 /// Every captured table has its id in the first column.
 fn row_id(change: &Change) -> String {
     let tuple = match &change.operation {
-        Operation::Insert { new } | Operation::Update { new, .. } => new,
+        Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } => new,
         Operation::Delete { old } => old,
         Operation::Truncate => return String::new(),
     };

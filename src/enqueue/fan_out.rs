@@ -62,7 +62,7 @@ impl<'a> Reserved<'a> {
 
     /// Takes a place for a delivery, if there is one.
     pub fn take(&mut self, event: &Event, delivery: &NewDelivery) -> bool {
-        if !self.handoff.is_some_and(|handoff| handoff.room.reserve(delivery.webhook)) {
+        if !self.handoff.is_some_and(|handoff| handoff.room.reserve(delivery.webhook, event.data.len())) {
             return false;
         }
         self.held.push(Delivery {
@@ -100,7 +100,7 @@ impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         let Some(handoff) = self.handoff else { return };
         for delivery in &self.held {
-            handoff.room.release(delivery.webhook);
+            handoff.room.release(delivery.webhook, delivery.bytes());
         }
     }
 }

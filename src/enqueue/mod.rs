@@ -22,7 +22,7 @@ use crate::domain::event::{Event, UserId};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Checkpoint;
 use crate::handoff::Handoff;
-use crate::health::Health;
+use crate::health::{GAP, Health};
 use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
@@ -34,15 +34,22 @@ use crate::store::{GenericClient, Store, StoreError};
 use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 
-use derive::{Raised, derive};
+use derive::{Derivation, Raised};
 use fan_out::{EVENTS_AT_ONCE, FannedOut, Reserved, fan_out};
 
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
 const MAX_CHANGES: usize = 1_500;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// How long the store has for a batch at first. Twice as long after each time that was not enough: it may be slow, not dead.
+const FIRST_LIMIT: Duration = Duration::from_secs(30);
+const LONGEST_LIMIT: Duration = Duration::from_secs(600);
+/// How often the lag is measured while a batch is not stored.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
 /// Under which name this stage says how it is.
 const STAGE: &str = "enqueue";
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// A warm start takes some ten milliseconds. Changes wait for it no longer than this.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum EnqueueError {
@@ -60,9 +67,9 @@ impl EnqueueError {
     /// What may be said of it to anybody.
     fn reason(&self) -> String {
         match self {
-            EnqueueError::Lookup(error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. })) => {
-                error.to_string()
-            }
+            EnqueueError::Lookup(
+                error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. } | LookupError::Invisible(_)),
+            ) => error.to_string(),
             _ => "events cannot be stored now".to_owned(),
         }
     }
@@ -102,21 +109,35 @@ impl<C: Clock> Enqueue<C> {
         shutdown: CancellationToken,
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
-        while let Some(batch) = next_batch(&mut batches).await {
+        // What fails or takes long is done again when it is needed.
+        let _ = tokio::time::timeout(WARM_UP, self.warm_up()).await;
+        let (mut is_late, mut ahead) = (false, None);
+        while let Some(batch) = receive(&mut batches, &mut ahead, is_late).await {
             if !self.store_with_retries(&batch, &mut checkpoint, &shutdown).await? {
                 break;
             }
             durable.send_replace(Some(batch.checkpoint));
             if let Some(last) = batch.changes.last() {
-                self.measure_lag(last.committed_at);
+                let lag = self.lag(last.committed_at);
+                show_lag(lag);
+                is_late = lag > LAG_INTERVAL;
             }
         }
         Ok(())
     }
 
-    fn measure_lag(&self, committed_at: Timestamp) {
-        let lag = self.clock.now().duration_since(committed_at);
-        gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64().max(0.0));
+    /// Opens connections, reads the looked-up columns' types and prepares statements, so that the first event does not wait for
+    /// that.
+    async fn warm_up(&mut self) -> Result<(), EnqueueError> {
+        let Enqueue { lookups, store, .. } = self;
+        let lookups = async { lookups.warm_up().await.map_err(EnqueueError::from) };
+        let store = async { Ok(store.prepare_enqueue().await?) };
+        tokio::try_join!(lookups, store)?;
+        Ok(())
+    }
+
+    fn lag(&self, committed_at: Timestamp) -> Duration {
+        self.clock.now().duration_since(committed_at).try_into().unwrap_or_default()
     }
 
     /// Whether the batch is in the store; it is not when shutdown came first.
@@ -126,9 +147,9 @@ impl<C: Clock> Enqueue<C> {
         checkpoint: &mut Option<Checkpoint>,
         shutdown: &CancellationToken,
     ) -> Result<bool, EnqueueError> {
-        let mut wait = FIRST_RETRY;
+        let (mut wait, mut limit, mut derivation) = (FIRST_RETRY, FIRST_LIMIT, None);
         loop {
-            let result = self.store_batch(batch, checkpoint).await;
+            let result = self.store_measuring_lag(batch, checkpoint, &mut derivation, limit).await;
             let Err(error) = result else {
                 if wait > FIRST_RETRY {
                     self.health.recover(STAGE);
@@ -141,10 +162,9 @@ impl<C: Clock> Enqueue<C> {
             }
             // The commit may have gone through all the same: the store knows.
             *checkpoint = None;
-            self.lookups.abandon();
             self.health.ail(STAGE, error.reason());
-            if let Some(oldest) = batch.changes.first() {
-                self.measure_lag(oldest.committed_at);
+            if matches!(error, EnqueueError::Store(StoreError::Silent(_))) {
+                limit = (limit * 2).min(LONGEST_LIMIT);
             }
             if wait == FIRST_RETRY {
                 tracing::warn!(%error, lsn = %batch.checkpoint.position.commit, "events cannot be stored now; trying again until they can");
@@ -156,24 +176,61 @@ impl<C: Clock> Enqueue<C> {
         }
     }
 
-    async fn store_batch(&mut self, batch: &Batch, known: &mut Option<Checkpoint>) -> Result<(), EnqueueError> {
+    /// Stores a batch, and shows the growing lag meanwhile.
+    async fn store_measuring_lag(
+        &mut self,
+        batch: &Batch,
+        checkpoint: &mut Option<Checkpoint>,
+        derivation: &mut Option<Derivation>,
+        limit: Duration,
+    ) -> Result<(), EnqueueError> {
+        let begun = Instant::now();
+        let lag = batch.changes.first().map_or(Duration::ZERO, |oldest| self.lag(oldest.committed_at));
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + LAG_INTERVAL, LAG_INTERVAL);
+        let mut stored = std::pin::pin!(self.store_batch(batch, checkpoint, derivation, limit));
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut stored => return result,
+                _ = ticks.tick() => show_lag(lag + begun.elapsed()),
+            }
+        }
+    }
+
+    async fn store_batch(
+        &mut self,
+        batch: &Batch,
+        known: &mut Option<Checkpoint>,
+        derivation: &mut Option<Derivation>,
+        limit: Duration,
+    ) -> Result<(), EnqueueError> {
         let checkpoint = match *known {
             Some(checkpoint) => checkpoint,
-            None => {
-                let stored = self.store.checkpoint(&self.slot).await?;
-                verify_reader(&self.store, &self.slot, batch).await?;
-                stored.ok_or_else(|| EnqueueError::NoCheckpoint(self.slot.clone()))?
-            }
+            None => self.store.in_time(limit, stored_checkpoint(&self.store, &self.slot, batch)).await?,
         };
+        if !batch.is_on_timeline(checkpoint.lineage) {
+            return Err(EnqueueError::Superseded(self.slot.clone()));
+        }
         if batch.checkpoint.position <= checkpoint.position {
             *known = Some(checkpoint);
             return Ok(());
         }
+        if derivation.is_none() && batch.checkpoint.lineage != checkpoint.lineage {
+            // What was looked up may be of changes that the new timeline does not have.
+            self.lookups.forget();
+        }
         let begun = self.clock.now();
-        let raised = derive(&mut self.lookups, batch, checkpoint.position).await?;
+        if derivation.take_if(|derivation| derivation.stored != checkpoint.position).is_some() {
+            // Another process has stored a part: what lookups have followed is not what they are going to.
+            self.lookups.forget();
+        }
+        self.lookups.doubt(self.health.is_ailing(GAP));
+        let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, checkpoint.position));
+        derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
-        let events = self.commit(batch, &checkpoint, raised, is_first).await?;
-        self.tell(&events, begun);
+        let (store, raised) = (self.store.clone(), &mut derivation.raised);
+        store.in_time(limit, self.commit(batch, &checkpoint, raised, is_first)).await?;
+        self.tell(&derivation.raised.events, begun);
         *known = Some(batch.checkpoint);
         Ok(())
     }
@@ -182,10 +239,10 @@ impl<C: Clock> Enqueue<C> {
         &mut self,
         batch: &Batch,
         from: &Checkpoint,
-        raised: Raised,
+        raised: &mut Raised,
         is_first: bool,
-    ) -> Result<Vec<Event>, EnqueueError> {
-        let Raised { mut events, unrouted, ignored, distributed, addons, ledger, once } = raised;
+    ) -> Result<(), EnqueueError> {
+        let Raised { events, unrouted, ignored, distributed, addons, ledger, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         let transaction = self.store.begun().await?;
         // Nothing is asked of a connection that knows them. The end can go out behind them then.
@@ -194,20 +251,20 @@ impl<C: Clock> Enqueue<C> {
         let read_at = Instant::now();
         let held = Lease { token: lease.token, until: read_at + self.lease_length };
         let reserved = Reserved::new(self.handoff.as_ref(), held, read_at);
-        let window = batch.window.as_ref().map(|window| &window.bounds);
+        let window = batch.window.as_ref();
         let (kept, is_kept) = oneshot::channel();
         // All that needs no answer goes out at once, and what needs one while the server is at work on the rest.
         let raise = async {
             let (advanced, subscriptions, first_time) = tokio::try_join!(
                 biased;
-                advance_checkpoint(&*transaction, &self.slot, from.position, &batch.checkpoint, window),
-                subscriptions_to(&*transaction, &events),
-                claim_distributed(&*transaction, &distributed),
+                advance_checkpoint(&*transaction, &self.slot, from, &batch.checkpoint, window),
+                subscriptions_to(&*transaction, events),
+                claim_distributed(&*transaction, distributed),
             )?;
             if !advanced {
                 return Err(EnqueueError::Superseded(self.slot.clone()));
             }
-            once.keep_first(&mut events, first_time);
+            once.keep_first(events, first_time);
             // Behind everything else, or it would not be part of the transaction.
             let commit = async {
                 match is_kept.await {
@@ -217,14 +274,14 @@ impl<C: Clock> Enqueue<C> {
                 }
             };
             let when = if is_first { HandOver::BehindCommit } else { HandOver::AtOnce };
-            Ok(store_events(&*transaction, &events, subscriptions, lease, reserved, when, commit).await?)
+            Ok(store_events(&*transaction, events, subscriptions, lease, reserved, when, commit).await?)
         };
         let keep = async {
-            let ledger = self.ledger.then_some(&ledger);
+            let ledger = self.ledger.then_some(&*ledger);
             tokio::try_join!(
                 biased;
-                insert_unrouted(&*transaction, &unrouted),
-                change_addons(&*transaction, &addons),
+                insert_unrouted(&*transaction, unrouted),
+                change_addons(&*transaction, addons),
                 keep_ledger(&*transaction, ledger, is_first),
             )?;
             let _ = kept.send(());
@@ -233,8 +290,8 @@ impl<C: Clock> Enqueue<C> {
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, keep)?;
         transaction.end();
-        count(&events, &unrouted, &ignored);
-        Ok(events)
+        count(events, unrouted, ignored);
+        Ok(())
     }
 
     /// Says of each event in the store where it came from.
@@ -270,21 +327,44 @@ async fn subscriptions_to(
     if users.is_empty() { Ok(HashMap::new()) } else { subscriptions(transaction, &users).await }
 }
 
-/// What is stored may be of another process's window under the same number. While the lease is still this batch's, nobody else
-/// has stored anything.
-async fn verify_reader(store: &Store, slot: &str, batch: &Batch) -> Result<(), EnqueueError> {
-    let Some(window) = &batch.window else { return Ok(()) };
-    match store.holds_capture_lease(slot, window.reader).await? {
-        true => Ok(()),
-        false => Err(EnqueueError::Superseded(slot.to_owned())),
-    }
+/// Where the store is. Two processes give the same number to different windows: positions compare only under one claim.
+async fn stored_checkpoint(store: &Store, slot: &str, batch: &Batch) -> Result<Checkpoint, EnqueueError> {
+    let reader = batch.window.as_ref().map(|window| window.reader);
+    let stored = store.checkpoint_of_reader(slot, reader).await?;
+    stored.ok_or_else(|| match reader {
+        Some(_) => EnqueueError::Superseded(slot.to_owned()),
+        None => EnqueueError::NoCheckpoint(slot.to_owned()),
+    })
 }
 
-/// The next batch, with those that wait behind it as far as one transaction takes them.
-async fn next_batch(batches: &mut mpsc::Receiver<Batch>) -> Option<Batch> {
-    let mut batch = batches.recv().await?;
+fn show_lag(lag: Duration) {
+    gauge!(telemetry::CAPTURE_LAG).set(lag.as_secs_f64());
+}
+
+/// The next batch. Resets a high lag when none arrives for a while.
+async fn receive(batches: &mut mpsc::Receiver<Batch>, ahead: &mut Option<Batch>, is_late: bool) -> Option<Batch> {
+    if is_late {
+        match tokio::time::timeout(LAG_INTERVAL, next_batch(batches, ahead)).await {
+            Ok(batch) => return batch,
+            Err(_) => show_lag(Duration::ZERO),
+        }
+    }
+    next_batch(batches, ahead).await
+}
+
+/// The next batch, with those that wait behind it as far as one transaction takes them. One that does not go on where they end,
+/// because capture has connected again and reads again what is not stored yet, stays in `ahead`.
+async fn next_batch(batches: &mut mpsc::Receiver<Batch>, ahead: &mut Option<Batch>) -> Option<Batch> {
+    let mut batch = match ahead.take() {
+        Some(batch) => batch,
+        None => batches.recv().await?,
+    };
     while batch.changes.len() < MAX_CHANGES {
         let Ok(more) = batches.try_recv() else { break };
+        if !more.follows(&batch) {
+            *ahead = Some(more);
+            break;
+        }
         batch.changes.extend(more.changes);
         batch.checkpoint = more.checkpoint;
         batch.transaction = more.transaction.or(batch.transaction);

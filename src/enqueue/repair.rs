@@ -37,7 +37,7 @@ impl Repair {
     pub async fn raise(&mut self, transaction: &Transaction<'_>, changes: &[Change]) -> Result<Repaired, EnqueueError> {
         let mut raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
         let first_time = self.first_distributions(transaction, &raised).await?;
-        std::mem::take(&mut raised.once).keep_first(&mut raised.events, first_time);
+        raised.once.keep_first(&mut raised.events, first_time);
         let subscriptions = subscriptions_to(transaction, &raised.events).await?;
         let fanned_out = fan_out(&raised.events, &subscriptions, |_, _| false);
         let repaired = Repaired {

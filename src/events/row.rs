@@ -124,7 +124,7 @@ impl<'a> Transition<'a> {
             Operation::Insert { new } => {
                 Some(Transition { row: row(new), inserted: true, from: None, to: new.text(column) })
             }
-            Operation::Update { old: Some(old), new } => {
+            Operation::Update { old: Some(old), new } | Operation::Replace { old, new } => {
                 let (before, after) = (old.get(column), new.get(column));
                 let known = *before != Datum::Absent && *after != Datum::Absent;
                 (known && before != after).then(|| Transition {

@@ -144,7 +144,14 @@ pub fn with(table: Table, row: &Tuple, column: &str, value: Option<&str>) -> Tup
 
 pub fn change(table: Table, operation: Operation) -> Change {
     let committed_at = "2026-03-01T09:05:00.25Z".parse().unwrap();
-    Change { position: Position::default(), origin: Origin::Log, committed_at, muted: false, table, operation }
+    Change {
+        position: Position::default(),
+        origin: Origin::Log { timeline: 1 },
+        committed_at,
+        muted: false,
+        table,
+        operation,
+    }
 }
 
 pub fn insert(table: Table, new: Tuple) -> Change {

@@ -173,9 +173,12 @@ impl Cache {
                 self.files_of(entry).shown.insert(id, None);
             }
             Table::UserAddon => {
-                let Some((user, addon)) = addon_of(old) else { return };
-                if let Some(addons) = self.addons.0.get_mut().get_mut(&user) {
-                    addons.remove(&addon);
+                let Some(user) = old.text(user_addon::user_id) else { return };
+                let Some(addons) = self.addons.0.get_mut().get_mut(&UserId(user.into())) else { return };
+                match old.get(user_addon::addon) {
+                    Datum::Text(addon) => drop(addons.remove(addon)),
+                    Datum::Absent => addons.clear(),
+                    Datum::Null => {}
                 }
             }
             _ => {}

@@ -9,20 +9,24 @@ use tokio_postgres::{Client, Row};
 use crate::config::{self, TableMappings};
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
-use crate::postgres::{self, ConnectError, fill, logged, quote_identifier, quote_qualified};
+use crate::postgres::{self, ANSWER_TIMEOUT, ConnectError, fill, logged, quote_identifier, quote_qualified};
 use crate::store::StoreError;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
 const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
-const TRANSACTION_VISIBLE: &str = include_str!("../../sql/primary/transaction_visible.sql");
+const TRANSACTIONS_INVISIBLE: &str = include_str!("../../sql/primary/transactions_invisible.sql");
 
 /// The server shows a commit to other sessions soon after it streams it; later when it waits for a synchronous standby.
 const VISIBLE_POLL: Duration = Duration::from_millis(2);
+/// Longer than a standby that works takes. Then the batch is reported as waiting, and tried again.
+const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     #[error("the primary: {0}")]
     Connect(#[from] ConnectError),
+    #[error("the primary: looking up {0}: no answer within {ANSWER_TIMEOUT:?}")]
+    Silent(&'static str),
     #[error("the primary: looking up {table}: {}", postgres::describe(.source))]
     Query { table: &'static str, source: tokio_postgres::Error },
     #[error(
@@ -34,6 +38,8 @@ pub enum LookupError {
     TableGone { table: String, key: &'static str },
     #[error("source.lookups.{table}: its rows must have the column {column}")]
     LookupLacksColumn { table: &'static str, column: &'static str },
+    #[error("the primary does not show a committed transaction within {0:?}: does a synchronous standby keep up?")]
+    Invisible(Duration),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("a lookup came back without an answer for {0}")]
@@ -44,7 +50,11 @@ impl LookupError {
     /// Whether the same again may go well.
     pub fn is_transient(&self) -> bool {
         match self {
-            LookupError::Connect(_) | LookupError::Store(_) | LookupError::Unanswered(_) => true,
+            LookupError::Connect(_)
+            | LookupError::Silent(_)
+            | LookupError::Store(_)
+            | LookupError::Invisible(_)
+            | LookupError::Unanswered(_) => true,
             // What is missing does not come back by itself, but is mended without us: keep asking.
             LookupError::Query { .. } | LookupError::ColumnGone { .. } | LookupError::TableGone { .. } => true,
             LookupError::LookupLacksColumn { .. } => false,
@@ -63,6 +73,8 @@ pub struct Primary {
 struct Session {
     client: Client,
     queries: HashMap<Table, String>,
+    /// An answer did not come in time: the connection may be dead.
+    is_silent: bool,
 }
 
 /// Settings that must not outlive the transaction: a pooler may give the server's session to others after it.
@@ -72,17 +84,22 @@ const PINNED: &str = "begin read only; set local datestyle = 'ISO'; set local ti
 impl Session {
     /// One query in a transaction of its own, without a statement that the server would have to remember; all in one round.
     async fn read(
-        &self,
+        &mut self,
         table: &'static str,
         query: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, LookupError> {
         let failed = |source| LookupError::Query { table, source };
-        let (begun, rows, ended) = tokio::join!(
-            self.client.batch_execute(PINNED),
-            self.client.query_typed(query, parameters),
-            self.client.batch_execute("commit")
-        );
+        let answers = async {
+            tokio::join!(
+                self.client.batch_execute(PINNED),
+                self.client.query_typed(query, parameters),
+                self.client.batch_execute("commit")
+            )
+        };
+        let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
+        self.is_silent = answers.is_err();
+        let (begun, rows, ended) = answers.map_err(|_| LookupError::Silent(table))?;
         begun.map_err(failed)?;
         let rows = rows.map_err(failed)?;
         ended.map_err(failed)?;
@@ -98,14 +115,19 @@ impl Primary {
     /// Returns once a new snapshot sees the transaction, so that what is read next is not older than what was streamed.
     pub async fn wait_until_visible(&mut self, transaction: u32) -> Result<(), LookupError> {
         let session = self.session().await?;
-        let transaction = i64::from(transaction);
-        loop {
-            let rows = session.read("the snapshot", TRANSACTION_VISIBLE, &[(&transaction, Type::INT8)]).await?;
-            if rows.iter().any(|row| row.get(0)) {
-                return Ok(());
+        let transactions = [i64::from(transaction)];
+        let wait = async {
+            loop {
+                let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&transactions.as_slice(), Type::INT8_ARRAY)];
+                let rows = session.read("the snapshot", TRANSACTIONS_INVISIBLE, &parameters).await?;
+                if rows.iter().any(|row| row.get::<_, Vec<i64>>("invisible").is_empty()) {
+                    return Ok(());
+                }
+                tokio::time::sleep(VISIBLE_POLL).await;
             }
-            tokio::time::sleep(VISIBLE_POLL).await;
-        }
+        };
+        let waited = tokio::time::timeout(VISIBLE_WITHIN, wait).await;
+        waited.unwrap_or(Err(LookupError::Invisible(VISIBLE_WITHIN)))
     }
 
     pub async fn rows(&mut self, table: Table, keys: &[String]) -> Result<Vec<Tuple>, LookupError> {
@@ -136,9 +158,9 @@ impl Primary {
     }
 
     async fn session(&mut self) -> Result<&mut Session, LookupError> {
-        if self.session.as_ref().is_none_or(|session| session.client.is_closed()) {
+        if self.session.as_ref().is_none_or(|session| session.is_silent || session.client.is_closed()) {
             let client = postgres::connect(&self.url).await?;
-            self.session = Some(Session { client, queries: HashMap::new() });
+            self.session = Some(Session { client, queries: HashMap::new(), is_silent: false });
         }
         Ok(self.session.as_mut().expect("made just now where it was missing"))
     }

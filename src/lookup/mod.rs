@@ -11,10 +11,11 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::config;
-use crate::domain::change::{Change, Operation, Tuple};
+use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
 use crate::domain::table::{Table, distro_queue, user_addon};
 use crate::events::{Fact, Facts, Halt, LookupKey, Release, TranscodedFile};
+use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::Store;
 use crate::store::addons::AddonChanges;
 
@@ -28,6 +29,9 @@ use fetch::{Primary, is_asked_for};
 const DISTRIBUTION_STATUSES: [&str; 8] =
     ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
 
+/// The tables that are asked for rows beside the changed one. Add-ons are in the store.
+const LOOKED_UP: [Table; 5] = [Table::Release, Table::Label, Table::Outlet, Table::Track, Table::TranscoderQueueFile];
+
 pub struct Lookups {
     primary: Primary,
     /// Add-ons are kept there as of the checkpoint.
@@ -38,6 +42,8 @@ pub struct Lookups {
     uncached: Vec<Table>,
     /// Changed rows of this batch that came with a value missing, as they are on the primary; nothing for one that is gone.
     rows: HashMap<(Table, i64), Option<Tuple>>,
+    /// Changes of these tables may be missing from the stream.
+    doubtful: bool,
 }
 
 impl Lookups {
@@ -52,6 +58,7 @@ impl Lookups {
             distribution_statuses: known.map(str::to_owned).collect(),
             uncached: Table::ALL.iter().copied().filter(|table| is_asked_for(source, *table)).collect(),
             rows: HashMap::new(),
+            doubtful: false,
         }
     }
 
@@ -63,8 +70,29 @@ impl Lookups {
         lookups
     }
 
+    /// Connects to the primary and asks each query for no row, so that the first event does not wait for the connection and the
+    /// columns' types.
+    pub async fn warm_up(&mut self) -> Result<(), LookupError> {
+        for table in LOOKED_UP {
+            self.primary.rows(table, &[]).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets whether the stream may lack changes. Then it says nothing about other rows: the primary is asked in each batch, and
+    /// nothing is kept for the next.
+    pub fn doubt(&mut self, doubtful: bool) {
+        if self.doubtful != doubtful {
+            self.forget();
+        }
+        self.doubtful = doubtful;
+    }
+
     /// Follows the stream by one change.
     pub fn follow(&mut self, change: &Change) {
+        if self.doubtful {
+            return;
+        }
         match &change.operation {
             Operation::Insert { new } => {
                 if change.table == Table::TranscoderQueue && !self.uncached.contains(&Table::TranscoderQueueFile) {
@@ -73,6 +101,7 @@ impl Lookups {
                 self.cache.learn(change.table, new);
             }
             Operation::Update { old, new } => self.cache.update(change.table, old.as_ref(), new),
+            Operation::Replace { new, .. } => self.cache.learn(change.table, new),
             Operation::Delete { old } => self.cache.delete(change.table, old),
             Operation::Truncate => self.cache.emptied(change.table),
         }
@@ -81,6 +110,9 @@ impl Lookups {
     /// Prepares for a batch: forgets what the stream cannot keep right, and takes in the add-ons of users whose add-ons the
     /// batch is going to change, so that it changes what is known.
     pub async fn begin(&mut self, changes: &[Change]) -> Result<(), LookupError> {
+        if self.doubtful {
+            self.forget();
+        }
         for table in &self.uncached {
             self.cache.forget(*table);
         }
@@ -100,13 +132,13 @@ impl Lookups {
         if self.rows.is_empty() {
             return Cow::Borrowed(change);
         }
-        let (Operation::Insert { new } | Operation::Update { new, .. }) = &change.operation else {
-            return Cow::Borrowed(change);
-        };
+        let (_, Some(new)) = rows(&change.operation) else { return Cow::Borrowed(change) };
         let found = id_of(change.table, new).and_then(|id| self.rows.get(&(change.table, id))?.as_ref());
         let Some(found) = found else { return Cow::Borrowed(change) };
         let mut completed = change.clone();
-        if let Operation::Insert { new } | Operation::Update { new, .. } = &mut completed.operation {
+        if let Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } =
+            &mut completed.operation
+        {
             new.fill_from(found);
         }
         Cow::Owned(completed)
@@ -117,17 +149,18 @@ impl Lookups {
         matches!(key, LookupKey::Row(table, id) if self.rows.get(&(*table, *id)) == Some(&None))
     }
 
-    /// Forgets the add-ons, when a batch that changed them was not stored: it is going to change them again.
-    pub fn abandon(&mut self) {
-        self.cache.forget(Table::UserAddon);
+    /// Forgets everything: what comes next does not follow on what was followed last.
+    pub fn forget(&mut self) {
+        self.cache = Cache::default();
+        self.rows.clear();
     }
 
     /// Fetches all of `keys`; afterwards each is known, if only to be absent. Waits until the primary shows `transaction`.
     pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
         let mut seen = false;
         for (table, wanted) in by_table(keys) {
-            if table == Table::UserAddon && !self.uncached.contains(&table) {
-                let found = self.store.addons(&wanted).await?;
+            if table == Table::UserAddon && !self.doubtful && !self.uncached.contains(&table) {
+                let found = self.store.in_time(ANSWER_TIMEOUT, self.store.addons(&wanted)).await?;
                 self.cache.addons_stored(&wanted, &found);
                 continue;
             }
@@ -157,6 +190,7 @@ fn rows(operation: &Operation) -> (Option<&Tuple>, Option<&Tuple>) {
     match operation {
         Operation::Insert { new } => (None, Some(new)),
         Operation::Update { old, new } => (old.as_ref(), Some(new)),
+        Operation::Replace { old, new } => (Some(old), Some(new)),
         Operation::Delete { old } => (Some(old), None),
         Operation::Truncate => (None, None),
     }
@@ -171,8 +205,11 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
         changes.clear();
     }
     let (old, new) = rows(&change.operation);
-    if let Some((user, addon)) = old.and_then(cache::addon_of) {
-        changes.revoke(&user.0, &addon);
+    match old.map(|old| (old.text(user_addon::user_id), old.get(user_addon::addon))) {
+        Some((Some(user), Datum::Text(addon))) => changes.revoke(user, addon),
+        // Which one is not known: rather none than one that the user has no more.
+        Some((Some(user), Datum::Absent)) => changes.revoke_all(user),
+        Some((_, _)) | None => {}
     }
     if let Some((user, addon)) = new.and_then(cache::addon_of) {
         changes.grant(&user.0, &addon);

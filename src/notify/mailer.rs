@@ -70,6 +70,7 @@ impl Mailer {
             from,
             service: config.service.name.clone(),
             base_path: config.http.base_path.clone(),
+            public_url: config.http.public_url.clone(),
             retention_days: config.retention.days,
         };
         Ok(Some(Mailer { server, tls, hello, letterhead }))

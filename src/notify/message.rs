@@ -17,6 +17,8 @@ pub struct Letterhead {
     pub service: String,
     /// Where the API is.
     pub base_path: String,
+    /// Where browsers reach the user interface, if that is configured.
+    pub public_url: Option<String>,
     /// How long events are kept.
     pub retention_days: u32,
 }
@@ -30,6 +32,14 @@ struct Letter<'a> {
     at: String,
     since: String,
     head: &'a Letterhead,
+}
+
+impl Letter<'_> {
+    /// The webhook's page in the user interface.
+    fn page(&self) -> Option<String> {
+        let origin = self.head.public_url.as_deref()?;
+        Some(format!("{origin}/ui/webhooks/{}", self.notice.webhook))
+    }
 }
 
 #[derive(Template)]
@@ -107,6 +117,7 @@ mod tests {
             from: mailbox("Example <webhooks@example.com>").unwrap(),
             service: "Example".to_owned(),
             base_path: "/api/public".to_owned(),
+            public_url: None,
             retention_days: 30,
         }
     }
@@ -158,6 +169,29 @@ mod tests {
         assert!(mail.contains(&format!("Message-ID: <{}@example.com>", notice.id)), "{mail}");
         assert!(mail.contains("Auto-Submitted: auto-generated\r\n"), "{mail}");
         assert!(mail.contains("text/plain") && mail.contains("text/html"), "{mail}");
+    }
+
+    #[test]
+    fn a_mail_links_to_the_webhook_s_page_where_its_address_is_known() {
+        let notice = notice(NoticeKind::Warning, "n");
+        let parts = |public_url: Option<&str>| {
+            let head = Letterhead { public_url: public_url.map(str::to_owned), ..head() };
+            let letter = Letter {
+                notice: &notice,
+                is_disabled: false,
+                name: notice.name.clone(),
+                at: String::new(),
+                since: String::new(),
+                head: &head,
+            };
+            [Text(&letter).render().unwrap(), Html(&letter).render().unwrap()]
+        };
+        let page = format!("https://hooks.example/ui/webhooks/{}", notice.webhook);
+        let [text, html] = parts(Some("https://hooks.example"));
+        assert!(text.contains(&page) && html.contains(&format!("<a href=\"{page}\">")), "{text}\n{html}");
+        for part in parts(None) {
+            assert!(!part.contains("/ui/"), "{part}");
+        }
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! TLS as a URL asks for it, in libpq's words. `require` verifies the server as `verify-full` does: encryption to nobody
 //! knows whom protects nothing.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use percent_encoding::percent_decode_str;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -14,6 +12,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::parameters::Given;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -72,89 +72,29 @@ pub struct Tls {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-const PARAMETERS: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
-
-/// The connection parameters without those of TLS, which the library that connects does not all know, and what those said.
-/// Nothing where the text is of no known form.
-pub(super) fn take_from(text: &str) -> Option<Result<(String, Tls), TlsError>> {
-    let mut found: Vec<(String, String)> = Vec::new();
-    let rest = match text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        true => take_from_url(text, &mut found)?,
-        false => take_from_keys(text, &mut found)?,
-    };
-    let get = |name: &str| found.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str());
-    let path = |name: &str| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let authorities = path("sslrootcert").filter(|path| path.as_os_str() != "system");
-    let verification = match get("sslmode") {
-        // Who names an authority wants it to be asked.
-        None if get("sslrootcert").is_some() => Verification::Full,
-        None => Verification::default(),
-        Some("disable") => Verification::Disable,
-        Some("prefer" | "allow") => Verification::Prefer,
-        Some("verify-ca") => Verification::Authority,
-        Some("require" | "verify-full") => Verification::Full,
-        Some(other) => return Some(Err(TlsError::Mode(other.to_owned()))),
-    };
-    let identity = match (path("sslcert"), path("sslkey")) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => return Some(Err(TlsError::HalfIdentity)),
-    };
-    Some(Ok((rest, Tls { verification, authorities, identity })))
-}
-
-fn take_from_url(text: &str, found: &mut Vec<(String, String)>) -> Option<String> {
-    // A password may hold a question mark: parameters begin behind the host.
-    let host = text.find('@').unwrap_or(0);
-    let Some(question) = text[host..].find('?').map(|offset| host + offset) else { return Some(text.to_owned()) };
-    let mut kept = Vec::new();
-    for parameter in text[question + 1..].split('&').filter(|parameter| !parameter.is_empty()) {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        if PARAMETERS.contains(&name) {
-            let value: Cow<'_, str> = percent_decode_str(value).decode_utf8().ok()?;
-            found.push((name.to_owned(), value.into_owned()));
-        } else {
-            kept.push(parameter);
-        }
-    }
-    let separator = if kept.is_empty() { "" } else { "?" };
-    Some(format!("{}{separator}{}", &text[..question], kept.join("&")))
-}
-
-/// `key=value` pairs: values with spaces are quoted, quotes and backslashes escaped.
-fn take_from_keys(text: &str, found: &mut Vec<(String, String)>) -> Option<String> {
-    let mut kept = Vec::new();
-    let mut rest = text.trim_start();
-    while !rest.is_empty() {
-        let (name, after) = rest.split_once('=')?;
-        let after = after.trim_start();
-        let (value, length) = quoted_value(after)?;
-        match PARAMETERS.contains(&name.trim()) {
-            true => found.push((name.trim().to_owned(), value)),
-            false => kept.push(format!("{}={}", name.trim(), &after[..length])),
-        }
-        rest = after[length..].trim_start();
-    }
-    Some(kept.join(" "))
-}
-
-/// A value and how many bytes it takes as it is written.
-fn quoted_value(text: &str) -> Option<(String, usize)> {
-    let quoted = text.starts_with('\'');
-    let mut value = String::new();
-    let mut letters = text.char_indices().skip(usize::from(quoted));
-    while let Some((at, letter)) = letters.next() {
-        match letter {
-            '\\' => value.push(letters.next()?.1),
-            '\'' if quoted => return Some((value, at + 1)),
-            letter if !quoted && letter.is_whitespace() => return Some((value, at)),
-            letter => value.push(letter),
-        }
-    }
-    (!quoted).then_some((value, text.len()))
-}
-
 impl Tls {
+    /// What the URL's `sslmode`, `sslrootcert`, `sslcert` and `sslkey` ask for.
+    pub(super) fn from_parameters(given: &Given) -> Result<Tls, TlsError> {
+        let path = |name: &str| given.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let authorities = path("sslrootcert").filter(|path| path.as_os_str() != "system");
+        let verification = match given.get("sslmode") {
+            // Who names an authority wants it to be asked.
+            None if given.get("sslrootcert").is_some() => Verification::Full,
+            None => Verification::default(),
+            Some("disable") => Verification::Disable,
+            Some("prefer" | "allow") => Verification::Prefer,
+            Some("verify-ca") => Verification::Authority,
+            Some("require" | "verify-full") => Verification::Full,
+            Some(other) => return Err(TlsError::Mode(other.to_owned())),
+        };
+        let identity = match (path("sslcert"), path("sslkey")) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(TlsError::HalfIdentity),
+        };
+        Ok(Tls { verification, authorities, identity })
+    }
+
     pub(super) fn connector(&self) -> Result<Option<MakeRustlsConnect>, TlsError> {
         let verification = match self.verification {
             Verification::Disable => return Ok(None),

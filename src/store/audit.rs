@@ -38,6 +38,9 @@ pub enum Action {
     TokenRevoked,
     DeliveryRedelivered,
     RecoveryBegun,
+    WebhookTested,
+    /// To the user interface.
+    SignedIn,
     /// Of which only the erasure's own id is kept.
     UserErased,
 }
@@ -54,12 +57,14 @@ impl Action {
             Action::TokenRevoked => "token.revoked",
             Action::DeliveryRedelivered => "webhook.redelivered",
             Action::RecoveryBegun => "webhook.recovery_begun",
+            Action::WebhookTested => "webhook.tested",
+            Action::SignedIn => "user.signed_in",
             Action::UserErased => "user.erased",
         }
     }
 }
 
-/// Records that `actor` changed the webhook or token `subject`; `changed` names the fields.
+/// Records what `actor` did to the webhook, token or session `subject`; `changed` names the fields.
 pub async fn record(
     transaction: &Transaction<'_>,
     actor: &Actor,

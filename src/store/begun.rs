@@ -4,14 +4,17 @@ use std::ops::Deref;
 
 use deadpool_postgres::Object;
 
+use super::connection::Connection;
 use super::{Result, Store};
 
 /// Some statements the planner would plan anew each time, which takes longer than to carry them out.
-const BEGIN: &str = "begin; set local plan_cache_mode = force_generic_plan";
+/// A commit that a crash of the store can lose must not be acknowledged to the slot.
+const BEGIN: &str =
+    concat!("begin; set local plan_cache_mode = force_generic_plan; ", include_str!("../../sql/store/durable.sql"));
 
 /// Statements go out behind the beginning without waiting for its answer, which is a way to the server and back saved. What is
 /// not committed is undone: its connection is closed.
-pub struct Begun(Option<Object>);
+pub struct Begun(Option<Connection>);
 
 impl Store {
     /// A connection for one transaction; [`Begun::begin`] comes first.
@@ -47,7 +50,7 @@ impl Deref for Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {
-            drop(Object::take(connection));
+            connection.close();
         }
     }
 }

@@ -4,7 +4,7 @@ use deadpool_postgres::Transaction;
 use jiff::Timestamp;
 use tokio_postgres::types::PgLsn;
 
-use super::{Result, Store};
+use super::{Result, Store, commit_durably};
 use crate::domain::lsn::{Checkpoint, Lsn};
 use crate::domain::window::Bounds;
 
@@ -13,6 +13,7 @@ const GAP_OPEN: &str = include_str!("../../sql/store/gap_open.sql");
 const GAP_CLOSE: &str = include_str!("../../sql/store/gap_close.sql");
 const CHECKPOINT_HOLD: &str = include_str!("../../sql/store/checkpoint_hold.sql");
 const REPAIR_LOCK: &str = include_str!("../../sql/store/repair_lock.sql");
+const CHECKPOINT_ENTER_TIMELINE: &str = include_str!("../../sql/store/checkpoint_enter_timeline.sql");
 const CHECKPOINT_FIRST: &str = include_str!("../../sql/store/checkpoint_first.sql");
 const CHECKPOINT_DELETE: &str = include_str!("../../sql/store/checkpoint_delete.sql");
 const DISTRIBUTED_RELEASE_SEED: &str = include_str!("../../sql/store/distributed_release_seed.sql");
@@ -51,6 +52,10 @@ pub struct OpenGap {
 pub struct Place {
     pub system_identifier: i64,
     pub database: String,
+    pub role: String,
+    pub synchronous_commit: String,
+    /// Whether commits can wait for a standby.
+    pub synchronous: bool,
     pub now: Timestamp,
 }
 
@@ -67,6 +72,19 @@ impl Store {
         let statement = connection.prepare_cached(GAP_OPEN).await?;
         let rows = connection.query(&statement, &[&slot]).await?;
         Ok(rows.iter().map(|row| OpenGap { reason: row.get(0), detail: row.get(1) }).collect())
+    }
+
+    /// Puts the checkpoint on another timeline; false when it is not `found` any more. Batches that were read on the timeline
+    /// before are not stored from then on, whoever has them.
+    pub async fn enter_timeline(&self, slot: &str, found: &Checkpoint, timeline: u32) -> Result<bool> {
+        let Checkpoint { lineage, position, .. } = *found;
+        let (commit, ordinal) = (PgLsn::from(position.commit.0), position.ordinal as i64);
+        let connection = self.connection().await?;
+        let timelines = (lineage.timeline as i32, timeline as i32);
+        let moved = connection
+            .execute(CHECKPOINT_ENTER_TIMELINE, &[&slot, &commit, &ordinal, &timelines.0, &timelines.1])
+            .await?;
+        Ok(moved == 1)
     }
 
     /// Gives the slot's position up, with the gaps that were measured from it.
@@ -123,7 +141,14 @@ impl Store {
 
     pub async fn place(&self) -> Result<Place> {
         let row = self.connection().await?.query_one(IDENTIFY, &[]).await?;
-        Ok(Place { system_identifier: row.get(0), database: row.get(1), now: row.get(2) })
+        Ok(Place {
+            system_identifier: row.get("system_identifier"),
+            database: row.get("database"),
+            role: row.get("role"),
+            synchronous_commit: row.get("synchronous_commit"),
+            synchronous: row.get("synchronous"),
+            now: row.get("now"),
+        })
     }
 }
 
@@ -134,6 +159,7 @@ pub async fn insert_first_checkpoint(
     first: &Checkpoint,
     window: Option<&Bounds>,
 ) -> Result<()> {
+    commit_durably(transaction).await?;
     // The catalog shows the identifier as a signed number too.
     let system_identifier = first.lineage.system_identifier as i64;
     transaction

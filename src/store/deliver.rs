@@ -1,14 +1,18 @@
 //! What the dispatcher needs of the store: work to do, where to send it, and a way to give work back.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::Transaction;
+use futures_util::StreamExt;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
 use crate::domain::webhook::SealedTarget;
+use crate::postgres::ANSWER_TIMEOUT;
 use crate::telemetry::recurring;
 
 const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim_fresh.sql");
@@ -34,6 +38,8 @@ pub struct ClaimRequest {
     pub behind: Uuid,
     pub max_webhooks: usize,
     pub max_rows: usize,
+    /// Bytes of data in memory. What is found beyond is released at once; one delivery is always taken.
+    pub max_bytes: usize,
     /// Rows of each webhook that is not in `rooms`.
     pub per_webhook: usize,
     pub rooms: Vec<(Uuid, usize)>,
@@ -44,6 +50,8 @@ pub struct Claimed {
     pub deliveries: Vec<Delivery>,
     /// Deliveries whose event is gone by age: they can only be removed.
     pub orphans: Vec<Uuid>,
+    /// How many were found and released because they did not fit into `max_bytes`.
+    pub refused: usize,
     /// Where the next claim should begin; none when all webhooks have been visited.
     pub behind: Option<Uuid>,
 }
@@ -51,23 +59,25 @@ pub struct Claimed {
 impl Store {
     /// Leases deliveries that are due and nobody's.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
+        self.in_time(ANSWER_TIMEOUT, self.claim_due(request)).await
+    }
+
+    async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed> {
         let mut connection = self.connection().await?;
         let token = Uuid::now_v7();
         let length = lease_length(request.timeout);
         // Read before the database reads its own clock, which is when the transaction begins: ours ends first.
         let until = Instant::now() + length;
         let transaction = connection.transaction().await?;
-        let ((), rows) =
-            tokio::try_join!(biased; plan_by_index(&transaction), claim(&transaction, request, token, length))?;
+        let lease = Lease { token, until };
+        let ((), (claimed, mut refused)) =
+            tokio::try_join!(biased; plan_by_index(&transaction), claim(&transaction, request, lease, length))?;
+        if !refused.is_empty() {
+            refused.sort_unstable();
+            let statement = transaction.prepare_cached(RELEASE).await?;
+            transaction.execute(&statement, &[&refused, &vec![token; refused.len()]]).await?;
+        }
         transaction.commit().await?;
-        let mut claimed = Claimed::default();
-        if let Some(row) = rows.first() {
-            let visited: i64 = row.get("visited");
-            claimed.behind = row.get::<_, Option<Uuid>>("last").filter(|_| visited as usize >= request.max_webhooks);
-        }
-        for row in &rows {
-            claimed.add(row, Lease { token, until })?;
-        }
         Ok(claimed)
     }
 
@@ -94,6 +104,10 @@ impl Store {
 
     /// Those of `webhooks` that exist, as they are now.
     pub async fn targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
+        self.in_time(ANSWER_TIMEOUT, self.read_targets(webhooks)).await
+    }
+
+    async fn read_targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(TARGETS).await?;
         let rows = connection.query(&statement, &[&webhooks]).await?;
@@ -108,12 +122,13 @@ impl Store {
     }
 }
 
+/// What was claimed, and the deliveries that did not fit. Rows are read one by one, so that no more of them are in memory.
 async fn claim(
     transaction: &Transaction<'_>,
     request: &ClaimRequest,
-    token: Uuid,
+    lease: Lease,
     length: Duration,
-) -> Result<Vec<Row>> {
+) -> Result<(Claimed, Vec<Uuid>)> {
     let statement = match request.due {
         Due::Fresh => CLAIM_FRESH,
         Due::Retries => CLAIM_RETRY,
@@ -121,22 +136,24 @@ async fn claim(
     let statement = transaction.prepare_cached(statement).await?;
     let (webhooks, rooms): (Vec<Uuid>, Vec<i64>) =
         request.rooms.iter().map(|(webhook, room)| (*webhook, *room as i64)).unzip();
-    let rows = transaction
-        .query(
-            &statement,
-            &[
-                &token,
-                &length.as_secs_f64(),
-                &request.behind,
-                &i32::try_from(request.max_webhooks).unwrap_or(i32::MAX),
-                &(request.max_rows as i64),
-                &(request.per_webhook as i64),
-                &webhooks,
-                &rooms,
-            ],
-        )
-        .await?;
-    Ok(rows)
+    let (seconds, max_webhooks) = (length.as_secs_f64(), i32::try_from(request.max_webhooks).unwrap_or(i32::MAX));
+    let (max_rows, per_webhook) = (request.max_rows as i64, request.per_webhook as i64);
+    let arguments: [&(dyn ToSql + Sync); 8] =
+        [&lease.token, &seconds, &request.behind, &max_webhooks, &max_rows, &per_webhook, &webhooks, &rooms];
+    let rows = transaction.query_raw(&statement, arguments).await?;
+    let mut rows = pin!(rows);
+    let (mut claimed, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
+    while let Some(row) = rows.next().await.transpose()? {
+        let visited: i64 = row.get("visited");
+        claimed.behind = row.get::<_, Option<Uuid>>("last").filter(|_| visited as usize >= request.max_webhooks);
+        bytes += row.get::<_, Option<&str>>("data").map_or(0, str::len);
+        match row.get::<_, Option<Uuid>>("id") {
+            Some(id) if bytes > request.max_bytes && !claimed.deliveries.is_empty() => refused.push(id),
+            _ => claimed.add(&row, lease)?,
+        }
+    }
+    claimed.refused = refused.len();
+    Ok((claimed, refused))
 }
 
 impl Claimed {

@@ -7,12 +7,13 @@ use jiff::Timestamp;
 use tokio_postgres::types::PgLsn;
 use uuid::Uuid;
 
+use super::ledger::prepare_ledger;
 use super::{Result, Store, StoreError};
 use crate::domain::change::Origin;
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::webhook::SealedTarget;
-use crate::domain::window::Bounds;
+use crate::domain::window::Window;
 
 const CHECKPOINT_READ: &str = include_str!("../../sql/store/checkpoint_read.sql");
 const CHECKPOINT_ADVANCE: &str = include_str!("../../sql/store/checkpoint_advance.sql");
@@ -68,9 +69,14 @@ pub struct Unrouted {
 
 impl Store {
     pub async fn checkpoint(&self, slot: &str) -> Result<Option<Checkpoint>> {
+        self.checkpoint_of_reader(slot, None).await
+    }
+
+    /// Returns the checkpoint if `reader` holds the claim on it. Nobody else has stored anything since it was claimed.
+    pub async fn checkpoint_of_reader(&self, slot: &str, reader: Option<Uuid>) -> Result<Option<Checkpoint>> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(CHECKPOINT_READ).await?;
-        let Some(row) = connection.query_opt(&statement, &[&slot]).await? else { return Ok(None) };
+        let Some(row) = connection.query_opt(&statement, &[&slot, &reader]).await? else { return Ok(None) };
         let corrupt = |what: &str| StoreError::Corrupt(format!("{what} of the checkpoint of slot {slot} is negative"));
         Ok(Some(Checkpoint {
             lineage: Lineage {
@@ -86,28 +92,32 @@ impl Store {
     }
 }
 
-/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else.
+/// Moves the checkpoint on from `expected`, with the window it is in then; false when it is somewhere else, on another timeline,
+/// or claimed by another process.
 pub async fn advance_checkpoint(
     transaction: &impl GenericClient,
     slot: &str,
-    expected: Position,
+    expected: &Checkpoint,
     next: &Checkpoint,
-    window: Option<&Bounds>,
+    window: Option<&Window>,
 ) -> Result<bool> {
+    let bounds = window.and_then(|window| window.bounds.as_ref());
     let statement = transaction.prepare_cached(CHECKPOINT_ADVANCE).await?;
     let moved = transaction
         .execute(
             &statement,
             &[
                 &slot,
-                &lsn(expected.commit),
-                &ordinal(expected.ordinal),
+                &lsn(expected.position.commit),
+                &ordinal(expected.position.ordinal),
                 &lsn(next.position.commit),
                 &ordinal(next.position.ordinal),
                 &lsn(next.resume),
                 &(next.lineage.timeline as i32),
-                &window.map(|window| window.from.as_str()),
-                &window.map(|window| window.to.as_str()),
+                &bounds.map(|bounds| bounds.from.as_str()),
+                &bounds.map(|bounds| bounds.to.as_str()),
+                &window.map(|window| window.reader),
+                &(expected.lineage.timeline as i32),
             ],
         )
         .await?;
@@ -163,6 +173,18 @@ pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
         client.prepare_cached(statement).await?;
     }
     Ok(())
+}
+
+impl Store {
+    /// Opens a connection and prepares what a batch of changes is stored by. The pool gives the connection to the next batch.
+    pub async fn prepare_enqueue(&self) -> Result<()> {
+        let connection = self.connection().await?;
+        for statement in [CHECKPOINT_READ, CHECKPOINT_ADVANCE, SUBSCRIPTIONS] {
+            connection.prepare_cached(statement).await?;
+        }
+        prepare_ledger(&*connection).await?;
+        prepare_inserts(&*connection).await
+    }
 }
 
 /// Stores events; `repaired` are those that a comparison found after a gap.
@@ -229,7 +251,7 @@ pub async fn insert_unrouted(transaction: &impl GenericClient, unrouted: &[Unrou
 
 /// Where the log has the commit; nothing where it came by the outbox.
 fn commit(position: Position, origin: Origin) -> Option<PgLsn> {
-    (origin == Origin::Log).then(|| lsn(position.commit))
+    matches!(origin, Origin::Log { .. }).then(|| lsn(position.commit))
 }
 
 fn lsn(lsn: Lsn) -> PgLsn {

@@ -17,9 +17,14 @@ pub enum Claim {
     Reused,
     /// The same request is being served.
     UnderWay,
+    /// It is not known, and as many of the user's keys are kept as may be.
+    Full,
     /// The same request was served with this answer, encrypted for `id`.
     Answered { id: Uuid, answer: Sealed },
 }
+
+/// One user's keys of 24 hours: answers are kept for each.
+const MOST_OF_A_USER: i64 = 10_000;
 
 /// Claims a key for a request, or finds what became of it. Unless answered or released, the claim ends after `hold`.
 pub async fn claim(
@@ -33,12 +38,18 @@ pub async fn claim(
     let claim = connection.prepare_cached(include_str!("../../sql/store/idempotency_claim.sql")).await?;
     let id = Uuid::now_v7();
     let (key_hash, wanted) = (&key_hash[..], &fingerprint[..]);
-    if connection.query_opt(&claim, &[&id, &&*user.0, &key_hash, &wanted, &hold.as_secs_f64()]).await?.is_some() {
+    let hold = hold.as_secs_f64();
+    let ours = connection.query_opt(&claim, &[&id, &&*user.0, &key_hash, &wanted, &hold, &MOST_OF_A_USER]).await?;
+    if ours.is_some() {
         return Ok(Claim::Ours(id));
     }
     let find = connection.prepare_cached(include_str!("../../sql/store/idempotency_find.sql")).await?;
-    // None where it was released in between: whoever asks again gets it.
-    let Some(row) = connection.query_opt(&find, &[&&*user.0, &key_hash]).await? else { return Ok(Claim::UnderWay) };
+    let Some(row) = connection.query_opt(&find, &[&&*user.0, &key_hash]).await? else {
+        let full = connection.prepare_cached(include_str!("../../sql/store/idempotency_full.sql")).await?;
+        let is_full: bool = connection.query_one(&full, &[&&*user.0, &MOST_OF_A_USER]).await?.get(0);
+        // Otherwise it was released in between: the client that asks again gets it.
+        return Ok(if is_full { Claim::Full } else { Claim::UnderWay });
+    };
     if row.get::<_, &[u8]>("fingerprint") != wanted {
         return Ok(Claim::Reused);
     }

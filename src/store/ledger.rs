@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use deadpool_postgres::GenericClient;
 use tokio_postgres::types::PgLsn;
+use uuid::Uuid;
 
 use super::{Result, Store};
 use crate::domain::ledger::{Entry, LedgerChanges, State, relation, tables};
@@ -19,6 +20,10 @@ const MARK_COMPLETE: &str = include_str!("../../sql/store/ledger_mark_complete.s
 const COMPLETE: &str = include_str!("../../sql/store/ledger_complete.sql");
 const LIMIT: &str = include_str!("../../sql/store/acknowledgement_limit.sql");
 const LIMIT_SET: &str = include_str!("../../sql/store/acknowledgement_set.sql");
+const READER: &str = include_str!("../../sql/store/acknowledgement_reader.sql");
+const CLAIM: &str = include_str!("../../sql/store/acknowledgement_claim.sql");
+const RAISE: &str = include_str!("../../sql/store/acknowledgement_raise.sql");
+const LOWER: &str = include_str!("../../sql/store/acknowledgement_lower.sql");
 
 /// Moves the ledger on with the transaction that stores what the changes raised.
 pub async fn change_ledger(transaction: &impl GenericClient, changes: &LedgerChanges) -> Result<()> {
@@ -52,6 +57,12 @@ pub async fn change_ledger(transaction: &impl GenericClient, changes: &LedgerCha
         let statement = transaction.prepare_cached(PUT).await?;
         transaction.execute(&statement, &[&relations, &ids, &states]).await?;
     }
+    Ok(())
+}
+
+/// Makes the connection know how states are put.
+pub async fn prepare_ledger(client: &impl GenericClient) -> Result<()> {
+    client.prepare_cached(PUT).await?;
     Ok(())
 }
 
@@ -96,15 +107,34 @@ impl Store {
         Ok(row.map_or(Lsn::ZERO, |row| Lsn(row.get::<_, PgLsn>(0).into())))
     }
 
-    pub async fn set_acknowledgement_limit(&self, slot: &str, limit: Lsn) -> Result<()> {
+    /// The reader that moves the limit now.
+    pub async fn acknowledgement_reader(&self, slot: &str) -> Result<Option<Uuid>> {
+        let row = self.connection().await?.query_opt(READER, &[&slot]).await?;
+        Ok(row.and_then(|row| row.get(0)))
+    }
+
+    /// Makes `reader` the only one that moves the limit, and returns the limit; none when `found`, the reader before, has been
+    /// replaced meanwhile.
+    pub async fn claim_acknowledgement(&self, slot: &str, found: Option<Uuid>, reader: Uuid) -> Result<Option<Lsn>> {
+        let row = self.connection().await?.query_opt(CLAIM, &[&slot, &found, &reader]).await?;
+        Ok(row.map(|row| Lsn(row.get::<_, PgLsn>(0).into())))
+    }
+
+    /// Raises the limit; false when another reader has replaced this one.
+    pub async fn raise_acknowledgement_limit(&self, slot: &str, reader: Uuid, limit: Lsn) -> Result<bool> {
         let connection = self.connection().await?;
-        let statement = connection.prepare_cached(LIMIT_SET).await?;
-        connection.execute(&statement, &[&slot, &PgLsn::from(limit.0)]).await?;
-        Ok(())
+        let statement = connection.prepare_cached(RAISE).await?;
+        Ok(connection.execute(&statement, &[&slot, &reader, &PgLsn::from(limit.0)]).await? == 1)
+    }
+
+    /// Takes the limit back to what was acknowledged; false when another reader has replaced this one.
+    pub async fn lower_acknowledgement_limit(&self, slot: &str, reader: Uuid, acknowledged: Lsn) -> Result<bool> {
+        let connection = self.connection().await?;
+        Ok(connection.execute(LOWER, &[&slot, &reader, &PgLsn::from(acknowledged.0)]).await? == 1)
     }
 }
 
-/// The same in the transaction that stores where a slot begins.
+/// Sets the limit in the transaction that stores where a slot begins.
 pub async fn set_acknowledgement_limit(transaction: &impl GenericClient, slot: &str, limit: Lsn) -> Result<()> {
     transaction.execute(LIMIT_SET, &[&slot, &PgLsn::from(limit.0)]).await?;
     Ok(())

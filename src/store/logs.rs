@@ -2,13 +2,19 @@
 
 use jiff::Timestamp;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use super::audit::{self, Action, Actor};
 use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};
 
 /// A line of the log's id tells its time, give or take what clocks and long requests differ by.
 pub(super) const ID_TOLERANCE_MS: i64 = 3_600_000;
+
+/// Entries that one filtered page looks at: some ten milliseconds' worth. A filter that matches nothing would otherwise read the
+/// webhook's whole log.
+const LOOKED_AT: i64 = 10_000;
 
 /// One attempt, or a cancellation.
 #[derive(Clone, Debug)]
@@ -61,7 +67,24 @@ pub struct Filter {
     pub status_class: Option<i16>,
 }
 
-/// The webhook's log, newest first, below the id `before`.
+impl Filter {
+    /// Whether every entry passes, so that a page is full after as many entries as it shows.
+    fn is_empty(&self) -> bool {
+        let Filter { event, outcome, since, until, status_class } = self;
+        event.is_none() && outcome.is_none() && since.is_none() && until.is_none() && status_class.is_none()
+    }
+}
+
+/// Entries that match, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Matches {
+    pub entries: Vec<Entry>,
+    /// The last entry that was looked at, where more are below it. None where the search came to its end.
+    pub horizon: Option<Uuid>,
+}
+
+/// At most `limit` entries of the webhook's log below the id `before`, newest first. A filtered search looks at a bounded number of
+/// entries and returns where it stopped.
 pub async fn list(
     store: &Store,
     user: &UserId,
@@ -69,18 +92,27 @@ pub async fn list(
     filter: &Filter,
     before: Option<Uuid>,
     limit: usize,
-) -> Result<Vec<Entry>> {
+) -> Result<Matches> {
     let Filter { event, outcome, since, until, status_class } = filter;
     let lowest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
     let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
     let below = before.unwrap_or(Uuid::max()).min(latest);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let connection = store.connection().await?;
+    let horizon = match filter.is_empty() {
+        true => None,
+        false => {
+            let statement = connection.prepare_cached(include_str!("../../sql/store/log_horizon.sql")).await?;
+            let arguments: [&(dyn ToSql + Sync); 5] = [&&*user.0, &webhook, &lowest, &below, &(LOOKED_AT - 1)];
+            connection.query_opt(&statement, &arguments).await?.map(|row| row.get::<_, Uuid>("id"))
+        }
+    };
+    let lowest = horizon.unwrap_or(lowest);
     let statement = connection.prepare_cached(include_str!("../../sql/store/log_list.sql")).await?;
     let rows = connection
         .query(&statement, &[&&*user.0, &webhook, &lowest, &below, event, outcome, since, until, status_class, &limit])
         .await?;
-    Ok(rows.iter().map(entry).collect())
+    Ok(Matches { entries: rows.iter().map(entry).collect(), horizon })
 }
 
 pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Result<Option<Detail>> {
@@ -136,18 +168,23 @@ pub async fn pending(store: &Store, user: &UserId, webhook: Uuid, delivery: Uuid
     }))
 }
 
-/// Adds an event that the owner asked for and no commit raised, so that its log entry can show what was sent.
+/// Adds an event that the owner asked for and no commit raised, so that its log entry can show what was sent, and records who
+/// tests the webhook.
 pub async fn insert_test_event(
     store: &Store,
-    user: &UserId,
+    actor: &Actor,
+    webhook: Uuid,
     id: Uuid,
     kind: EventKind,
     occurred_at: Timestamp,
     data: &str,
 ) -> Result<()> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/event_insert_test.sql")).await?;
-    connection.execute(&statement, &[&id, &&*user.0, &kind.as_str(), &occurred_at, &data]).await?;
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let statement = transaction.prepare_cached(include_str!("../../sql/store/event_insert_test.sql")).await?;
+    transaction.execute(&statement, &[&id, &&*actor.user.0, &kind.as_str(), &occurred_at, &data]).await?;
+    audit::record(&transaction, actor, Action::WebhookTested, webhook, &[]).await?;
+    transaction.commit().await?;
     Ok(())
 }
 

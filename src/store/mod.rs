@@ -4,6 +4,7 @@ pub mod addons;
 pub mod audit;
 mod begun;
 pub mod capture;
+mod connection;
 pub mod deliver;
 pub mod disable;
 pub mod enqueue;
@@ -11,6 +12,7 @@ pub mod erase;
 pub mod hours;
 pub mod idempotency;
 pub mod ledger;
+mod limited;
 pub mod logs;
 pub mod migrate;
 pub mod notices;
@@ -22,10 +24,12 @@ pub mod record;
 pub mod recovery;
 pub mod sealed;
 pub mod sessions;
+pub mod superseded;
 pub mod tokens;
 pub mod webhooks;
 
 pub use begun::Begun;
+pub use connection::cancel_on_drop;
 pub use deadpool_postgres::{GenericClient, Transaction};
 pub use pool::Store;
 
@@ -37,6 +41,8 @@ pub enum StoreError {
     Connect(#[from] crate::postgres::ConnectError),
     #[error("the store: no connection free: {0}")]
     Pool(String),
+    #[error("the store: no answer within {0:?}")]
+    Silent(std::time::Duration),
     #[error("the store's migrations: {0}")]
     Migration(String),
     #[error("the store holds something unexpected: {0}")]
@@ -49,6 +55,11 @@ impl StoreError {
     pub fn refuses_data(&self) -> bool {
         let StoreError::Query(error) = self else { return false };
         error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
+    }
+
+    /// Whether the server ended the statement because it took longer than it may.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, StoreError::Query(error) if error.code() == Some(&tokio_postgres::error::SqlState::QUERY_CANCELED))
     }
 }
 
@@ -66,6 +77,13 @@ const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
 /// For transactions that look for single deliveries, however many there are.
 async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
     Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
+}
+
+const DURABLE: &str = include_str!("../../sql/store/durable.sql");
+
+/// For transactions after which the primary may forget WAL: a crash of the store must not lose them.
+async fn commit_durably(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
+    Ok(transaction.batch_execute(DURABLE).await?)
 }
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;

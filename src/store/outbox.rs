@@ -7,16 +7,16 @@ use deadpool_postgres::Transaction;
 use tokio_postgres::types::PgLsn;
 use uuid::Uuid;
 
-use super::{Result, Store};
+use super::{Result, Store, commit_durably};
 use crate::domain::lsn::Lsn;
 use crate::domain::window::{Bounds, Snapshot};
 
+const CLAIM: &str = include_str!("../../sql/store/checkpoint_claim.sql");
 const WINDOW: &str = include_str!("../../sql/store/checkpoint_window.sql");
 const HAND_OVER: &str = include_str!("../../sql/store/checkpoint_hand_over.sql");
 const HANDED_OVER: &str = include_str!("../../sql/store/checkpoint_handed_over.sql");
 const LEASE_TAKE: &str = include_str!("../../sql/store/capture_lease_take.sql");
 const LEASE_RELEASE: &str = include_str!("../../sql/store/capture_lease_release.sql");
-const LEASE_HELD: &str = include_str!("../../sql/store/capture_lease_held.sql");
 
 /// Where a switch to the log is made: the outbox is read up to `snapshot`, the log from `begins` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,16 +71,17 @@ impl Store {
         Ok(())
     }
 
-    /// Whether `holder` was the last to take the lease, run out or not.
-    pub async fn holds_capture_lease(&self, slot: &str, holder: Uuid) -> Result<bool> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(LEASE_HELD).await?;
-        Ok(connection.query_one(&statement, &[&slot, &holder]).await?.get(0))
+    /// Makes `reader` the only process whose batches advance the checkpoint. Use a new id for each claim: with the same id, batches
+    /// that were read before another process's claim would be accepted again.
+    pub async fn claim_checkpoint(&self, slot: &str, reader: Uuid) -> Result<()> {
+        self.connection().await?.execute(CLAIM, &[&slot, &reader]).await?;
+        Ok(())
     }
 }
 
 /// Prepares the switch to the log; false where the outbox is not what is read.
 pub async fn hand_over(transaction: &Transaction<'_>, slot: &str, handover: &Handover) -> Result<bool> {
+    commit_durably(transaction).await?;
     let begins = PgLsn::from(handover.begins.0);
     Ok(transaction.execute(HAND_OVER, &[&slot, &handover.snapshot.as_str(), &begins]).await? == 1)
 }

@@ -2,31 +2,50 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
 
-use super::Result;
+use super::connection::{Canceller, Connection};
+use super::limited::Limited;
 use super::observe::PoolUse;
+use super::{Result, StoreError};
 use crate::postgres;
+
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A handle on the store; clones share the pool.
 #[derive(Clone)]
 pub struct Store {
     pool: Pool,
+    canceller: Canceller,
 }
+
+/// For a connection to be free, or made.
+const WAIT: Duration = Duration::from_secs(10);
 
 impl Store {
     /// Connections are opened on first use: a store that is down at start-up is waited for by those who use it.
     pub fn open(url: &str, connections: usize) -> Result<Store> {
+        Store::open_limited(url, connections, None)
+    }
+
+    /// A pool for requests of clients: the server ends their statements after `statement_timeout`.
+    pub fn open_for_requests(url: &str, connections: usize, statement_timeout: Duration) -> Result<Store> {
+        Store::open_limited(url, connections, Some(statement_timeout))
+    }
+
+    fn open_limited(url: &str, connections: usize, statement_timeout: Option<Duration>) -> Result<Store> {
         let target = postgres::Target::parse(url)?;
         let connector = target.connector().map_err(postgres::ConnectError::from)?;
-        let mut config = target.config;
-        config.keepalives_idle(Duration::from_secs(30));
+        let config = target.config;
         let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let canceller = Canceller(connector.clone());
         let manager = match connector {
-            None => Manager::from_config(config, tokio_postgres::NoTls, manager_config),
-            Some(connector) => Manager::from_config(config, connector, manager_config),
+            None => {
+                Manager::from_connect(config, Limited::new(tokio_postgres::NoTls, statement_timeout), manager_config)
+            }
+            Some(tls) => Manager::from_connect(config, Limited::new(tls, statement_timeout), manager_config),
         };
-        let wait = Some(Duration::from_secs(10));
+        let wait = Some(WAIT);
         let pool = Pool::builder(manager)
             .max_size(connections)
             // The server's process that was busy last is the one whose caches are warm.
@@ -35,11 +54,31 @@ impl Store {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("a runtime is given, which is all that can be missing");
-        Ok(Store { pool })
+        Ok(Store { pool, canceller })
     }
 
-    pub async fn connection(&self) -> Result<Object> {
-        Ok(self.pool.get().await?)
+    pub async fn connection(&self) -> Result<Connection> {
+        Ok(Connection::new(self.pool.get().await?, self.canceller.clone()))
+    }
+
+    /// Bounds a unit of work. The connection of one that is late may be dead and is closed, and so are all that are idle.
+    pub async fn in_time<T, E: From<StoreError>>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        match tokio::time::timeout(limit, work).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.pool.retain(|_, _| false);
+                Err(StoreError::Silent(limit).into())
+            }
+        }
+    }
+
+    /// Whether the store answers soon over the connection that would be used next. Where it does not, idle connections are closed.
+    pub async fn probe(&self) -> Result<()> {
+        self.in_time(PROBE_TIMEOUT, self.ping()).await
     }
 
     pub fn pool_use(&self) -> PoolUse {

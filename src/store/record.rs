@@ -9,17 +9,18 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::disable::{self, Disabled};
-use super::{Result, Store, hours, plan_by_index};
+use super::{Result, Store, hours, plan_by_index, superseded};
 use crate::domain::delivery::{Attempted, Next, Outcome};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::webhook::Tally;
+use crate::postgres::ANSWER_TIMEOUT;
 
 const FENCE: &str = include_str!("../../sql/store/delivery_fence.sql");
 const ATTEMPT_INSERT: &str = include_str!("../../sql/store/attempt_insert.sql");
 const END: &str = include_str!("../../sql/store/delivery_end.sql");
 const END_HELD: &str = include_str!("../../sql/store/delivery_end_held.sql");
 const RETRY: &str = include_str!("../../sql/store/delivery_retry.sql");
-const HOLD: &str = include_str!("../../sql/store/webhook_hold.sql");
+const TRIGGERED: &str = include_str!("../../sql/store/webhook_triggered.sql");
 const COUNT: &str = include_str!("../../sql/store/webhook_count.sql");
 
 /// One line of the log.
@@ -65,13 +66,14 @@ impl<'a> LogLine<'a> {
 }
 
 impl Store {
-    /// Records attempts in one transaction: an answer to an attempt whose lease has passed to somebody else changes nothing.
+    /// Records attempts in one transaction: an answer to an attempt whose lease has passed to somebody else changes nothing. Where the
+    /// delivery was redelivered or cancelled meanwhile, the attempt is logged, and changes nothing else.
     /// Switches off webhooks that have failed as often as `policy` allows, and warns at half of it.
     pub async fn record(&self, entries: &[Entry<'_>], policy: &Policy) -> Result<Recorded> {
         // Almost always there is none. Each round but the last adds one of the batch.
         let mut failing = BTreeSet::new();
         loop {
-            match self.try_record(entries, policy, &failing).await? {
+            match self.in_time(ANSWER_TIMEOUT, self.try_record(entries, policy, &failing)).await? {
                 Tried::Recorded(recorded) => return Ok(recorded),
                 Tried::MustLock(webhooks) => failing.extend(webhooks),
             }
@@ -90,11 +92,13 @@ impl Store {
         let all_end = entries.iter().all(|entry| matches!(entry.next, Next::End(_)));
         let hold = if all_end { END_HELD } else { FENCE };
         let ((), counted) = tokio::try_join!(biased; plan_by_index(&transaction), fence(&transaction, hold, entries))?;
+        let late = superseded::take(&transaction, entries, &counted).await?;
         let entries: Vec<Entry<'_>> =
             entries.iter().zip(&counted).filter_map(|(entry, counted)| counted.then_some(*entry)).collect();
         let mut disabled = Vec::new();
-        if !entries.is_empty() {
-            let lines: Vec<LogLine<'_>> = entries.iter().map(|entry| entry.line).collect();
+        let logged = [entries.as_slice(), &late].concat();
+        if !logged.is_empty() {
+            let lines: Vec<LogLine<'_>> = logged.iter().map(|entry| entry.line).collect();
             let tallies = tallies(&entries);
             // Otherwise they are gone already.
             let locked = if all_end { &[] } else { entries.as_slice() };
@@ -104,7 +108,7 @@ impl Store {
                 insert_attempts(&transaction, &lines),
                 end_deliveries(&transaction, locked),
                 retry_deliveries(&transaction, locked),
-                count(&transaction, &tallies, &entries),
+                count(&transaction, &tallies, &logged),
             )?;
             let judged = disable::judge(&standings, &tallies, policy);
             let doomed = judged.iter().filter(|judged| judged.verdict == Verdict::Disable).map(|judged| judged.webhook);
@@ -119,13 +123,16 @@ impl Store {
         Ok(Tried::Recorded(Recorded { counted, disabled }))
     }
 
-    /// Writes one line of the log that belongs to no delivery in the store, such as a test's. Counts nowhere. A webhook that is
-    /// gone meanwhile gets none: it may have been erased.
+    /// Writes one line of the log that belongs to no delivery in the store, such as a test's. It changes when the webhook was last
+    /// called and none of its counters. A webhook that is gone meanwhile gets none: it may have been erased.
     pub async fn log(&self, line: LogLine<'_>) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
-        let hold = transaction.prepare_cached(HOLD).await?;
-        if transaction.query_opt(&hold, &[&line.attempted.delivery.webhook]).await?.is_none() {
+        let mut tally = Tally::default();
+        tally.add(&line.attempted.attempt);
+        let triggered = transaction.prepare_cached(TRIGGERED).await?;
+        let webhook = line.attempted.delivery.webhook;
+        if transaction.query_opt(&triggered, &[&webhook, &tally.last_triggered_at]).await?.is_none() {
             return Ok(());
         }
         insert_attempts(&transaction, &[line]).await?;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::audit::{self, Action, Actor};
 use super::enqueue::{NewDelivery, NewLease, insert_deliveries};
 use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
-use super::{Result, Store, StoreError};
+use super::{Result, Store, StoreError, superseded};
 use crate::domain::delivery::Outcome;
 use crate::domain::event::delivery_id;
 
@@ -379,6 +379,7 @@ async fn next_rounds(
     let ids: Vec<Uuid> = again.iter().map(|again| again.delivery).collect();
     let events: Vec<Uuid> = again.iter().map(|again| again.event).collect();
     let rounds: Vec<i16> = again.iter().map(|again| again.round).collect();
+    superseded::note(transaction, &ids).await?;
     let statement = transaction.prepare_cached(REDELIVER).await?;
     let rows = transaction.query(&statement, &[&ids, &webhook, &events, &rounds, &only_if_unchanged]).await?;
     let begun = |row: &Row| (row.get("id"), u16::try_from(row.get::<_, i16>("round")).unwrap_or(0));

@@ -9,9 +9,10 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::audit::{self, Action, Actor, Via};
 use super::{Result, Store};
 use crate::domain::event::UserId;
-use crate::vault::random_bytes;
+use crate::vault::{Sealed, random_bytes};
 
 /// A working day; then whoever still is there signs in again.
 pub const LONGEST_LIFE: Duration = Duration::from_secs(12 * 3_600);
@@ -19,6 +20,8 @@ pub const LONGEST_LIFE: Duration = Duration::from_secs(12 * 3_600);
 pub const LONGEST_REST: Duration = Duration::from_secs(2 * 3_600);
 /// One user's sessions at once: a new one ends the oldest.
 const MOST_OF_A_USER: i64 = 20;
+/// A new secret's page shows it for so long, however often it is loaded.
+const LONGEST_REVEAL: Duration = Duration::from_secs(600);
 /// Base64 of 32 bytes, without padding.
 const ENCODED_LENGTH: usize = 43;
 
@@ -30,7 +33,7 @@ pub struct Session {
     pub token: Option<Uuid>,
 }
 
-/// Begins a session and gives its id: 256 random bits, shown to the browser alone.
+/// Begins a session, records the sign-in, and returns the session's id: 256 random bits, shown to the browser alone.
 pub async fn begin(store: &Store, user: &UserId, token: Option<Uuid>) -> Result<SecretString> {
     let id: SecretString = URL_SAFE_NO_PAD.encode(random_bytes::<32>()).into();
     let hash = hash(id.expose_secret());
@@ -40,6 +43,9 @@ pub async fn begin(store: &Store, user: &UserId, token: Option<Uuid>) -> Result<
     transaction.execute(&insert, &[&&hash[..], &&*user.0, &token]).await?;
     let limit = transaction.prepare_cached(include_str!("../../sql/store/session_limit.sql")).await?;
     transaction.execute(&limit, &[&&*user.0, &MOST_OF_A_USER]).await?;
+    let actor = Actor { user: user.clone(), via: token.map_or(Via::Jwt, Via::Token) };
+    let subject = Uuid::from_bytes(hash[..16].try_into().expect("half of a hash"));
+    audit::record(&transaction, &actor, Action::SignedIn, subject, &[]).await?;
     transaction.commit().await?;
     Ok(id)
 }
@@ -59,6 +65,22 @@ pub async fn find(store: &Store, id: &str) -> Result<Option<Session>> {
         connection.execute(&touch, &[&&hash[..]]).await?;
     }
     Ok(Some(Session { user: UserId(row.get::<_, &str>("user_id").into()), token: row.get("token_id") }))
+}
+
+/// Lets the session show a webhook's secret for a while, or no longer.
+pub async fn reveal(store: &Store, id: &str, webhook: Option<Uuid>) -> Result<()> {
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(include_str!("../../sql/store/session_reveal.sql")).await?;
+    connection.execute(&statement, &[&&hash(id)[..], &webhook, &LONGEST_REVEAL.as_secs_f64()]).await?;
+    Ok(())
+}
+
+/// The webhook's secret, if the session may show it.
+pub async fn revealed(store: &Store, id: &str, webhook: Uuid) -> Result<Option<Sealed>> {
+    let connection = store.connection().await?;
+    let statement = connection.prepare_cached(include_str!("../../sql/store/session_revealed.sql")).await?;
+    let row = connection.query_opt(&statement, &[&&hash(id)[..], &webhook]).await?;
+    Ok(row.map(|row| Sealed { bytes: row.get("secret"), key_id: row.get("secret_key_id") }))
 }
 
 pub async fn end(store: &Store, id: &str) -> Result<()> {

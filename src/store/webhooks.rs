@@ -41,6 +41,9 @@ pub struct Settings {
     pub active: bool,
 }
 
+/// A webhook whose receiver was down for long may have a million deliveries to cancel. More than the API's other statements may take.
+const CANCEL_TIMEOUT: &str = "set local statement_timeout = '60s'";
+
 /// The names of the settings.
 const FIELDS: [&str; 4] = ["name", "url", "events", "active"];
 
@@ -206,6 +209,7 @@ async fn lock(transaction: &Transaction<'_>, user: &UserId, id: Uuid) -> Result<
 }
 
 async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: Uuid) -> Result<()> {
+    transaction.batch_execute(CANCEL_TIMEOUT).await?;
     let statement = transaction.prepare_cached(include_str!("../../sql/store/delivery_lock.sql")).await?;
     transaction.execute(&statement, &[&&*user.0, &webhook]).await?;
     Ok(())

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -18,9 +18,18 @@ pub fn start(log: &Log) -> Result<(), String> {
     let filter = filter(log)?;
     let builder = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(std::io::stderr);
     match log.format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).finish().with(filter).init(),
+        LogFormat::Text => {
+            builder.with_ansi(std::io::stderr().is_terminal()).finish().with(filter).with(without_payloads()).init()
+        }
         LogFormat::Json => {
-            builder.json().flatten_event(true).with_span_list(false).finish().with(filter).init();
+            builder
+                .json()
+                .flatten_event(true)
+                .with_span_list(false)
+                .finish()
+                .with(filter)
+                .with(without_payloads())
+                .init();
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         }
     }
@@ -34,6 +43,17 @@ pub fn end_with(error: &anyhow::Error) {
         Some(LogFormat::Json) => tracing::error!("{error:#}"),
         Some(LogFormat::Text) | None => eprintln!("walhook: {error:#}"),
     }
+}
+
+/// Libraries that log payloads below INFO: this one each statement with its parameters.
+const PAYLOAD_LOGGERS: [&str; 1] = ["tokio_postgres"];
+
+/// Rejects lines that may contain secrets or payloads, whatever the filter allows.
+fn without_payloads() -> FilterFn {
+    filter_fn(|line| {
+        let is_payload_logger = || PAYLOAD_LOGGERS.iter().any(|library| line.target().starts_with(library));
+        *line.level() <= LevelFilter::INFO || !is_payload_logger()
+    })
 }
 
 fn filter(log: &Log) -> Result<Targets, String> {

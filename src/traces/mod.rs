@@ -98,7 +98,7 @@ mod tests {
             user: UserId("u".into()),
             occurred_at: Timestamp::UNIX_EPOCH,
             position: Default::default(),
-            origin: Origin::Log,
+            origin: Origin::Log { timeline: 1 },
             data: "{}".into(),
         }
     }

@@ -82,7 +82,7 @@ fn span(trace: Uuid, id: SpanId, name: &str, kind: SpanKind, (start, end): (Time
 
 fn of_event(event: &Event) -> Vec<KeyValue> {
     let place = match event.origin {
-        Origin::Log => text("walhook.lsn", event.position.commit.to_string()),
+        Origin::Log { .. } => text("walhook.lsn", event.position.commit.to_string()),
         Origin::Outbox { transaction } => number("walhook.transaction", transaction as i64),
     };
     vec![

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Redirect, Response};
@@ -88,7 +88,9 @@ pub fn secret_page(template: &impl Template) -> Response {
 
 /// To another page, which tells what happened.
 pub fn go(to: &str, flash: Flash) -> Response {
-    ([(header::SET_COOKIE, flash.cookie())], Redirect::to(to)).into_response()
+    let mut response = Redirect::to(to).into_response();
+    response.extensions_mut().insert(flash);
+    response
 }
 
 /// Answers that hold a secret are never compressed: their length would tell of it.
@@ -100,8 +102,8 @@ pub fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &
 }
 
 /// Pages hold what is one user's: nobody keeps, frames, sniffs or names them. What a page told of the past is told once.
-pub async fn protect(request: Request, next: Next) -> Response {
-    let told = flash::is_in(request.headers()) && !request.uri().path().starts_with(assets::PLACE);
+pub async fn protect(State(state): State<UiState>, request: Request, next: Next) -> Response {
+    let told = flash::is_in(&state.api, request.headers()) && !request.uri().path().starts_with(assets::PLACE);
     let mut response = next.run(request).await;
     let headers = [
         (header::CACHE_CONTROL, "no-store"),
@@ -115,8 +117,12 @@ pub async fn protect(request: Request, next: Next) -> Response {
     for (name, value) in headers {
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
-    if told && !response.status().is_redirection() {
-        response.headers_mut().append(header::SET_COOKIE, flash::forget());
+    let cookie = match response.extensions_mut().remove::<Flash>() {
+        Some(flash) => Some(flash.cookie(&state.api)),
+        None => (told && !response.status().is_redirection()).then(|| flash::forget(&state.api)),
+    };
+    if let Some(cookie) = cookie {
+        response.headers_mut().append(header::SET_COOKIE, cookie);
     }
     response
 }

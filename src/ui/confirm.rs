@@ -3,12 +3,11 @@
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::UiState;
-use super::answer::{Frame, Section, go, page, secret_page};
+use super::answer::{Frame, Section, go, page};
 use super::edit::webhook_id;
 use super::failure::Failure;
 use super::fields::Fields;
@@ -26,23 +25,6 @@ struct Ask {
     /// What the button says and where it leads.
     verb: &'static str,
     action: &'static str,
-}
-
-/// A secret that is shown this once.
-#[derive(Template)]
-#[template(path = "ui/secret.html")]
-pub struct SecretPage {
-    frame: Frame,
-    id: Uuid,
-    name: String,
-    secret: String,
-    is_new: bool,
-}
-
-impl SecretPage {
-    pub fn of_new(frame: Frame, id: Uuid, name: String, secret: &SecretString) -> SecretPage {
-        SecretPage { frame, id, name, secret: secret.expose_secret().to_owned(), is_new: true }
-    }
 }
 
 pub async fn ask_delete(
@@ -87,19 +69,6 @@ pub async fn delete(
     Ok(go(super::HOME, Flash::good(format!("The webhook “{}” was deleted.", webhook.settings.name))))
 }
 
-pub async fn regenerate_secret(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let id = webhook_id(&id)?;
-    let secret = state.api.regenerate_secret(&visitor.actor, id).await?;
-    let webhook = state.api.webhook(&visitor.actor.user, id).await?;
-    let frame = Frame::of(&state, visitor, Section::Webhooks);
-    let shown = SecretPage { is_new: false, ..SecretPage::of_new(frame, id, webhook.settings.name, &secret) };
-    Ok(secret_page(&shown))
-}
-
 pub async fn set_active(
     State(state): State<UiState>,
     visitor: Visitor,
@@ -109,7 +78,7 @@ pub async fn set_active(
     let id = webhook_id(&id)?;
     let active = fields.one("active") == "true";
     let members = Map::from_iter([("active".to_owned(), Value::from(active))]);
-    let webhook = state.api.update_webhook(&visitor.actor, id, members, &|_| true).await?;
+    let webhook = state.api.update_webhook(&visitor.actor, id, members, &|_| true).await?.webhook;
     let back = fields.back("back").unwrap_or_else(|| super::HOME.to_owned());
     let now = if active { "active" } else { "inactive: nothing is sent to it" };
     Ok(go(&back, Flash::good(format!("“{}” is {now}.", webhook.settings.name))))

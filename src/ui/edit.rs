@@ -2,20 +2,20 @@
 
 use askama::Template;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::UiState;
-use super::answer::{Frame, Section, go, page, page_again, secret_page};
+use super::answer::{Frame, Section, go, page, page_again};
 use super::catalogue::{FAMILIES, addon_name, family};
-use super::confirm::SecretPage;
 use super::failure::{Failure, sentence};
 use super::fields::Fields;
 use super::flash::Flash;
+use super::secret;
 use super::session::Visitor;
-use crate::api::{FieldError, NewWebhook, Problem, etag};
+use crate::api::{FieldError, NewWebhook, Problem, Warning, etag};
 use crate::events::CATALOGUE;
 use crate::store::webhooks::Settings;
 
@@ -121,6 +121,12 @@ fn members(settings: &Settings) -> Map<String, Value> {
 }
 
 /// Problems that the form itself can tell of.
+/// A message with the warnings about the saved settings behind it.
+fn with_warnings(message: &str, warnings: &[Warning]) -> String {
+    let warnings = warnings.iter().map(|warning| format!(" {}", sentence(&warning.detail)));
+    format!("{message}{}", warnings.collect::<String>())
+}
+
 fn belongs_to_form(problem: &Problem) -> bool {
     matches!(problem.slug(), "validation-failed" | "webhook-limit-reached" | "precondition-failed")
 }
@@ -130,12 +136,17 @@ pub async fn new(State(state): State<UiState>, visitor: Visitor) -> Response {
     page(&Page::new(Frame::of(&state, visitor, Section::Webhooks), None, blank, String::new()))
 }
 
-pub async fn create(State(state): State<UiState>, visitor: Visitor, fields: Fields) -> Result<Response, Failure> {
+pub async fn create(
+    State(state): State<UiState>,
+    visitor: Visitor,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, Failure> {
     let settings = settings(&fields);
     match state.api.create_webhook(&visitor.actor, members(&settings)).await {
-        Ok(NewWebhook { webhook, secret }) => {
-            let frame = Frame::of(&state, visitor, Section::Webhooks);
-            Ok(secret_page(&SecretPage::of_new(frame, webhook.id, webhook.settings.name, &secret)))
+        Ok(NewWebhook { webhook, warnings, .. }) => {
+            let flash = Flash::good(with_warnings("The webhook was created.", &warnings));
+            secret::go_to(&state, &headers, webhook.id, flash).await
         }
         Err(problem) if belongs_to_form(&problem) => {
             let frame = Frame::of(&state, visitor, Section::Webhooks);
@@ -166,7 +177,10 @@ pub async fn save(
     let version = fields.one("version").to_owned();
     let is_known = |found: &Settings| etag(found) == version;
     match state.api.update_webhook(&visitor.actor, id, members(&settings), &is_known).await {
-        Ok(_) => Ok(go(&format!("/ui/webhooks/{id}"), Flash::good("The webhook was saved."))),
+        Ok(saved) => {
+            let text = with_warnings("The webhook was saved.", &saved.warnings);
+            Ok(go(&format!("/ui/webhooks/{id}"), Flash::good(text)))
+        }
         Err(problem) if belongs_to_form(&problem) => {
             let mut errors = Errors::of(&problem);
             let found = state.api.webhook(&visitor.actor.user, id).await?;

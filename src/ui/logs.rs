@@ -18,7 +18,7 @@ use super::time::{Moment, field_of};
 use super::webhook::failure_name;
 use crate::api::{self, FieldError, OUTCOMES, STATUS_CLASSES};
 use crate::domain::event::EventKind;
-use crate::store::logs::Entry;
+use crate::store::logs::{Entry, Matches};
 
 const PAGE: usize = 50;
 /// The fields of the filter; a page's cursor is not among them.
@@ -131,12 +131,13 @@ pub async fn show(
     let mut parameters = api::Parameters::parse(&with_cursor);
     let (filter, before) = (api::log_filter(&mut parameters), parameters.cursor());
     let checked = parameters.finish();
-    let entries = match &checked {
+    let Matches { entries, horizon } = match &checked {
         Ok(_) => state.api.log(&visitor.actor.user, id, &filter, before, PAGE + 1).await?,
-        Err(_) => Vec::new(),
+        Err(_) => Matches::default(),
     };
     let attempts = state.attempts;
-    let entries = api::Page::new(entries, PAGE, |entry| entry.id, |entry| Line::new(entry, attempts));
+    let entries =
+        api::Page::new(entries, PAGE, |entry| entry.id, |entry| Line::new(entry, attempts)).or_continue_at(horizon);
     let here = format!("/ui/webhooks/{id}/logs");
     let next = entries.next_cursor.map(|cursor| format!("{here}?{query}&cursor={cursor}"));
     let events: Vec<&'static str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();

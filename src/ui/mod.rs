@@ -14,6 +14,7 @@ mod flash;
 mod list;
 mod logs;
 mod recover;
+mod secret;
 mod session;
 mod stats;
 mod test;
@@ -69,7 +70,8 @@ pub fn router(state: UiState) -> Router {
         .route("/edit", get(edit::form).post(edit::save))
         .route("/active", post(confirm::set_active))
         .route("/delete", get(confirm::ask_delete).post(confirm::delete))
-        .route("/secret", get(confirm::ask_secret).post(confirm::regenerate_secret))
+        .route("/secret", get(confirm::ask_secret).post(secret::regenerate))
+        .route("/new-secret", get(secret::show).post(secret::conceal))
         .route("/test", get(test::form))
         .route("/recover", get(recover::form).post(recover::begin))
         .route("/logs", get(logs::show))
@@ -94,7 +96,7 @@ pub fn router(state: UiState) -> Router {
         .layer(cross_site_protection(&state.api, reject))
         .layer(from_fn_with_state(state.clone(), failure::render))
         .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(answer::may_be_compressed)))
-        .layer(from_fn(answer::protect))
+        .layer(from_fn_with_state(state.clone(), answer::protect))
         .layer(from_fn(request_id))
         .with_state(state)
 }

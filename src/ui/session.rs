@@ -5,16 +5,17 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use jiff::Timestamp;
 use secrecy::ExposeSecret;
 use url::form_urlencoded;
 use uuid::Uuid;
 
-use super::answer::{Frame, Section, page, page_again};
+use super::answer::{Frame, Section, page, page_again, secret_page};
 use super::failure::Failure;
 use super::fields::{Fields, local};
 use super::flash::Flash;
 use super::{HOME, UiState};
-use crate::api::{Problem, SESSION_COOKIE, authenticate_token, cookie, session_actor};
+use crate::api::{Problem, authenticate_token, session_actor};
 use crate::domain::event::UserId;
 use crate::store::audit::{Actor, Via};
 use crate::store::sessions;
@@ -30,7 +31,7 @@ impl FromRequestParts<UiState> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, state: &UiState) -> Result<Self, Response> {
         match session_actor(&state.api, &parts.headers).await {
-            Ok(Some(actor)) => Ok(Visitor { actor, flash: Flash::of(&parts.headers) }),
+            Ok(Some(actor)) => Ok(Visitor { actor, flash: Flash::of(&state.api, &parts.headers) }),
             Ok(None) => Err(to_login(&parts.method, original(parts)).into_response()),
             Err(problem) => Err(Failure(problem).into_response()),
         }
@@ -78,6 +79,48 @@ impl Login {
     }
 }
 
+/// Asks before a sign-in link replaces the session of another user: any site can send a visitor to a link of its own user.
+#[derive(Template)]
+#[template(path = "ui/replace.html")]
+struct Replace {
+    frame: Frame,
+    present: UserId,
+    user: UserId,
+    jwt: String,
+    next: String,
+}
+
+/// A sign-in link whose token is valid and not used yet.
+struct Link<'a> {
+    token: &'a str,
+    user: UserId,
+    refused_from: Timestamp,
+}
+
+impl<'a> Link<'a> {
+    /// None where the token is not valid, or not for a link.
+    async fn verify(state: &UiState, token: &'a str) -> Result<Option<Link<'a>>, Problem> {
+        let Some(verifier) = state.api.jwt() else { return Ok(None) };
+        match verifier.link(token).await {
+            Ok((user, refused_from)) => Ok(Some(Link { token, user, refused_from })),
+            Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => Ok(None),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// Signs in, unless the link was used before.
+    async fn enter(self, state: &UiState, headers: &HeaderMap, login: Login) -> Result<Response, Failure> {
+        // Without the signature, which some algorithms let anybody write in another way.
+        let signed = self.token.rsplit_once('.').map_or(self.token, |(signed, _)| signed);
+        if !sessions::use_link(state.api.store(), signed, self.refused_from).await? {
+            return Ok(login.refused(LINK_REFUSED));
+        }
+        enter(state, headers, &self.user, None, &login.next).await
+    }
+}
+
+const LINK_REFUSED: &str = "This sign-in link is not valid, is too old, or has been used. Ask for a new one.";
+
 /// The sign-in page; with `jwt`, a link of the platform's that signs in by itself.
 pub async fn form(
     State(state): State<UiState>,
@@ -90,34 +133,36 @@ pub async fn form(
     let token = query.one("jwt");
     // Whoever only looks at what is behind the link has not used it.
     if !token.is_empty() && method == Method::GET {
-        return enter_by_link(&state, &headers, token, login).await;
+        return follow_link(&state, &headers, token, login).await;
     }
     if session_actor(&state.api, &headers).await?.is_some() {
         return Ok(Redirect::to(if login.next.is_empty() { HOME } else { &login.next }).into_response());
     }
-    let expired = cookie(&headers, SESSION_COOKIE).is_some();
+    let expired = state.api.session_id(&headers).is_some();
     Ok(page(&Login { expired, ..login }))
 }
 
-async fn enter_by_link(state: &UiState, headers: &HeaderMap, token: &str, login: Login) -> Result<Response, Failure> {
-    const REFUSED: &str = "This sign-in link is not valid, is too old, or has been used. Ask for a new one.";
-    let Some(verifier) = state.api.jwt() else { return Ok(login.refused(REFUSED)) };
-    let (user, refused_from) = match verifier.link(token).await {
-        Ok(link) => link,
-        Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => return Ok(login.refused(REFUSED)),
-        Err(problem) => return Err(problem.into()),
-    };
-    // Without the signature, which some algorithms let anybody write in another way.
-    let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
-    if !sessions::use_link(state.api.store(), signed, refused_from).await? {
-        return Ok(login.refused(REFUSED));
+async fn follow_link(state: &UiState, headers: &HeaderMap, token: &str, login: Login) -> Result<Response, Failure> {
+    let Some(link) = Link::verify(state, token).await? else { return Ok(login.refused(LINK_REFUSED)) };
+    let present = session_actor(&state.api, headers).await?.map(|actor| actor.user);
+    match present.filter(|present| *present != link.user) {
+        Some(present) => {
+            let (frame, jwt) = (Frame::bare(state, Section::None), token.to_owned());
+            Ok(secret_page(&Replace { frame, present, user: link.user, jwt, next: login.next }))
+        }
+        None => link.enter(state, headers, login).await,
     }
-    enter(state, headers, &user, None, &login.next).await
 }
 
-/// Takes the token of the form.
+/// Takes the API token of the form, or the sign-in link of a visitor who agreed to replace the session.
 pub async fn sign_in(State(state): State<UiState>, headers: HeaderMap, fields: Fields) -> Result<Response, Failure> {
     let login = Login::new(&state, fields.back("next"));
+    if !fields.one("jwt").is_empty() {
+        return match Link::verify(&state, fields.one("jwt")).await? {
+            Some(link) => link.enter(&state, &headers, login).await,
+            None => Ok(login.refused(LINK_REFUSED)),
+        };
+    }
     let actor = match authenticate_token(&state.api, fields.one("token").trim()).await {
         Ok(actor) => actor,
         Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => {
@@ -138,7 +183,7 @@ async fn enter(
     token: Option<Uuid>,
     next: &str,
 ) -> Result<Response, Failure> {
-    if let Some(old) = cookie(headers, SESSION_COOKIE) {
+    if let Some(old) = state.api.session_id(headers) {
         sessions::end(state.api.store(), old).await?;
     }
     let id = sessions::begin(state.api.store(), user, token).await?;
@@ -149,7 +194,7 @@ async fn enter(
 }
 
 pub async fn sign_out(State(state): State<UiState>, headers: HeaderMap) -> Result<Response, Failure> {
-    if let Some(id) = cookie(&headers, SESSION_COOKIE) {
+    if let Some(id) = state.api.session_id(&headers) {
         sessions::end(state.api.store(), id).await?;
     }
     Ok(([(header::SET_COOKIE, session_cookie(&state, "", 0)?)], Redirect::to("/ui/login")).into_response())
@@ -157,8 +202,7 @@ pub async fn sign_out(State(state): State<UiState>, headers: HeaderMap) -> Resul
 
 /// Lax and not strict: a link in an e-mail is to lead to the page that it names.
 fn session_cookie(state: &UiState, id: &str, seconds: u64) -> Result<HeaderValue, Problem> {
-    let secure = state.api.public_url().is_some_and(|url| url.starts_with("https://"));
-    let secure = if secure { "; Secure" } else { "" };
-    let cookie = format!("{SESSION_COOKIE}={id}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
+    let (name, secure) = (state.api.session_cookie_name(), if state.api.is_secure() { "; Secure" } else { "" });
+    let cookie = format!("{name}={id}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
     HeaderValue::try_from(cookie).map_err(|_| Problem::internal())
 }

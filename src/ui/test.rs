@@ -42,7 +42,7 @@ pub async fn form(State(state): State<UiState>, visitor: Visitor, Path(id): Path
 pub async fn send(State(state): State<UiState>, visitor: Visitor, fields: Fields) -> Result<Response, Failure> {
     let id = webhook_id(fields.one("webhook"))?;
     let members = members([("event", fields.one("event").to_owned())]);
-    let report = match state.api.test_webhook(&visitor.actor.user, id, members).await {
+    let report = match state.api.test_webhook(&visitor.actor, id, members).await {
         Ok(report) => report,
         Err(problem) if problem.status() == StatusCode::TOO_MANY_REQUESTS => {
             return Ok(go(&format!("/ui/webhooks/{id}/test"), Flash::bad(sentence(problem.detail()))));

@@ -49,7 +49,7 @@ pub async fn show(State(state): State<UiState>, visitor: Visitor, Path(id): Path
     let user = &visitor.actor.user;
     let webhook = state.api.webhook(user, id).await?;
     let hours = state.api.hours(user, id, now).await?;
-    let recent = state.api.log(user, id, &Filter::default(), None, RECENT).await?;
+    let recent = state.api.log(user, id, &Filter::default(), None, RECENT).await?.entries;
     let failures = logs::errors(state.api.store(), user, id, a_day_before(now), LOOKED_AT).await?;
     let count = |number: i64| Count(u64::try_from(number).unwrap_or(0));
     let attempts = state.attempts;
@@ -87,6 +87,7 @@ pub fn failure_name(kind: &str) -> &'static str {
         "blocked_address" => "Address not allowed",
         "payload_too_large" => "Payload too large",
         "webhook_inactive" => "Webhook inactive",
+        "event_expired" => "Event no longer kept",
         _ => "Something else",
     }
 }

@@ -33,6 +33,8 @@ async fn every_change_of_a_webhook_is_recorded_and_nothing_else() {
     other.delete(&path).await.expect(404);
     other.post(&format!("{path}/regenerate-secret"), json!({})).await.expect(404);
     api.get(&path).await.expect(200);
+    api.post(&format!("{path}/test"), json!({})).await.expect(200);
+    other.post(&format!("{path}/test"), json!({})).await.expect(404);
     api.delete(&path).await.expect(204);
 
     let subject: Uuid = id.parse().unwrap();
@@ -40,6 +42,7 @@ async fn every_change_of_a_webhook_is_recorded_and_nothing_else() {
         ("webhook.created", vec!["name", "url", "events", "active"]),
         ("webhook.updated", vec!["name", "active"]),
         ("webhook.secret_regenerated", vec!["secret"]),
+        ("webhook.tested", vec![]),
         ("webhook.deleted", vec![]),
     ];
     let expected = expected.map(|(action, changed)| {

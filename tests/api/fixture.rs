@@ -10,7 +10,9 @@ use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use walhook::api::{ApiState, JwtVerifier, RenderRequest, RenderedRequest, SendTest, TestResult, UrlCheck, router};
+use walhook::api::{
+    ApiState, JwtVerifier, RenderRequest, RenderedRequest, SendTest, TestResult, Unreachable, UrlCheck, router,
+};
 use walhook::config::Config;
 use walhook::domain::delivery::ErrorKind;
 use walhook::domain::event::{EventKind, UserId};
@@ -22,7 +24,9 @@ use crate::support::{Api, TestApp, eventually};
 pub const BASE: &str = "/api/public";
 /// How many requests can be at the store at once.
 pub const CONNECTIONS: usize = 8;
-/// A host that the stand-in for the guard refuses.
+/// What the stand-in for the guard refuses by its looks.
+pub const PLAIN_URL: &str = "http://receiver.example/in";
+/// A host that it refuses when it has looked it up.
 pub const BLOCKED_URL: &str = "https://blocked.example/in";
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
@@ -90,10 +94,14 @@ impl Service {
 }
 
 fn stand_in_guard() -> UrlCheck {
-    Arc::new(|url| {
-        let refused = url == BLOCKED_URL;
-        async move { if refused { Err("its host is not allowed".to_owned()) } else { Ok(()) } }.boxed()
-    })
+    UrlCheck {
+        form: Arc::new(|url| if url == PLAIN_URL { Err("must begin with https://".to_owned()) } else { Ok(()) }),
+        lookup: Arc::new(|url| {
+            let refused = url == BLOCKED_URL;
+            let reason = || Unreachable::Refused("its host is not allowed".to_owned());
+            async move { if refused { Err(reason()) } else { Ok(()) } }.boxed()
+        }),
+    }
 }
 
 pub fn state(config: &Config, store: Store) -> ApiState {

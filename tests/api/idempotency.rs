@@ -201,3 +201,24 @@ async fn answers_are_kept_for_a_day_and_dead_requests_for_a_minute_or_two() {
     sql.execute("update walhook.idempotency set claimed_at = now() - interval '25 hours'", &[]).await.unwrap();
     assert_eq!(walhook::store::idempotency::remove_old(&service.store).await.unwrap(), 1);
 }
+
+#[tokio::test]
+async fn one_user_s_keys_are_bounded_and_those_that_are_kept_still_answer() {
+    let service = Service::start().await;
+    let (api, other) = (service.api("1").await, service.api("2").await);
+    let first = post(&api, "/webhooks", "kept", Some(&body())).await.expect(201);
+    let fill = "insert into walhook.idempotency (id, user_id, key_hash, fingerprint, held_until)
+        select gen_random_uuid(), '1', sha256(n::text::bytea), sha256(''), now() from generate_series(2, 10000) n";
+    assert_eq!(service.sql.execute(fill, &[]).await.unwrap(), 9_999);
+    let refused = post(&api, "/webhooks", "new", Some(&body())).await;
+    assert!(refused.header("retry-after").is_some());
+    expect_problem(refused, 429, "rate-limited");
+    assert_eq!(api.webhooks().await.len(), 1, "it was not served");
+    assert_eq!(post(&api, "/webhooks", "kept", Some(&body())).await.expect(201).body, first.body);
+    api.post("/webhooks", body()).await.expect(201);
+    post(&other, "/webhooks", "new", Some(&body())).await.expect(201);
+    let age = "update walhook.idempotency set claimed_at = now() - interval '25 hours' where user_id = '1'";
+    service.sql.execute(age, &[]).await.unwrap();
+    walhook::store::idempotency::remove_old(&service.store).await.unwrap();
+    post(&api, "/webhooks", "new", Some(&body())).await.expect(201);
+}

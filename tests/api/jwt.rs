@@ -111,6 +111,7 @@ fn config() -> Jwt {
     Jwt {
         issuer: "https://platform.example".into(),
         audience: "walhook".into(),
+        sign_in_audience: None,
         user_claim: "sub".into(),
         jwks_url: None,
         jwks_file: None,
@@ -137,6 +138,8 @@ async fn a_shared_secret_signs_for_users_and_claims_are_checked() {
         with("nbf", json!(now + 30)),
         with("aud", json!(["other", "walhook"])),
         without("nbf"),
+        with("iat", json!(now - 86_400)),
+        with("iat", json!(now + 30)),
     ];
     for claims in good {
         assert_eq!(status(&service, &hs256_token(SECRET, &claims)).await, 200, "{claims}");
@@ -154,6 +157,11 @@ async fn a_shared_secret_signs_for_users_and_claims_are_checked() {
         with("iss", json!("https://other.example")),
         with("aud", json!("other")),
         with("aud", json!([])),
+        with("aud", json!(7)),
+        with("aud", json!("walhook/sign-in")),
+        with("aud", json!(["walhook", "walhook/sign-in"])),
+        with("iat", json!(now + 90)),
+        with("iat", json!("today")),
         with("sub", json!("")),
         with("sub", json!(4.5)),
         with("sub", json!({ "id": 7 })),

@@ -10,6 +10,7 @@ mod document;
 mod errors;
 mod fixture;
 mod idempotency;
+mod isolation;
 mod jwt;
 mod logs;
 mod names;

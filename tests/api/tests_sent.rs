@@ -44,3 +44,27 @@ async fn a_test_that_cannot_be_made_says_why() {
     let ours = api.post(&path, json!({ "event": "transcode.failed" })).await.expect(500);
     assert!(!ours.body.contains("vault"));
 }
+
+#[tokio::test]
+async fn one_user_sends_a_hundred_tests_in_a_row_and_then_one_a_minute() {
+    let service = Service::start().await;
+    let (api, other) = (service.api("1").await, service.api("2").await);
+    let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let (others, _) = other.create_webhook(URL, &["delivery.failed"]).await;
+    // Some minutes may pass meanwhile.
+    let mut sent = 0;
+    let refused = loop {
+        match api.post(&format!("/webhooks/{id}/test"), json!({})).await {
+            answer if answer.status == 200 => sent += 1,
+            answer => break answer.expect(429),
+        }
+        assert!(sent < 130, "no limit");
+    };
+    assert!(sent >= 100, "{sent}");
+    assert_eq!(refused.json()["type"], "/problems/rate-limited");
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait}");
+    let stored = service.sql.query_one("select count(*) from walhook.event", &[]).await.unwrap();
+    assert_eq!(stored.get::<_, i64>(0), sent);
+    other.post(&format!("/webhooks/{others}/test"), json!({})).await.expect(200);
+}

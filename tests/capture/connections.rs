@@ -7,7 +7,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use walhook::private_postgres::Options;
 
-use crate::support::TestApp;
+use crate::support::{TestApp, eventually};
 
 /// Every printable character of ASCII, the space among them, and some beyond.
 fn password() -> String {
@@ -159,4 +159,25 @@ async fn what_does_not_work_says_why_and_never_shows_the_password() {
             assert!(!said.contains(SECRET), "{said}");
         }
     }
+}
+
+#[tokio::test]
+async fn what_the_first_event_needs_is_prepared_before_it() {
+    let app = TestApp::start().await;
+    // By the last statement of a session, while there is no event yet.
+    let sessions = |last: &str| {
+        format!(
+            "select count(*) from pg_stat_activity
+             where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend' and query like '{last}'"
+        )
+    };
+    app.wait_for_count(&sessions("%insert into walhook.missed_event%"), 1).await;
+    let source = app.source().await;
+    let looked_up = sessions("commit");
+    eventually("a session that looks rows up", async || {
+        let count: i64 = source.query_one(&looked_up, &[]).await.unwrap().get(0);
+        (count == 1).then_some(())
+    })
+    .await;
+    assert_eq!(app.store().await.query("select from walhook.event", &[]).await.unwrap().len(), 0);
 }

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Platform, Received, Receiver, TestApp, next_id};
+use crate::support::{Platform, Received, Receiver, TestApp, eventually, next_id};
 use tokio_postgres::Client;
+use tokio_postgres::types::PgLsn;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 const PACE: std::time::Duration = std::time::Duration::from_millis(4);
@@ -142,4 +143,37 @@ async fn restarts_of_either_postgres_are_survived_without_a_restart_of_ours() {
     assert_complete(&app, &receiver, &committed, &rolled_back).await;
     assert_eq!(app.sidecar().pid(), pid);
     assert!(app.stop().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
+    let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
+    let store_server = PrivatePostgres::start(Options { settings: &settings, ..Options::default() }).await.unwrap();
+    let mut app = TestApp::prepare().await;
+    store_server.create_database("elsewhere").await.unwrap();
+    app.store_url = store_server.url("elsewhere");
+    let store_url = app.store_url.clone();
+    app.set("store.url", &store_url).set("delivery.timeout", "1s");
+    app.setup().await;
+    let checked = app.walhook_ok(&["check"]).await;
+    assert!(checked.contains("warn  store's synchronous_commit: off"), "{checked}");
+    app.run().await;
+    let platform = app.platform().await;
+    let (user, receiver) = subscribe(&app, &platform).await;
+    // Webhooks are no events: their commit may be lost with the store, and this is not about them.
+    app.store().await.batch_execute("set synchronous_commit = on; create table flushed ()").await.unwrap();
+    let load = Load::start(app.source().await, user);
+    for round in 1..=3 {
+        receiver.wait_for(40 * round).await;
+        let written = "select pg_current_wal_lsn()";
+        let end: PgLsn = platform.client.query_one(written, &[]).await.unwrap().get(0);
+        let slot = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
+        eventually("the primary to be told that it may forget", async || {
+            platform.client.query_opt(slot, &[&app.name, &end]).await.unwrap()
+        })
+        .await;
+        store_server.restart(StopMode::Immediate).await.unwrap();
+    }
+    let (committed, rolled_back) = load.stop().await;
+    assert_complete(&app, &receiver, &committed, &rolled_back).await;
 }

@@ -19,6 +19,26 @@ async fn a_transaction_of_a_million_updates_comes_out_in_bounded_memory() {
     assert_comes_out(SOAK_ROWS).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_transaction_that_writes_its_rows_again_raises_nothing_in_bounded_memory() {
+    let mut app = TestApp::prepare().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let release = platform.release(platform.label(user).await).await;
+    let fill = "insert into distro_queue (id, release_id, status) select n, $1, 'complete' from generate_series(1, $2::bigint) n";
+    platform.execute(fill, &[&release, &ROWS]).await;
+    app.setup().await;
+    app.run_with(&["--roles", "capture"]).await;
+    let again = "create temporary table gone on commit drop as select * from distro_queue;
+        delete from distro_queue; insert into distro_queue select * from gone";
+    platform.transaction(again).await;
+    platform.payment(user, "ready").await;
+    app.wait_for_events(1).await;
+    let peak = app.sidecar().peak_memory_kib();
+    println!("peak resident memory: {} MiB", peak / 1024);
+    assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
+}
+
 async fn assert_comes_out(rows: i64) {
     let app = TestApp::prepare().await;
     let platform = app.platform().await;

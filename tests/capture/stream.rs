@@ -17,6 +17,7 @@ fn statuses(changes: &[Change]) -> Vec<(&str, &str)> {
     let one = |change: &Change| match &change.operation {
         Operation::Insert { new } => ("", status(new)),
         Operation::Update { old, new } => (old.as_ref().map_or("-", status), status(new)),
+        Operation::Replace { old, new } => (status(old), status(new)),
         Operation::Delete { old } => (status(old), ""),
         Operation::Truncate => ("truncate", "truncate"),
     };

@@ -32,6 +32,24 @@ async fn with_fast_retries() -> TestApp {
 }
 
 #[tokio::test]
+async fn a_test_is_the_last_call_of_its_webhook_and_counts_nowhere() {
+    let app = with_fast_retries().await;
+    let receiver = Receiver::start().await;
+    let api = app.api("7").await;
+    let (webhook, _) = api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
+    assert!(api.webhook(&webhook).await["last_triggered_at"].is_null());
+    for status in [200, 500] {
+        receiver.answer_status(status);
+        api.post(&format!("/webhooks/{webhook}/test"), json!({})).await.expect(200);
+        let (logs, called) = (api.logs(&webhook).await, api.webhook(&webhook).await);
+        assert_eq!(called["last_triggered_at"], logs[0]["timestamp"], "{called}");
+        for counter in ["success_count", "failure_count", "consecutive_failures"] {
+            assert_eq!(called[counter], 0, "{counter}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
     let app = with_fast_retries().await;
     let platform = app.platform().await;

@@ -144,6 +144,26 @@ async fn a_run_must_have_lasted_and_warnings_are_a_day_apart() {
 }
 
 #[tokio::test]
+async fn a_second_run_of_failures_warns_again_on_another_day() {
+    let bench = bench(DisablePolicy::Consecutive, 4, HOUR).await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    let warn_at = async |batch: &str, warnings: usize| {
+        assert!(!answer(&bench, webhook, answers(batch)).await);
+        assert_eq!(notices(&bench, webhook).await, vec!["warning"; warnings], "{batch}");
+    };
+    warn_at("--", 1).await;
+    warn_at("+--", 1).await;
+    bench.client.execute("update walhook.webhook set warned_at = warned_at - interval '1 day'", &[]).await.unwrap();
+    warn_at("+-", 1).await;
+    warn_at("-", 2).await;
+    warn_at("+--", 2).await;
+    let statement = "select failures, threshold from walhook.notice order by at";
+    let rows = bench.client.query(statement, &[]).await.unwrap();
+    let told: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(told, [(2, 4), (2, 4)], "failures of its own run alone");
+}
+
+#[tokio::test]
 async fn replicas_that_record_at_once_switch_off_once_and_wait_for_nobody_in_a_circle() {
     let bench = bench(DisablePolicy::Consecutive, 10, Duration::ZERO).await;
     for _ in 0..10 {

@@ -79,9 +79,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("https://ⓛocalhost/", "localhost"),
     ("https://loc\u{ad}alhost/", "localhost"),
     ("https://ｌｏｃａｌｈｏｓｔ/", "localhost"),
-    ("https://no-such-host.invalid/", "does not resolve"),
-    ("https://no-such-host.invalid./", "does not resolve"),
-    ("https://bücher.invalid/", "does not resolve"),
     // What is no receiver's URL.
     ("http://1.1.1.1/", "https://"),
     ("HTTP://1.1.1.1/", "https://"),
@@ -130,6 +127,32 @@ async fn no_disguise_gets_an_address_saved() {
     assert_eq!(api.webhooks().await, [before], "nothing was saved");
     let longest = format!("https://1.1.1.1/{}", "x".repeat(2_048 - 16));
     api.patch(&format!("/webhooks/{id}"), json!({ "url": longest })).await.expect(200);
+}
+
+/// SPEC has it that a receiver must be reachable for deliveries to succeed, not for a webhook to be saved.
+#[tokio::test]
+async fn a_name_that_does_not_resolve_is_saved_with_a_warning() {
+    let mut app = TestApp::prepare().await;
+    app.setup().await;
+    app.run_with(&["--roles", "api,deliver"]).await;
+    let api = app.api("1").await;
+    for host in ["no-such-host.invalid", "no-such-host.invalid.", "bücher.invalid"] {
+        let url = format!("https://{host}/in");
+        let body = json!({ "name": "x", "url": url, "events": ["delivery.failed"] });
+        let created = api.post("/webhooks", body).await.expect(201).json();
+        assert_eq!(created["warnings"][0]["pointer"], "/url", "{created}");
+        assert_eq!(created["warnings"][0]["detail"], "the host's name does not resolve");
+        assert!(created["secret"].as_str().is_some_and(|secret| secret.starts_with("whsec_")));
+        // What was saved so can be edited, by a form too, which sends all of it again.
+        let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
+        let changed = api.patch(&path, json!({ "name": "y", "url": url })).await.expect(200).json();
+        assert_eq!((&changed["name"], &changed["url"]), (&json!("y"), &json!(url)));
+        assert_eq!(changed["warnings"], created["warnings"]);
+        let renamed = api.patch(&path, json!({ "name": "z" })).await.expect(200).json();
+        assert_eq!(renamed["warnings"], json!(null), "nothing is said of what the request does not set");
+        let test = api.post(&format!("{path}/test"), json!({})).await.expect(200).json();
+        assert_eq!(test["error"]["kind"], "dns", "{test}");
+    }
 }
 
 #[tokio::test]
@@ -244,4 +267,30 @@ async fn a_name_without_addresses_does_not_resolve() {
     let url = guard.check_url("http://empty.example/").unwrap();
     assert_eq!(guard.check_reachable(&url).await, Err(Unreachable::Unresolved));
     assert_eq!(attempt(guard, url.as_str()).await, Some(ErrorKind::Dns));
+}
+
+#[tokio::test]
+async fn a_denied_network_is_refused_at_save_and_at_dial_whatever_allows_it() {
+    let mut app = TestApp::start().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    let api = app.api(&user.to_string()).await;
+    let (webhook, _) = api.create_webhook(&receiver.url("/in"), &["payment.statement_ready"]).await;
+    app.set("delivery.deny_networks", "127.0.0.0/30,1.1.1.0/24");
+    app.restart().await;
+    let api = api.at(&app.sidecar().api_url);
+    platform.payment(user, "ready").await;
+    let logs = api.wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty()).await;
+    assert_eq!(logs[0]["error"]["kind"], "blocked_address", "{}", logs[0]);
+    assert!(receiver.requests().is_empty(), "nothing was sent");
+    // Global, allowed, and in disguise.
+    for host in ["1.1.1.1", "127.0.0.2", "[::ffff:1.1.1.1]", "[64:ff9b::101:101]", "[2002:101:101::]"] {
+        let body = json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
+        let problem = api.post("/webhooks", body).await.expect(422).json();
+        assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("denied"), "{host}: {problem}");
+    }
+    for host in ["1.1.2.1", "127.0.0.4"] {
+        api.create_webhook(&format!("https://{host}/in"), &["delivery.failed"]).await;
+    }
 }

@@ -5,8 +5,10 @@ mod support;
 
 mod attempt;
 mod black_box;
+mod connections;
 mod deliver;
 mod disablement;
+mod dns;
 mod edits;
 mod fencing;
 mod guard;
@@ -16,3 +18,5 @@ mod model;
 mod outbound;
 mod record;
 mod recovery;
+mod schedule;
+mod wire;

@@ -7,9 +7,13 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 use walhook::domain::delivery::{self as domain, Attempt, Attempted, Delivery, Next};
+use walhook::domain::event::UserId;
 use walhook::handoff::handoff;
+use walhook::store::audit::{Actor, Via};
 use walhook::store::deliver::{ClaimRequest, Due};
 use walhook::store::record::{Entry, LogLine};
+use walhook::store::recovery::{self, Redelivery};
+use walhook::store::webhooks::{self, Changes};
 
 fn status(status: u16) -> domain::Answer {
     match status {
@@ -60,6 +64,80 @@ async fn an_answer_of_an_earlier_holder_changes_nothing() {
 }
 
 #[tokio::test]
+async fn an_attempt_under_way_when_its_delivery_is_cancelled_or_redelivered_is_logged_once_and_changes_nothing() {
+    let bench = Bench::new().await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    let actor = Actor { user: UserId("u".into()), via: Via::CommandLine };
+    let (redelivered, cancelled) = (bench.delivery(webhook).await, bench.delivery(webhook).await);
+    let under_way = bench.claim().await;
+    let [first, second] = [redelivered, cancelled].map(|id| {
+        let delivery = under_way.iter().find(|delivery| delivery.id == id).unwrap().clone();
+        attempted(delivery, status(200))
+    });
+    // What was redelivered once has a line already.
+    let line = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+                select $1, webhook_id, id, event_id, 'release.distributed', 0, 1, now(), 'failed' from walhook.delivery where id = $2";
+    let log = Uuid::now_v7();
+    bench.client.execute(line, &[&log, &redelivered]).await.unwrap();
+    let begun = recovery::redeliver(&bench.store, &actor, webhook, log).await.unwrap();
+    assert_eq!(begun, Redelivery::Begun { delivery: redelivered, round: 2 });
+    let ok = Next::End(domain::Outcome::Delivered);
+    assert_eq!(bench.record(&[entry(&first, ok)]).await, [false]);
+    assert!(bench.is_pending(redelivered).await, "its second round goes on");
+
+    let off = Changes { active: Some(false), ..Changes::default() };
+    webhooks::update(&bench.store, &actor, webhook, &off, &|_| true).await.unwrap();
+    // Together with one whose webhook was seen to be inactive, so that nothing was sent.
+    let third = attempted(first.delivery.clone(), domain::Answer::Inactive);
+    let entries = [entry(&second, ok), entry(&third, Next::End(domain::Outcome::Cancelled))];
+    assert_eq!(bench.record(&entries).await, [false, false]);
+    // Told twice, as when the commit's answer was lost.
+    assert_eq!(bench.record(&[entry(&first, ok), entry(&second, ok)]).await, [false, false]);
+
+    let line = |outcome: &str, kind: Option<&str>, status| (1, outcome.to_owned(), kind.map(str::to_owned), status);
+    let inactive = line("cancelled", Some("webhook_inactive"), None);
+    let logged = bench.log(cancelled).await;
+    assert_eq!(logged.len(), 2, "{logged:?}");
+    assert!(logged.contains(&inactive) && logged.contains(&line("delivered", None, Some(200))), "{logged:?}");
+    let logged = bench.log(redelivered).await;
+    assert_eq!(logged.len(), 3, "{logged:?}");
+    assert!(logged.contains(&inactive) && logged.contains(&line("delivered", None, Some(200))), "{logged:?}");
+    assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
+}
+
+#[tokio::test]
+async fn a_claim_takes_no_more_bytes_than_it_may_and_one_delivery_at_least() {
+    let bench = Bench::new().await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(100_000));
+    for _ in 0..10 {
+        let event = bench.event(&data).await;
+        bench.delivery_of(webhook, event).await;
+    }
+    let request = ClaimRequest {
+        due: Due::Fresh,
+        timeout: Duration::from_secs(10),
+        behind: Uuid::nil(),
+        max_webhooks: 10,
+        max_rows: 100,
+        max_bytes: 350_000,
+        per_webhook: 100,
+        rooms: Vec::new(),
+    };
+    let claimed = bench.store.claim(&request).await.unwrap();
+    assert_eq!((claimed.deliveries.len(), claimed.refused), (3, 7));
+    let leased: i64 = bench
+        .client
+        .query_one("select count(*) from walhook.delivery where lease is not null", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(leased, 3, "the others are anybody's");
+    let claimed = bench.store.claim(&ClaimRequest { max_bytes: 1, ..request }).await.unwrap();
+    assert_eq!((claimed.deliveries.len(), claimed.refused), (1, 6));
+}
+
+#[tokio::test]
 async fn counters_respect_the_order_inside_a_batch() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
@@ -98,6 +176,7 @@ async fn claims_go_round_the_webhooks_within_their_rooms() {
         behind: Uuid::nil(),
         max_webhooks: 3,
         max_rows: 100,
+        max_bytes: usize::MAX,
         per_webhook: 2,
         rooms: vec![(webhooks[1], 0), (webhooks[2], 3)],
     };

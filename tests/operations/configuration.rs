@@ -221,10 +221,18 @@ fn who_may_call_the_api_is_checked() {
         ("JWKS_URL", "http://platform.example/keys", "auth.jwt.jwks_url must begin with https://"),
         ("JWKS_URL", "keys", "auth.jwt.jwks_url"),
         ("ISSUER", "", "auth.jwt.issuer must not be empty"),
+        ("SIGN_IN_AUDIENCE", "a", "auth.jwt.sign_in_audience must differ from auth.jwt.audience"),
     ] {
         let run = jwt(name, value);
         assert_eq!(run.code, 2, "{name}");
         assert!(run.stderr.contains(told), "{}", run.stderr);
+    }
+    for (name, value) in
+        [("MAX_CONNECTIONS", "0"), ("MAX_REQUESTS", "65537"), ("HEADER_TIMEOUT", "0s"), ("IDLE_TIMEOUT", "61m")]
+    {
+        let run = walhook(&["config"], &[(&format!("WALHOOK_HTTP__{name}"), value)]);
+        let told = format!("http.{} must be ", name.to_lowercase());
+        assert!(run.code == 2 && run.stderr.contains(&told), "{name}: {} {}", run.code, run.stderr);
     }
     let origins = |value: &str| walhook(&["config"], &[("WALHOOK_HTTP__CORS_ORIGINS", value)]);
     assert_eq!(

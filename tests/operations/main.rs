@@ -4,14 +4,19 @@
 mod support;
 
 mod alerts;
+mod check;
 mod configuration;
 mod demo;
 mod deploy;
 mod docs;
+mod environment;
 mod erase;
 mod harness;
+mod kubernetes;
+mod licences;
 mod observability;
 mod package;
+mod partitions;
 mod private_postgres;
 mod receive;
 mod secrets;

@@ -171,7 +171,7 @@ fn file(sections: &[Section]) -> String {
 
 /// Adds `text` as comment lines, links and backticks taken out.
 fn comment(page: &mut String, text: &str) {
-    let plain = text.replace('`', "").replace("[integrator's guide](integrators.md)", "docs/integrators.md");
+    let plain = text.replace('`', "").replace("the [integrator's guide](integrators.md)", "docs/integrators.md");
     let mut line = String::new();
     for word in plain.split_whitespace() {
         if !line.is_empty() && line.len() + word.len() + 3 > WIDTH {

@@ -95,6 +95,10 @@ impl TestApp {
         self
     }
 
+    pub fn setting(&self, key: &str) -> &str {
+        &self.settings[key]
+    }
+
     /// A variable that is no setting, such as `RUST_LOG`, for the processes started from now on.
     pub fn set_environment(&mut self, name: &str, value: &str) -> &mut TestApp {
         self.environment.insert(name.to_owned(), value.to_owned());

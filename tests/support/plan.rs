@@ -41,6 +41,7 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
     const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
     const GET: &str = include_str!("../../sql/store/webhook_get.sql");
     const LOG: &str = include_str!("../../sql/store/log_list.sql");
+    const HORIZON: &str = include_str!("../../sql/store/log_horizon.sql");
     const ENTRY: &str = include_str!("../../sql/store/log_get.sql");
     const ERRORS: &str = include_str!("../../sql/store/log_errors.sql");
     const HOURS: &str = include_str!("../../sql/store/webhook_hour_user.sql");
@@ -60,6 +61,7 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
         ("the log of an outcome", LOG, LOG_TYPES, log("null, 'failed', null, null, null, 51")),
         ("the log of a time", LOG, LOG_TYPES, log("null, null, now() - interval '2 days', now(), null, 51")),
         ("the log of a status", LOG, LOG_TYPES, log("null, null, null, null, 5, 51")),
+        ("the log's horizon", HORIZON, "text, uuid, uuid, uuid, bigint", log("999")),
         (
             "failures among the newest entries",
             ERRORS,

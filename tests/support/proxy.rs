@@ -27,6 +27,8 @@ struct Shared {
     weather: watch::Sender<Weather>,
     /// Connections of an earlier age are cut.
     age: watch::Sender<u64>,
+    /// Connections of an earlier age are held open, and nothing goes through them any more.
+    memory: watch::Sender<u64>,
     /// Bytes to the client until its connection is cut.
     budget: AtomicI64,
 }
@@ -45,6 +47,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             weather: watch::channel(Weather::Fair).0,
             age: watch::channel(0).0,
+            memory: watch::channel(0).0,
             budget: AtomicI64::new(UNLIMITED),
         });
         let target = SocketAddr::from(([127, 0, 0, 1], target));
@@ -59,6 +62,11 @@ impl Proxy {
     /// Cuts every connection there is, with a reset.
     pub fn reset(&self) {
         self.shared.age.send_modify(|age| *age += 1);
+    }
+
+    /// Drops the state of every connection, as a NAT does: nothing goes through and nothing ends. New connections work.
+    pub fn forget(&self) {
+        self.shared.memory.send_modify(|memory| *memory += 1);
     }
 
     /// Cuts a connection in the middle of a message: when so many more bytes have gone to the client.
@@ -86,15 +94,24 @@ async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
         stream.set_zero_linger().expect("a fresh socket");
     }
     let (mut age, begun) = (shared.age.subscribe(), *shared.age.borrow());
-    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    let (mut memory, remembered) = (shared.memory.subscribe(), *shared.memory.borrow());
+    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+        (client.into_split(), server.into_split());
+    let forgotten = async {
+        let _ = memory.wait_for(|memory| *memory != remembered).await;
+    };
     tokio::select! {
-        () = forward(from_client, to_server, &shared, false) => {}
-        () = forward(from_server, to_client, &shared, true) => {}
-        _ = age.wait_for(|age| *age != begun) => {}
+        biased;
+        () = forgotten => {}
+        () = forward(&mut from_client, &mut to_server, &shared, false) => return,
+        () = forward(&mut from_server, &mut to_client, &shared, true) => return,
+        _ = age.wait_for(|age| *age != begun) => return,
     }
+    // The sockets stay open: neither side learns anything.
+    let _ = age.wait_for(|age| *age != begun).await;
 }
 
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared, to_client: bool) {
+async fn forward(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, shared: &Shared, to_client: bool) {
     let mut weather = shared.weather.subscribe();
     let mut buffer = vec![0; 16 << 10];
     loop {

@@ -91,14 +91,18 @@ impl Bench {
     }
 
     pub fn run(&self) -> Running {
+        self.run_with(self.settings())
+    }
+
+    pub fn run_with(&self, settings: Settings) -> Running {
         let (handoff, fresh) = handoff();
         let (attempted, outcomes) = mpsc::channel(64);
         let stop = CancellationToken::new();
         let context = Context {
             store: self.store.clone(),
             vault: self.vault.clone(),
-            sender: self.sender(),
-            settings: self.settings(),
+            sender: Sender::new(&settings, Arc::new(SystemClock)).unwrap(),
+            settings,
         };
         let room = handoff.room.clone();
         let recorder = self.recorder(outcomes, handoff.commits());
@@ -187,6 +191,7 @@ impl Bench {
             behind: Uuid::nil(),
             max_webhooks: 100,
             max_rows: 100,
+            max_bytes: usize::MAX,
             per_webhook: 100,
             rooms: Vec::new(),
         };

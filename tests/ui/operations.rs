@@ -64,9 +64,14 @@ impl Visit {
         let secret = self.secret().await;
         let copyable = browser.count("[data-copy]:not([hidden])").await;
         assert_eq!(copyable, usize::from(browser.has_scripts()));
+        browser.driver.refresh().await.unwrap();
+        assert_eq!(self.secret().await, secret, "it is not lost when the page is loaded again");
         browser.click("main .primary").await;
-        let place = browser.wait_for_place("the webhook", |place| place.starts_with("/ui/webhooks/")).await;
+        let place = browser.wait_for_place("the webhook", |place| !place.ends_with("/new-secret")).await;
         assert!(!browser.text().await.contains(&secret), "a secret is shown once");
+        browser.driver.back().await.unwrap();
+        browser.wait_for_text("The secret is no longer shown.").await;
+        assert!(!browser.text().await.contains(&secret), "nor by going back");
         (place.rsplit('/').next().unwrap().to_owned(), secret)
     }
 
@@ -86,6 +91,13 @@ impl Visit {
         self.browser.click("form.edit .primary").await;
         self.browser.wait_for_text("The webhook was saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
+        // A name that does not resolve yet is no obstacle, and not passed over in silence.
+        self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
+        self.browser.fill("#url", "https://nowhere.invalid/in").await;
+        self.browser.click("form.edit .primary").await;
+        self.browser.wait_for_text("The host's name does not resolve.").await;
+        let url = self.stage.receiver.url("/in");
+        self.stage.api.patch(&format!("/webhooks/{id}"), serde_json::json!({ "url": url })).await.expect(200);
     }
 
     async fn toggle(&self, id: &str) {
@@ -124,6 +136,15 @@ impl Visit {
         new
     }
 
+    /// The columns of the log in their order. On narrow screens each value has its column's name before it.
+    async fn check_columns(&self) {
+        const COLUMNS: [&str; 6] = ["Event Type", "Outcome", "Response Status", "Duration", "Attempt", "Timestamp"];
+        let header = "return [...document.querySelectorAll('.log thead th')].map((cell) => cell.textContent)";
+        assert_eq!(self.browser.evaluate(header).await, serde_json::json!(COLUMNS));
+        let cells = "return [...document.querySelector('.log tbody tr').children].map((cell) => cell.dataset.label)";
+        assert_eq!(self.browser.evaluate(cells).await, serde_json::json!(COLUMNS));
+    }
+
     /// What the platform does arrives, and is in the log.
     async fn watch_log(&self, id: &str) {
         self.browser.visit("/ui").await;
@@ -144,6 +165,7 @@ impl Visit {
         if self.browser.has_scripts() {
             self.browser.click("#live[aria-pressed=true]").await;
             self.browser.wait_for_text("One new entry.").await;
+            self.check_columns().await;
         }
         self.check().await;
     }

@@ -2,12 +2,14 @@
 
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::Stage;
 use crate::support::{TestApp, hs256_token};
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
+/// The audience of sign-in links where the API's is `walhook`.
+const SIGN_IN: &str = "walhook/sign-in";
 
 struct Visitor {
     stage: Stage,
@@ -89,7 +91,12 @@ async fn sessions_end_by_age_by_rest_and_by_signing_out() {
     let store = visitor.stage.app.store().await;
     for statement in ["used_at = now() - interval '121 minutes'", "created_at = now() - interval '721 minutes'"] {
         let (answer, session) = visitor.sign_in("").await;
-        assert!(answer.headers()[SET_COOKIE].to_str().unwrap().ends_with("; Secure"), "{answer:?}");
+        // Under this prefix, browsers take the cookie from this host alone: a sibling domain cannot plant one.
+        let set = answer.headers()[SET_COOKIE].to_str().unwrap();
+        assert!(set.starts_with("__Host-walhook_session=") && set.contains("; Path=/;"), "{set}");
+        assert!(set.ends_with("; Secure") && !set.contains("Domain"), "{set}");
+        let planted = session.replace("__Host-", "");
+        assert_eq!(location(&visitor.get("/ui", &planted).await), "/ui/login", "without the prefix it is nobody's");
         assert_eq!(visitor.get("/ui", &session).await.status(), 200);
         store.batch_execute(&format!("update walhook.session set {statement}")).await.unwrap();
         let sent_away = visitor.get("/ui", &session).await;
@@ -135,21 +142,38 @@ async fn pages_of_other_sites_cannot_act_for_a_visitor() {
     assert_eq!((row.get::<_, &str>(0), row.get::<_, bool>(1)), ("session", true));
 }
 
-#[tokio::test]
-async fn a_link_of_the_platform_signs_in_once() {
+/// A visitor of a service that takes the platform's tokens.
+async fn with_platform() -> Visitor {
     let settings = [
         ("auth.jwt.issuer", "https://platform.example"),
         ("auth.jwt.audience", "walhook"),
         ("auth.jwt.secret", SECRET),
     ];
-    let visitor = Visitor::start(&settings).await;
-    let link = |seconds: i64| {
-        let exp = jiff::Timestamp::now().as_second() + seconds;
-        let claims = json!({ "iss": "https://platform.example", "aud": "walhook", "sub": "42", "exp": exp });
-        let token = hs256_token(SECRET, &claims);
-        format!("/ui/login?next=/ui/events&jwt={token}")
-    };
-    let good = link(60);
+    Visitor::start(&settings).await
+}
+
+/// A token of the platform's that was issued and expires so many seconds from now.
+fn platform_token(audience: impl Into<Value>, user: &str, issued: i64, expires: i64) -> String {
+    let now = jiff::Timestamp::now().as_second();
+    let claims = json!({
+        "iss": "https://platform.example", "aud": audience.into(), "sub": user, "iat": now + issued, "exp": now + expires,
+        "jti": uuid::Uuid::now_v7()
+    });
+    hs256_token(SECRET, &claims)
+}
+
+fn sign_in_token(user: &str) -> String {
+    platform_token(SIGN_IN, user, 0, 60)
+}
+
+fn link(token: &str) -> String {
+    format!("/ui/login?next=/ui/events&jwt={token}")
+}
+
+#[tokio::test]
+async fn a_link_of_the_platform_signs_in_once() {
+    let visitor = with_platform().await;
+    let good = link(&sign_in_token("42"));
     let looked = visitor.send(Method::HEAD, &good, &[], "").await;
     assert_eq!((looked.status().as_u16(), cookie(&looked)), (200, None), "looking uses nothing up");
     let entered = visitor.get(&good, "").await;
@@ -158,14 +182,143 @@ async fn a_link_of_the_platform_signs_in_once() {
     let session = cookie(&entered).unwrap();
     let page = visitor.get("/ui/events", &session).await.text().await.unwrap();
     assert!(page.contains("User <bdi>42</bdi>"), "{page}");
-    let lasting = link(3_600);
-    for refused in [good.as_str(), &lasting, &link(-120), "/ui/login?jwt=nonsense"] {
-        let answer = visitor.get(refused, "").await;
+    let mut without_iat = json!({ "iss": "https://platform.example", "aud": SIGN_IN, "sub": "42" });
+    without_iat["exp"] = (jiff::Timestamp::now().as_second() + 60).into();
+    let refused = [
+        sign_in_token("42").replace('.', "x"),
+        "nonsense".to_owned(),
+        hs256_token(SECRET, &without_iat),
+        platform_token(SIGN_IN, "42", 0, 3_600),
+        // Near its end, but issued for an hour.
+        platform_token(SIGN_IN, "42", -3_500, 100),
+        platform_token(SIGN_IN, "42", 120, 180),
+        platform_token(SIGN_IN, "42", -180, -120),
+    ];
+    for refused in refused.iter().map(|token| link(token)).chain([good]) {
+        let answer = visitor.get(&refused, "").await;
         assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{refused}");
     }
-    // What is good for the API for an hour is not good for a session.
-    let token = lasting.split("jwt=").nth(1).unwrap();
-    assert_eq!(visitor.send(Method::POST, "/ui/login", &[], &format!("token={token}")).await.status(), 401);
+}
+
+#[tokio::test]
+async fn a_token_for_the_api_opens_no_session_and_a_link_calls_no_api() {
+    let visitor = with_platform().await;
+    let call = async |token: &str| {
+        let bearer = format!("Bearer {token}");
+        visitor.send(Method::GET, "/api/public/webhooks", &[("authorization", &bearer)], "").await.status().as_u16()
+    };
+    let for_api = platform_token("walhook", "42", 0, 60);
+    assert_eq!(call(&for_api).await, 200);
+    let for_both = platform_token(json!(["walhook", SIGN_IN]), "42", 0, 60);
+    for token in [&for_api, &for_both] {
+        let answer = visitor.get(&link(token), "").await;
+        assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{token}");
+        for field in ["token", "jwt"] {
+            let answer = visitor.send(Method::POST, "/ui/login", &[], &format!("{field}={token}")).await;
+            assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{field}");
+        }
+    }
+    for token in [&sign_in_token("42"), &for_both, &platform_token("walhook", "42", 120, 180)] {
+        assert_eq!(call(token).await, 401, "{token}");
+    }
+}
+
+#[tokio::test]
+async fn sign_ins_are_in_the_audit() {
+    let visitor = with_platform().await;
+    visitor.sign_in("").await;
+    visitor.get(&link(&sign_in_token("42")), "").await;
+    visitor.get(&link("nonsense"), "").await;
+    let query = "select via, token_id is not null, user_id = '42', changed = '{}' from walhook.audit
+                 where action = 'user.signed_in' order by id";
+    let rows = visitor.stage.app.store().await.query(query, &[]).await.unwrap();
+    let found: Vec<(&str, bool, bool, bool)> =
+        rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect();
+    assert_eq!(found, [("token", true, false, true), ("jwt", false, true, true)]);
+}
+
+#[tokio::test]
+async fn a_link_asks_before_it_replaces_another_user_s_session() {
+    let visitor = with_platform().await;
+    let session_of = async |user: &str| cookie(&visitor.get(&link(&sign_in_token(user)), "").await).expect("a session");
+    let user_of = async |session: &str| {
+        let page = visitor.get("/ui/events", session).await.text().await.unwrap();
+        page.split("User <bdi>").nth(1).map(|rest| rest.split('<').next().unwrap().to_owned())
+    };
+    let session = session_of("victim").await;
+    let token = sign_in_token("attacker");
+    let asked = visitor.get(&link(&token), &session).await;
+    assert_eq!((asked.status().as_u16(), cookie(&asked)), (200, None), "it only asks");
+    let page = asked.text().await.unwrap();
+    assert!(page.contains("<bdi>victim</bdi>") && page.contains("<bdi>attacker</bdi>"), "{page}");
+    assert_eq!(user_of(&session).await.as_deref(), Some("victim"));
+    // Another site cannot answer for the visitor.
+    let form = format!("jwt={token}&next=/ui/events");
+    let foreign = [("cookie", session.as_str()), ("sec-fetch-site", "cross-site")];
+    assert_eq!(visitor.send(Method::POST, "/ui/login", &foreign, &form).await.status(), 403);
+    assert_eq!(user_of(&session).await.as_deref(), Some("victim"));
+    let own = [("cookie", session.as_str()), ("sec-fetch-site", "same-origin")];
+    let replaced = visitor.send(Method::POST, "/ui/login", &own, &form).await;
+    assert_eq!(location(&replaced), "/ui/events");
+    assert_eq!(user_of(&cookie(&replaced).unwrap()).await.as_deref(), Some("attacker"));
+    assert_eq!(user_of(&session).await, None, "the old session has ended");
+    assert_eq!(visitor.send(Method::POST, "/ui/login", &own, &form).await.status(), 401, "once");
+    // The same user's own link asks nothing.
+    let session = session_of("victim").await;
+    assert_eq!(location(&visitor.get(&link(&sign_in_token("victim")), &session).await), "/ui/events");
+}
+
+impl Visitor {
+    /// The secret that a page shows, or where it leads instead.
+    async fn secret_at(&self, path: &str, session: &str) -> Result<String, String> {
+        let answer = self.get(path, session).await;
+        if answer.status() != 200 {
+            return Err(location(&answer).to_owned());
+        }
+        let page = answer.text().await.unwrap();
+        let secret = page.split("<code id=\"secret\">").nth(1).expect("a secret").split('<').next().unwrap();
+        assert!(secret.starts_with("whsec_"), "{page}");
+        Ok(secret.to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_secret_is_shown_until_it_is_copied_and_never_again() {
+    let visitor = Visitor::start(&[]).await;
+    let (_, session) = visitor.sign_in("").await;
+    let headers = [("cookie", session.as_str())];
+    let form = format!("name=x&url={}&events=delivery.failed", visitor.stage.receiver.url("/in"));
+    let created = visitor.send(Method::POST, "/ui/webhooks", &headers, &form).await;
+    let page = location(&created).to_owned();
+    assert!(!page.contains("whsec_") && created.text().await.unwrap().is_empty(), "{page}");
+    let webhook = page.rsplit_once('/').unwrap().0.to_owned();
+    let id = webhook.rsplit('/').next().unwrap();
+    let first = visitor.secret_at(&page, &session).await.unwrap();
+    assert_eq!(visitor.secret_at(&page, &session).await.as_ref(), Ok(&first), "loaded again, it is still there");
+    let (_, other) = visitor.sign_in("").await;
+    assert_eq!(visitor.secret_at(&page, &other).await, Err(webhook.clone()), "another session does not see it");
+    assert_eq!(location(&visitor.send(Method::POST, &page, &headers, "").await), webhook);
+    assert_eq!(visitor.secret_at(&page, &session).await, Err(webhook.clone()), "once");
+
+    let regenerate = async || {
+        let answer = visitor.send(Method::POST, &format!("{webhook}/secret"), &headers, "").await;
+        assert_eq!(location(&answer), page);
+        visitor.secret_at(&page, &session).await.unwrap()
+    };
+    let second = regenerate().await;
+    assert_ne!(second, first);
+    assert_eq!(visitor.secret_at(&page, &session).await, Ok(second), "loading again makes no new one");
+    let api = &visitor.stage.api;
+    api.post(&format!("/webhooks/{id}/regenerate-secret"), json!({})).await.expect(200);
+    assert_eq!(
+        visitor.secret_at(&page, &session).await,
+        Err(webhook.clone()),
+        "the one made by the API was not asked for here"
+    );
+    regenerate().await;
+    let store = visitor.stage.app.store().await;
+    store.batch_execute("update walhook.session set reveals_until = now() where reveals is not null").await.unwrap();
+    assert_eq!(visitor.secret_at(&page, &session).await, Err(webhook), "its time is over");
 }
 
 #[tokio::test]
@@ -192,6 +345,7 @@ async fn headers_protect_every_page_and_assets_stay_in_the_browser() {
     let events = format!("name=x&url={}&events=delivery.failed", visitor.stage.receiver.url("/in"));
     let headers = [("cookie", session.as_str()), ("accept-encoding", "gzip")];
     let created = visitor.send(Method::POST, "/ui/webhooks", &headers, &events).await;
+    let created = visitor.send(Method::GET, location(&created), &headers, "").await;
     assert!(!created.headers().contains_key("content-encoding"), "{created:?}");
     assert!(created.text().await.unwrap().contains("whsec_"));
     let list = visitor.send(Method::GET, "/ui", &headers, "").await;

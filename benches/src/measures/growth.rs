@@ -1,4 +1,4 @@
-//! A store that has grown: does the drain rate stay?
+//! A store that has grown: does the drain rate stay? An empty store and a grown one, each on a server of its own, take turns.
 
 use anyhow::Context;
 
@@ -8,65 +8,96 @@ use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
 use crate::rig::{Rig, add_cpu, require_memory};
 
-const USERS: u64 = 1_000;
-const LOG_ROWS: u64 = 20_000_000;
+/// Users beside the first, with ten webhooks each.
+const USERS: std::ops::RangeInclusive<u64> = 2..=101;
+const WEBHOOKS_EACH: u64 = 10;
+/// Each event went to the ten webhooks of its user.
+const EVENTS: u64 = 2_000_000;
 const PENDING: u64 = 1_000_000;
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("growth");
-    let mut rig = Rig::start(&plan.walhook).await?;
-    rig.platform.add_users(1, 1, ROWS).await?;
-    rig.platform.add_users(2, USERS, 1).await?;
-    rig.set_up("").await?;
-    let url = rig.receiver.url();
-    rig.create_webhooks(&[(1, url.clone())]).await?;
-
-    let mut empty = Vec::new();
-    for repeat in 1..=plan.repeats {
-        plan.tell(format!("growth: an empty store, {repeat} of {}", plan.repeats));
-        empty.push(drain(plan, &mut rig, &mut figures, "empty").await?);
-    }
+    let mut empty = installed(plan).await?;
+    let mut grown = installed(plan).await?;
     plan.tell("growth: filling the store");
-    let wanted: Vec<(u64, String)> = (2..=USERS).map(|user| (user, url.clone())).collect();
-    rig.create_webhooks(&wanted).await?;
-    fill(&rig, plan.count(LOG_ROWS), plan.count(PENDING)).await?;
-    for (repeat, empty) in empty.into_iter().enumerate() {
-        plan.tell(format!("growth: a grown store, {} of {}", repeat + 1, plan.repeats));
-        let grown = drain(plan, &mut rig, &mut figures, "grown").await?;
-        figures.require("grown / empty", "", grown / empty, Must::AtLeast(0.9));
+    let url = grown.receiver.url();
+    let owners = USERS.flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH as usize));
+    let wanted: Vec<(u64, String)> = owners.map(|user| (user, url.clone())).collect();
+    grown.create_webhooks(&wanted).await?;
+    fill(&grown, plan.count(EVENTS), plan.count(PENDING)).await?;
+    grown.read_wal().await?;
+    let size = "select pg_database_size(current_database())::float8 / 1e9";
+    figures.add("size of the grown store", "GB", grown.store.query_one(size, &[]).await?.get(0));
+    let repeats = plan.rates();
+    for repeat in 1..=repeats {
+        for (name, rig) in [("empty", &mut empty), ("grown", &mut grown)] {
+            plan.tell(format!("growth: {name}, {repeat} of {repeats}"));
+            drain(plan, rig, &mut figures, name).await?;
+        }
     }
+    figures.ratio("grown / empty", "grown", "empty", Some(Must::AtLeast(0.9)));
     Ok(figures)
 }
 
-async fn drain(plan: &Plan, rig: &mut Rig, figures: &mut Figures, name: &str) -> anyhow::Result<f64> {
-    let backlog = Backlog { user: 1, transitions: plan.count(60_000), fan_out: 1, replicas: 1 };
-    let drained = backlog.drain(rig, figures).await?;
-    let rate = drained.rate;
-    figures.add(name, "deliveries/s", rate);
-    add_cpu(figures, name, &drained.before, &drained.after, drained.deliveries);
-    require_memory(figures, name, &drained.sidecars, MEMORY)?;
-    drained.stop().await?;
-    Ok(rate)
+async fn installed(plan: &Plan) -> anyhow::Result<Rig> {
+    let mut rig = Rig::start(&plan.walhook).await?;
+    rig.platform.add_users(1, 1, ROWS).await?;
+    rig.platform.add_users(*USERS.start(), *USERS.end(), 1).await?;
+    rig.set_up("").await?;
+    rig.create_webhooks(&[(1, rig.receiver.url())]).await?;
+    Ok(rig)
 }
 
-/// Lines of the log as of this day, in the partition that new ones go to, and retries that are not due yet.
-async fn fill(rig: &Rig, log_rows: u64, pending: u64) -> anyhow::Result<()> {
-    fill_log(rig, log_rows / USERS).await.context("filling the log")?;
+async fn drain(plan: &Plan, rig: &mut Rig, figures: &mut Figures, name: &str) -> anyhow::Result<()> {
+    rig.rest().await?;
+    let backlog = Backlog { user: 1, transitions: plan.count(100_000), fan_out: 1, replicas: 1 };
+    let drained = backlog.drain(rig, figures).await?;
+    figures.add(name, "deliveries/s", drained.rate);
+    add_cpu(figures, name, &drained.before, &drained.after, drained.deliveries);
+    require_memory(figures, name, &drained.sidecars, MEMORY)?;
+    drained.stop().await
+}
+
+/// Events of this day with their deliveries' log, and retries of some of them that are not due yet.
+async fn fill(rig: &Rig, events: u64, pending: u64) -> anyhow::Result<()> {
+    fill_events(rig, events).await.context("filling the events")?;
+    fill_log(rig).await.context("filling the log")?;
     let pending = format!(
         "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
-         select gen_random_uuid(), webhook.id, gen_random_uuid(), 2, now() + interval '1 day'
-         from walhook.webhook, generate_series(1, {pending} / {USERS}) n"
+         select gen_random_uuid(), webhook.id, event.id, 2 + n % 9, now() + interval '1 hour' + n * interval '10 ms'
+         from (select id, user_id, row_number() over () as n from walhook.event limit {pending} / {WEBHOOKS_EACH}) as event
+         join walhook.webhook using (user_id)"
     );
-    // Of the log nothing is dead: its partition is left out.
-    for statement in [&pending, "vacuum walhook.delivery", "analyze", "checkpoint"] {
+    // As autovacuum leaves it: it stays on, and finds nothing to do when the measurement begins.
+    for statement in [&pending, "vacuum (analyze)", "checkpoint"] {
         rig.store.batch_execute(statement).await.context("filling the deliveries")?;
     }
     Ok(())
 }
 
-/// `each` lines for every webhook, whose ids lie as far back as there are of them. The partition stands apart meanwhile, without
-/// its key: to sort all lines once is faster than to keep them sorted.
-async fn fill_log(rig: &Rig, each: u64) -> anyhow::Result<()> {
+/// The time that an event or a line of the log is of, as the front of a UUIDv7: spread from midnight until now.
+const FRONT: &str = "lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '7'";
+
+async fn fill_events(rig: &Rig, events: u64) -> anyhow::Result<()> {
+    let (first, users) = (USERS.start(), USERS.end() + 1 - USERS.start());
+    let sql = format!(
+        "insert into walhook.event (id, user_id, kind, occurred_at, commit_lsn, ordinal, data)
+         select ({FRONT} || substr(gen_random_uuid()::text, 16))::uuid, ({first} + n % {users})::text,
+             'distribution.outlet.status_changed', at, '0/1'::pg_lsn + n * 128, 1, json_build_object(
+                 'distro_queue_id', n, 'release_id', n / 40, 'label_id', {first} + n % {users}, 'release_cat', 'CAT-' || n / 40,
+                 'outlet_id', 1 + n % 40, 'outlet_name', 'Outlet ' || 1 + n % 40, 'previous_status', 'scheduled',
+                 'status', 'transcoding')
+         from (
+             select n, midnight + n * (now() - midnight) / {events} as at
+             from generate_series(1, {events}) n, (select date_trunc('day', now() at time zone 'utc') at time zone 'utc' as midnight) day
+         ) as raised"
+    );
+    Ok(rig.store.batch_execute(&sql).await?)
+}
+
+/// A line for each event and webhook: nine of ten accepted, the others answered 503. The partition of today is detached meanwhile,
+/// without its key: to sort all lines once is faster than to keep them sorted.
+async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
     let (one, other) = (&rig.store, rig.store_client().await?);
     let name = "select 'walhook.attempt_' || to_char(now() at time zone 'utc', 'YYYYMMDD')";
     let name: String = one.query_one(name, &[]).await?.get(0);
@@ -75,31 +106,49 @@ async fn fill_log(rig: &Rig, each: u64) -> anyhow::Result<()> {
     let row = one.query_one(described, &[&name]).await.context("the partition of today")?;
     let (bounds, key): (String, String) = (row.get(0), row.get(1));
     one.batch_execute(&format!(
-        "alter table walhook.attempt detach partition {name}; alter table {name} drop constraint {key}"
+        "alter table walhook.attempt detach partition {name}; alter table {name} drop constraint {key};
+         alter table {name} set (autovacuum_enabled = off)"
     ))
     .await?;
-    let lines = |remainder: u8| {
-        format!(
-            "with line as materialized (
-                 select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint - {each} + n), 12, '0')
-                     || '70008000000000000000')::uuid as id
-                 from generate_series(1, {each}) n
-             ), webhook as (select *, row_number() over (order by id) % 2 = {remainder} as is_ours from walhook.webhook)
-             insert into {name} (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at,
-                 duration_ms, outcome, response_status, url, signature, standard_signature, response_body)
-             select line.id, webhook.id, line.id, line.id, 'distribution.outlet.status_changed', 1, 1, now(), 3,
-                 'delivered', 200, webhook.url, '\\x00', '\\x00', ''
-             from webhook, line where webhook.is_ours"
-        )
-    };
-    let (even, odd) = (lines(0), lines(1));
+    let (even, odd) = (lines(&name, 0), lines(&name, 1));
     tokio::try_join!(one.batch_execute(&even), other.batch_execute(&odd))?;
     one.batch_execute(&format!(
         "set maintenance_work_mem = '1GB';
          alter table {name} add constraint {key} primary key (webhook_id, id);
-         alter table {name} set (autovacuum_enabled = off);
+         alter table {name} reset (autovacuum_enabled);
          alter table walhook.attempt attach partition {name} {bounds}"
     ))
     .await?;
     Ok(())
+}
+
+/// Half of the lines, in the order in which they were written.
+fn lines(table: &str, half: u8) -> String {
+    format!(
+        "insert into {table} (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms,
+             outcome, response_status, error_kind, error_message, url, signature, standard_signature, response_body)
+         select ({FRONT} || substr(random, 16))::uuid, webhook_id, ({FRONT} || substr(random, 16))::uuid, event_id, kind, 1, 1, at,
+             1 + length(random) % 40, case when failed then 'failed' else 'delivered' end, case when failed then 503 else 200 end,
+             case when failed then 'http_status' end, case when failed then 'the receiver answered 503 Service Unavailable' end,
+             url, sha256(random::bytea), sha256(('.' || random)::bytea),
+             case when failed then '<html><head><title>503 Service Unavailable</title></head><body>try later</body></html>'
+                  else '{{\"ok\":true}}' end::bytea
+         from (
+             select event.id as event_id, event.kind, event.occurred_at as at, webhook.id as webhook_id, webhook.url,
+                 gen_random_uuid()::text as random, random() < 0.1 as failed
+             from walhook.event join walhook.webhook using (user_id)
+             where (event.commit_lsn - '0/1'::pg_lsn) / 128 % 2 = {half}
+         ) as made"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filled_log_has_twenty_million_lines_of_a_thousand_webhooks() {
+        let webhooks = (USERS.end() + 1 - USERS.start()) * WEBHOOKS_EACH;
+        assert_eq!((EVENTS * WEBHOOKS_EACH, webhooks), (20_000_000, 1_000));
+    }
 }

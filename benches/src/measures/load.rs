@@ -3,39 +3,49 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use anyhow::ensure;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::Plan;
 use crate::bare::Bare;
 use crate::figures::quantile;
-use crate::platform::{Commit, Muted, ROWS, ROWS_APART, Writer};
+use crate::platform::{Commit, ROWS_APART, Writer};
 use crate::rig::Rig;
 use crate::sidecar::Sidecar;
 
-/// Commits a second at most: above, each has several rows, as a platform's workers would.
+/// Commits per second at most: above, each has several rows, as a platform's workers would commit them.
 const MAX_COMMITS: f64 = 500.0;
-/// Bare POSTs a second beside the load.
+/// Bare POSTs per second beside the load.
 const POSTS: u32 = 50;
+/// Longer than connections, plans and caches take to be warm.
+const LEAD: Duration = Duration::from_secs(1);
 
-/// Transitions a second for a while, of one user's rows; each of them is delivered once.
+/// Transitions of one user's rows at a steady rate. Each row moves once, so that its receipt can be recognised.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub user: u64,
+    /// Transitions per second.
     pub rate: f64,
+    /// How long it is measured.
     pub length: Duration,
+    /// The time before that, which is not counted: connections, plans and caches are warm behind it.
+    pub lead: Duration,
 }
 
-/// All in milliseconds.
+/// What was measured, in milliseconds.
 pub struct Latencies {
-    /// From the moment a commit is asked for to the receipt of its event.
+    /// From the moment a commit is sent to the receipt of its event.
     pub receipts: Vec<f64>,
     pub commits: Vec<f64>,
     pub posts: Vec<f64>,
-    /// Transitions a second that were really written.
+    /// Transitions per second that were really written.
     pub rate: f64,
+    /// Tables that autovacuum worked on meanwhile.
+    pub autovacuums: i64,
 }
 
 impl Latencies {
-    /// What cannot be undercut: a commit's own duration and a bare POST's.
+    /// The lower bound: the commit itself and a bare POST.
     pub fn reference(&mut self, share: f64) -> f64 {
         quantile(&mut self.commits, share) + quantile(&mut self.posts, share)
     }
@@ -45,38 +55,77 @@ impl Latencies {
     }
 }
 
-/// Moves each of the user's rows once, muted, as if everything had run for a while: what they refer to is looked up, and
-/// their pages were written whole into the log since the last checkpoint. Nothing is delivered.
-pub async fn warm_up(rig: &Rig, user: u64) -> anyhow::Result<()> {
-    let place = rig.platform.write_at_once(user, ROWS, Muted::Yes).await?;
-    rig.wait_for_checkpoint(place).await
-}
-
 impl Load {
-    /// Writes, waits for the receipts, and tells them apart by their rows.
+    /// A load of 50 transitions per second: ordinary traffic.
+    pub fn ordinary(user: u64, length: Duration) -> Load {
+        Load { user, rate: 50.0, length, lead: LEAD }
+    }
+
+    /// A load that a backlog's rate was measured for.
+    pub fn heavy(user: u64, rate: f64, length: Duration) -> Load {
+        Load { user, rate, length, lead: LEAD }
+    }
+
+    /// A single transition.
+    pub fn single(user: u64) -> Load {
+        Load { user, rate: 1.0, length: Duration::ZERO, lead: Duration::ZERO }
+    }
+
+    /// Rows that move, those of the lead included.
+    pub fn rows(&self) -> u64 {
+        let (rows, lead, count) = self.shape();
+        rows * (lead + count)
+    }
+
+    /// Rows of a commit, commits of the lead, and commits that count.
+    fn shape(&self) -> (u64, u64, u64) {
+        let per_second = self.rate.min(MAX_COMMITS);
+        let commits = |length: Duration| (per_second * length.as_secs_f64()) as u64;
+        ((self.rate / per_second).round() as u64, commits(self.lead), commits(self.length).max(1))
+    }
+
+    /// Starts a sidecar on servers at rest, warms it up and runs the load: for loads that are compared with each other.
+    pub async fn run_on_new_sidecar(
+        self,
+        plan: &Plan,
+        rig: &mut Rig,
+        name: &str,
+    ) -> anyhow::Result<(Latencies, [Sidecar; 1])> {
+        plan.tell(name.to_owned());
+        rig.rest().await?;
+        let mut sidecars = [rig.start_sidecar("measured").await?];
+        rig.warm_up(self.user, self.rows()).await?;
+        Ok((self.run(rig, &mut sidecars).await?, sidecars))
+    }
+
+    /// Writes, waits for the receipts, and recognises them by their rows.
     pub async fn run(self, rig: &mut Rig, sidecars: &mut [Sidecar]) -> anyhow::Result<Latencies> {
+        ensure!(self.rows() < ROWS_APART, "a load of {} rows is more than a user has", self.rows());
+        let bare = Bare::new(&mut rig.receiver).await?;
         rig.receiver.reset().await?;
-        let bare = Bare::new(rig.receiver.url())?;
-        let posting = tokio::spawn(post_beside(bare, self.length));
+        let autovacuums = rig.autovacuums().await?;
+        let posting = tokio::spawn(post_beside(bare, self.lead, self.length));
         let begun = Instant::now();
         let commits = self.write_apart(rig.platform.url().to_owned()).await?;
         let rate = commits.iter().map(|commit| commit.rows).sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
         let posts = posting.await??;
+        let counted = &commits[self.shape().1 as usize..];
         let mut begun_at: HashMap<u64, u64> = HashMap::new();
-        for commit in &commits {
+        for commit in counted {
             begun_at.extend((commit.first_row..commit.first_row + commit.rows).map(|row| (row, commit.begun_at)));
         }
         let receipts = rig.wait_for_receipts(sidecars, &begun_at).await?;
         let millis = |took: Duration| took.as_secs_f64() * 1e3;
         Ok(Latencies {
             receipts: receipts.into_iter().map(|(row, at)| at.saturating_sub(begun_at[&row]) as f64 / 1e3).collect(),
-            commits: commits.iter().map(|commit| millis(commit.took)).collect(),
+            commits: counted.iter().map(|commit| millis(commit.took)).collect(),
             posts: posts.into_iter().map(millis).collect(),
             rate,
+            autovacuums: rig.autovacuums().await? - autovacuums,
         })
     }
 
-    /// On a thread of its own, so that nothing is handed from one to another for every commit: it is not what is measured.
+    /// Writes on a thread of its own, so that no commit waits for another task.
     async fn write_apart(self, url: String) -> anyhow::Result<Vec<Commit>> {
         let thread = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         tokio::task::spawn_blocking(move || thread.block_on(self.write(&url))).await?
@@ -84,15 +133,11 @@ impl Load {
 
     async fn write(self, url: &str) -> anyhow::Result<Vec<Commit>> {
         let writer = Writer::connect(url).await?;
-        let commits_a_second = self.rate.min(MAX_COMMITS);
-        let rows = (self.rate / commits_a_second).round() as u64;
-        // A row twice could not be told apart.
-        let most = (ROWS / rows) as usize;
-        let count = ((commits_a_second * self.length.as_secs_f64()) as usize).clamp(1, most);
-        let mut beat = interval(Duration::from_secs_f64(1.0 / commits_a_second));
+        let (rows, lead, count) = self.shape();
+        let mut beat = interval(Duration::from_secs_f64(1.0 / self.rate.min(MAX_COMMITS)));
         beat.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        let mut commits = Vec::with_capacity(count);
-        for number in 0..count as u64 {
+        let mut commits = Vec::with_capacity((lead + count) as usize);
+        for number in 0..lead + count {
             beat.tick().await;
             commits.push(writer.commit(self.user * ROWS_APART + number * rows, rows).await?);
         }
@@ -100,16 +145,34 @@ impl Load {
     }
 }
 
-async fn post_beside(bare: Bare, length: Duration) -> anyhow::Result<Vec<Duration>> {
+async fn post_beside(bare: Bare, lead: Duration, length: Duration) -> anyhow::Result<Vec<Duration>> {
     let mut beat = interval(Duration::from_secs(1) / POSTS);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let begun = Instant::now();
-    // The first opens the connection.
+    // Opens the connection.
     bare.post().await?;
     let mut took = Vec::new();
-    while begun.elapsed() < length || took.is_empty() {
+    while begun.elapsed() < lead + length || took.is_empty() {
         beat.tick().await;
-        took.push(bare.post().await?);
+        let post = bare.post().await?;
+        if begun.elapsed() > lead {
+            took.push(post);
+        }
     }
     Ok(took)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_lasts_as_long_as_it_says_at_any_rate() {
+        let length = Duration::from_secs(10);
+        assert_eq!(Load::ordinary(1, length).shape(), (1, 50, 500));
+        assert_eq!(Load::single(1).shape(), (1, 0, 1));
+        let heavy = Load::heavy(1, 20_000.0, length);
+        assert_eq!(heavy.shape(), (40, 500, 5_000));
+        assert_eq!(heavy.rows(), 220_000);
+    }
 }

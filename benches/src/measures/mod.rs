@@ -1,10 +1,12 @@
 //! What is measured, one file each.
 
+mod attack;
 mod backlog;
 mod capture;
 mod dead;
 mod drain;
 mod growth;
+mod hostile;
 mod latency;
 mod load;
 mod pileup;
@@ -17,21 +19,32 @@ use indicatif::ProgressBar;
 
 use crate::figures::Figures;
 
-/// The largest resident set anywhere, in megabytes, and where it should stay small.
+/// The largest resident set anywhere, in megabytes, and what is enough for one sidecar under load.
 pub const MEMORY: f64 = 100.0;
 pub const SMALL_MEMORY: f64 = 60.0;
 
 /// How to measure.
 pub struct Plan {
     pub walhook: PathBuf,
-    pub repeats: usize,
+    /// The number of repeats, where it was given.
+    pub repeats: Option<usize>,
     /// Share of the full numbers of rows and seconds.
     pub scale: f64,
     pub progress: ProgressBar,
 }
 
 impl Plan {
-    /// So many of what would be `count` in full.
+    /// Repeats of a measure of rates, which take long and vary little.
+    pub fn rates(&self) -> usize {
+        self.repeats.unwrap_or(3)
+    }
+
+    /// Repeats of a measure of latencies or of ratios close to 1.
+    pub fn latencies(&self) -> usize {
+        self.repeats.unwrap_or(5)
+    }
+
+    /// The scaled share of `count`.
     pub fn count(&self, count: u64) -> u64 {
         ((count as f64 * self.scale) as u64).max(1)
     }
@@ -40,7 +53,7 @@ impl Plan {
         std::time::Duration::from_secs_f64((seconds * self.scale).max(1.0))
     }
 
-    /// Says what is going on.
+    /// Shows what is being done.
     pub fn tell(&self, what: impl Into<std::borrow::Cow<'static, str>>) {
         let what = what.into();
         if self.progress.is_hidden() {
@@ -62,20 +75,23 @@ pub enum Measure {
     Dead,
     /// A million retries that are due
     Pileup,
+    /// Beside a tenant that attacks the API and has receivers that hang
+    Hostile,
     /// A store that has grown
     Growth,
     /// What it costs the application that writes
     Writer,
-    /// One, two and four replicas
+    /// One, two and four replicas: the cap on requests in flight
     Scale,
 }
 
 impl Measure {
-    pub const ALL: [Measure; 8] = [
+    pub const ALL: [Measure; 9] = [
         Measure::Drain,
         Measure::Capture,
         Measure::Latency,
         Measure::Dead,
+        Measure::Hostile,
         Measure::Pileup,
         Measure::Growth,
         Measure::Writer,
@@ -88,6 +104,7 @@ impl Measure {
             Measure::Capture => "capture",
             Measure::Latency => "latency",
             Measure::Dead => "dead",
+            Measure::Hostile => "hostile",
             Measure::Pileup => "pileup",
             Measure::Growth => "growth",
             Measure::Writer => "writer",
@@ -101,6 +118,7 @@ impl Measure {
             Measure::Capture => capture::measure(plan).await,
             Measure::Latency => latency::measure(plan).await,
             Measure::Dead => dead::measure(plan).await,
+            Measure::Hostile => hostile::measure(plan).await,
             Measure::Pileup => pileup::measure(plan).await,
             Measure::Growth => growth::measure(plan).await,
             Measure::Writer => writer::measure(plan).await,

@@ -7,22 +7,81 @@ use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::load::{Load, warm_up};
+use super::load::Load;
 use super::{MEMORY, Plan};
 use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
 use crate::rig::{Held, Rig, require_memory};
+use crate::sidecar::Sidecar;
 
 const CLAIM: &str = include_str!("../../../sql/store/delivery_claim_retry.sql");
 const PLAN_BY_INDEX: &str = include_str!("../../../sql/store/plan_by_index.sql");
-const RATE: f64 = 50.0;
 /// Owners of the webhooks that were down, ten each; user 1 is new.
 const OWNERS: std::ops::RangeInclusive<u64> = 2..=21;
 const EVENTS: u64 = 10_000;
 const CLAIMED: i64 = 1_024;
 
+const WITHOUT: &str = "fresh p99, without";
+const BESIDE: &str = "fresh p99, beside the retries";
+
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("pileup");
+    // Two servers take turns: one without retries, one with a million.
+    let mut without = installed(plan).await?;
+    let mut piled = installed(plan).await?;
+    plan.tell("pileup: making retries");
+    require_flat_claims(&piled, &mut figures, plan.count(1_000_000)).await?;
+    piled.read_wal().await?;
+    let length = plan.seconds(10.0);
+    let repeats = plan.latencies();
+    for repeat in 1..=repeats {
+        let what = format!("pileup: without, {repeat} of {repeats}");
+        let (mut measured, [sidecar]) = Load::ordinary(1, length).run_on_new_sidecar(plan, &mut without, &what).await?;
+        figures.add(WITHOUT, "ms", measured.of_receipts(0.99));
+        without.settle().await?;
+        sidecar.stop().await?;
+
+        plan.tell(format!("pileup: with, {repeat} of {repeats}"));
+        let sidecars = measure_piled(&mut piled, &mut figures, length).await?;
+        if repeat == repeats {
+            measure_retries_alone(plan, &piled, &mut figures).await?;
+        }
+        let [sidecar] = sidecars;
+        sidecar.stop().await?;
+    }
+    if left(&piled).await? == 0 && plan.scale >= 1.0 {
+        bail!("the retries were over before the measurement was: more of them are needed");
+    }
+    figures.ratio("fresh p99, beside / without", BESIDE, WITHOUT, Some(Must::AtMost(2.0)));
+    Ok(figures)
+}
+
+/// One run of the load beside the retries. The sidecar still runs.
+async fn measure_piled(rig: &mut Rig, figures: &mut Figures, length: Duration) -> anyhow::Result<[Sidecar; 1]> {
+    let load = Load::ordinary(1, length);
+    rig.rest().await?;
+    let mut sidecars = [rig.start_sidecar("measured").await?];
+    rig.warm_up(load.user, load.rows()).await?;
+    let (begun, before) = (Instant::now(), left(rig).await?);
+    let mut measured = load.run(rig, &mut sidecars).await?;
+    add_rate(figures, "beside what is fresh", before - left(rig).await?, begun.elapsed());
+    figures.add(BESIDE, "ms", measured.of_receipts(0.99));
+    rig.require_bounded_queues(figures, Held::All, 1).await?;
+    require_memory(figures, "beside the retries", &sidecars, MEMORY)?;
+    Ok(sidecars)
+}
+
+/// How fast retries go when nothing else is to be delivered. Once: it uses up many of them.
+async fn measure_retries_alone(plan: &Plan, rig: &Rig, figures: &mut Figures) -> anyhow::Result<()> {
+    // Soon after the last fresh delivery, retries are held back no more.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (begun, before) = (Instant::now(), left(rig).await?);
+    tokio::time::sleep(plan.seconds(4.0)).await;
+    add_rate(figures, "with nothing fresh", before - left(rig).await?, begun.elapsed());
+    Ok(())
+}
+
+async fn installed(plan: &Plan) -> anyhow::Result<Rig> {
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
     rig.platform.add_users(*OWNERS.start(), *OWNERS.end(), 1).await?;
@@ -31,65 +90,14 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let owners = OWNERS.flat_map(|user| std::iter::repeat_n(user, 10));
     let wanted: Vec<(u64, String)> = std::iter::once(1).chain(owners).map(|user| (user, url.clone())).collect();
     rig.create_webhooks(&wanted).await?;
-    let length = plan.seconds(7.0);
-
-    let mut sidecars = [rig.start_sidecar("without").await?];
-    warm_up(&rig, 1).await?;
-    let mut without = Vec::new();
-    for repeat in 1..=plan.repeats {
-        plan.tell(format!("pileup: without, {repeat} of {}", plan.repeats));
-        let mut measured = Load { user: 1, rate: RATE, length }.run(&mut rig, &mut sidecars).await?;
-        without.push(measured.of_receipts(0.99));
-        figures.add("fresh p99, without", "ms", measured.of_receipts(0.99));
-    }
-    rig.settle().await?;
-    let [sidecar] = sidecars;
-    sidecar.stop().await?;
-
-    let pending = plan.count(1_000_000);
-    plan.tell("pileup: making retries");
-    require_flat_claims(&rig, &mut figures, pending).await?;
-    read_log(&rig).await?;
-    let mut sidecars = [rig.start_sidecar("with").await?];
-    warm_up(&rig, 1).await?;
-    let (begun, before) = (Instant::now(), left(&rig).await?);
-    for (repeat, without) in without.into_iter().enumerate() {
-        plan.tell(format!("pileup: with, {} of {}", repeat + 1, plan.repeats));
-        let mut measured = Load { user: 1, rate: RATE, length }.run(&mut rig, &mut sidecars).await?;
-        let p99 = measured.of_receipts(0.99);
-        figures.add("fresh p99, beside the retries", "ms", p99);
-        figures.require("fresh p99, beside / without", "", p99 / without, Must::AtMost(2.0));
-        rig.require_bounded_queues(&mut figures, Held::All, 1).await?;
-    }
-    let after = left(&rig).await?;
-    if after == 0 && plan.scale >= 1.0 {
-        bail!("the retries were over before the measurement was: more of them are needed");
-    }
-    add_rate(&mut figures, "beside what is fresh", before - after, begun.elapsed());
-    // Soon after the last fresh one, retries are held back no more.
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let (begun, before) = (Instant::now(), left(&rig).await?);
-    tokio::time::sleep(plan.seconds(4.0)).await;
-    add_rate(&mut figures, "with nothing fresh", before - left(&rig).await?, begun.elapsed());
-    require_memory(&mut figures, "beside the retries", &sidecars, MEMORY)?;
-    Ok(figures)
+    rig.deliver_sample(1).await?;
+    Ok(rig)
 }
 
 fn add_rate(figures: &mut Figures, when: &str, retries: i64, took: Duration) {
     let rate = retries as f64 / took.as_secs_f64();
     figures.add(format!("retries delivered {when}"), "deliveries/s", rate);
     figures.add(format!("time to drain a million {when}"), "s", 1e6 / rate.max(1.0));
-}
-
-/// The retries were made in the log that is read: without this, what is new would wait behind them there.
-async fn read_log(rig: &Rig) -> anyhow::Result<()> {
-    let reader = rig.installation.start("reader", "capture")?;
-    // The second moves the place on that a reader begins from.
-    for _ in 0..2 {
-        rig.catch_up().await?;
-        rig.store.batch_execute("checkpoint").await?;
-    }
-    reader.stop().await
 }
 
 async fn left(rig: &Rig) -> anyhow::Result<i64> {

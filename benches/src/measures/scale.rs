@@ -1,12 +1,19 @@
-//! One, two and four replicas, with a receiver that takes its time.
+//! One, two and four replicas with a receiver that takes its time.
+//!
+//! This measures the configured cap, `delivery.per_webhook_concurrency`: a replica has at most 64 requests to one webhook in
+//! flight, so a receiver that takes 20 ms gets at most 3,200 deliveries per second from each. The figures show how much of it is
+//! used. They do not show the rate that the machine could reach without the cap; `drain` does.
 
 use super::backlog::Backlog;
 use super::{MEMORY, Plan};
-use crate::figures::Figures;
+use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
 use crate::rig::{Rig, require_memory};
 
 const MILLISECONDS: u64 = 20;
+/// The default of `delivery.per_webhook_concurrency`.
+const IN_FLIGHT: u64 = 64;
+const CAP_OF_ONE: u64 = IN_FLIGHT * 1_000 / MILLISECONDS;
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("scale");
@@ -14,18 +21,23 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     rig.platform.add_users(1, 1, ROWS).await?;
     rig.set_up("").await?;
     rig.create_webhooks(&[(1, rig.receiver.slow_url(MILLISECONDS))]).await?;
-    for repeat in 1..=plan.repeats {
+    let repeats = plan.rates();
+    for repeat in 1..=repeats {
         for replicas in [1, 2, 4] {
-            plan.tell(format!("scale: replicas: {replicas}, {repeat} of {}", plan.repeats));
-            // Each replica may have 64 requests to a webhook under way: 3,200 deliveries a second.
+            plan.tell(format!("scale: replicas: {replicas}, {repeat} of {repeats}"));
+            rig.rest().await?;
             let transitions = plan.count(5_000 * replicas as u64);
             let backlog = Backlog { user: 1, transitions, fan_out: 1, replicas };
             let drained = backlog.drain(&mut rig, &mut figures).await?;
-            let name = format!("replicas: {replicas}");
+            let (name, cap) = (format!("replicas: {replicas}"), format!("replicas: {replicas}, the configured cap"));
             figures.add(&name, "deliveries/s", drained.rate);
+            figures.add(&cap, "deliveries/s", (CAP_OF_ONE * replicas as u64) as f64);
+            figures.ratio(format!("replicas: {replicas}, share of the cap"), &name, &cap, Some(Must::AtLeast(0.7)));
             require_memory(&mut figures, &name, &drained.sidecars, MEMORY)?;
             drained.stop().await?;
         }
     }
+    figures.ratio("two replicas / one", "replicas: 2", "replicas: 1", None);
+    figures.ratio("four replicas / one", "replicas: 4", "replicas: 1", None);
     Ok(figures)
 }

@@ -1,44 +1,72 @@
-//! What watching costs the application that writes: transactions a second and bytes of log an update, by pgbench.
+//! What watching costs the application that writes: transactions per second, Postgres's CPU time and bytes of WAL for each, by
+//! pgbench. A server without watching and one for each way of watching take turns.
+//!
+//! No sidecar runs meanwhile: its own work would compete for the same processors. What reading the WAL costs is in `capture`.
 
 use anyhow::{Context, bail};
 
 use super::Plan;
 use crate::figures::Figures;
 use crate::platform::{DATABASE, NEXT_STATUS, ROWS, ROWS_APART};
-use crate::rig::Rig;
+use crate::processes::Kind;
+use crate::rig::{Rig, eventually};
 
 const CLIENTS: &str = "4";
+const UNWATCHED: &str = "unwatched";
 
 /// How the rows are watched: a name, and the setting of the source that makes it so.
-const WAYS: [(&str, &str); 3] = [
-    ("replica identity full", "replica_identity = \"full\""),
-    ("replica identity index", "replica_identity = \"index\""),
-    ("triggers", "capture = \"trigger\""),
+const WAYS: [(&str, Option<&str>); 4] = [
+    (UNWATCHED, None),
+    ("replica identity full", Some("replica_identity = \"full\"")),
+    ("replica identity index", Some("replica_identity = \"index\"")),
+    ("triggers", Some("capture = \"trigger\"")),
 ];
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("writer");
-    let rig = primary(plan).await?;
-    let mut unwatched = Vec::new();
-    for repeat in 1..=plan.repeats {
-        plan.tell(format!("writer: unwatched, {repeat} of {}", plan.repeats));
-        unwatched.push(run(plan, &rig, &mut figures, "unwatched").await?);
-    }
+    let mut servers = Vec::new();
     for (name, source) in WAYS {
+        plan.tell(format!("writer: preparing {name}"));
         let mut rig = primary(plan).await?;
-        rig.installation.configure(source, "");
-        if let Err(refusal) = rig.installation.set_up().await {
-            plan.progress.suspend(|| eprintln!("left out: the writer's cost of {name}: {refusal}"));
+        if let Some(source) = source {
+            rig.installation.configure(source, "");
+            if let Err(refusal) = rig.installation.set_up().await {
+                plan.progress.suspend(|| eprintln!("left out: the writer's cost of {name}: {refusal}"));
+                continue;
+            }
+        }
+        servers.push((name, rig));
+    }
+    let repeats = plan.latencies();
+    for repeat in 1..=repeats {
+        // Each is the first in turn: what the machine's speed does within a repeat favours none.
+        servers.rotate_left(1);
+        for (name, rig) in &servers {
+            plan.tell(format!("writer: {name}, {repeat} of {repeats}"));
+            run(plan, rig, &mut figures, name).await?;
+        }
+    }
+    for (name, _) in WAYS.iter().filter(|(name, _)| servers.iter().any(|(kept, _)| kept == name)) {
+        if *name == UNWATCHED {
             continue;
         }
-        for (repeat, unwatched) in unwatched.iter().enumerate() {
-            plan.tell(format!("writer: {name}, {} of {}", repeat + 1, plan.repeats));
-            let watched = run(plan, &rig, &mut figures, name).await?;
-            figures.add(format!("{name} / unwatched, TPS"), "", watched.per_second / unwatched.per_second);
-            figures.add(format!("{name} / unwatched, log"), "", watched.bytes / unwatched.bytes);
-        }
+        figures.ratio(format!("{name} / unwatched, TPS"), &tps(name), &tps(UNWATCHED), None);
+        figures.ratio(format!("{name} / unwatched, CPU"), &cpu(name), &cpu(UNWATCHED), None);
+        figures.ratio(format!("{name} / unwatched, WAL"), &wal(name), &wal(UNWATCHED), None);
     }
     Ok(figures)
+}
+
+fn tps(name: &str) -> String {
+    format!("{name}, TPS")
+}
+
+fn cpu(name: &str) -> String {
+    format!("{name}, CPU of Postgres")
+}
+
+fn wal(name: &str) -> String {
+    format!("{name}, WAL")
 }
 
 /// A platform that nothing was done to, and what pgbench is to do.
@@ -54,25 +82,28 @@ async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
     Ok(rig)
 }
 
-struct Cost {
-    per_second: f64,
-    bytes: f64,
-}
-
-async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyhow::Result<Cost> {
-    // Pages are written whole into the log the first time after a checkpoint: not while we count.
-    for statement in ["checkpoint", "update distro_queue set updated_at = now()", "vacuum distro_queue"] {
+async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyhow::Result<()> {
+    // Pages are written whole into the WAL the first time after a checkpoint: not while it is counted.
+    for statement in ["checkpoint", "update distro_queue set updated_at = now()", "vacuum (analyze)"] {
         rig.platform.client.batch_execute(statement).await?;
     }
-    let before = rig.platform.position().await?;
-    let (transactions, per_second) = pgbench(rig, plan.seconds(2.0).as_secs()).await?;
-    let bytes = (rig.platform.position().await? - before) as f64 / transactions;
-    figures.add(name, "TPS", per_second);
-    figures.add(format!("{name}, log"), "bytes each", bytes);
-    Ok(Cost { per_second, bytes })
+    let (place, before) = (rig.platform.position().await?, rig.cpu(&[]));
+    let (transactions, per_second) = pgbench(rig, plan.seconds(10.0).as_secs()).await?;
+    // Sessions that have ended are in the account of Postgres as a whole.
+    eventually("pgbench's sessions have ended", || async {
+        let sql = "select not exists (select from pg_stat_activity where application_name = 'pgbench')";
+        Ok(rig.platform.client.query_one(sql, &[]).await?.get(0))
+    })
+    .await?;
+    let seconds = rig.cpu(&[]).since(&before, Kind::Postgres);
+    let bytes = rig.platform.position().await? - place;
+    figures.add(tps(name), "TPS", per_second);
+    figures.add(cpu(name), "µs each", seconds * 1e6 / transactions);
+    figures.add(wal(name), "bytes each", bytes as f64 / transactions);
+    Ok(())
 }
 
-/// Transactions, and how many a second.
+/// Runs pgbench. Returns the number of transactions, and how many per second.
 async fn pgbench(rig: &Rig, seconds: u64) -> anyhow::Result<(f64, f64)> {
     let mut command = rig.server.program("pgbench");
     command.args(["--no-vacuum", "--protocol", "prepared", "--client", CLIENTS, "--file", "update.sql"]);
@@ -86,6 +117,6 @@ async fn pgbench(rig: &Rig, seconds: u64) -> anyhow::Result<(f64, f64)> {
         let rest = text.lines().find_map(|line| line.strip_prefix(words))?;
         rest.split([' ', '/']).find_map(|word| word.parse::<f64>().ok())
     };
-    let processed = behind("number of transactions actually processed: ").context("pgbench tells no transactions")?;
-    Ok((processed, behind("tps = ").context("pgbench tells no rate")?))
+    let processed = behind("number of transactions actually processed: ").context("pgbench reports no transactions")?;
+    Ok((processed, behind("tps = ").context("pgbench reports no rate")?))
 }

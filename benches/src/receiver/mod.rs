@@ -4,7 +4,7 @@
 mod request;
 mod served;
 
-pub use served::serve;
+pub use served::{ANSWER, serve};
 
 use std::process::Stdio;
 
@@ -28,6 +28,8 @@ pub enum Question {
     Status,
     /// When which row's event came, since the last reset.
     Receipts,
+    /// The first delivery that ever came, as it was on the wire.
+    Sample,
 }
 
 /// What came since the last reset. Times are microseconds since 1970.
@@ -39,6 +41,8 @@ pub struct Status {
     pub checked: u64,
     /// Signatures that are not right.
     pub wrong: u64,
+    /// Events of rows that are timed.
+    pub receipts: u64,
     pub first_at: u64,
     /// When the last new delivery came.
     pub last_at: u64,
@@ -109,6 +113,16 @@ impl Receiver {
 
     pub async fn receipts(&mut self) -> anyhow::Result<Vec<Receipt>> {
         self.ask(Question::Receipts).await
+    }
+
+    /// The bytes of a delivery that was received: request line, headers and body.
+    pub async fn sample(&mut self) -> anyhow::Result<String> {
+        self.ask::<Option<String>>(Question::Sample).await?.context("nothing was delivered yet")
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     async fn ask<T: serde::de::DeserializeOwned>(&mut self, question: Question) -> anyhow::Result<T> {

@@ -15,7 +15,7 @@ use tokio::task::LocalSet;
 use super::request::{Request, number_behind, parse};
 use super::{Question, Receipt, Status};
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 /// Of so many deliveries one has its signature checked.
 const SAMPLE: u64 = 64;
 /// Larger than any delivery; more is no sender of ours.
@@ -28,6 +28,8 @@ struct Book {
     seen: HashSet<u128>,
     receipts: Vec<Receipt>,
     keys: HashMap<Vec<u8>, Hmac<Sha256>>,
+    /// The first delivery, for the loops that repeat it.
+    sample: Option<String>,
 }
 
 /// Listens until standard input ends. One thread: the machine's other processors are for what is measured.
@@ -66,7 +68,7 @@ async fn answer(mut stream: TcpStream, book: &RefCell<Book>) -> std::io::Result<
     while buffer.len() < MAX_REQUEST && stream.read_buf(&mut buffer).await? > 0 {
         while let Some(request) = parse(&buffer).map_err(std::io::Error::other)? {
             let length = request.length;
-            let manner = book.borrow_mut().take(&request);
+            let manner = book.borrow_mut().take(&request, &buffer[..length]);
             match manner {
                 Manner::Prompt => {}
                 Manner::Slow(wait) => tokio::time::sleep(wait).await,
@@ -115,10 +117,11 @@ impl Book {
             }
             Question::Status => serde_json::to_string(&self.status),
             Question::Receipts => serde_json::to_string(&self.receipts),
+            Question::Sample => serde_json::to_string(&self.sample),
         }
     }
 
-    fn take(&mut self, request: &Request<'_>) -> Manner {
+    fn take(&mut self, request: &Request<'_>, bytes: &[u8]) -> Manner {
         let manner = Manner::of(request.path);
         self.status.requests += 1;
         let delivery = request.delivery.and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
@@ -133,6 +136,10 @@ impl Book {
             // No row has the number 0: what is made for a pile-up is not timed.
             if let Some(row) = number_behind(request.body, ROW).filter(|row| *row > 0) {
                 self.receipts.push((row, now));
+                self.status.receipts += 1;
+            }
+            if self.sample.is_none() {
+                self.sample = Some(String::from_utf8_lossy(bytes).into_owned());
             }
             if self.status.distinct % SAMPLE == 1 {
                 self.check(request);

@@ -1,5 +1,7 @@
 //! The primary: server, role, tables, publication, slot.
 
+mod standbys;
+
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
@@ -115,7 +117,8 @@ async fn objects(report: &mut Report, source: &Source, client: &Client) -> Resul
         }
     }
     publication(report, source, client, &published).await?;
-    slot(report, source, client).await
+    slot(report, source, client).await?;
+    standbys::check(report, source, client).await
 }
 
 /// Whether the table exists.

@@ -1,10 +1,12 @@
 //! The store: there, up to date, apart from the primary's database, and in step with the slot.
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::{Report, unreachable};
 use crate::capture::primary::Server;
 use crate::config::Source;
+use crate::store::capture::Place;
 use crate::store::migrate::{self, Misfit, Schema};
 use crate::store::{Result, Store};
 
@@ -33,6 +35,7 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
             report.ok("store's place", "a database of its own");
         }
     }
+    commits(report, &place);
     let schema = migrate::schema(url).await?;
     match (schema, schema.misfit()) {
         (_, Some(Misfit { problem, mend })) => {
@@ -47,6 +50,16 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
         }
         _ => report.ok("store schema", "up to date"),
     }
+    let without = store.tables_without_partitions(before.to_zoned(TimeZone::UTC).date()).await?;
+    if without.is_empty() {
+        report.ok("partitions", "every day has its own");
+    } else {
+        report.warn(
+            "partitions",
+            format!("rows of {} are in the default partition: days have none of their own", without.join(", ")),
+            "a running `walhook run` moves them within the hour; if they stay, its log and /readyz say why",
+        );
+    }
     match store.checkpoint(&source.slot).await? {
         Some(checkpoint) => report.ok("checkpoint", format!("at {}", checkpoint.resume)),
         None => report.fail("checkpoint", format!("none for slot {}", source.slot), "run `walhook setup`"),
@@ -59,4 +72,24 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
         report.fail(format!("gap {}", gap.reason), gap.detail, "run `walhook repair`");
     }
     Ok(())
+}
+
+/// How the store keeps what it has committed.
+fn commits(report: &mut Report, place: &Place) {
+    let line = "store's synchronous_commit";
+    let mend =
+        format!("`alter role \"{}\" in database \"{}\" set synchronous_commit = on`", place.role, place.database);
+    match (place.synchronous_commit.as_str(), place.synchronous) {
+        ("off", _) => report.warn(
+            line,
+            "off: events are flushed all the same, but a crash of the store loses the last attempts and edits of webhooks",
+            mend,
+        ),
+        (value @ ("local" | "remote_write"), true) => report.warn(
+            line,
+            format!("{value}: a failover of the store can lose events that the primary no longer has"),
+            mend,
+        ),
+        (value, _) => report.ok(line, value),
+    }
 }

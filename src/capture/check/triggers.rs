@@ -101,6 +101,10 @@ async fn outbox(report: &mut Report, client: &Client) -> Result<(), CaptureError
             "run `walhook setup` as the role that made it",
         ),
     }
+    if !state.paired {
+        let text = "does not pair rows that are deleted and inserted in one transaction: they raise events as new ones";
+        report.warn("outbox", text, "run `walhook setup`");
+    }
     match watch::failures(client).await? {
         None => report.ok("trigger failures", "none"),
         Some((count, last)) => {

@@ -24,6 +24,8 @@ pub(in crate::capture) struct State {
     pub usable: bool,
     /// Emptying the outbox by hand would be noticed.
     pub guarded: bool,
+    /// Rows that are deleted and inserted in one transaction are paired.
+    pub paired: bool,
 }
 
 pub(in crate::capture) async fn state(client: &Client) -> Result<State, CaptureError> {
@@ -33,6 +35,7 @@ pub(in crate::capture) async fn state(client: &Client) -> Result<State, CaptureE
         missing: row.get("missing"),
         usable: row.get("usable"),
         guarded: row.get("guarded"),
+        paired: row.get("paired"),
     })
 }
 
@@ -45,6 +48,7 @@ pub(in crate::capture) struct Relation {
     pub owned: bool,
     pub may_trigger: bool,
     pub row_security: bool,
+    pub partitioned: bool,
     pub columns: Vec<String>,
     /// For each column, whether its type's output is not what a cast to text gives.
     pub printed: Vec<bool>,
@@ -73,6 +77,7 @@ async fn relations(client: &Client, source: &Source, table: Table) -> Result<Vec
         owned: row.get("owned"),
         may_trigger: row.get("may_trigger"),
         row_security: row.get("row_security"),
+        partitioned: row.get("partitioned"),
         columns: row.get("columns"),
         printed: row.get("printed"),
         readable: row.get("readable"),
@@ -139,6 +144,7 @@ struct Found {
     enabled: bool,
     always: bool,
     comment: Option<String>,
+    source: String,
 }
 
 impl Comparison {
@@ -161,6 +167,7 @@ pub(in crate::capture) async fn compare(client: &Client, watched: &[Watched]) ->
                 enabled: row.get("enabled"),
                 always: row.get("always"),
                 comment: row.get("comment"),
+                source: row.get("source"),
             };
             ((row.get("oid"), row.get("name")), found)
         })
@@ -189,7 +196,7 @@ impl Comparison {
                 let trigger = Lacking { relation: relation.clone(), event, function: function.name.clone() };
                 match found.get(&(relation.oid, event.trigger_name())) {
                     Some(found) if found.function == function.name => {
-                        is_current = found.comment.as_deref() == Some(function.comment().as_str());
+                        is_current = function.is(found.comment.as_deref(), &found.source);
                         if !found.enabled {
                             self.faults.push(format!(
                                 "trigger {} of {} is disabled",

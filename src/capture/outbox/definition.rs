@@ -12,6 +12,11 @@ const COMMENT: &str = include_str!("../../../sql/primary/outbox_comment.sql");
 const TRIGGER: &str = include_str!("../../../sql/primary/outbox_trigger.sql");
 const ALWAYS: &str = include_str!("../../../sql/primary/outbox_trigger_always.sql");
 
+/// A row that moves to another partition gets another primary key, as that contains the partition key. The join by primary key then
+/// shows a deletion and an insertion. The outbox's trigger pairs them if the deletion is written first.
+const ORDER: &str = "{order}";
+const DELETED_FIRST: &str = "\n        order by n.walhook_row is not null";
+
 /// What a trigger fires on: one each, since only a trigger for a single event is shown the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::capture) enum TriggerEvent {
@@ -66,6 +71,9 @@ impl TriggerEvent {
 pub(in crate::capture) struct Function {
     pub name: String,
     definition: String,
+    /// Identifies the definition. Leaves out the order, so that earlier builds recognize the function as theirs.
+    pub comment: String,
+    deleted_first: bool,
 }
 
 impl Function {
@@ -115,18 +123,21 @@ impl Function {
             .replace("{changed}", &significant.join(" or "))
             .replace("{old}", &row("o"))
             .replace("{new}", &row("n"));
-        let quote = quote_for(&definition);
-        Ok(Function { name, definition: definition.replace("{quote}", &quote) })
+        let definition = definition.replace("{quote}", &quote_for(&definition));
+        let deleted_first = root.partitioned;
+        let comment = format!("walhook {}", hex::encode(Sha256::digest(definition.replace(ORDER, ""))));
+        let definition = definition.replace(ORDER, if deleted_first { DELETED_FIRST } else { "" });
+        Ok(Function { name, definition, comment, deleted_first })
     }
 
-    /// By which it is known again.
-    pub fn comment(&self) -> String {
-        format!("walhook {}", hex::encode(Sha256::digest(&self.definition)))
+    /// Whether the function on the primary, by its comment and source, is this one.
+    pub fn is(&self, comment: Option<&str>, source: &str) -> bool {
+        comment == Some(&*self.comment) && (!self.deleted_first || source.contains(DELETED_FIRST))
     }
 
     /// The statements that make it, or make it anew: no table is locked.
     pub fn create(&self) -> String {
-        let comment = COMMENT.replace("{function}", &self.name).replace("walhook {hash}", &self.comment());
+        let comment = COMMENT.replace("{function}", &self.name).replace("walhook {hash}", &self.comment);
         format!("{}{comment}", self.definition)
     }
 }
@@ -180,6 +191,7 @@ mod tests {
             owned: true,
             may_trigger: true,
             row_security: false,
+            partitioned: false,
             printed: vec![false; columns.len()],
             readable: columns.clone(),
             columns,
@@ -200,12 +212,25 @@ mod tests {
         let source = Source::default();
         let first = Function::new(&source, Table::DistroQueue, &relation(Table::DistroQueue)).unwrap();
         let mut other = relation(Table::DistroQueue);
-        assert_eq!(first.comment(), Function::new(&source, Table::DistroQueue, &other).unwrap().comment());
+        assert_eq!(first.comment, Function::new(&source, Table::DistroQueue, &other).unwrap().comment);
         other.printed[4] = true;
-        assert_ne!(first.comment(), Function::new(&source, Table::DistroQueue, &other).unwrap().comment());
+        assert_ne!(first.comment, Function::new(&source, Table::DistroQueue, &other).unwrap().comment);
         other.columns[3] = "state".into();
         let error = Function::new(&source, Table::DistroQueue, &other).unwrap_err();
         assert!(error.starts_with("column status of public.distro_queue is gone: "), "{error}");
+    }
+
+    #[test]
+    fn of_a_partitioned_table_what_went_is_written_before_what_came() {
+        let source = Source::default();
+        let plain = Function::new(&source, Table::DistroQueue, &relation(Table::DistroQueue)).unwrap();
+        let partitioned = Relation { partitioned: true, ..relation(Table::DistroQueue) };
+        let ordered = Function::new(&source, Table::DistroQueue, &partitioned).unwrap();
+        assert!(!plain.definition.contains(DELETED_FIRST) && ordered.definition.contains(DELETED_FIRST));
+        // A build that knows of no order takes it for its own; this one makes an earlier one's anew.
+        assert_eq!(plain.comment, ordered.comment);
+        assert!(ordered.is(Some(&ordered.comment), &ordered.definition) && plain.is(Some(&plain.comment), ""));
+        assert!(!ordered.is(Some(&ordered.comment), &plain.definition) && !plain.is(None, &plain.definition));
     }
 
     #[test]

@@ -7,11 +7,12 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::catalog::{self, Comparison, Lacking, Watched};
+use super::catalog::{self, Comparison, Lacking, State, Watched};
 use crate::capture::CaptureError;
 use crate::config::Source;
 
 const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
+const PAIRING: &str = include_str!("../../../sql/primary/outbox_pairing.sql");
 const PATIENCE: &str = include_str!("../../../sql/primary/outbox_patience.sql");
 const BLOCKER: &str = include_str!("../../../sql/primary/outbox_blocker.sql");
 const HANDOVER: &str = include_str!("../../../sql/primary/outbox_handover.sql");
@@ -28,10 +29,15 @@ pub(in crate::capture) struct Script {
 }
 
 impl Script {
-    pub fn new(comparison: &Comparison, has_schema: bool, hands_over: bool) -> Script {
+    /// `found` is none if the schema has to be created.
+    pub fn new(comparison: &Comparison, found: Option<&State>, hands_over: bool) -> Script {
         let mut script = Script::default();
-        if !has_schema {
+        if found.is_none() {
             script.prepare.push_str(SCHEMA);
+        }
+        if !found.is_some_and(|state| state.paired) {
+            // It locks the outbox, which may be in use.
+            script.lock.push_str(PAIRING);
         }
         for function in &comparison.outdated {
             script.prepare.push_str(&function.create());

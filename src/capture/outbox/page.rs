@@ -12,6 +12,7 @@ use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
 
 const PAGE: &str = include_str!("../../../sql/primary/outbox_page.sql");
+const FLUSH: &str = include_str!("../../../sql/primary/outbox_flush.sql");
 const CLEAR: &str = include_str!("../../../sql/primary/outbox_clear.sql");
 
 /// A page has this many changes at most, and values of about this many bytes.
@@ -27,6 +28,8 @@ pub(super) struct Server {
     pub epoch: Option<Epoch>,
     /// Triggers have failed since that was last known.
     pub failed: bool,
+    /// Some of the page's rows may not survive a crash yet.
+    pub unflushed: bool,
     /// How far the outbox was cleared: a window's number and a row.
     pub cleared: Position,
 }
@@ -97,6 +100,7 @@ fn server(row: &Row) -> Result<Server, CaptureError> {
         system_identifier: row.get::<_, i64>("system_identifier") as u64,
         epoch,
         failed: row.get("failed"),
+        unflushed: row.get::<_, Option<bool>>("unflushed").unwrap_or(false),
         cleared: Position { commit: Lsn(number as u64), ordinal: seq as u64 },
     })
 }
@@ -114,6 +118,13 @@ fn written(row: &Row) -> Result<Option<Written>, CaptureError> {
         old: row.get("old"),
         new: row.get("new"),
     }))
+}
+
+/// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit is visible before it is flushed,
+/// and a crash undoes it.
+pub(in crate::capture) async fn flush(client: &Client) -> Result<(), CaptureError> {
+    client.query_typed_one(FLUSH, &[]).await?;
+    Ok(())
 }
 
 /// Removes the rows behind `after`, up to the position reached, that `seen` sees, and notes that position. How many there were.

@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use super::in_time;
 use super::page::{self, Epoch, Page, Server};
 use crate::capture::CaptureError;
 use crate::capture::error::Gap;
@@ -65,10 +66,6 @@ impl Cursor {
         }
     }
 
-    fn window(&self, reader: Uuid) -> Window {
-        Window { bounds: self.bounds.clone(), reader }
-    }
-
     /// On a new connection, snapshots are not gone on with before it is settled what they may be asked for.
     pub fn disconnected(&mut self) {
         self.epoch = None;
@@ -99,7 +96,7 @@ pub(super) struct Reader<'a> {
     pub source: &'a Source,
     pub batches: &'a mpsc::Sender<Batch>,
     pub durable: watch::Receiver<Option<Checkpoint>>,
-    /// The lease's holder.
+    /// The id under which this process has claimed the checkpoint.
     pub reader: Uuid,
     pub handover: Option<&'a Handover>,
     /// Triggers have failed since that was last known.
@@ -116,7 +113,7 @@ impl Reader<'_> {
         self.begin_handover(cursor);
         let to = cursor.open.map(|_| &cursor.bounds.to);
         let from = if to.is_some() { &cursor.bounds.from } else { &cursor.bounds.to };
-        let page = page::read(&self.client, from, to, cursor.open.unwrap_or(0)).await?;
+        let page = in_time(page::read(&self.client, from, to, cursor.open.unwrap_or(0))).await?;
         self.failed = page.server.failed;
         if page.server.system_identifier != cursor.lineage.system_identifier {
             let (known, found) = (cursor.lineage.system_identifier, page.server.system_identifier);
@@ -136,6 +133,9 @@ impl Reader<'_> {
             cursor.number += 1;
             let from = std::mem::replace(&mut cursor.bounds.to, page.server.snapshot.clone());
             cursor.bounds.from = from;
+        }
+        if page.server.unflushed && !page.rows.is_empty() {
+            page::flush(&self.client).await?;
         }
         self.hand_on(cursor, page).await
     }
@@ -171,9 +171,10 @@ impl Reader<'_> {
             let seen = cursor.bounds.to.clone();
             cursor.sent.push_back(Sent { position, number: cursor.number, after, last, rows, seen });
         }
-        let window = ends_here.is_none().then(|| cursor.window(self.reader));
+        let bounds = ends_here.is_none().then(|| cursor.bounds.clone());
         let checkpoint = Checkpoint { lineage: cursor.lineage, position, resume };
-        let batch = Batch { changes, checkpoint, transaction: None, window };
+        let batch =
+            Batch { changes, checkpoint, transaction: None, window: Some(Window { bounds, reader: self.reader }) };
         if self.batches.send(batch).await.is_err() {
             return Ok(Step::Closed);
         }
@@ -186,7 +187,7 @@ impl Reader<'_> {
         while let Some(durable) = self.durable_of_first_window(cursor) {
             let first = &cursor.sent[0];
             let reached = Position { commit: Lsn(first.number), ordinal: durable.last };
-            complete &= page::clear(&self.client, &first.seen, first.after, reached).await? >= durable.rows;
+            complete &= in_time(page::clear(&self.client, &first.seen, first.after, reached)).await? >= durable.rows;
             cursor.cleared = cursor.cleared.max(reached);
             cursor.sent.drain(..durable.pages);
         }
@@ -251,11 +252,11 @@ impl Reader<'_> {
         let reached = |number: u64, ordinal: u64| Position { commit: Lsn(number), ordinal };
         let Bounds { from, to } = &cursor.bounds;
         let Some(last) = cursor.open else {
-            page::clear(&self.client, to, 0, reached(cursor.number, cursor.highest)).await?;
+            in_time(page::clear(&self.client, to, 0, reached(cursor.number, cursor.highest))).await?;
             return Ok(());
         };
-        page::clear(&self.client, from, 0, reached(cursor.number.saturating_sub(1), cursor.highest)).await?;
-        page::clear(&self.client, to, 0, reached(cursor.number, last)).await?;
+        in_time(page::clear(&self.client, from, 0, reached(cursor.number.saturating_sub(1), cursor.highest))).await?;
+        in_time(page::clear(&self.client, to, 0, reached(cursor.number, last))).await?;
         Ok(())
     }
 }

@@ -38,6 +38,8 @@ pub struct Differences<'a> {
     snapshot: &'a Snapshot,
     complete: HashSet<Table>,
     position: Position,
+    /// Whose history `position` is in.
+    timeline: u32,
     tables: Vec<Table>,
     current: Option<Open<'a>>,
 }
@@ -59,10 +61,11 @@ impl<'a> Differences<'a> {
         snapshot: &'a Snapshot,
         complete: HashSet<Table>,
         position: Position,
+        timeline: u32,
     ) -> Differences<'a> {
         let mut tables: Vec<Table> = ledger::tables().filter(|table| source.follows(*table)).collect();
         tables.reverse();
-        Differences { source, snapshot, complete, position, tables, current: None }
+        Differences { source, snapshot, complete, position, timeline, tables, current: None }
     }
 
     /// The next part; nothing at the end of the last table.
@@ -108,7 +111,7 @@ impl<'a> Differences<'a> {
                 self.position.ordinal += 1;
                 found.changes.push(Change {
                     position: self.position,
-                    origin: Origin::Log,
+                    origin: Origin::Log { timeline: self.timeline },
                     committed_at: self.snapshot.at,
                     muted: false,
                     table,

@@ -9,6 +9,7 @@ use crate::capture::error::Gap;
 use crate::capture::outbox::catalog::{self, Comparison, State, Watched};
 use crate::capture::outbox::install::{self, Script};
 use crate::capture::outbox::lease::Lease;
+use crate::capture::outbox::page::flush;
 use crate::capture::primary::{MINIMUM_VERSION, Server};
 use crate::capture::snapshot::Snapshot as Moment;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
@@ -55,7 +56,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         done.push("the log is read up to here: set source.capture = \"trigger\" and restart `walhook run`".into());
     }
     if place.is_none() {
-        let seeded = begin(url, source, &store).await?;
+        let seeded = begin(url, source, &store, &client).await?;
         done.push(format!("the outbox is read from here; {seeded}"));
     }
     Ok(done)
@@ -79,13 +80,16 @@ impl Found {
         source: &Source,
         hands_over: bool,
     ) -> Result<Option<String>, CaptureError> {
-        let script = Script::new(&self.comparison, self.is_whole(), hands_over);
+        let script = Script::new(&self.comparison, self.is_whole().then_some(&self.state), hands_over);
         if script.is_empty() {
             return Ok(None);
         }
         install::run(client, source, &script).await?;
         let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.lacking.len());
-        Ok(Some(format!("schema walhook_capture: {functions} functions made, {triggers} triggers put on the tables")))
+        let paired = if self.state.paired { "" } else { ", rows that move between partitions are paired" };
+        Ok(Some(format!(
+            "schema walhook_capture: {functions} functions made, {triggers} triggers put on the tables{paired}"
+        )))
     }
 }
 
@@ -197,7 +201,9 @@ pub(in crate::capture) struct Beginning {
 }
 
 impl Beginning {
-    pub async fn at(moment: &Moment) -> Result<Beginning, CaptureError> {
+    /// Reads the moment's snapshot, after everything that it sees is flushed through `client`.
+    pub async fn at(moment: &Moment, client: &Client) -> Result<Beginning, CaptureError> {
+        flush(client).await?;
         let row = moment.client().query_typed_one(SNAPSHOT, &[]).await?;
         let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
         let inserted = Lsn(row.get::<_, tokio_postgres::types::PgLsn>("inserted").into());
@@ -211,9 +217,9 @@ impl Beginning {
 }
 
 /// Stores where reading begins, with what is true at that moment.
-async fn begin(url: &str, source: &Source, store: &Store) -> Result<Seeded, CaptureError> {
+async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Result<Seeded, CaptureError> {
     let moment = Moment::now(url).await?;
-    let Beginning { first, bounds, .. } = Beginning::at(&moment).await?;
+    let Beginning { first, bounds, .. } = Beginning::at(&moment, client).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
     insert_first_checkpoint(&transaction, &source.slot, &first, Some(&bounds)).await?;
@@ -256,7 +262,7 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Ca
         true => format!("grant select on {} to {role}; -- for e-mail\n", quote_qualified(&schema, &name)),
         false => String::new(),
     };
-    let script = Script::new(&Comparison::of_nothing(&watched), false, false);
+    let script = Script::new(&Comparison::of_nothing(&watched), None, false);
     Ok(format!(
         "-- Our role makes and owns all of it; it needs no more than this.\n\
          grant create on database {} to {role};\n\

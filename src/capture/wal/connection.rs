@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::CaptureError;
 use crate::capture::decode::PROTOCOL_VERSION;
-use crate::domain::lsn::{Lineage, Lsn};
+use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 
 /// How far libpq's input buffer is grown before streaming. It reads until it is full, and the library then waits for the
 /// socket to become readable again, which it does not where all that is to come has arrived already: the first message that is
@@ -44,13 +44,21 @@ impl Connection {
         self.lineage
     }
 
-    /// The timelines before the server's, the oldest first, each with the position where it ended.
-    pub async fn timeline_history(&mut self) -> Result<Vec<(u32, Lsn)>, CaptureError> {
-        if self.lineage.timeline == 1 {
-            return Ok(Vec::new());
+    /// The server's timeline with those before it; none where the server does not have the file of them any more.
+    pub async fn timeline_history(&mut self) -> Result<Option<TimelineHistory>, CaptureError> {
+        const FILE_IS_MISSING: &str = "[58P01]";
+        let current = self.lineage.timeline;
+        if current == 1 {
+            return Ok(Some(TimelineHistory::new(current, Vec::new())));
         }
-        let row = self.inner.exec_async(&format!("TIMELINE_HISTORY {}", self.lineage.timeline)).await?;
-        parse_timeline_history(&row.get_value(0, 1).unwrap_or_default())
+        match self.inner.exec_async(&format!("TIMELINE_HISTORY {current}")).await {
+            Ok(row) => {
+                let ancestors = parse_timeline_history(&row.get_value(0, 1).unwrap_or_default())?;
+                Ok(Some(TimelineHistory::new(current, ancestors)))
+            }
+            Err(error) if error.to_string().contains(FILE_IS_MISSING) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Begins to stream from a position.

@@ -1,6 +1,5 @@
 //! One stream being read: messages become batches, and what is durable is acknowledged on a timer, whatever else is waited for.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -10,11 +9,13 @@ use tokio::sync::{mpsc, watch};
 
 use super::super::decode::{Decoded, Decoder, weight};
 use super::super::error::Gap;
+use super::super::switch;
 use super::connection::Connection;
 use super::{CaptureError, Companions, Session};
 use crate::domain::change::{Batch, Change};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
-use crate::domain::table::Table;
+use crate::postgres;
+use crate::telemetry::recurring;
 
 /// A batch is sent at the latest when it has this many changes, or values of this many bytes.
 const MAX_CHANGES: usize = 1_000;
@@ -32,6 +33,8 @@ const LAGGING: SignedDuration = SignedDuration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the rest of a transaction is waited for before what there is of it goes out.
 const PATIENCE: Duration = Duration::from_millis(10);
+/// Between two looks whether the server shows the transaction that made the triggers.
+const SWITCH_POLL: Duration = Duration::from_millis(50);
 /// Changes wait for more to go with them for this many bursts at most.
 const MAX_ROUNDS: u32 = 10;
 
@@ -53,10 +56,11 @@ pub(super) struct Reader<'a> {
     last_commit: Timestamp,
     feedback_due: tokio::time::Instant,
     pulse: Pulse,
-    /// The open transaction is the one that made the triggers.
-    hands_over: bool,
-    /// It has ended: the outbox has all that comes after it.
-    handed_over: bool,
+    url: &'a str,
+    /// The open transaction, if it says that it made the triggers.
+    hands_over: Option<u32>,
+    /// The same when it has ended: if it speaks the truth, the outbox has all that comes after it.
+    handed_over: Option<u32>,
 }
 
 /// What ended a wait: a message was taken, the time was over, or nobody takes batches any more.
@@ -132,14 +136,14 @@ impl<'a> Reader<'a> {
         checkpoint: Checkpoint,
         clock_ahead: SignedDuration,
         by_socket: bool,
-        tables: HashMap<u32, Table>,
+        decoder: Decoder,
     ) -> Reader<'a> {
         let silence = (session.context.source.heartbeat.0 * 6).max(SHORTEST_SILENCE);
         let begin = checkpoint.resume;
         Reader {
             stream,
             companions,
-            decoder: Decoder::new(session.context.source, tables),
+            decoder,
             batches: session.context.batches,
             durable: session.context.durable,
             lineage: checkpoint.lineage,
@@ -151,8 +155,9 @@ impl<'a> Reader<'a> {
             last_commit: Timestamp::MAX,
             feedback_due: tokio::time::Instant::now() + FEEDBACK_PERIOD,
             pulse: Pulse { received: Lsn::ZERO, moved: true, at: Instant::now(), silence },
-            hands_over: false,
-            handed_over: false,
+            url: session.context.url,
+            hands_over: None,
+            handed_over: None,
         }
     }
 
@@ -162,10 +167,18 @@ impl<'a> Reader<'a> {
         let mut rounds = 0;
         loop {
             let taken = self.burst()?;
-            if self.handed_over {
-                return Ok(Some(self.outbox.take(self.lineage, None)));
+            if let Some(transaction) = self.handed_over.take() {
+                if self.has_made_triggers(transaction).await? {
+                    let is_visible = self.await_visibility().await?;
+                    return Ok(is_visible.then(|| self.outbox.take(self.lineage, None)));
+                }
+                let lsn = self.outbox.committed;
+                recurring!(warn, transaction, %lsn, "a message asks for the switch to triggers, and its transaction made none: passed over");
             }
             self.feedback_if_due().await?;
+            if self.companions.gate.is_full() && !self.await_visibility().await? {
+                return Ok(None);
+            }
             let full = self.outbox.is_full();
             if !full && rounds < MAX_ROUNDS {
                 rounds += 1;
@@ -204,7 +217,7 @@ impl<'a> Reader<'a> {
     /// Takes what has arrived, without waiting, until a batch is full. How many messages that were.
     fn burst(&mut self) -> Result<usize, CaptureError> {
         for taken in 0..BURST {
-            if self.outbox.is_full() || self.handed_over {
+            if self.outbox.is_full() || self.handed_over.is_some() {
                 return Ok(taken);
             }
             match self.stream.next().now_or_never() {
@@ -248,16 +261,34 @@ impl<'a> Reader<'a> {
         }
         match decoded {
             Decoded::Nothing => {}
-            Decoded::Began => self.last_commit = self.decoder.open().map_or(self.last_commit, |open| open.committed_at),
+            Decoded::Described => self.companions.gate.suspect(),
+            Decoded::Began => {
+                if let Some(open) = self.decoder.open() {
+                    self.last_commit = open.committed_at;
+                    self.companions.gate.receive(open.xid);
+                }
+            }
             Decoded::Committed { commit, end } => {
                 self.outbox.end_transaction(commit, end);
-                self.handed_over = self.hands_over;
+                self.handed_over = self.hands_over.take();
             }
-            Decoded::Handover => self.hands_over = true,
+            Decoded::Handover => self.hands_over = self.decoder.open().map(|open| open.xid),
             Decoded::IdentityLost { tables } => self.companions.reports.report(Gap::IdentityLost { tables }),
             Decoded::Heartbeat(id) => self.companions.heart.returned(&id),
         }
         Ok(())
+    }
+
+    /// Any role may emit the message of a switch. Only who may make our triggers can do it in the transaction that makes them.
+    async fn has_made_triggers(&mut self, transaction: u32) -> Result<bool, CaptureError> {
+        let client = postgres::connect(self.url).await?;
+        // It may be here before the server shows it to anybody.
+        while switch::is_running(&client, transaction).await? {
+            tokio::time::sleep(SWITCH_POLL).await;
+            self.feedback_if_due().await?;
+        }
+        let tables: Vec<u32> = self.decoder.oids().collect();
+        switch::has_made_triggers(&client, transaction, &tables).await
     }
 
     fn may_wait(&self) -> bool {
@@ -269,6 +300,9 @@ impl<'a> Reader<'a> {
         let open = self.decoder.open().map(|open| open.position);
         let batch = self.outbox.take(self.lineage, open);
         self.sent = self.sent.max(batch.checkpoint.resume);
+        if !self.await_visibility().await? {
+            return Ok(false);
+        }
         let batches = self.batches;
         let reserve = batches.reserve();
         tokio::pin!(reserve);
@@ -289,6 +323,23 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Waits until the primary shows everything received, acknowledging meanwhile; false when nobody takes batches any more.
+    async fn await_visibility(&mut self) -> Result<bool, CaptureError> {
+        while !self.companions.gate.is_open() {
+            tokio::select! {
+                biased;
+                passed = self.companions.gate.passed(self.outbox.ended) => passed?,
+                () = tokio::time::sleep_until(self.feedback_due) => {
+                    // Waiting for a standby is no silence of the server's.
+                    self.pulse.moved = true;
+                    self.feedback_if_due().await?;
+                }
+                () = self.batches.closed() => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
     /// How far the store has what was sent.
     fn stored(&self) -> Lsn {
         self.durable.borrow().map_or(self.begin, |durable| self.begin.max(durable.resume))
@@ -301,10 +352,11 @@ impl<'a> Reader<'a> {
             return durable;
         }
         // All that was sent is durable. Of the open transaction nothing is, but what ended before it concerns nobody.
-        match self.decoder.open() {
-            Some(_) => durable.max(self.outbox.ended),
-            None => durable.max(self.outbox.ended).max(self.stream.received()),
-        }
+        let idle = match self.decoder.open() {
+            Some(_) => self.outbox.ended,
+            None => self.outbox.ended.max(self.stream.received()),
+        };
+        durable.max(self.companions.gate.acknowledgeable(idle))
     }
 
     /// Says on a timer what is durable, changed or not: the server ends connections that it does not hear from.
@@ -314,6 +366,9 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         self.feedback_due = now + FEEDBACK_PERIOD;
+        if self.outbox.is_clear() {
+            self.companions.gate.ask(self.outbox.ended).await?;
+        }
         let durable = self.stored();
         let acknowledged = self.companions.limit.grant(durable, self.acknowledgeable());
         let silence = self.pulse.silence;
@@ -345,6 +400,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
     use crate::domain::change::{Operation, Origin};
+    use crate::domain::table::Table;
 
     const LINEAGE: Lineage = Lineage { system_identifier: 7, timeline: 1 };
 
@@ -352,7 +408,7 @@ mod tests {
         let position = Position { commit: Lsn(commit), ordinal };
         outbox.changes.push(Change {
             position,
-            origin: Origin::Log,
+            origin: Origin::Log { timeline: 1 },
             committed_at: Timestamp::UNIX_EPOCH,
             muted: false,
             table: Table::Release,

@@ -4,8 +4,9 @@ use std::error::Error;
 use std::io;
 
 use hyper_util::client::legacy;
+use rustix::io::Errno;
 
-use super::connect::{ConnectTimeout, NoTunnel, ProxyFault};
+use super::tunnel::{ConnectTimeout, NoTunnel, ProxyFault};
 use crate::deliver::guard::Unreachable;
 use crate::domain::delivery::{Answer, ErrorKind};
 
@@ -14,35 +15,88 @@ const MAX_MESSAGE_CHARS: usize = 300;
 
 /// Why there was no attempt at all, by no fault of the receiver's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct OwnFault(String);
+#[error("{message}")]
+pub struct OwnFault {
+    pub cause: Cause,
+    message: String,
+}
+
+/// What of ours was at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// `delivery.proxy` did not do its part.
+    Proxy,
+    /// Nobody answers this host's questions for names.
+    Resolver,
+    /// The process or the host has no file descriptor left for a connection.
+    Descriptors,
+}
+
+impl Cause {
+    /// As a label of the metric.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Cause::Proxy => "proxy",
+            Cause::Resolver => "resolver",
+            Cause::Descriptors => "descriptors",
+        }
+    }
+}
 
 pub fn failed(kind: ErrorKind, message: String) -> Answer {
     Answer::Failed { kind, message, status: None }
 }
 
-/// The kind of an error that came instead of an answer, by what is at the bottom of it.
-pub fn classify(error: &legacy::Error) -> Result<Answer, OwnFault> {
-    let mut kind = None;
+/// An error that came instead of an answer.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    end: Result<Answer, OwnFault>,
+    /// The connection was closed before a byte of an answer came.
+    pub is_closed: bool,
+}
+
+impl Failure {
+    pub fn of_direct(error: &reqwest::Error) -> Failure {
+        classify(error, error.is_connect(), error.is_timeout())
+    }
+
+    pub fn of_tunnel(error: &legacy::Error) -> Failure {
+        classify(error, error.is_connect(), false)
+    }
+
+    pub fn into_answer(self) -> Result<Answer, OwnFault> {
+        self.end
+    }
+}
+
+/// The kind of an error by what is at the bottom of it.
+fn classify(error: &(dyn Error + 'static), is_connect: bool, is_timeout: bool) -> Failure {
+    let mut kind = is_timeout.then_some(Kind::TimedOut);
+    let mut is_closed = false;
     let mut message = error.to_string();
-    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    let mut cause = error.source();
     while let Some(error) = cause {
-        if error.is::<ProxyFault>() {
-            return Err(OwnFault(error.to_string()));
+        if let Some(cause) = own_cause(error) {
+            return Failure { end: Err(OwnFault { cause, message: error.to_string() }), is_closed: false };
         }
         kind = kind_of(error).or(kind);
+        is_closed |= is_close(error);
         message = error.to_string();
         cause = inner(error);
     }
-    let kind = match (kind, error.is_connect()) {
-        (Some(Kind::TimedOut), true) => ErrorKind::ConnectTimeout,
+    let kind = match (kind, is_connect) {
+        (Some(Kind::TimedOut), true) => {
+            message = "no connection in time".to_owned();
+            ErrorKind::ConnectTimeout
+        }
         (Some(Kind::TimedOut), false) => ErrorKind::ResponseTimeout,
         (Some(Kind::Is(kind)), _) => kind,
         (None, true) => ErrorKind::ConnectRefused,
         // The connection closed, or what came over it was not HTTP.
         (None, false) => ErrorKind::ConnectionReset,
     };
-    Ok(failed(kind, message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect()))
+    let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
+    Failure { end: Ok(failed(kind, message)), is_closed: is_closed && !is_connect }
 }
 
 /// What an error wraps. An I/O error's own `source` skips the error that it was made from.
@@ -51,6 +105,26 @@ fn inner<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
         Some(wrapped) => Some(wrapped),
         None => error.source(),
     }
+}
+
+fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
+    if error.is::<ProxyFault>() {
+        return Some(Cause::Proxy);
+    }
+    if let Some(Unreachable::Fault(_)) = error.downcast_ref() {
+        return Some(Cause::Resolver);
+    }
+    let code = error.downcast_ref::<io::Error>()?.raw_os_error()?;
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| errno.raw_os_error() == code).then_some(Cause::Descriptors)
+}
+
+/// Whether an error says that the connection is no more.
+fn is_close(error: &(dyn Error + 'static)) -> bool {
+    if let Some(error) = error.downcast_ref::<hyper::Error>() {
+        return error.is_incomplete_message() || error.is_closed();
+    }
+    let kind = error.downcast_ref().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe))
 }
 
 enum Kind {
@@ -62,7 +136,7 @@ enum Kind {
 fn kind_of(error: &(dyn Error + 'static)) -> Option<Kind> {
     if let Some(refusal) = error.downcast_ref::<Unreachable>() {
         return Some(Kind::Is(match refusal {
-            Unreachable::Unresolved => ErrorKind::Dns,
+            Unreachable::Unresolved | Unreachable::Unanswered | Unreachable::Fault(_) => ErrorKind::Dns,
             Unreachable::Blocked(_) => ErrorKind::BlockedAddress,
         }));
     }

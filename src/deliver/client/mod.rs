@@ -1,7 +1,10 @@
 //! One HTTP exchange with a receiver, and its end in the words of the delivery log.
 
-mod connect;
+mod direct;
 mod failure;
+mod reuse;
+mod transport;
+mod tunnel;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,34 +12,32 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::header::{HeaderName, HeaderValue};
-use hyper::{Request, Response, StatusCode, Uri};
-use hyper_util::client::legacy;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use reqwest::StatusCode;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use self::connect::Connector;
 pub use self::failure::OwnFault;
-use self::failure::{classify, failed};
+use self::failure::{Cause, Failure, failed};
+use self::transport::{Response, Target, Transport};
 use super::Settings;
 use super::guard::Guard;
 use super::request::Rendered;
 use crate::domain::delivery::{Answer, ErrorKind};
-use crate::telemetry::{self, Condition};
+use crate::telemetry::{self, Condition, recurring};
 
 /// The answer's body is read this far, so that its connection can be used again; what is longer is cut off.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// What the log keeps of it.
 const EXCERPT_BYTES: usize = 4 << 10;
-/// What an answer's head may be long, and what is read ahead of a body: more than this a connection never holds.
+/// What a receiver may send ahead of what is read of it, on a stream of HTTP/2.
 const BUFFER_BYTES: usize = 64 << 10;
 /// The same for the streams of one HTTP/2 connection together.
 const HTTP2_BUFFER_BYTES: u32 = 1 << 20;
 /// Servers close idle connections, some after five seconds: ours go first, or a request would meet a closing one.
 const POOL_IDLE: Duration = Duration::from_secs(4);
+/// So that a connection whose other end is gone without a word is noticed.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The timer over the whole exchange runs this much longer than the one for connecting, so that an end at the deadline is
 /// told by the phase it came in. An answer in this time is late all the same.
 const GRACE: Duration = Duration::from_millis(25);
@@ -46,7 +47,7 @@ const GRACE: Duration = Duration::from_millis(25);
 pub struct Endpoint {
     url: Arc<str>,
     /// What stands in the log in place of an attempt, where the URL may not be called.
-    checked: Result<Uri, Answer>,
+    checked: Result<Target, Answer>,
 }
 
 impl Endpoint {
@@ -60,20 +61,20 @@ impl Endpoint {
     }
 }
 
-fn check(url: &str, guard: &Guard) -> Result<Uri, Answer> {
+fn check(url: &str, guard: &Guard) -> Result<Target, Answer> {
     let blocked = |problem: String| failed(ErrorKind::BlockedAddress, problem);
     let url = guard.check_url(url).map_err(|problem| blocked(format!("the URL {problem}")))?;
     guard.check_literal(&url).map_err(|refusal| blocked(refusal.to_string()))?;
-    url.as_str().parse().map_err(|error| blocked(format!("the URL cannot be asked for: {error}")))
+    Target::new(url).map_err(|error| blocked(format!("the URL cannot be asked for: {error}")))
 }
 
 /// The one client of the process; clones share its connections.
 #[derive(Clone)]
 pub struct Client {
-    http: legacy::Client<Connector, Full<Bytes>>,
+    transport: Transport,
     timeout: Duration,
     /// The last attempt found the proxy at fault.
-    at_fault: Arc<Condition>,
+    proxy_fault: Arc<Condition>,
 }
 
 /// How an exchange ended.
@@ -88,66 +89,81 @@ pub struct Exchange {
 impl Client {
     pub fn new(settings: &Settings) -> anyhow::Result<Client> {
         let tls = tls(settings.extra_ca_file.as_deref())?;
-        let connector = Connector::new(settings.guard.clone(), settings.proxy.as_ref(), tls, settings.timeout)?;
-        let http = legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(settings.concurrency)
-            .pool_idle_timeout(POOL_IDLE)
-            // Names as the documentation writes them, for receivers that compare them so.
-            .http1_title_case_headers(true)
-            .http1_max_buf_size(BUFFER_BYTES)
-            .http2_initial_stream_window_size(BUFFER_BYTES as u32)
-            .http2_initial_connection_window_size(HTTP2_BUFFER_BYTES)
-            // One dead HTTP/2 connection would fail all that share it, until the kernel gives up on it.
-            .http2_keep_alive_interval(settings.timeout / 2)
-            .http2_keep_alive_timeout(settings.timeout / 2)
-            .build(connector);
-        Ok(Client { http, timeout: settings.timeout, at_fault: Arc::default() })
+        let (guard, timeout) = (settings.guard.clone(), settings.timeout);
+        let transport = Transport::new(guard, settings.proxy.as_ref(), tls, timeout, settings.concurrency)?;
+        Ok(Client { transport, timeout, proxy_fault: Arc::default() })
     }
 
     /// Sends one request and waits for the end of its answer, no longer than the timeout.
-    pub async fn post(&self, endpoint: &Endpoint, request: &Rendered) -> Result<Exchange, OwnFault> {
+    pub async fn post(&self, endpoint: &Endpoint, request: Rendered) -> Result<Exchange, OwnFault> {
         let begun = Instant::now();
-        let end = match endpoint.checked.clone() {
-            Ok(url) => self.exchange(url, request, begun).await,
-            Err(blocked) => Ok((blocked, Vec::new())),
+        let end = match &endpoint.checked {
+            Ok(target) => self.exchange(target, request, begun).await,
+            Err(blocked) => Ok((blocked.clone(), Vec::new())),
         };
-        self.tell(end.as_ref().err());
+        self.report(end.as_ref().err());
         let (answer, excerpt) = end?;
         Ok(Exchange { answer, duration: begun.elapsed(), excerpt })
     }
 
-    fn tell(&self, fault: Option<&OwnFault>) {
-        match fault {
-            Some(fault) => {
+    fn report(&self, fault: Option<&OwnFault>) {
+        let Some(fault) = fault else {
+            if self.proxy_fault.ends() {
+                tracing::info!("deliveries go out again");
+            }
+            return;
+        };
+        metrics::counter!(telemetry::OWN_FAULTS, "cause" => fault.cause.as_str()).increment(1);
+        match fault.cause {
+            Cause::Proxy => {
                 metrics::counter!(telemetry::PROXY_FAILURES).increment(1);
-                if self.at_fault.begins() {
+                if self.proxy_fault.begins() {
                     tracing::error!(%fault, "deliveries wait: no attempt is used up");
                 }
             }
-            None if self.at_fault.ends() => tracing::info!("deliveries go out again"),
-            None => {}
+            // Requests on open connections, and to receivers whose names are not looked up, still succeed meanwhile.
+            Cause::Resolver => recurring!(warn, %fault, "deliveries wait for nameservers: no attempt is used up"),
+            Cause::Descriptors => recurring!(
+                warn,
+                %fault,
+                "deliveries wait for file descriptors: no attempt is used up. Raise the limit (LimitNOFILE, ulimit -n)"
+            ),
         }
     }
 
-    async fn exchange(&self, url: Uri, request: &Rendered, begun: Instant) -> Result<(Answer, Vec<u8>), OwnFault> {
-        let sending = self.http.request(http_request(url, request));
-        let response = match tokio::time::timeout(self.timeout + GRACE, sending).await {
+    async fn exchange(
+        &self,
+        target: &Target,
+        request: Rendered,
+        begun: Instant,
+    ) -> Result<(Answer, Vec<u8>), OwnFault> {
+        let headers = headers(request.headers);
+        let sending = self.send(target, headers, request.body);
+        let mut response = match tokio::time::timeout(self.timeout + GRACE, sending).await {
             Ok(Ok(response)) if begun.elapsed() <= self.timeout => response,
-            Ok(Err(error)) => return Ok((classify(&error)?, Vec::new())),
+            Ok(Err(failure)) => return Ok((failure.into_answer()?, Vec::new())),
             Ok(Ok(_)) | Err(_) => return Ok((self.too_slow(), Vec::new())),
         };
         let status = response.status();
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(begun.elapsed());
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
-        let _ = tokio::time::timeout(left, read(response, &mut excerpt)).await;
+        let _ = tokio::time::timeout(left, read(&mut response, &mut excerpt)).await;
         let answer = match status.is_success() {
             true => Answer::Accepted { status: status.as_u16() },
             false => refused(status),
         };
         Ok((answer, excerpt))
+    }
+
+    /// Sends the request, and once more where the connection was an idle one that the receiver closed: a receiver that got
+    /// the first one after all knows the delivery's id.
+    async fn send(&self, target: &Target, headers: HeaderMap, body: Bytes) -> Result<Response, Failure> {
+        let (sent, is_new) = reuse::watch(self.transport.send(target, headers.clone(), body.clone())).await;
+        match sent {
+            Err(failure) if failure.is_closed && !is_new => self.transport.send(target, headers, body).await,
+            sent => sent,
+        }
     }
 
     fn too_slow(&self) -> Answer {
@@ -156,10 +172,9 @@ impl Client {
 }
 
 /// Reads the body as far as it is wanted.
-async fn read(mut response: Response<Incoming>, excerpt: &mut Vec<u8>) {
+async fn read(response: &mut Response, excerpt: &mut Vec<u8>) {
     let mut bytes = 0;
-    while let Some(Ok(frame)) = response.frame().await {
-        let Some(chunk) = frame.data_ref() else { continue };
+    while let Some(chunk) = response.chunk().await {
         let wanted = chunk.len().min(EXCERPT_BYTES - excerpt.len());
         excerpt.extend_from_slice(&chunk[..wanted]);
         bytes += chunk.len();
@@ -169,14 +184,12 @@ async fn read(mut response: Response<Incoming>, excerpt: &mut Vec<u8>) {
     }
 }
 
-fn http_request(url: Uri, rendered: &Rendered) -> Request<Full<Bytes>> {
-    let mut request = Request::post(url).body(Full::new(rendered.body.clone())).expect("its parts are made");
-    for (name, value) in &rendered.headers {
+fn headers(rendered: Vec<(&'static str, String)>) -> HeaderMap {
+    let header = |(name, value): (&'static str, String)| {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("our names are tokens");
-        let value = HeaderValue::from_str(value).expect("our values are printable ASCII");
-        request.headers_mut().insert(name, value);
-    }
-    request
+        (name, HeaderValue::try_from(value).expect("our values are printable ASCII"))
+    };
+    rendered.into_iter().map(header).collect()
 }
 
 fn refused(status: StatusCode) -> Answer {

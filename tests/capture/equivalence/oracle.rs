@@ -90,6 +90,7 @@ impl Model {
                 }
                 self.set_status(*id, status);
             }
+            Act::EntryAgain { id, status } => self.set_status(*id, status),
             Act::EntriesStatus { release, status } => {
                 let of_release = self.entries.iter().filter(|(_, entry)| entry.release == *release);
                 let ids: Vec<i64> = of_release.map(|(id, _)| *id).collect();

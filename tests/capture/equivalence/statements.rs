@@ -94,6 +94,11 @@ fn entry(act: &Act) -> Option<String> {
         Act::EntriesStatus { release, status } => {
             format!("update distro_queue set status = '{status}' where release_id = {release};")
         }
+        Act::EntryAgain { id, status } => format!(
+            "with gone as (delete from distro_queue where id = {id} returning *)
+             insert into distro_queue (id, release_id, outlet_id, status, takedown, message)
+             select id, release_id, outlet_id, '{status}', takedown, message from gone;"
+        ),
         Act::EntryKey { id, to } => format!("update distro_queue set id = {to} where id = {id};"),
         Act::DropEntry { id } => format!("delete from distro_queue where id = {id};"),
         _ => return None,

@@ -43,6 +43,11 @@ pub enum Act {
         release: i64,
         status: &'static str,
     },
+    /// Deleted and inserted again, with another status or the same.
+    EntryAgain {
+        id: i64,
+        status: &'static str,
+    },
     EntryKey {
         id: i64,
         to: i64,
@@ -356,7 +361,8 @@ impl Recorder {
         }
         let at = self.random.below(self.rows.entries.len());
         let id = self.rows.entries[at];
-        match self.random.below(24) {
+        match self.random.below(26) {
+            24.. => Act::EntryAgain { id, status: self.random.of(&ENTRY) },
             0..18 => {
                 let message = self.random.percent(30).then(|| self.random.text());
                 Act::EntryStatus { id, status: self.random.of(&ENTRY), message }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use walhook::private_postgres::{Options, StopMode};
+use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use super::load::{Load, assert_complete, wait_for_more};
-use super::{by_triggers, prepared};
+use super::{by_triggers, number, prepared};
 use crate::support::TestApp;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -45,12 +45,7 @@ async fn another_replica_takes_over_after_a_kill() {
 async fn a_restarted_primary_is_gone_on_with() {
     let mut app = TestApp::prepare_alone(Options { fsync: true, ..Options::default() }).await;
     by_triggers(&mut app);
-    let store =
-        std::sync::Arc::new(walhook::private_postgres::PrivatePostgres::start(Options::default()).await.unwrap());
-    store.create_database("elsewhere").await.unwrap();
-    app.store_url = store.url("elsewhere");
-    let store_url = app.store_url.clone();
-    app.set("store.url", &store_url);
+    let _store = store_elsewhere(&mut app).await;
     app.setup().await;
     app.run().await;
     let pid = app.sidecar().pid();
@@ -67,4 +62,39 @@ async fn a_restarted_primary_is_gone_on_with() {
     }
     assert_complete(&app, &committed).await;
     assert_eq!(app.sidecar().pid(), pid);
+}
+
+/// Puts the store on another server: one on the primary's would flush the primary's commits with its own.
+async fn store_elsewhere(app: &mut TestApp) -> PrivatePostgres {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    store.create_database("elsewhere").await.unwrap();
+    app.store_url = store.url("elsewhere");
+    let store_url = app.store_url.clone();
+    app.set("store.url", &store_url);
+    store
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_a_crash_could_take_back_is_not_read() {
+    let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s"), ("full_page_writes", "off")];
+    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    by_triggers(&mut app);
+    let _store = store_elsewhere(&mut app).await;
+    app.setup().await;
+    app.run_with(&["--roles", "capture"]).await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    // Clearing the outbox flushes too: it waits here.
+    let wait = "create function wait() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(1); return old; end $$;
+        create trigger wait before delete on walhook_capture.outbox for each row execute function wait(); checkpoint";
+    platform.client.batch_execute(wait).await.unwrap();
+    let holder = app.source().await;
+    holder.batch_execute("begin; select pg_advisory_xact_lock(1)").await.unwrap();
+    platform.payment(user, "ready").await;
+    app.wait_for_events(1).await;
+    app.server.restart(StopMode::Immediate).await.unwrap();
+    let rows = number(&app.source().await, "select count(*) from payment").await;
+    assert_eq!(rows, 1, "an event of a row that the crash took back");
+    app.platform().await.payment(user, "ready").await;
+    app.wait_for_events(2).await;
 }

@@ -3,10 +3,12 @@
 mod crash;
 mod events;
 mod failures;
+mod lease;
 mod load;
 mod pooler;
 mod repair;
 mod switch;
+mod upgrade;
 
 use crate::support::TestApp;
 

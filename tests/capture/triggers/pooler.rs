@@ -1,13 +1,20 @@
 //! Through PgBouncer in transaction mode: every transaction may be on another of the server's sessions.
 
+use std::collections::BTreeSet;
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::process::{Child, Command};
+use tokio_postgres::Client;
 use walhook::postgres;
 use walhook::private_postgres::free_port;
+use walhook::store::Store;
 
 use super::{events, number, prepared};
 use crate::support::{TestApp, are_installed, eventually};
+
+/// The server's sessions that all clients share.
+const POOL_SIZE: usize = 4;
 
 /// Ended when dropped.
 struct Pooler {
@@ -25,7 +32,7 @@ impl Pooler {
         let file = directory.path().join("pgbouncer.ini");
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 4\nserver_round_robin = 1\n",
+             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {POOL_SIZE}\nserver_round_robin = 1\n",
             app.server.port()
         );
         // Every session of a pool of one user: `any` logs in as the user that the database line names.
@@ -53,6 +60,25 @@ impl Pooler {
     fn url(&self, app: &TestApp) -> String {
         app.source_url.replace(&format!(":{}/", app.server.port()), &format!(":{}/", self.port))
     }
+}
+
+/// How many sessions the pool has, and the settings, prepared statements and advisory locks that outlived their transactions.
+async fn left_behind(client: &Client) -> (usize, Vec<String>) {
+    // What PgBouncer itself sets for each of its clients is left out.
+    let left = "select name || ' = ' || setting from pg_settings
+         where source = 'session' and name <> all (array['client_encoding', 'DateStyle', 'TimeZone',
+             'standard_conforming_strings', 'application_name', 'IntervalStyle'])
+         union all select 'prepared: ' || statement from pg_prepared_statements
+         union all select 'lock: ' || objid from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()";
+    let statement = format!("select pg_backend_pid(), array({left})");
+    let (mut sessions, mut found) = (BTreeSet::new(), BTreeSet::new());
+    // They take turns: each is met more than once.
+    for _ in 0..4 * POOL_SIZE {
+        let row = client.query_typed_one(&statement, &[]).await.unwrap();
+        sessions.insert(row.get::<_, i32>(0));
+        found.extend(row.get::<_, Vec<String>>(1));
+    }
+    (sessions.len(), found.into_iter().collect())
 }
 
 #[tokio::test]
@@ -91,13 +117,29 @@ async fn a_pooler_in_transaction_mode_is_no_hindrance() {
     }
     app.wait_for_events(40).await;
     assert!(events(&app).await.iter().all(|(_, data)| data["outlet_name"] == "Shop"));
-    // Nothing of ours stays behind in the sessions that others get.
     let client = postgres::connect(&pooler.url(&app)).await.unwrap();
-    for _ in 0..8 {
-        let left = client.simple_query("show statement_timeout").await.unwrap();
-        assert!(format!("{left:?}").contains('0'), "{left:?}");
-        let prepared = client.query_typed_one("select count(*) from pg_prepared_statements", &[]).await.unwrap();
-        assert_eq!(prepared.get::<_, i64>(0), 0);
-    }
+    let (sessions, left) = left_behind(&client).await;
+    assert!(sessions > 1, "one session does not show that they are shared");
+    assert!(left.is_empty(), "what others find in their sessions: {left:?}");
+    // It would have been found.
+    client.batch_execute("set statement_timeout = '7s'").await.unwrap();
+    assert_eq!(left_behind(&client).await.1, ["statement_timeout = 7000"]);
     assert_eq!(number(&app.store().await, "select count(*) from walhook.gap").await, 0);
+}
+
+#[tokio::test]
+async fn a_pool_for_requests_does_without_the_parameters_that_a_pooler_refuses() {
+    if !are_installed(&["pgbouncer"]) {
+        return;
+    }
+    let app = prepared().await;
+    let pooler = Pooler::start(&app).await;
+    let limited = |url: &str| Store::open_for_requests(url, 1, Duration::from_millis(1_234)).unwrap();
+    let timeout = async |store: Store| -> String {
+        let connection = store.connection().await.unwrap();
+        let rows = connection.simple_query("show statement_timeout").await.unwrap();
+        format!("{rows:?}")
+    };
+    assert!(timeout(limited(&app.source_url)).await.contains("1234ms"));
+    assert!(!timeout(limited(&pooler.url(&app))).await.contains("1234ms"));
 }

@@ -42,7 +42,8 @@ fn answer(reply: Reply) -> Answer {
 
 impl<'a> Pair<'a> {
     pub async fn new(bench: &'a Bench) -> Pair<'a> {
-        let tables = "delivery, attempt, event, missed_event, delivery_round, recovery, webhook_hour, audit, webhook";
+        let tables = "delivery, attempt, event, missed_event, delivery_round, recovery, webhook_hour, audit, webhook, \
+                      superseded_attempt";
         let clean: String = tables.split(", ").map(|table| format!("delete from walhook.{table};")).collect();
         bench.client.batch_execute(&clean).await.unwrap();
         let mut webhooks = Vec::new();
@@ -51,7 +52,13 @@ impl<'a> Pair<'a> {
         }
         let mut pair = Pair {
             bench,
-            model: Model { view: View::default(), rounds: BTreeMap::new(), made: Vec::new(), ended_leases: Vec::new() },
+            model: Model {
+                view: View::default(),
+                rounds: BTreeMap::new(),
+                made: Vec::new(),
+                ended_leases: Vec::new(),
+                superseded: Vec::new(),
+            },
             webhooks,
             claims: Vec::new(),
             schedule: RetrySchedule::new(vec![Duration::ZERO; usize::from(ATTEMPTS) - 1], Duration::ZERO),
@@ -171,6 +178,7 @@ impl<'a> Pair<'a> {
             behind: Uuid::nil(),
             max_webhooks: 100,
             max_rows: 1_000,
+            max_bytes: usize::MAX,
             per_webhook: 1_000,
             rooms: Vec::new(),
         };

@@ -43,6 +43,8 @@ pub struct Model {
     pub made: Vec<(Uuid, Uuid)>,
     /// The deliveries whose leases have ended without an answer.
     pub ended_leases: Vec<Uuid>,
+    /// Deliveries and leases of attempts under way whose deliveries were redelivered or cancelled.
+    pub superseded: Vec<(Uuid, Uuid)>,
 }
 
 impl Model {
@@ -69,10 +71,11 @@ impl Model {
 
     /// Whether the answer counts; if so, what follows from it has been done.
     pub fn answer(&mut self, held: &Delivery, answer: &Answer, next: Next) -> bool {
-        let Some(pending) = self.view.pending.get(&held.id) else { return false };
-        if pending.lease != Some(held.lease.token) {
+        let holds = |pending: &&Pending| pending.lease == Some(held.lease.token);
+        let Some(pending) = self.view.pending.get(&held.id).filter(holds) else {
+            self.answer_late(held, answer, next);
             return false;
-        }
+        };
         let Pending { webhook, round, attempt, .. } = *pending;
         assert_eq!((round, attempt), (held.round as i16, held.attempt as i16), "a lease is for one attempt");
         self.log(held.id, round, attempt, next.outcome());
@@ -94,12 +97,24 @@ impl Model {
         true
     }
 
+    /// What was under way when its delivery was redelivered or cancelled has a line, once, and changes nothing.
+    fn answer_late(&mut self, held: &Delivery, answer: &Answer, next: Next) {
+        let attempt = (held.id, held.lease.token);
+        if *answer != Answer::Inactive && self.superseded.contains(&attempt) {
+            self.superseded.retain(|other| *other != attempt);
+            if self.view.webhooks.contains_key(&held.webhook) {
+                self.log(held.id, held.round as i16, held.attempt as i16, next.outcome());
+            }
+        }
+    }
+
     pub fn cancel(&mut self, webhook: Uuid) {
         let of_webhook =
             |(id, pending): (&Uuid, &Pending)| (pending.webhook == webhook).then(|| (*id, pending.clone()));
         let cancelled: Vec<(Uuid, Pending)> = self.view.pending.iter().filter_map(of_webhook).collect();
         for (id, pending) in cancelled {
             self.view.pending.remove(&id);
+            self.superseded.extend(pending.lease.map(|lease| (id, lease)));
             self.ended_leases.retain(|ended| *ended != id);
             self.log(id, pending.round, pending.attempt, Outcome::Cancelled);
         }
@@ -109,7 +124,8 @@ impl Model {
         let round = self.rounds.get_mut(&delivery).expect("it was made");
         *round += 1;
         let pending = Pending { webhook, round: *round, attempt: 1, lease: None };
-        self.view.pending.insert(delivery, pending);
+        let before = self.view.pending.insert(delivery, pending);
+        self.superseded.extend(before.and_then(|before| before.lease).map(|lease| (delivery, lease)));
         self.ended_leases.retain(|ended| *ended != delivery);
         *self.rounds.get(&delivery).expect("it was made")
     }

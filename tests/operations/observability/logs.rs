@@ -172,3 +172,42 @@ async fn last_words_are_objects_too_and_wrong_filters_are_named() {
     let output = app.command(&["check"]).env("RUST_LOG", "walhook=loud").output().await.unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("RUST_LOG: `walhook=loud`"));
 }
+
+/// Libraries log what they are at: statements with their parameters, among others.
+#[tokio::test]
+async fn no_level_shows_secrets_or_parameters() {
+    const PASSWORD: &str = "hunter2-of-the-database";
+    const INVOICE: &str = "INV-nobody-else-s-business";
+    let mut app = TestApp::prepare().await;
+    for (key, url) in [("source.url", app.source_url.clone()), ("store.url", app.store_url.clone())] {
+        let with_password = url.replacen('@', &format!(":{PASSWORD}@"), 1);
+        assert_ne!(url, with_password);
+        app.set(key, &with_password);
+    }
+    let jwt_secret = "a shared secret of at least 32 bytes";
+    app.set("auth.jwt.issuer", "https://platform.example").set("auth.jwt.audience", "walhook");
+    app.set("auth.jwt.secret", jwt_secret);
+    app.set_environment("RUST_LOG", "trace");
+    app.setup().await;
+    app.run().await;
+    let (platform, receiver) = (app.platform().await, Receiver::start().await);
+    let user = platform.user(&[]).await;
+    let token = app.token(&user.to_string()).await;
+    let api = Api::new(&app.sidecar().api_url, &token);
+    let (webhook, secret) = api.create_webhook(&receiver.url("/hook?key=hunter3"), &[EVENT]).await;
+    let values = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+        values (900001, $1, $2, 1, 1, 'ready')";
+    platform.execute(values, &[&user, &INVOICE]).await;
+    receiver.wait_for(1).await;
+    let regenerated = api.post(&format!("/webhooks/{webhook}/regenerate-secret"), json!({})).await.expect(200);
+    let regenerated = regenerated.json()["secret"].as_str().unwrap().to_owned();
+    api.wait_for_logs(&webhook, "the delivery", |logs| logs.len() == 1).await;
+    assert!(app.stop().await.success());
+    let log = std::fs::read_to_string(app.log_file()).unwrap();
+    assert!(log.contains("DEBUG") && log.contains("TRACE"), "nothing is logged at these levels");
+    let key = app.setting("secrets.master_key").to_owned();
+    for hidden in [PASSWORD, INVOICE, "hunter3", jwt_secret, &token, &secret, &regenerated, &key] {
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(hidden)).take(3).collect();
+        assert!(lines.is_empty(), "{hidden}: {lines:#?}");
+    }
+}

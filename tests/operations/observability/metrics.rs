@@ -108,6 +108,7 @@ async fn what_is_scraped_is_as_documented() {
         "walhook_store_connections",
         "walhook_build_info",
         "walhook_proxy_failures_total",
+        "walhook_own_faults_total",
     ];
     let all = || async {
         let text = crate::support::metrics(&url).await;

@@ -81,6 +81,7 @@ fn assert_contents(package: &Path) {
         ("-rw-r--r--", "/usr/share/zsh/vendor-completions/_walhook"),
         ("-rw-r--r--", "/usr/share/fish/vendor_completions.d/walhook.fish"),
         ("-rw-r--r--", "/usr/share/doc/walhook/copyright"),
+        ("-rw-r--r--", "/usr/share/doc/walhook/third-party-notices.txt.gz"),
         ("-rw-r--r--", "/usr/share/doc/walhook/changelog.Debian.gz"),
         ("-rw-r--r--", "/usr/share/doc/walhook/docs/operators.md"),
         ("-rw-r--r--", "/usr/share/doc/walhook/prometheus/walhook.rules.yml"),

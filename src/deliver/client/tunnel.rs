@@ -1,35 +1,41 @@
-//! How a receiver is connected to: at addresses that the guard has checked, directly or through a tunnel of the proxy's, with
-//! TLS in the receiver's own name.
+//! Requests to receivers through tunnels of `delivery.proxy`, by hyper. The proxy is told addresses that the guard has checked,
+//! and TLS is in the receiver's own name.
+//!
+//! reqwest cannot do this. Its `Proxy` asks for a tunnel to the URL's host: a name, which the proxy would resolve to addresses
+//! that nobody has checked. A checked address in the URL's place would take the name from `Host`, from TLS's server name and from
+//! the certificate's verification; a layer around its connector can change neither the target nor the stream, as both types are
+//! sealed.
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use hyper::Uri;
-use hyper::header::HeaderValue;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use secrecy::ExposeSecret;
 use tokio::net::TcpStream;
 use tower::{Service, ServiceExt};
 
+use super::reuse;
+use super::{BUFFER_BYTES, HTTP2_BUFFER_BYTES, KEEPALIVE, POOL_IDLE};
 use crate::config::Proxy;
-use crate::deliver::guard::{Guard, Unreachable};
+use crate::deliver::guard::Guard;
 
 type BoxError = Box<dyn Error + Send + Sync>;
-/// To the receiver, or to the proxy, which may speak TLS itself.
+/// To the proxy, which may speak TLS itself.
 type Outer = MaybeHttpsStream<TokioIo<TcpStream>>;
 type ToProxy = Tunnel<HttpsConnector<HttpConnector>>;
 type TunnelError = <ToProxy as Service<Uri>>::Error;
-
-/// So that a connection whose other end is gone without a word is noticed.
-const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Connecting took the whole time there was.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +52,48 @@ pub struct NoTunnel;
 #[error("delivery.proxy: {0}")]
 pub struct ProxyFault(String);
 
+pub type TunnelClient = legacy::Client<Connector, Full<Bytes>>;
+
+/// The one client of the process.
+pub fn client(
+    guard: Guard,
+    proxy: &Proxy,
+    tls: rustls::ClientConfig,
+    timeout: Duration,
+    connections: usize,
+) -> anyhow::Result<TunnelClient> {
+    let dialer = Dialer { guard, tunnel: tunnel(proxy, tls.clone(), timeout)? };
+    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
+    let connector = Connector { https: https.wrap_connector(dialer), timeout };
+    // As the client without a proxy.
+    let client = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(connections)
+        .pool_idle_timeout(POOL_IDLE)
+        .http1_title_case_headers(true)
+        .http1_max_buf_size(BUFFER_BYTES)
+        .http2_initial_stream_window_size(BUFFER_BYTES as u32)
+        .http2_initial_connection_window_size(HTTP2_BUFFER_BYTES)
+        .http2_keep_alive_interval(timeout / 2)
+        .http2_keep_alive_timeout(timeout / 2)
+        .build(connector);
+    Ok(client)
+}
+
+pub async fn send(
+    client: &TunnelClient,
+    url: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response<Incoming>, legacy::Error> {
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = url;
+    *request.headers_mut() = headers;
+    client.request(request).await
+}
+
 /// Makes connections, TLS included, within a time.
 #[derive(Clone)]
 pub struct Connector {
@@ -53,35 +101,15 @@ pub struct Connector {
     timeout: Duration,
 }
 
-impl Connector {
-    pub fn new(
-        guard: Guard,
-        proxy: Option<&Proxy>,
-        tls: rustls::ClientConfig,
-        timeout: Duration,
-    ) -> anyhow::Result<Connector> {
-        let dialer = match proxy {
-            None => Dialer::Direct(tcp(HttpConnector::new_with_resolver(Resolver(guard)), timeout)),
-            Some(proxy) => Dialer::Proxy { guard, tunnel: tunnel(proxy, tls.clone(), timeout)?.into() },
-        };
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
-        Ok(Connector { https: https.wrap_connector(dialer), timeout })
-    }
-}
-
-fn tcp<R>(mut connector: HttpConnector<R>, timeout: Duration) -> HttpConnector<R> {
-    connector.enforce_http(false);
-    connector.set_nodelay(true);
-    connector.set_keepalive(Some(KEEPALIVE));
-    // Shared by the addresses of a name, so that one that is silent leaves time for the others.
-    connector.set_connect_timeout(Some(timeout));
-    connector
-}
-
 fn tunnel(proxy: &Proxy, tls: rustls::ClientConfig, timeout: Duration) -> anyhow::Result<ToProxy> {
     let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
     let url: Uri = proxy.url.as_str().parse().context("delivery.proxy")?;
-    let tunnel = Tunnel::new(url, to_proxy.wrap_connector(tcp(HttpConnector::new(), timeout)));
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_connect_timeout(Some(timeout));
+    let tunnel = Tunnel::new(url, to_proxy.wrap_connector(tcp));
     let Some(authorization) = &proxy.authorization else { return Ok(tunnel) };
     Ok(tunnel.with_auth(HeaderValue::from_str(authorization.expose_secret()).context("delivery.proxy")?))
 }
@@ -96,6 +124,7 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, url: Uri) -> Self::Future {
+        reuse::note_connecting();
         let (connecting, limit) = (self.https.call(url), self.timeout);
         Box::pin(async move {
             let connected = tokio::time::timeout(limit, connecting).await;
@@ -105,9 +134,9 @@ impl Service<Uri> for Connector {
 }
 
 #[derive(Clone)]
-enum Dialer {
-    Direct(HttpConnector<Resolver>),
-    Proxy { guard: Guard, tunnel: Box<ToProxy> },
+struct Dialer {
+    guard: Guard,
+    tunnel: ToProxy,
 }
 
 impl Service<Uri> for Dialer {
@@ -121,10 +150,8 @@ impl Service<Uri> for Dialer {
     }
 
     fn call(&mut self, url: Uri) -> Self::Future {
-        match self.clone() {
-            Dialer::Direct(tcp) => Box::pin(async move { Ok(MaybeHttpsStream::Http(tcp.oneshot(url).await?)) }),
-            Dialer::Proxy { guard, tunnel } => Box::pin(async move { dig(&guard, *tunnel, &url).await }),
-        }
+        let Dialer { guard, tunnel } = self.clone();
+        Box::pin(async move { dig(&guard, tunnel, &url).await })
     }
 }
 
@@ -153,24 +180,4 @@ fn words(error: &(dyn Error + 'static)) -> String {
         last = cause;
     }
     if std::ptr::addr_eq(last, error) { error.to_string() } else { format!("{error}: {last}") }
-}
-
-/// Gives the connector no address that the guard refuses: what is dialled has been checked.
-#[derive(Clone)]
-struct Resolver(Guard);
-
-impl Service<Name> for Resolver {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = Unreachable;
-    type Future = BoxFuture<'static, Result<Self::Response, Unreachable>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Unreachable>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        let guard = self.0.clone();
-        // The connector puts the URL's port in place of 0.
-        Box::pin(async move { Ok(guard.resolve(name.as_str(), 0).await?.into_iter()) })
-    }
 }

@@ -1,0 +1,105 @@
+//! Ordinary webhooks beside a tenant that attacks: it calls the API far above its limit, with queries of the delivery log that
+//! match nothing, holds connections open, sends headers a byte at a time, and its receivers hang. Then beside ten thousand
+//! receivers that hang, of a thousand tenants.
+
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::attack::{Attack, Attackers};
+use super::dead::end;
+use super::load::{Latencies, Load};
+use super::{MEMORY, Plan};
+use crate::figures::{Figures, Must};
+use crate::platform::ROWS;
+use crate::rig::{Held, Rig, require_memory};
+use crate::sidecar::{Sidecar, Webhook};
+
+/// User 1 is the one whose deliveries are timed.
+const HOSTILE: u64 = 2;
+/// As many as a tenant may have.
+const WEBHOOKS_EACH: usize = 10;
+/// Tenants of the ten thousand receivers, the hostile one among them.
+const TENANTS: u64 = 1_000;
+/// Lines in the delivery log of the webhook whose log is searched.
+const LINES: u64 = 1_000_000;
+
+const ALONE: &str = "alone, p99";
+const ATTACKED: &str = "beside the hostile tenant, p99";
+const HANGING: &str = "beside ten thousand receivers that hang, p99";
+
+pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
+    let mut figures = Figures::new("hostile");
+    let tenants = plan.count(TENANTS);
+    let (mut rig, searched) = installed(plan, tenants).await?;
+    let length = plan.seconds(10.0);
+    let repeats = plan.latencies();
+    for repeat in 1..=repeats {
+        for name in [ALONE, ATTACKED, HANGING] {
+            plan.tell(format!("hostile: {name}, {repeat} of {repeats}"));
+            let attack = match name {
+                ATTACKED => Some(Attack::on_the_api(HOSTILE, searched.clone())),
+                HANGING => Some(Attack::by_receivers(HOSTILE..HOSTILE + tenants)),
+                _ => None,
+            };
+            let (mut measured, sidecars) = run(&mut rig, &mut figures, attack, length).await?;
+            figures.add(name, "ms", measured.of_receipts(0.99));
+            require_memory(&mut figures, "all", &sidecars, MEMORY)?;
+            end(&rig, sidecars).await?;
+        }
+    }
+    figures.ratio("beside the hostile tenant / alone", ATTACKED, ALONE, Some(Must::AtMost(1.5)));
+    figures.ratio("beside receivers that hang / alone", HANGING, ALONE, Some(Must::AtMost(1.5)));
+    Ok(figures)
+}
+
+/// Everything that both cases need, and the webhook whose log is searched.
+async fn installed(plan: &Plan, tenants: u64) -> anyhow::Result<(Rig, String)> {
+    let mut rig = Rig::start(&plan.walhook).await?;
+    rig.platform.add_users(1, 1, ROWS).await?;
+    rig.platform.add_users(HOSTILE, HOSTILE + tenants - 1, 100).await?;
+    rig.set_up("").await?;
+    plan.tell("hostile: creating webhooks");
+    let (good, hanging) = (rig.receiver.url(), rig.receiver.hanging_url());
+    rig.create_webhooks(&[(1, good)]).await?;
+    rig.deliver_sample(1).await?;
+    let owners = (HOSTILE..HOSTILE + tenants).flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH));
+    let wanted: Vec<(u64, String)> = owners.map(|user| (user, hanging.clone())).collect();
+    let created: Vec<Webhook> = rig.installation.create_webhooks(&wanted).await?;
+    let searched = created.first().context("a webhook of the hostile tenant")?.id.clone();
+    let lines = format!(
+        "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms,
+             outcome, response_status, url, signature, standard_signature, response_body)
+         select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint), 12, '0') || '7' || substr(gen_random_uuid()::text, 16))::uuid,
+             '{searched}', gen_random_uuid(), gen_random_uuid(), 'distribution.outlet.status_changed', 1, 1, now(), 3, 'delivered', 200,
+             'http://127.0.0.1/', sha256(n::text::bytea), sha256(n::text::bytea), ''
+         from generate_series(1, {}) n",
+        plan.count(LINES)
+    );
+    rig.store.batch_execute(&lines).await.context("filling the hostile tenant's log")?;
+    rig.read_wal().await?;
+    Ok((rig, searched))
+}
+
+/// The load, with the attack from before its beginning until after its end.
+async fn run(
+    rig: &mut Rig,
+    figures: &mut Figures,
+    attack: Option<Attack>,
+    length: Duration,
+) -> anyhow::Result<(Latencies, [Sidecar; 1])> {
+    let load = Load::ordinary(1, length);
+    rig.rest().await?;
+    let mut sidecars = [rig.start_sidecar("measured").await?];
+    rig.warm_up(load.user, load.rows()).await?;
+    let attackers = match attack {
+        Some(attack) => Some(Attackers::start(attack, &sidecars[0], rig.platform.url())?),
+        None => None,
+    };
+    let measured = load.run(rig, &mut sidecars).await?;
+    if let Some(attackers) = attackers {
+        rig.require_bounded_queues(figures, Held::All, 1).await?;
+        attackers.end(figures).await?;
+    }
+    Ok((measured, sidecars))
+}

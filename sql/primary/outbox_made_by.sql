@@ -1,0 +1,9 @@
+-- Whether a transaction made triggers of ours. Some of them may have been replaced since. $1 its number's lower half, $2 the
+-- tables
+select exists (
+    select
+    from pg_catalog.pg_trigger made
+    join pg_catalog.pg_proc function on function.oid = made.tgfoid
+    join pg_catalog.pg_namespace home on home.oid = function.pronamespace
+    where made.tgrelid = any ($2) and home.nspname = 'walhook_capture' and made.xmin = $1::text::xid
+)

@@ -1,0 +1,7 @@
+-- Makes a connection the only one that moves the limit, unless another was faster. $1 slot, $2 the reader found before, $3 the
+-- new one
+insert into walhook.acknowledgement as known (slot, limit_lsn, reader)
+values ($1, '0/0', $3)
+on conflict (slot) do update set reader = excluded.reader
+where known.reader is not distinct from $2
+returning limit_lsn

@@ -1,0 +1,230 @@
+//! The connected clients of a listener: how many there may be, which of them waits for us and which we wait for, and whose connection
+//! is closed when there are too many.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, HttpBody};
+use futures_util::StreamExt;
+use futures_util::stream::poll_fn;
+use tokio_util::sync::CancellationToken;
+
+/// All clients of one listener. A slow client keeps its connection only until somebody else needs it.
+#[derive(Clone, Default)]
+pub struct Clients(Arc<Mutex<Registry>>);
+
+#[derive(Default)]
+struct Registry {
+    next: u64,
+    by_id: HashMap<u64, Arc<Client>>,
+}
+
+/// One connection.
+pub struct Client {
+    state: Mutex<State>,
+    evicted: CancellationToken,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// When the client last changed from being served to being waited for, or the reverse.
+    since: Instant,
+    /// Whether it has sent a whole request head.
+    has_asked: bool,
+    /// Requests that are being handled.
+    handled: usize,
+    /// Of these, the ones that wait for more of their body.
+    waiting: usize,
+    /// Responses of unknown length that are being sent.
+    streaming: usize,
+}
+
+/// Removes the client from the registry when dropped.
+pub struct Registration {
+    clients: Clients,
+    id: u64,
+    pub client: Arc<Client>,
+}
+
+/// How long a client may be silent.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// From the connection's start to the end of the first request's head.
+    pub header: Duration,
+    /// Between a response and the end of the next request's head.
+    pub idle: Duration,
+}
+
+/// Whose connection may be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evict {
+    /// Any client that we wait for.
+    Waiting,
+    /// Only those of them that occupy a request: the rest of its body does not arrive.
+    WaitingInRequest,
+}
+
+impl Clients {
+    pub fn register(&self) -> Registration {
+        let client = Arc::new(Client { state: Mutex::new(State::new()), evicted: CancellationToken::new() });
+        let mut registry = self.0.lock().expect("no holder of this lock panics");
+        let id = registry.next;
+        registry.next += 1;
+        registry.by_id.insert(id, client.clone());
+        Registration { clients: self.clone(), id, client }
+    }
+
+    /// Closes the connection of the client that we have waited for the longest. False if there is none.
+    pub fn evict(&self, which: Evict) -> bool {
+        let mut registry = self.0.lock().expect("no holder of this lock panics");
+        let waited_for = registry.by_id.iter().filter_map(|(id, client)| Some((client.waited_for_since(which)?, *id)));
+        let Some((_, id)) = waited_for.min() else { return false };
+        if let Some(client) = registry.by_id.remove(&id) {
+            client.evicted.cancel();
+        }
+        true
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.clients.0.lock().expect("no holder of this lock panics").by_id.remove(&self.id);
+    }
+}
+
+impl State {
+    fn new() -> State {
+        State { since: Instant::now(), has_asked: false, handled: 0, waiting: 0, streaming: 0 }
+    }
+}
+
+impl Client {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock().expect("no holder of this lock panics");
+        change(&mut state);
+        state.since = Instant::now();
+    }
+
+    fn waited_for_since(&self, which: Evict) -> Option<Instant> {
+        let state = *self.state.lock().expect("no holder of this lock panics");
+        let is_waited_for = state.handled == state.waiting;
+        (is_waited_for && (which == Evict::Waiting || state.waiting > 0)).then_some(state.since)
+    }
+
+    /// When the connection is closed unless something happens; none while a request is under way.
+    fn deadline(&self, patience: Patience) -> Option<Instant> {
+        let state = *self.state.lock().expect("no holder of this lock panics");
+        let wait = if state.has_asked { patience.idle } else { patience.header };
+        (state.handled == 0 && state.streaming == 0).then(|| state.since + wait)
+    }
+
+    /// Completes when the connection has to be closed.
+    pub async fn expired(&self, patience: Patience) {
+        let overdue = async {
+            loop {
+                // The deadline may change meanwhile, but never to one that is sooner than this.
+                let look_at = Instant::now() + patience.idle.min(patience.header);
+                match self.deadline(patience) {
+                    Some(deadline) if deadline <= Instant::now() => return,
+                    deadline => tokio::time::sleep_until(deadline.map_or(look_at, |at| at.min(look_at)).into()).await,
+                }
+            }
+        };
+        tokio::select! { () = overdue => {}, () = self.evicted.cancelled() => {} }
+    }
+
+    /// Notes that a request is being handled until the returned guard is dropped.
+    pub fn handling(self: &Arc<Self>) -> impl Drop + Send + use<> {
+        self.change(|state| (state.has_asked, state.handled) = (true, state.handled + 1));
+        Undo(self.clone(), |state| state.handled -= 1)
+    }
+
+    /// The request's body, which notes whether it is being waited for.
+    pub fn watch_request(self: &Arc<Self>, body: Body) -> Body {
+        if body.is_end_stream() {
+            return body;
+        }
+        let (client, mut frames, mut waiting) = (self.clone(), body.into_data_stream(), None);
+        Body::from_stream(poll_fn(move |context| {
+            let polled = frames.poll_next_unpin(context);
+            if polled.is_ready() {
+                waiting = None;
+            } else if waiting.is_none() {
+                client.change(|state| state.waiting += 1);
+                waiting = Some(Undo(client.clone(), |state| state.waiting -= 1));
+            }
+            polled
+        }))
+    }
+
+    /// The response's body. One whose length is known is complete; another may be produced for as long as the client reads.
+    pub fn watch_response(self: &Arc<Self>, body: Body) -> Body {
+        if body.size_hint().exact().is_some() {
+            return body;
+        }
+        self.change(|state| state.streaming += 1);
+        let guard = Undo(self.clone(), |state| state.streaming -= 1);
+        let mut frames = body.into_data_stream();
+        Body::from_stream(poll_fn(move |context| {
+            let _held = &guard;
+            frames.poll_next_unpin(context)
+        }))
+    }
+}
+
+/// Takes a change of a client's state back when dropped.
+struct Undo(Arc<Client>, fn(&mut State));
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        self.0.change(self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_that_was_waited_for_the_longest_goes_first_and_one_that_is_served_never() {
+        let clients = Clients::default();
+        let [served, slow, idle] = std::array::from_fn(|_| clients.register());
+        let _request = served.client.handling();
+        let body = {
+            let request = slow.client.handling();
+            assert!(!clients.evict(Evict::WaitingInRequest), "the body may have arrived");
+            drop(request);
+            slow.client.handling()
+        };
+        slow.client.change(|state| state.waiting += 1);
+        assert!(clients.evict(Evict::Waiting));
+        assert!(idle.client.evicted.is_cancelled(), "it was waited for before the body was");
+        assert!(clients.evict(Evict::WaitingInRequest));
+        assert!(slow.client.evicted.is_cancelled());
+        assert!(!clients.evict(Evict::Waiting));
+        assert!(!served.client.evicted.is_cancelled());
+        drop(body);
+    }
+
+    #[test]
+    fn silence_has_an_end_and_requests_have_none() {
+        let patience = Patience { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
+        let registration = Clients::default().register();
+        let client = &registration.client;
+        let wait = |client: &Client| {
+            let since = client.state.lock().unwrap().since;
+            client.deadline(patience).map(|deadline| deadline - since)
+        };
+        assert_eq!(wait(client), Some(patience.header));
+        let request = client.handling();
+        assert_eq!(wait(client), None);
+        drop(request);
+        assert_eq!(wait(client), Some(patience.idle));
+        let stream =
+            client.watch_response(Body::from_stream(futures_util::stream::pending::<Result<String, std::io::Error>>()));
+        assert_eq!(wait(client), None);
+        drop(stream);
+        assert_eq!(wait(client), Some(patience.idle));
+    }
+}

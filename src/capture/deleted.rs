@@ -1,0 +1,156 @@
+//! Remembers the rows that the open transaction has deleted. A row that it inserts under the same key is the same row, moved to another
+//! partition or written again.
+//!
+//! The pairs depend on the transaction's changes and their order alone. After a restart, the stream begins with the transaction's
+//! first change, so the same rows are paired wherever batches ended.
+
+use std::collections::HashSet;
+
+use lru::LruCache;
+
+use crate::domain::change::{Datum, Tuple};
+use crate::domain::table::{Column, Table};
+use crate::telemetry::recurring;
+
+/// Bounds the memory of one transaction's deleted rows: room for over a hundred thousand. The oldest are forgotten first, because an
+/// update that moves a row inserts it right after the deletion.
+const MAX_WEIGHT: usize = 32 << 20;
+/// The estimated overhead of one remembered row, in bytes.
+const ENTRY: usize = 256;
+/// Every captured table has its id in the first column.
+const ID: Column = Column(0);
+
+/// The watched columns' values, in [`Table::watched`]'s order.
+type Watched = Box<[Datum]>;
+
+pub(super) struct Deleted {
+    rows: LruCache<(Table, Box<str>), Watched>,
+    weight: usize,
+    limit: usize,
+    /// Tables with rows that were forgotten.
+    forgotten: HashSet<Table>,
+}
+
+impl Default for Deleted {
+    fn default() -> Self {
+        Deleted { rows: LruCache::unbounded(), weight: 0, limit: MAX_WEIGHT, forgotten: HashSet::new() }
+    }
+}
+
+impl Deleted {
+    #[cfg(test)]
+    pub fn with_limit(limit: usize) -> Self {
+        Deleted { limit, ..Deleted::default() }
+    }
+
+    /// Forgets everything: another transaction begins.
+    pub fn clear(&mut self) {
+        if !self.rows.is_empty() || !self.forgotten.is_empty() {
+            *self = Deleted { limit: self.limit, ..Deleted::default() };
+        }
+    }
+
+    /// Remembers a deleted row of a table that raises events. Forgets the oldest rows beyond the limit.
+    pub fn add(&mut self, table: Table, old: &Tuple) {
+        let Some(id) = old.text(ID).filter(|_| table.is_captured()) else { return };
+        let values: Watched = watched(table).map(|column| old.get(column).clone()).collect();
+        self.weight += weight(id, &values);
+        if let Some(((_, id), values)) = self.rows.push((table, id.into()), values) {
+            self.weight -= weight(&id, &values);
+        }
+        while self.weight > self.limit {
+            let Some(((table, id), values)) = self.rows.pop_lru() else { return };
+            self.weight -= weight(&id, &values);
+            self.forgotten.insert(table);
+        }
+    }
+
+    /// Removes and returns the deleted row that has the key of `new`: its key and its watched columns.
+    pub fn take(&mut self, table: Table, new: &Tuple) -> Option<Tuple> {
+        if self.rows.is_empty() && self.forgotten.is_empty() {
+            return None;
+        }
+        let id = new.text(ID)?;
+        let Some(values) = self.rows.pop(&(table, Box::from(id))) else {
+            if self.forgotten.contains(&table) {
+                recurring!(
+                    warn,
+                    table = table.name(),
+                    "a transaction deleted more rows than can be remembered and then inserted rows: those deleted first count as new"
+                );
+            }
+            return None;
+        };
+        self.weight -= weight(id, &values);
+        let mut old = Tuple::absent(table);
+        old.set(ID, Datum::text(id));
+        for (column, value) in watched(table).zip(values) {
+            old.set(column, value);
+        }
+        Some(old)
+    }
+}
+
+fn watched(table: Table) -> impl Iterator<Item = Column> {
+    table.watched().iter().filter_map(move |name| table.column(name))
+}
+
+fn weight(id: &str, values: &[Datum]) -> usize {
+    ENTRY + id.len() + values.iter().filter_map(Datum::as_str).map(str::len).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::table::distro_queue;
+
+    const TABLE: Table = Table::DistroQueue;
+
+    fn row(id: &str, status: &str) -> Tuple {
+        let mut row = Tuple::absent(TABLE);
+        row.set(distro_queue::id, Datum::text(id));
+        row.set(distro_queue::status, Datum::text(status));
+        row.set(distro_queue::message, Datum::text("long"));
+        row
+    }
+
+    #[test]
+    fn a_row_is_paired_once_with_its_key_and_its_watched_columns() {
+        let mut deleted = Deleted::default();
+        deleted.add(TABLE, &row("1", "complete"));
+        deleted.add(Table::Outlet, &Tuple::absent(Table::Outlet));
+        assert_eq!(deleted.take(Table::Payment, &row("1", "")), None);
+        assert_eq!(deleted.take(TABLE, &row("2", "")), None);
+        let old = deleted.take(TABLE, &row("1", "batched")).expect("it was deleted");
+        assert_eq!((old.text(distro_queue::id), old.text(distro_queue::status)), (Some("1"), Some("complete")));
+        assert_eq!(*old.get(distro_queue::message), Datum::Absent);
+        assert_eq!(deleted.take(TABLE, &row("1", "")), None);
+        assert_eq!(deleted.weight, 0);
+    }
+
+    #[test]
+    fn the_last_of_several_deletions_counts_and_transactions_are_apart() {
+        let mut deleted = Deleted::default();
+        deleted.add(TABLE, &row("1", "a"));
+        deleted.add(TABLE, &row("1", "b"));
+        deleted.add(TABLE, &row("2", "c"));
+        assert_eq!(deleted.take(TABLE, &row("1", "")).unwrap().text(distro_queue::status), Some("b"));
+        deleted.clear();
+        assert_eq!(deleted.take(TABLE, &row("2", "")), None);
+        assert_eq!((deleted.weight, deleted.rows.len()), (0, 0));
+    }
+
+    #[test]
+    fn of_too_many_the_oldest_are_forgotten_and_memory_stays_bounded() {
+        let mut deleted = Deleted::with_limit(10 * (ENTRY + 10));
+        for id in 0..1_000 {
+            deleted.add(TABLE, &row(&id.to_string(), "complete"));
+            assert!(deleted.weight <= deleted.limit && deleted.rows.len() <= 11);
+        }
+        assert_eq!(deleted.take(TABLE, &row("0", "")), None);
+        assert!(deleted.take(TABLE, &row("999", "")).is_some());
+        // One that is larger than all that may be remembered.
+        deleted.add(TABLE, &row("1000", &"x".repeat(10_000)));
+        assert_eq!((deleted.weight, deleted.rows.len()), (0, 0));
+    }
+}

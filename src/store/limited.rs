@@ -1,0 +1,60 @@
+//! Connections whose statements the server ends after a while.
+
+use std::time::Duration;
+
+use deadpool_postgres::{ConfigConnectImpl, Connect};
+use futures_util::future::BoxFuture;
+use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{Client, Config, Error, Socket};
+
+use crate::telemetry::recurring;
+
+/// Connects with a `statement_timeout`, if there is one to set. It is a parameter of the connection's start and not a `SET`: behind
+/// a pooler in transaction mode, a `SET` would stay with a session that another client gets next.
+pub(super) struct Limited<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static>
+where
+    T::Stream: Sync + Send,
+    T::TlsConnect: Sync + Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    plain: ConfigConnectImpl<T>,
+    statement_timeout: Option<Duration>,
+}
+
+impl<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static> Limited<T>
+where
+    T::Stream: Sync + Send,
+    T::TlsConnect: Sync + Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    pub fn new(tls: T, statement_timeout: Option<Duration>) -> Self {
+        Limited { plain: ConfigConnectImpl { tls }, statement_timeout }
+    }
+}
+
+impl<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static> Connect for Limited<T>
+where
+    T::Stream: Sync + Send,
+    T::TlsConnect: Sync + Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    fn connect(&self, config: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), Error>> {
+        let config = config.clone();
+        Box::pin(async move {
+            let Some(timeout) = self.statement_timeout else { return self.plain.connect(&config).await };
+            let mut limited = config.clone();
+            let options = config.get_options().unwrap_or_default();
+            limited.options(format!("{options} -c statement_timeout={}", timeout.as_millis()));
+            match self.plain.connect(&limited).await {
+                // A pooler: it passes no such parameters on.
+                Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                    recurring!(info, %error, "the store's pooler takes no statement_timeout: set it for the role");
+                    self.plain.connect(&config).await
+                }
+                result => result,
+            }
+        })
+    }
+}

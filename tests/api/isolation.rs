@@ -1,0 +1,202 @@
+//! Clients that are slow, gone or many: they take nothing from others, and nothing from deliveries.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use uuid::Uuid;
+use walhook::api::{Ending, ServeLimits, router, serve};
+use walhook::config::{Config, Http, Period};
+use walhook::private_postgres::free_port;
+
+use crate::fixture::{BASE, Service, state};
+use crate::support::{Api, DEADLINE, Receiver, TestApp, eventually};
+
+const URL: &str = "https://receiver.example/in";
+const LONG: Period = Period::secs(3_600);
+
+/// The API behind its own listener.
+struct Listening {
+    service: Service,
+    address: SocketAddr,
+    _end: DropGuard,
+}
+
+impl Listening {
+    async fn start(change: impl FnOnce(&mut Http)) -> Listening {
+        let service = Service::start().await;
+        let mut config = Config::default();
+        (config.http.header_timeout, config.http.idle_timeout) = (LONG, LONG);
+        change(&mut config.http);
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+        let closed = CancellationToken::new();
+        let ending = Ending { announced: CancellationToken::new(), closed: closed.clone() };
+        let limits = ServeLimits::new(&config.http, Duration::from_secs(3_600));
+        let router = router(state(&config, service.store.clone()));
+        tokio::spawn(serve(address, "http.listen", router, limits, ending).await.unwrap());
+        Listening { service, address, _end: closed.drop_guard() }
+    }
+
+    async fn api(&self, user: &str) -> Api {
+        self.service.api(user).await.at(&format!("http://{}{BASE}", self.address))
+    }
+
+    /// A connection on which this was sent.
+    async fn send(&self, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream
+    }
+
+    async fn lock_webhooks(&self) {
+        self.service.sql.batch_execute("begin; lock table walhook.webhook in access exclusive mode").await.unwrap();
+    }
+}
+
+fn request(api: &Api, method: &str, path: &str, headers: &str) -> String {
+    format!("{method} {BASE}{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n{headers}\r\n", api.token)
+}
+
+/// Waits for the server to close the connection, whatever it says before.
+async fn wait_for_end(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let end = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await;
+    // A reset is an end too.
+    let _ = end.expect("the server closes the connection");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn what_a_client_asked_for_is_cancelled_when_it_goes_away() {
+    let it = Listening::start(|_| {}).await;
+    let api = it.api("1").await;
+    it.lock_webhooks().await;
+    let client = it.send(&request(&api, "GET", "/webhooks", "")).await;
+    it.service.wait_until_blocked(1).await;
+    drop(client);
+    // The lock is still held: only a cancelled statement waits for it no more.
+    it.service.wait_until_blocked(0).await;
+    it.service.sql.batch_execute("commit").await.unwrap();
+    api.get("/webhooks").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_whole_head_is_disconnected() {
+    let it = Listening::start(|http| http.header_timeout = Period(Duration::from_millis(200))).await;
+    for part in ["", "GET /", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nHost: x\r\nX-Long: "] {
+        let mut client = it.send(part).await;
+        assert_eq!(wait_for_end(&mut client).await, "", "{part:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed() {
+    let it = Listening::start(|http| http.idle_timeout = Period(Duration::from_millis(200))).await;
+    let mut client = it.send("GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(wait_for_end(&mut client).await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test]
+async fn slow_clients_make_room_for_others() {
+    let it = Listening::start(|http| http.max_connections = 4).await;
+    let api = it.api("1").await;
+    let mut slow = Vec::new();
+    for part in ["", "GET /", "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * "].iter().cycle().take(40) {
+        slow.push(it.send(part).await);
+    }
+    api.get("/webhooks").await.expect(200);
+    // The first to come waited the longest.
+    wait_for_end(&mut slow[0]).await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_holds_up_nobody() {
+    let it = Listening::start(|http| http.max_requests = 2).await;
+    let api = it.api("1").await;
+    let head = "Content-Type: application/json\r\nContent-Length: 1000\r\n";
+    let mut slow = Vec::new();
+    for _ in 0..6 {
+        slow.push(it.send(&(request(&api, "POST", "/webhooks", head) + "{")).await);
+    }
+    api.get("/webhooks").await.expect(200);
+}
+
+#[tokio::test]
+async fn beyond_the_limit_requests_are_refused() {
+    let it = Listening::start(|http| http.max_requests = 2).await;
+    let api = it.api("1").await;
+    it.lock_webhooks().await;
+    let get = request(&api, "GET", "/webhooks", "Connection: close\r\n");
+    let mut served = [it.send(&get).await, it.send(&get).await];
+    it.service.wait_until_blocked(2).await;
+    let refused = api.get("/webhooks").await.expect(503);
+    assert_eq!((refused.header("retry-after"), &refused.json()["type"]), (Some("1"), &json!("/problems/unavailable")));
+    it.service.sql.batch_execute("commit").await.unwrap();
+    for client in &mut served {
+        assert!(wait_for_end(client).await.starts_with("HTTP/1.1 200"));
+    }
+}
+
+#[tokio::test]
+async fn deliveries_go_on_while_every_request_of_the_api_hangs() {
+    let app = TestApp::start().await;
+    let (platform, sql) = (app.platform().await, app.store().await);
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    let api = app.api(&user.to_string()).await;
+    api.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
+    sql.batch_execute("begin; lock table walhook.api_token in access exclusive mode").await.unwrap();
+    let hanging: Vec<_> = (0..40)
+        .map(|_| {
+            let api = api.at(&api.url);
+            tokio::spawn(async move { api.get("/webhooks").await })
+        })
+        .collect();
+    let waiting = "select count(*) from pg_stat_activity
+                   where datname = current_database() and wait_event_type = 'Lock' having count(*) >= 8";
+    let watch = app.store().await;
+    eventually("requests that hang", async || watch.query_opt(waiting, &[]).await.unwrap()).await;
+    platform.payment(user, "ready").await;
+    receiver.wait_for(1).await;
+    app.wait_for_count("select count(*) from walhook.attempt where outcome = 'delivered'", 1).await;
+    // The lock is still held, and no request waits for it for ever.
+    for answer in hanging {
+        let answer = answer.await.unwrap().expect(503);
+        assert!(answer.header("retry-after").is_some(), "{answer:?}");
+    }
+    sql.batch_execute("commit").await.unwrap();
+    api.get("/webhooks").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_filter_that_matches_little_finds_it_in_pages_that_each_read_a_bounded_part_of_the_log() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let (webhook, _) = api.create_webhook(URL, &["delivery.failed"]).await;
+    let id: Uuid = webhook.parse().unwrap();
+    let fill = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+                select ('01950000-' || lpad(to_hex(n / 65536), 4, '0') || '-7' || lpad(to_hex(n % 4096), 3, '0')
+                        || '-8000-' || lpad(to_hex(n), 12, '0'))::uuid,
+                       $1, gen_random_uuid(), gen_random_uuid(),
+                       case n when 1 then 'transcode.failed' else 'delivery.failed' end, 1, 1, now(), 'delivered'
+                from generate_series(1, 25000) as n";
+    service.sql.execute(fill, &[&id]).await.unwrap();
+    let (mut found, mut pages, mut cursor) = (Vec::new(), 0, String::new());
+    loop {
+        let page = api.get(&format!("/webhooks/{webhook}/logs?event=transcode.failed{cursor}")).await.expect(200);
+        let link = page.header("link").is_some();
+        let page = page.json();
+        pages += 1;
+        found.extend(page["data"].as_array().unwrap().iter().cloned());
+        assert_eq!(link, page["next_cursor"].is_string());
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!((found.len(), pages), (1, 3));
+    // Without a filter a page is always full.
+    let page: Value = api.get(&format!("/webhooks/{webhook}/logs?limit=100")).await.expect(200).json();
+    assert_eq!(page["data"].as_array().unwrap().len(), 100);
+}

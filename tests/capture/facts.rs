@@ -1,0 +1,169 @@
+//! What events are derived from beside their own row: owners and add-ons as of the change, also after failures, and never from a
+//! stream that lacks something.
+
+use crate::support::{Platform, Receiver, TestApp, eventually};
+
+const STATUS: &str = "distribution.outlet.status_changed";
+const FLAG: &str = "stream_radar.flag_created";
+const PAYMENT: &str = "payment.statement_ready";
+
+struct Owner {
+    id: i64,
+    receiver: Receiver,
+}
+
+async fn owner(app: &TestApp, platform: &Platform, addons: &[&str], events: &[&str]) -> Owner {
+    let (id, receiver) = (platform.user(addons).await, Receiver::start().await);
+    app.api(&id.to_string()).await.create_webhook(&receiver.url("/"), events).await;
+    Owner { id, receiver }
+}
+
+async fn until_unready(app: &mut TestApp, reason: &str) {
+    let sidecar = app.sidecar();
+    eventually(reason, async || {
+        let (status, text) = sidecar.readiness().await?;
+        (status == 503 && text.contains(reason)).then_some(())
+    })
+    .await;
+}
+
+/// Changes are read again, and what was lost meanwhile is still reported.
+async fn until_reading(app: &mut TestApp) {
+    let sidecar = app.sidecar();
+    eventually("changes to be read again", async || {
+        sidecar.readiness().await.filter(|(_, text)| text.contains("gap: ") && !text.contains("capture: "))
+    })
+    .await;
+}
+
+/// A release on its way to an outlet: its label and its entry.
+async fn distributed(platform: &Platform, owner: &Owner) -> (i64, i64) {
+    let label = platform.label(owner.id).await;
+    let release = platform.release(label).await;
+    let outlet = platform.outlet("O").await;
+    (label, platform.distribution(release, outlet, "scheduled").await)
+}
+
+async fn flag(platform: &Platform, release: i64) {
+    platform
+        .execute(
+            "insert into stream_radar_flag (id, dsp, isrc, release_id, severity, status, published_at)
+             select coalesce(max(id), 0) + 1, 'd', 'i', $1, 'low', 'active', now() from stream_radar_flag",
+            &[&release],
+        )
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_whose_storing_failed_goes_to_the_owner_of_its_time() {
+    let mut app = TestApp::start().await;
+    let platform = app.platform().await;
+    let (before, after) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
+    let (label, entry) = distributed(&platform, &before).await;
+    before.receiver.wait_for(1).await;
+    let store = app.store().await;
+    let refuse = "create function refuse() returns trigger language plpgsql as $$ begin raise 'not now'; end $$;
+         create trigger refuse before insert on walhook.event for each row execute function refuse()";
+    store.batch_execute(refuse).await.unwrap();
+    let statements = format!(
+        "update distro_queue set status = 'batched' where id = {entry};
+         update label set user_id = {} where id = {label}",
+        after.id
+    );
+    platform.transaction(&statements).await;
+    until_unready(&mut app, "enqueue: events cannot be stored now").await;
+    store.batch_execute("drop function refuse cascade").await.unwrap();
+    platform.set_distribution_status(entry, "transcoding").await;
+    app.wait_for_events(3).await;
+    // Whoever it was sent to, what is stored counts: the first try may have been handed over before it failed.
+    let owned = "select count(*) from walhook.event where user_id = $1";
+    for (owner, count) in [(&before, 2), (&after, 1)] {
+        let found: i64 = store.query_one(owned, &[&owner.id.to_string()]).await.unwrap().get(0);
+        assert_eq!(found, count, "events of user {}", owner.id);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_label_that_changes_hands_unseen_sends_nothing_to_its_former_owner() {
+    let mut app = TestApp::prepare().await;
+    // Noticed by the stream itself, not by the look that goes with a heartbeat.
+    app.set("source.heartbeat", "1h");
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let (before, after) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
+    let (label, entry) = distributed(&platform, &before).await;
+    before.receiver.wait_for(1).await;
+    platform.execute(&format!("alter publication {} drop table label", app.name), &[]).await;
+    platform.execute("update label set user_id = $2 where id = $1", &[&label, &after.id]).await;
+    platform.set_distribution_status(entry, "batched").await;
+    until_unready(&mut app, "capture: table public.label is not in publication").await;
+    assert!(app.walhook_ok(&["setup"]).await.contains(r#"added "public"."label""#));
+    until_reading(&mut app).await;
+    platform.set_distribution_status(entry, "transcoding").await;
+    let told = after.receiver.wait_for(2).await;
+    let mut statuses: Vec<String> = told.iter().map(|request| request.data()["status"].to_string()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [r#""batched""#, r#""transcoding""#]);
+    assert_eq!(before.receiver.requests().len(), 1);
+    app.wait_for_events(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_on_that_ends_unseen_raises_nothing_more() {
+    let mut app = TestApp::prepare().await;
+    app.set("source.heartbeat", "200ms");
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let owner = owner(&app, &platform, &["stream_radar"], &[FLAG, PAYMENT]).await;
+    let label = platform.label(owner.id).await;
+    let release = platform.release(label).await;
+    flag(&platform, release).await;
+    owner.receiver.wait_for(1).await;
+    platform.execute(&format!("alter publication {} drop table user_addon", app.name), &[]).await;
+    until_unready(&mut app, "capture: table public.user_addon is not in publication").await;
+    platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
+    app.setup().await;
+    until_reading(&mut app).await;
+    flag(&platform, release).await;
+    platform.payment(owner.id, "ready").await;
+    let told = owner.receiver.wait_for(2).await;
+    assert_eq!(told[1].event(), PAYMENT);
+    app.wait_for_events(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_on_is_revoked_also_where_the_key_is_the_user_alone() {
+    let mut app = TestApp::prepare().await;
+    let owner_of_tables = app.source().await;
+    let by_user = "alter table user_addon drop constraint user_addon_pkey, add primary key (user_id)";
+    owner_of_tables.batch_execute(by_user).await.unwrap();
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let owner = owner(&app, &platform, &["stream_radar"], &[FLAG, PAYMENT]).await;
+    let label = platform.label(owner.id).await;
+    let release = platform.release(label).await;
+    flag(&platform, release).await;
+    owner.receiver.wait_for(1).await;
+    platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
+    flag(&platform, release).await;
+    platform.payment(owner.id, "ready").await;
+    let told = owner.receiver.wait_for(2).await;
+    assert_eq!(told[1].event(), PAYMENT);
+    app.wait_for_events(2).await;
+    // Somebody takes the old rows' columns away under the stream.
+    app.restart().await;
+    platform.execute("alter table user_addon replica identity default", &[]).await;
+    platform.execute("insert into user_addon values ($1, 'stream_radar')", &[&owner.id]).await;
+    until_unready(&mut app, "gap: changes were lost (identity_lost)").await;
+    platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
+    flag(&platform, release).await;
+    app.setup().await;
+    until_reading(&mut app).await;
+    platform.payment(owner.id, "ready").await;
+    let told = owner.receiver.wait_for(3).await;
+    assert_eq!(told[2].event(), PAYMENT);
+    app.wait_for_events(3).await;
+}

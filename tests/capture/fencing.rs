@@ -1,0 +1,131 @@
+//! What a role without rights, or a replica that is late, must not be able to do to capture.
+
+use tokio_postgres::types::PgLsn;
+use walhook::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use walhook::private_postgres::Options;
+use walhook::store::Store;
+use walhook::store::enqueue::advance_checkpoint;
+
+use crate::chaos::Road;
+use crate::support::proxy::{Proxy, Weather};
+use crate::support::{TestApp, eventually};
+
+/// As any role can, without a right to a single table.
+async fn forge_a_switch(app: &TestApp) {
+    let source = app.source().await;
+    let forge = "begin; create role {role}; set local role {role};
+        select pg_logical_emit_message(true, 'walhook', 'handover'); commit";
+    source.batch_execute(&forge.replace("{role}", &format!("nobody_{}", app.name))).await.unwrap();
+}
+
+async fn is_in_the_wal(app: &TestApp) -> bool {
+    let place = "select window_to is null from walhook.checkpoint";
+    app.store().await.query_one(place, &[]).await.unwrap().get(0)
+}
+
+async fn gaps(app: &TestApp) -> i64 {
+    app.store().await.query_one("select count(*) from walhook.gap", &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_switch_message_of_a_role_without_rights_changes_nothing() {
+    let mut road = Road::start(TestApp::prepare().await).await;
+    road.pay(2).await;
+    forge_a_switch(&road.app).await;
+    road.pay(2).await;
+    road.assert_told().await;
+    assert!(is_in_the_wal(&road.app).await);
+    assert_eq!(gaps(&road.app).await, 0);
+}
+
+/// The forged message is read when the triggers are there: its place is not where they begin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_switch_before_a_real_one_loses_nothing() {
+    let mut road = Road::start(TestApp::prepare().await).await;
+    road.pay(2).await;
+    road.assert_told().await;
+    assert!(road.app.stop().await.success());
+    forge_a_switch(&road.app).await;
+    road.pay(2).await;
+    road.app.set("source.capture", "trigger").set("source.poll_interval", "20ms");
+    road.app.setup().await;
+    road.pay(2).await;
+    road.app.run().await;
+    road.assert_told().await;
+    assert!(!is_in_the_wal(&road.app).await);
+    assert_eq!(gaps(&road.app).await, 0);
+}
+
+/// A replica whose connection to the primary has gone silent ends when another has long taken over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
+    let options = Options { settings: &[("wal_sender_timeout", "1s")], ..Options::default() };
+    let mut app = TestApp::prepare_alone(options).await;
+    let direct = app.source_url.clone();
+    let proxy = Proxy::start(app.server.port()).await;
+    let through_proxy = direct.replace(&app.server.port().to_string(), &proxy.port.to_string());
+    app.set("source.url", &through_proxy);
+    let mut road = Road::start(app).await;
+    road.pay(2).await;
+    road.assert_told().await;
+    let reader = "select active_pid from pg_replication_slots where slot_name = $1 and active_pid is not null";
+    let client = road.app.source().await;
+    let late: i32 = client.query_one(reader, &[&road.app.name]).await.unwrap().get(0);
+    let successor = road.app.set("source.url", &direct).replica(&[]).await;
+    proxy.weather(Weather::Frozen);
+    eventually("the successor to take over", async || {
+        let row = client.query_opt(reader, &[&road.app.name]).await.unwrap();
+        row.filter(|row| row.get::<_, i32>(0) != late).map(drop)
+    })
+    .await;
+    client.batch_execute("select pg_logical_emit_message(false, 'filler', repeat('x', 1000000))").await.unwrap();
+    let end: PgLsn = client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
+    let acknowledged = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+    eventually("the successor to acknowledge idle WAL", async || {
+        client.query_opt(acknowledged, &[&road.app.name, &end]).await.unwrap().map(drop)
+    })
+    .await;
+    assert!(road.app.stop().await.success());
+    let store = road.app.store().await;
+    let limit: PgLsn = store.query_one("select limit_lsn from walhook.acknowledgement", &[]).await.unwrap().get(0);
+    assert!(limit >= end, "the limit is {limit:?}, and {end:?} is acknowledged");
+    successor.kill().await;
+    road.app.run().await;
+    road.pay(2).await;
+    road.assert_told().await;
+    assert_eq!(gaps(&road.app).await, 0);
+}
+
+/// What a commit under way decides: the new timeline waits for it, and begins where it ended or not at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_timeline_waits_for_the_commit_that_is_under_way() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    let store = Store::open(&app.store_url, 3).unwrap();
+    let first = store.checkpoint(&app.name).await.unwrap().unwrap();
+    let later = |checkpoint: &Checkpoint| {
+        let commit = Lsn(checkpoint.position.commit.0 + 100);
+        Checkpoint { position: Position::end_of(commit), resume: Lsn(commit.0 + 8), ..*checkpoint }
+    };
+    let second = later(&first);
+    let mut connection = store.connection().await.unwrap();
+    let transaction = connection.transaction().await.unwrap();
+    assert!(advance_checkpoint(&transaction, &app.name, &first, &second, None).await.unwrap());
+    let timeline = first.lineage.timeline + 1;
+    let (entering, name) = (store.clone(), app.name.clone());
+    let entered = tokio::spawn(async move { entering.enter_timeline(&name, &first, timeline).await.unwrap() });
+    let waits = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    let client = app.store().await;
+    eventually("the new timeline to wait", async || client.query_opt(waits, &[]).await.unwrap()).await;
+    transaction.commit().await.unwrap();
+    assert!(!entered.await.unwrap(), "the checkpoint is not what was compared");
+    assert!(store.enter_timeline(&app.name, &second, timeline).await.unwrap());
+    let expected = Checkpoint { lineage: Lineage { timeline, ..second.lineage }, ..second };
+    assert_eq!(store.checkpoint(&app.name).await.unwrap(), Some(expected));
+    let advanced = async |from: &Checkpoint| {
+        let connection = store.connection().await.unwrap();
+        advance_checkpoint(&*connection, &app.name, from, &later(from), None).await.unwrap()
+    };
+    assert!(!advanced(&second).await, "a batch of the timeline before");
+    assert!(advanced(&expected).await);
+}

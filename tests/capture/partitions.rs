@@ -1,0 +1,208 @@
+//! Rows that move between partitions, and rows that a transaction deletes and inserts again, are the rows they were.
+
+use serde_json::Value;
+use walhook::domain::change::{Change, Operation};
+
+use crate::stage::Stage;
+use crate::support::{Platform, TestApp};
+
+/// The key has to hold what the table is partitioned by.
+const PARTITIONED: &str = "
+    alter table distro_queue drop constraint distro_queue_pkey, add archived boolean not null default false;
+    alter table distro_queue rename to before;
+    create table distro_queue (like before including defaults, primary key (id, archived)) partition by list (archived);
+    create table distro_queue_live partition of distro_queue for values in (false);
+    create table distro_queue_archive partition of distro_queue for values in (true) partition by hash (id);
+    create table distro_queue_leaf partition of distro_queue_archive for values with (modulus 1, remainder 0);
+    drop table before;
+    drop table release cascade;
+    create table release (id bigint, label_id bigint not null, cat text, title text, review_status text not null,
+        delivery_status text not null, review_issues jsonb, pre_review_hold boolean not null default false,
+        primary key (id, review_status)) partition by list (review_status);
+    create table release_draft partition of release for values in ('draft');
+    create table release_other partition of release default";
+
+const COLUMNS: &str = "id, release_id, outlet_id, status, takedown, message";
+
+async fn partitioned(capture: &str) -> (TestApp, Platform, i64) {
+    let mut app = TestApp::prepare().await;
+    app.set("source.capture", capture).set("source.poll_interval", "20ms");
+    let platform = app.platform().await;
+    platform.client.batch_execute(PARTITIONED).await.unwrap();
+    let user = platform.user(&[]).await;
+    app.setup().await;
+    app.run_with(&["--roles", "capture"]).await;
+    (app, platform, user)
+}
+
+/// Waits until all that was committed so far is stored, and gives what was stored but the end's own mark: kinds and data.
+async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, Value)> {
+    platform.payment(user, "ready").await;
+    app.wait_for_count("select count(*) from walhook.event where kind = 'payment.statement_ready'", 1).await;
+    let query = "select kind, data::text from walhook.event where kind <> 'payment.statement_ready' order by id, kind";
+    let rows = app.store().await.query(query, &[]).await.unwrap();
+    let mut events: Vec<(String, Value)> =
+        rows.iter().map(|row| (row.get(0), serde_json::from_str(row.get(1)).unwrap())).collect();
+    events.sort_by_key(|(kind, data)| (data["distro_queue_id"].as_i64(), kind.clone(), data.to_string()));
+    events
+}
+
+fn moves(events: &[(String, Value)]) -> Vec<String> {
+    let one = |(kind, data): &(String, Value)| {
+        format!("{} {kind} {} {}", data["distro_queue_id"], data["previous_status"], data["status"]).replace('"', "")
+    };
+    events.iter().map(one).collect()
+}
+
+async fn assert_archived_rows_raise_nothing_again(capture: &str) {
+    let (app, platform, user) = partitioned(capture).await;
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    let insert = format!(
+        "insert into distro_queue (id, release_id, status) select n, {release}, 'scheduled' from generate_series(1, 6) n"
+    );
+    let mute = "select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on'";
+    platform.transaction(&format!("{mute}; {insert}; update distro_queue set status = 'complete' where id < 6")).await;
+
+    platform.transaction("update distro_queue set archived = true where id in (1, 2)").await;
+    platform.transaction("update distro_queue set archived = false where id = 2").await;
+    // By a statement that deletes and inserts, by two, by one for each leaf, and back within one transaction.
+    let moved = format!("insert into distro_queue ({COLUMNS}, archived) select {COLUMNS}, true from gone");
+    platform.transaction(&format!("with gone as (delete from distro_queue where id = 3 returning *) {moved}")).await;
+    let two = format!(
+        "create temporary table gone on commit drop as select * from distro_queue where id = 4;
+         delete from distro_queue where id = 4; savepoint s; {moved}; rollback to s; {moved}"
+    );
+    platform.transaction(&two).await;
+    let leaves = format!(
+        "with gone as (delete from distro_queue_live where id = 5 returning *)
+         insert into distro_queue_leaf ({COLUMNS}, archived) select {COLUMNS}, true from gone;
+         update distro_queue set archived = false where id = 5"
+    );
+    platform.transaction(&leaves).await;
+    // A move that is a transition too.
+    platform.transaction("update distro_queue set archived = true, status = 'complete' where id = 6").await;
+    // What was deleted in another transaction is gone: this one is new.
+    platform.transaction("delete from distro_queue where id = 1").await;
+    platform
+        .transaction(&format!("insert into distro_queue (id, release_id, status) values (1, {release}, 'complete')"))
+        .await;
+    let expected = [
+        "1 delivery.completed null complete",
+        "1 distribution.outlet.status_changed null complete",
+        "6 delivery.completed null complete",
+        "6 distribution.outlet.status_changed scheduled complete",
+    ];
+    assert_eq!(moves(&events(&app, &platform, user).await), expected, "{capture}");
+}
+
+#[tokio::test]
+async fn an_archived_complete_row_raises_nothing_again() {
+    assert_archived_rows_raise_nothing_again("wal").await;
+}
+
+#[tokio::test]
+async fn an_archived_complete_row_raises_nothing_again_by_triggers() {
+    assert_archived_rows_raise_nothing_again("trigger").await;
+}
+
+async fn assert_review_changes_are_raised(capture: &str) {
+    let (app, platform, user) = partitioned(capture).await;
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    for status in ["to_review", "draft", "approved"] {
+        platform.set_review_status(release, status).await;
+    }
+    let events = events(&app, &platform, user).await;
+    let mut told: Vec<String> = events
+        .iter()
+        .map(|(_, data)| format!("{} {}", data["previous_status"], data["new_status"]).replace('"', ""))
+        .collect();
+    told.sort();
+    assert_eq!(told, ["draft approved", "draft to_review", "to_review draft"], "{capture}");
+}
+
+#[tokio::test]
+async fn a_review_change_on_a_partitioned_release_is_raised() {
+    assert_review_changes_are_raised("wal").await;
+}
+
+#[tokio::test]
+async fn a_review_change_on_a_partitioned_release_is_raised_by_triggers() {
+    assert_review_changes_are_raised("trigger").await;
+}
+
+/// Deletes come long before the inserts, in other batches.
+async fn assert_many_rows_written_again_raise_what_changed(capture: &str) {
+    const ROWS: usize = 3_000;
+    let (app, platform, user) = partitioned(capture).await;
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    let mute = "select pg_logical_emit_message(true, 'walhook', 'mute'); set local walhook.mute = 'on'";
+    let fill = format!(
+        "{mute}; insert into distro_queue (id, release_id, status)
+         select n, {release}, 'batched' from generate_series(1, {ROWS}) n"
+    );
+    platform.transaction(&fill).await;
+    let again = format!(
+        "create temporary table gone on commit drop as select * from distro_queue; delete from distro_queue;
+         insert into distro_queue ({COLUMNS}, archived)
+         select id, release_id, outlet_id, case when id % 1000 = 0 then 'complete' else status end, takedown, message, true
+         from gone order by id"
+    );
+    platform.transaction(&again).await;
+    let events = moves(&events(&app, &platform, user).await);
+    let expected: Vec<String> = (1..=ROWS / 1_000)
+        .flat_map(|n| {
+            let id = n * 1_000;
+            [
+                format!("{id} delivery.completed null complete"),
+                format!("{id} distribution.outlet.status_changed batched complete"),
+            ]
+        })
+        .collect();
+    assert!(events == expected, "{capture}: {} events, {:?}", events.len(), &events[..events.len().min(20)]);
+    // The ledger has the rows as they are now.
+    let states = "select count(*) from walhook.last_seen where relation = 2";
+    app.wait_for_count(states, ROWS).await;
+}
+
+#[tokio::test]
+async fn many_rows_written_again_raise_what_changed() {
+    assert_many_rows_written_again_raise_what_changed("wal").await;
+}
+
+#[tokio::test]
+async fn many_rows_written_again_raise_what_changed_by_triggers() {
+    assert_many_rows_written_again_raise_what_changed("trigger").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_goes_on_between_deletions_and_insertions_pairs_them_all_the_same() {
+    const ROWS: usize = 2_000;
+    let app = TestApp::prepare().await;
+    let source = app.source().await;
+    let fill = format!(
+        "alter table distro_queue drop constraint distro_queue_release_id_fkey;
+         insert into distro_queue (id, release_id, status) select n, 1, 'batched' from generate_series(1, {ROWS}) n"
+    );
+    source.batch_execute(&fill).await.unwrap();
+    app.setup().await;
+    let mut stage = Stage::start(&app).await;
+    let again = "begin; create temporary table gone on commit drop as select * from distro_queue;
+        delete from distro_queue; insert into distro_queue select * from gone; commit";
+    source.batch_execute(again).await.unwrap();
+    let mut changes: Vec<Change> = Vec::new();
+    while changes.len() < ROWS / 2 {
+        let batch = stage.receive().await;
+        changes.extend(stage.store(batch).await);
+    }
+    assert!(changes.len() < ROWS && changes.iter().all(|change| matches!(change.operation, Operation::Delete { .. })));
+    stage.stop().await;
+    let mut stage = Stage::start(&app).await;
+    changes.extend(stage.changes(2 * ROWS - changes.len()).await);
+    stage.stop().await;
+    assert!(changes.is_sorted_by_key(|change| change.position));
+    let inserted = &changes[ROWS..];
+    assert!(inserted.iter().all(|change| matches!(change.operation, Operation::Replace { .. })), "{:?}", inserted[0]);
+}

@@ -1,0 +1,55 @@
+//! What an earlier build has put on the primary, and left in the outbox.
+
+use super::{events, number, prepared};
+
+/// As builds made it that paired no rows.
+const EARLIER: &str = "
+    drop trigger paired on walhook_capture.outbox;
+    drop function walhook_capture.outbox_paired();
+    drop index walhook_capture.outbox_deleted;
+    do $$ begin
+        execute replace(pg_get_functiondef('walhook_capture.capture_distro_queue'::regproc),
+            'order by n.walhook_row is not null', '');
+    end $$";
+const PARTITIONED: &str = "
+    alter table distro_queue rename to before;
+    alter table before drop constraint distro_queue_pkey;
+    create table distro_queue (like before including defaults, primary key (id, status)) partition by list (status);
+    create table distro_queue_done partition of distro_queue for values in ('complete');
+    create table distro_queue_rest partition of distro_queue default;
+    drop table before";
+
+#[tokio::test]
+async fn setup_brings_an_earlier_builds_triggers_up_to_date_and_its_rows_are_read() {
+    let mut app = prepared().await;
+    let platform = app.platform().await;
+    platform.client.batch_execute(PARTITIONED).await.unwrap();
+    let user = platform.user(&[]).await;
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    app.setup().await;
+    platform.client.batch_execute(EARLIER).await.unwrap();
+    // The outbox has them as an earlier build's triggers write them: the second move as a row that went and one that came.
+    let first = platform.distribution(release, platform.outlet("Shop").await, "batched").await;
+    platform.set_distribution_status(first, "complete").await;
+    let went = "select count(*) from walhook_capture.outbox where operation = 'D'";
+    assert_eq!(number(&platform.client, went).await, 1);
+    let check = app.walhook(&["check"]).await;
+    let check = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(check.contains("does not pair rows") && check.contains("made for another mapping"), "{check}");
+
+    let done = app.walhook_ok(&["setup"]).await;
+    assert!(done.contains("1 functions made, 0 triggers put on the tables, rows"), "{done}");
+    assert_eq!(app.walhook_ok(&["setup"]).await.trim(), "everything is set up");
+    assert!(!app.walhook_ok(&["check"]).await.contains("does not pair rows"));
+    let second = platform.distribution(release, platform.outlet("Store").await, "batched").await;
+    platform.set_distribution_status(second, "complete").await;
+    assert_eq!(number(&platform.client, went).await, 1, "the move behind setup is one update");
+    app.run_with(&["--roles", "capture"]).await;
+    app.wait_for_events(6).await;
+    let told = events(&app).await;
+    let moves = told.iter().filter(|(kind, _)| kind == "distribution.outlet.status_changed");
+    let moves: Vec<String> = moves.map(|(_, data)| format!("{} {}", data["previous_status"], data["status"])).collect();
+    let expected = [r#"null "batched""#, r#"null "complete""#, r#"null "batched""#, r#""batched" "complete""#];
+    assert_eq!(moves, expected);
+}

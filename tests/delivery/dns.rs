@@ -1,0 +1,234 @@
+//! Looking names up: real questions to a nameserver that answers as it is told, and attempts that depend on the answers.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::task::JoinHandle;
+use walhook::clock::SystemClock;
+use walhook::config::{Config, Period};
+use walhook::deliver::guard::{Guard, Unreachable};
+use walhook::deliver::resolver::{Resolver, Sources};
+use walhook::deliver::{Sender, Settings};
+
+use crate::support::{Answer, Bench, Receiver, attempt, eventually};
+
+const TYPE_A: u16 = 1;
+const NO_SUCH_NAME: u8 = 3;
+const SERVER_FAILURE: u8 = 2;
+/// How long a lookup may take is half of this.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Answers for names by their first label: `up` leads to loopback, `silent` and what begins so gets no answer, `broken` a server
+/// failure, `many` more addresses than anybody wants; the others do not exist.
+struct Nameserver {
+    address: SocketAddr,
+    questions: Arc<AtomicUsize>,
+    is_mute: Arc<AtomicBool>,
+    server: JoinHandle<()>,
+    directory: tempfile::TempDir,
+}
+
+impl Nameserver {
+    async fn start() -> Nameserver {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let (questions, is_mute) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let (count, mute) = (questions.clone(), is_mute.clone());
+        let server = tokio::spawn(async move {
+            let mut packet = [0; 1_500];
+            loop {
+                let (length, from) = socket.recv_from(&mut packet).await.unwrap();
+                count.fetch_add(1, Ordering::Relaxed);
+                if !mute.load(Ordering::Relaxed)
+                    && let Some(answer) = answer(&packet[..length])
+                {
+                    socket.send_to(&answer, from).await.unwrap();
+                }
+            }
+        });
+        let directory = tempfile::tempdir().unwrap();
+        // Search domains and ndots are for people: `up` must not become `up.search.example`.
+        let resolv_conf = "search search.example\noptions ndots:5 attempts:9 timeout:30\nnameserver 127.0.0.1\n";
+        std::fs::write(directory.path().join("resolv.conf"), resolv_conf).unwrap();
+        std::fs::write(directory.path().join("hosts"), "# ours\n127.0.0.1 known.example Other # and more\n").unwrap();
+        Nameserver { address, questions, is_mute, server, directory }
+    }
+
+    fn resolver(&self, budget: usize, timeout: Duration) -> Resolver {
+        let file = |name: &str| self.directory.path().join(name);
+        let sources = Sources { resolv_conf: file("resolv.conf"), hosts: file("hosts"), port: self.address.port() };
+        Resolver::new(sources, budget, timeout)
+    }
+
+    fn guard(&self, budget: usize) -> Guard {
+        self.guard_within(budget, TIMEOUT)
+    }
+
+    fn guard_within(&self, budget: usize, timeout: Duration) -> Guard {
+        let lookup = self.resolver(budget, timeout).into_lookup();
+        Guard::new(true, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup)
+    }
+
+    fn sender(&self) -> Sender {
+        let mut config = Config::default();
+        config.delivery.timeout = Period(TIMEOUT);
+        let settings = Settings { guard: self.guard(64), ..Settings::from_config(&config).unwrap() };
+        Sender::new(&settings, Arc::new(SystemClock)).unwrap()
+    }
+}
+
+impl Drop for Nameserver {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// The answer to a question, in DNS's own format (RFC 1035, 4.1).
+fn answer(question: &[u8]) -> Option<Vec<u8>> {
+    let (mut at, mut labels) = (12, Vec::new());
+    while question[at] != 0 {
+        let end = at + 1 + usize::from(question[at]);
+        labels.push(String::from_utf8(question[at + 1..end].to_vec()).unwrap());
+        at = end;
+    }
+    let kind = u16::from_be_bytes([question[at + 1], question[at + 2]]);
+    let first = labels.first().map(String::as_str).unwrap_or_default();
+    let is_absolute = !labels.iter().any(|label| label == "search");
+    let (code, addresses): (u8, Vec<Ipv4Addr>) = match first {
+        name if name.starts_with("silent") => return None,
+        "" => (0, Vec::new()),
+        "up" if is_absolute => (0, vec![Ipv4Addr::LOCALHOST]),
+        "many" => (0, (1..=25).map(|last| Ipv4Addr::new(127, 0, 0, last)).collect()),
+        "broken" => (SERVER_FAILURE, Vec::new()),
+        _ => (NO_SUCH_NAME, Vec::new()),
+    };
+    let addresses = if kind == TYPE_A { addresses } else { Vec::new() };
+    let mut answer = question[..2].to_vec();
+    // A response, recursion wished for and available.
+    answer.extend([0x81, 0x80 | code, 0, 1]);
+    answer.extend(u16::try_from(addresses.len()).unwrap().to_be_bytes());
+    answer.extend([0; 4]);
+    answer.extend(&question[12..at + 5]);
+    for address in addresses {
+        // The question's name, an address for a minute.
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+        answer.extend(address.octets());
+    }
+    Some(answer)
+}
+
+#[tokio::test]
+async fn names_are_absolute_and_the_hosts_file_comes_first() {
+    let nameserver = Nameserver::start().await;
+    let guard = nameserver.guard(4);
+    let loopback = Ok(vec![SocketAddr::from(([127, 0, 0, 1], 443))]);
+    for name in ["up", "up.", "up.example", "UP.example"] {
+        assert_eq!(guard.resolve(name, 443).await, loopback, "{name}");
+    }
+    assert_eq!(guard.resolve("unknown.example", 443).await, Err(Unreachable::Unresolved));
+    assert_eq!(guard.resolve("broken.example", 443).await, Err(Unreachable::Unresolved));
+    let asked = nameserver.questions.load(Ordering::Relaxed);
+    for name in ["known.example", "KNOWN.example.", "other"] {
+        assert_eq!(guard.resolve(name, 443).await, loopback, "{name}");
+    }
+    assert_eq!(nameserver.questions.load(Ordering::Relaxed), asked, "what the file knows nobody is asked for");
+    let many = guard.resolve("many.example", 443).await.unwrap();
+    assert_eq!(many.len(), 16, "not all of them are tried");
+}
+
+/// The getaddrinfo of old held a thread for each of them, of 512, for longer than anybody waited.
+#[tokio::test]
+async fn silent_names_of_one_tenant_delay_nobody_else() {
+    let nameserver = Nameserver::start().await;
+    let guard = nameserver.guard_within(16, Duration::from_secs(10));
+    let hostile: Vec<JoinHandle<_>> = (0..600)
+        .map(|number| {
+            // Ten webhooks.
+            let (guard, name) = (guard.clone(), format!("silent{}.example", number % 10));
+            tokio::spawn(async move { guard.resolve(&name, 443).await })
+        })
+        .collect();
+    let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) >= 10).then_some(()) };
+    eventually("questions that wait for an answer", waiting).await;
+    assert!(guard.resolve("up.example", 443).await.is_ok(), "there is a place for others");
+    assert!(hostile.iter().all(|lookup| !lookup.is_finished()), "while those still wait");
+    for lookup in hostile {
+        assert_eq!(lookup.await.unwrap(), Err(Unreachable::Unanswered));
+    }
+    let asked = nameserver.questions.load(Ordering::Relaxed);
+    assert_eq!(guard.resolve("silent1.example", 443).await, Err(Unreachable::Unanswered));
+    assert_eq!(nameserver.questions.load(Ordering::Relaxed), asked, "silence is remembered for a while");
+}
+
+#[tokio::test]
+async fn a_full_budget_is_no_fault_of_the_receiver() {
+    let nameserver = Nameserver::start().await;
+    let guard = nameserver.guard(1);
+    let first = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.resolve("silent1.example", 443).await }
+    });
+    let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
+    eventually("a question that waits for an answer", waiting).await;
+    assert!(matches!(guard.resolve("up.example", 443).await, Err(Unreachable::Fault(_))));
+    first.await.unwrap().unwrap_err();
+    assert!(guard.resolve("up.example", 443).await.is_ok(), "the place is free again");
+}
+
+/// The receiver's own nameserver may be silent, or all of ours: only the first is its fault.
+#[tokio::test]
+async fn silence_is_blamed_on_who_is_silent() {
+    let nameserver = Nameserver::start().await;
+    let receiver = Receiver::start().await;
+    let sender = nameserver.sender();
+    let url = |name: &str| receiver.url_at(name, "/in");
+    assert_eq!(attempt(&sender, &url("up.example")).await.unwrap().answer.error(), None);
+    for name in ["unknown.example", "broken.example", "silent.example"] {
+        let failed = attempt(&sender, &url(name)).await.unwrap().answer;
+        assert_eq!(failed.error().map(|kind| kind.as_str()), Some("dns"), "{name}");
+    }
+    nameserver.is_mute.store(true, Ordering::Relaxed);
+    let fault = attempt(&sender, &url("other.example")).await.unwrap_err().to_string();
+    assert!(fault.contains("nameservers do not answer"), "{fault}");
+    nameserver.is_mute.store(false, Ordering::Relaxed);
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn while_nobody_answers_nothing_is_used_up() {
+    let nameserver = Nameserver::start().await;
+    nameserver.is_mute.store(true, Ordering::Relaxed);
+    let mut bench = Bench::new().await;
+    bench.config.delivery.timeout = Period(TIMEOUT);
+    let receiver = Receiver::start().await;
+    receiver.answer(|_| Answer::Status(204));
+    let (webhook, _) = bench.webhook(&receiver.url_at("up.example", "/")).await;
+    let delivery = bench.delivery(webhook).await;
+    let settings = Settings { guard: nameserver.guard(64), ..bench.settings() };
+    let running = bench.run_with(settings);
+    // The question, and the probe that no answer came to either.
+    let asked = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
+    eventually("a first try", asked).await;
+    let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
+    eventually("its end", free).await;
+    assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());
+    assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
+    nameserver.is_mute.store(false, Ordering::Relaxed);
+    bench.client.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
+    bench.wait_for_end(delivery).await;
+    running.stop().await;
+    assert_eq!(bench.log(delivery).await, [(1, "delivered".to_owned(), None, Some(204))]);
+}
+
+#[tokio::test]
+async fn changed_files_are_read_again() {
+    let nameserver = Nameserver::start().await;
+    let guard = nameserver.guard(4);
+    assert_eq!(guard.resolve("new.example", 443).await, Err(Unreachable::Unresolved));
+    std::fs::write(nameserver.directory.path().join("hosts"), "127.0.0.7 new.example\n").unwrap();
+    let found = || async { guard.resolve("new.example", 443).await.ok() };
+    assert_eq!(eventually("the new line", found).await, [SocketAddr::from(([127, 0, 0, 7], 443))]);
+}

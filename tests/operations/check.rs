@@ -1,0 +1,52 @@
+//! What `walhook check` says of settings that work and are unwise.
+
+use crate::support::TestApp;
+
+async fn line(app: &TestApp, name: &str) -> Option<String> {
+    let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+    let is_of = |line: &&str| line.get(6..).is_some_and(|rest| rest.starts_with(&format!("{name}: ")));
+    output.lines().find(is_of).map(str::to_owned)
+}
+
+#[tokio::test]
+async fn a_user_interface_without_https_is_a_warning() {
+    let mut app = TestApp::prepare().await;
+    let mut public_url = async |url: Option<&str>| {
+        if let Some(url) = url {
+            app.set("http.public_url", url);
+        }
+        line(&app, "http.public_url").await.unwrap()
+    };
+    let missing = public_url(None).await;
+    assert!(missing.starts_with("warn  http.public_url: not set"), "{missing}");
+    let plain = public_url(Some("http://hooks.example")).await;
+    assert!(plain.starts_with("warn  http.public_url: http://hooks.example"), "{plain}");
+    assert_eq!(public_url(Some("https://hooks.example")).await, "ok    http.public_url: https://hooks.example");
+}
+
+#[tokio::test]
+async fn a_mail_login_without_tls_is_a_warning() {
+    let mut app = TestApp::prepare().await;
+    app.set("mail.from", "webhooks@example.com");
+    let mut said = async |url: &str| {
+        app.set("mail.smtp_url", url);
+        line(&app, "mail login").await
+    };
+    // Nobody listens on these ports; what is said of the login does not depend on it.
+    let warned = ["smtp://user:hunter2@mail.invalid:9", "smtp://user:hunter2@192.0.2.1:9?tls=opportunistic"];
+    for url in warned {
+        let line = said(url).await.unwrap_or_else(|| panic!("nothing is said of {url}"));
+        assert!(line.starts_with("warn  mail login: ") && line.contains("tls=required"), "{line}");
+        assert!(!line.contains("hunter2"), "{line}");
+    }
+    let fine = [
+        "smtp://mail.invalid:9",
+        "smtp://user:hunter2@mail.invalid:9?tls=required",
+        "smtps://user:hunter2@mail.invalid:9",
+        "smtp://user:hunter2@127.0.0.1:9",
+        "smtp://user:hunter2@localhost:9",
+    ];
+    for url in fine {
+        assert_eq!(said(url).await, None, "{url}");
+    }
+}

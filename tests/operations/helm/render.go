@@ -1,0 +1,154 @@
+// Prints Kubernetes objects as a JSON array: those of a manifest, or those that a chart makes of its values.
+//
+//	render MANIFEST.yaml
+//	render CHART-DIRECTORY [VALUES.yaml]
+//
+// A chart's templates are Go's, with the functions of sprig and a few of Helm's own. Helm itself is in no package of Debian's.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"github.com/Masterminds/sprig"
+	"sigs.k8s.io/yaml"
+)
+
+type object = map[string]interface{}
+
+func main() {
+	text, err := objects(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	found := []json.RawMessage{}
+	for _, document := range strings.Split("\n"+text, "\n---") {
+		converted, err := yaml.YAMLToJSONStrict([]byte(document))
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "%v in:\n%s\n", err, document)
+			os.Exit(1)
+		}
+		if string(converted) != "null" {
+			found = append(found, converted)
+		}
+	}
+	json.NewEncoder(os.Stdout).Encode(found)
+}
+
+func objects(arguments []string) (string, error) {
+	if len(arguments) == 0 {
+		return "", errors.New("a manifest or a chart is expected")
+	}
+	if strings.HasSuffix(arguments[0], ".yaml") {
+		text, err := os.ReadFile(arguments[0])
+		return string(text), err
+	}
+	return render(arguments[0], arguments[1:])
+}
+
+func read(path string) (object, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	found := object{}
+	return found, yaml.Unmarshal(text, &found)
+}
+
+func render(chart string, overrides []string) (string, error) {
+	values, err := read(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		return "", err
+	}
+	for _, path := range overrides {
+		override, err := read(path)
+		if err != nil {
+			return "", err
+		}
+		merge(values, override)
+	}
+	metadata, err := read(filepath.Join(chart, "Chart.yaml"))
+	if err != nil {
+		return "", err
+	}
+	base := metadata["name"].(string) + "/templates"
+	scope := object{
+		"Values":   values,
+		"Release":  object{"Name": "walhook", "Namespace": "default", "Service": "Helm"},
+		"Chart":    object{"Name": metadata["name"], "Version": metadata["version"], "AppVersion": metadata["appVersion"]},
+		"Template": object{"BasePath": base},
+	}
+	all := template.New("chart").Option("missingkey=zero")
+	all.Funcs(functions(all))
+	files, err := filepath.Glob(filepath.Join(chart, "templates", "*"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		if _, err := all.New(base + "/" + filepath.Base(file)).Parse(string(text)); err != nil {
+			return "", err
+		}
+	}
+	var made bytes.Buffer
+	for _, file := range files {
+		if strings.HasSuffix(file, ".yaml") {
+			made.WriteString("\n---\n")
+			if err := all.ExecuteTemplate(&made, base+"/"+filepath.Base(file), scope); err != nil {
+				return "", err
+			}
+		}
+	}
+	// As Helm does with what is not there.
+	return strings.ReplaceAll(made.String(), "<no value>", ""), nil
+}
+
+// merge puts the second's values over the first's; null removes.
+func merge(values, override object) {
+	for key, value := range override {
+		inner, isObject := value.(object)
+		known, wasObject := values[key].(object)
+		switch {
+		case value == nil:
+			delete(values, key)
+		case isObject && wasObject:
+			merge(known, inner)
+		default:
+			values[key] = value
+		}
+	}
+}
+
+func functions(all *template.Template) template.FuncMap {
+	helpers := sprig.TxtFuncMap()
+	helpers["include"] = func(name string, scope interface{}) (string, error) {
+		var made bytes.Buffer
+		err := all.ExecuteTemplate(&made, name, scope)
+		return made.String(), err
+	}
+	helpers["required"] = func(message string, value interface{}) (interface{}, error) {
+		if value == nil || value == "" {
+			return nil, errors.New(message)
+		}
+		return value, nil
+	}
+	helpers["toYaml"] = func(value interface{}) (string, error) {
+		text, err := yaml.Marshal(value)
+		return strings.TrimSuffix(string(text), "\n"), err
+	}
+	helpers["fromYamlArray"] = func(text string) ([]interface{}, error) {
+		found := []interface{}{}
+		return found, yaml.Unmarshal([]byte(text), &found)
+	}
+	return helpers
+}

@@ -1,0 +1,180 @@
+//! The store's daily partitions: whatever is in the way of one, rows are kept, the others are made, and processes start.
+
+use crate::support::{TestApp, eventually};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use tokio_postgres::Client;
+use uuid::Uuid;
+use walhook::store::{Store, migrate};
+
+const TABLES: [(&str, &str); 3] = [("event", "id"), ("attempt", "id"), ("missed_event", "event_id")];
+
+struct Scene {
+    app: TestApp,
+    store: Store,
+    client: Client,
+}
+
+impl Scene {
+    async fn new() -> Scene {
+        let app = TestApp::prepare().await;
+        migrate::migrate(&app.store_url).await.unwrap();
+        let (store, client) = (Store::open(&app.store_url, 3).unwrap(), app.store().await);
+        Scene { app, store, client }
+    }
+
+    /// In which partition of each table the row with this id is.
+    async fn places(&self, id: Uuid) -> Vec<String> {
+        let mut places = Vec::new();
+        for (table, column) in TABLES {
+            let find = format!("select tableoid::regclass::text from walhook.{table} where {column} = $1");
+            let rows = self.client.query(&find, &[&id]).await.unwrap();
+            places.extend(rows.iter().map(|row| row.get::<_, String>(0).replace("walhook.", "")));
+        }
+        places
+    }
+}
+
+fn day(text: &str) -> Date {
+    text.parse().unwrap()
+}
+
+/// A UUIDv7 of this time; `n` sets it apart from others.
+fn id_at(at: &str, n: u128) -> Uuid {
+    let at: Timestamp = at.parse().unwrap();
+    Uuid::from_u128((at.as_millisecond() as u128) << 80 | 0x7000_8000_0000_0000_0000 | n)
+}
+
+/// A row of each table, of a webhook that exists.
+async fn insert(client: &Client, id: Uuid) -> Uuid {
+    let webhook = Uuid::now_v7();
+    let rows = [
+        "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
+         values ($2, 'u', 'n', 'https://x.example/', '{delivery.failed}', '', encode(uuid_send($1), 'hex'))",
+        "insert into walhook.event (id, user_id, kind, occurred_at, data)
+         select $1, user_id, 'delivery.failed', now(), '{}' from walhook.webhook where id = $2",
+        "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+         values ($1, $2, $1, $1, 'delivery.failed', 1, 1, now(), 'delivered')",
+        "insert into walhook.missed_event (webhook_id, event_id) values ($2, $1)",
+    ];
+    for row in rows {
+        client.execute(row, &[&id, &webhook]).await.unwrap();
+    }
+    webhook
+}
+
+#[tokio::test]
+async fn a_day_gets_its_partition_when_its_rows_are_in_the_default_one() {
+    let it = Scene::new().await;
+    let (yesterday, today) = (id_at("2026-02-28T23:59:59.999Z", 1), id_at("2026-03-01T00:00:00Z", 2));
+    // Within retention, but of a day that nobody made a partition of in time.
+    let earlier = id_at("2026-02-10T12:00:00Z", 3);
+    for id in [yesterday, today, earlier] {
+        insert(&it.client, id).await;
+    }
+    assert_eq!(
+        it.store.tables_without_partitions(day("2026-03-01")).await.unwrap(),
+        ["event", "attempt", "missed_event"]
+    );
+    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    assert!(done.is_complete(), "{done:?}");
+    assert_eq!(done.created.len(), 3 * 6, "{done:?}");
+    for (id, day) in [(yesterday, "20260228"), (today, "20260301"), (earlier, "20260210")] {
+        assert_eq!(it.places(id).await, TABLES.map(|(table, _)| format!("{table}_{day}")));
+    }
+    assert!(it.store.tables_without_partitions(day("2026-03-01")).await.unwrap().is_empty());
+    // What is made one by one is like what is made with the table: indexes and all.
+    let unlike = "select count(*) from pg_index parent
+                  where parent.indrelid in (select partrelid from pg_partitioned_table)
+                      and (select count(*) from pg_inherits where inhparent = parent.indexrelid)
+                          <> (select count(*) from pg_inherits where inhparent = parent.indrelid)";
+    assert_eq!(it.client.query_one(unlike, &[]).await.unwrap().get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn a_partition_that_is_locked_keeps_no_other_from_being_made() {
+    let it = Scene::new().await;
+    // As pg_dump does, until it ends.
+    let dump = it.app.store().await;
+    dump.batch_execute("begin; lock table walhook.attempt in access share mode").await.unwrap();
+    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    assert_eq!((done.created.len(), done.waiting.len(), &done.failed), (10, 1, &Vec::new()), "{done:?}");
+    dump.batch_execute("commit").await.unwrap();
+    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    assert_eq!((done.created.len(), done.is_complete()), (5, true), "{done:?}");
+}
+
+#[tokio::test]
+async fn what_is_too_old_goes_from_default_partitions_too_and_deliveries_end_with_a_line_in_the_log() {
+    let it = Scene::new().await;
+    let old = id_at("2026-01-01T12:00:00Z", 1);
+    let webhook = insert(&it.client, old).await;
+    it.store.maintain_partitions(day("2026-01-10"), 30).await.unwrap();
+    // One whose event is in a partition, one whose event is in the default one, and one of today.
+    let (in_default, kept) = (id_at("2026-01-02T12:00:00Z", 2), id_at("2026-03-01T12:00:00Z", 3));
+    assert_eq!(it.places(old).await[0], "event_20260101");
+    for id in [in_default, kept] {
+        insert(&it.client, id).await;
+    }
+    let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt, lease)
+                   select id, $1, id, now(), 2, gen_random_uuid() from unnest($2::uuid[]) as id";
+    it.client.execute(pending, &[&webhook, &vec![old, in_default, kept]]).await.unwrap();
+    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    assert!(done.is_complete(), "{done:?}");
+    assert_eq!(done.expired, 2);
+    assert!(done.dropped.contains(&"event_20260101".to_owned()), "{done:?}");
+    assert_eq!((it.places(old).await, it.places(in_default).await), (vec![], vec![]));
+    assert_eq!(it.places(kept).await.len(), 3);
+    let lines = "select delivery_id, outcome, error_kind, attempt, event_kind from walhook.attempt
+                 where error_kind is not null order by delivery_id";
+    let rows = it.client.query(lines, &[]).await.unwrap();
+    let line = |row: &tokio_postgres::Row| {
+        let text = |at| row.get::<_, String>(at);
+        (row.get::<_, Uuid>(0), text(1), text(2), row.get::<_, i16>(3), text(4))
+    };
+    let expected = [old, in_default]
+        .map(|id| (id, "cancelled".to_owned(), "event_expired".to_owned(), 2, "delivery.failed".to_owned()));
+    assert_eq!(rows.iter().map(line).collect::<Vec<_>>(), expected);
+    let left =
+        "select (select count(*) from walhook.delivery), (select sum(cancelled)::bigint from walhook.webhook_hour)";
+    let row = it.client.query_one(left, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 2));
+}
+
+#[tokio::test]
+async fn a_running_dump_does_not_block_a_start() {
+    let mut app = TestApp::prepare().await;
+    app.setup().await;
+    let dump = app.store().await;
+    let lock = "begin; lock table walhook.event, walhook.attempt, walhook.missed_event in access share mode";
+    dump.batch_execute(lock).await.unwrap();
+    app.run().await;
+    assert!(app.stop().await.success());
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_maintained_is_reported_and_maintained_when_it_can() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    let client = app.store().await;
+    let id = Uuid::now_v7();
+    insert(&client, id).await;
+    let refuse = "create function public.refuse() returns trigger language plpgsql as $$ begin raise 'not now'; end $$;
+                  create trigger refuse before delete on walhook.event_default
+                      for each statement execute function public.refuse()";
+    client.batch_execute(refuse).await.unwrap();
+    let mut sidecar = app.spawn(&[]);
+    let report =
+        async || sidecar.readiness().await.filter(|(status, text)| *status == 503 && text.contains("maintenance"));
+    eventually("a report", report).await;
+    let checked = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+    assert!(checked.lines().any(|line| line.starts_with("warn  partitions: rows of event are")), "{checked}");
+    // The other tables have their partitions all the same.
+    let others = "select count(*) from pg_inherits where inhparent = 'walhook.attempt'::regclass";
+    assert_eq!(client.query_one(others, &[]).await.unwrap().get::<_, i64>(0), 6);
+    client.batch_execute("drop trigger refuse on walhook.event_default").await.unwrap();
+    sidecar.wait_until_ready().await;
+    let checked = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+    assert!(checked.lines().any(|line| line.starts_with("ok    partitions: ")), "{checked}");
+    assert!(sidecar.stop().await.success());
+}
