@@ -21,26 +21,6 @@
 //! - [`app`] builds all of them and joins them by channels: they do not know each other;
 //! - [`domain`] holds the types they share, [`store`] every statement on Walhook's own tables.
 //!
-//! # What an event costs
-//!
-//! Microseconds of processor time for each delivery from a backlog to one webhook, by `make bench MEASURE=drain` on two Xeon
-//! processors: 64 altogether, where a bare loop of POSTs takes 26 with its receiver.
-//!
-//! | | µs | for |
-//! |---|---|---|
-//! | the sidecar | 25 | decoding and judging the change 3; the request, its two signatures and the answer; statements both ways |
-//! | Postgres, the store | 24 | 4 each to insert the event, the delivery and the attempt, 6 for what the ledger has of the row, 2 to remove the delivery (by `pg_stat_statements`); the rest is parameters, claims, commits and what is written behind |
-//! | Postgres, the walsender | 9 | decoding the log, a transaction for each row |
-//! | the receiver | 6 | |
-//!
-//! An event that comes alone takes 0.6 ms more than a commit and a POST (by `perf sched`, cold after 20 ms of rest): 0.1 ms the
-//! walsender, 0.2 decoding and judging the change and putting the first statements, 0.3 the store until it has told who
-//! subscribes. The request leaves then; inserts (0.3 ms) and the disk (0.3) are not waited for.
-//!
-//! At 70 % of that rate the two processors are nearly always busy: the application that writes (11 µs for each row) and
-//! whoever asks it to (2) are on them too, and the sidecar wakes more often for less (8). An event waits for the transaction under
-//! way, then for its turn among the requests, and at each step for a processor.
-//!
 //! # Five promises
 //!
 //! 1. **An event exists if and only if the platform's transaction committed.** Nothing is lost and nothing is stored twice,

@@ -1,31 +1,38 @@
-//! What can be configured, with its defaults. One struct a section; `load` puts file, environment and flags together.
+//! Settings and their defaults, one struct per section. `load` merges file, environment and flags.
+//!
+//! The doc comments are the reference: `docs/configuration.md` and `deploy/walhook.toml` are generated from them.
 
 mod access;
+mod auth;
 mod load;
 mod mail;
 mod mapping;
 mod otlp;
 mod proxy;
+mod source;
 mod units;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
+pub use auth::{Auth, Jwt};
 pub use load::{ConfigError, Sources, load};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};
 pub use mapping::{TableMapping, TableMappings};
 pub use otlp::{Collector, Tracing};
 pub use proxy::Proxy;
+pub use source::{AwaitVisibility, CaptureMode, ReplicaIdentity, Source};
 pub use units::{Period, Size};
 
 use crate::domain::backoff::RetrySchedule;
 use crate::domain::disablement::{Policy, Rule};
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub service: Service,
@@ -44,10 +51,10 @@ pub struct Config {
     pub tracing: Tracing,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Service {
-    /// The first part of the User-Agent: `<name>-Webhooks/1.0`.
+    /// The service's name: deliveries carry the User-Agent `<name>-Webhooks/1.0`.
     pub name: String,
 }
 
@@ -57,105 +64,37 @@ impl Default for Service {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Source {
-    /// The primary. Logical replication goes over the same URL. Required.
-    #[serde(serialize_with = "redact_url")]
-    pub url: Option<SecretString>,
-    /// By the log, or by triggers where logical replication cannot be had.
-    pub capture: CaptureMode,
-    /// How often the triggers' outbox is looked at while nothing comes.
-    pub poll_interval: Period,
-    pub slot: String,
-    pub publication: String,
-    /// How old values of the captured tables get into the log.
-    pub replica_identity: ReplicaIdentity,
-    /// Whether a new slot is carried over to standbys, where the server can (17 and later).
-    pub failover: bool,
-    /// Whether a transaction must be visible on the primary before its events are stored and sent.
-    pub await_visibility: AwaitVisibility,
-    /// Distribution statuses to recognise beside the documented eight.
-    pub distribution_statuses: Vec<String>,
-    /// How often a heartbeat goes through the log.
-    pub heartbeat: Period,
-    /// Keep the watched columns of every watched row as last seen, so that `repair` finds what a gap hides.
-    pub ledger: bool,
-    pub tables: TableMappings,
-    /// SQL that finds a looked-up table's rows where a mapping is not enough: `$1` is the array of keys as text.
-    pub lookups: std::collections::BTreeMap<String, String>,
-}
-
-impl Default for Source {
-    fn default() -> Self {
-        Source {
-            url: None,
-            capture: CaptureMode::Wal,
-            poll_interval: Period(std::time::Duration::from_millis(100)),
-            slot: "walhook".into(),
-            publication: "walhook".into(),
-            replica_identity: ReplicaIdentity::Full,
-            failover: true,
-            await_visibility: AwaitVisibility::Auto,
-            distribution_statuses: Vec::new(),
-            heartbeat: Period::secs(10),
-            ledger: true,
-            tables: TableMappings::default(),
-            lookups: Default::default(),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CaptureMode {
-    Wal,
-    Trigger,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ReplicaIdentity {
-    /// Every update and delete writes the whole old row to the log.
-    Full,
-    /// A unique index over the id and the watched columns: old values are written when one of these changes.
-    Index,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AwaitVisibility {
-    /// While the primary's `synchronous_standby_names` is not empty.
-    Auto,
-    Always,
-    Never,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Store {
-    /// Where Walhook keeps its own tables; the primary where nothing is set.
+    /// URL of the database for Walhook's own tables (schema `walhook`). Default: `source.url`. A separate database is recommended, because
+    /// the slot decodes everything that is written to its own database.
     #[serde(serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = &"postgres://walhook@db.internal/walhook?sslmode=verify-full")]
     pub url: Option<SecretString>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
-    /// API and UI.
+    /// Address of the API and the web UI.
     pub listen: SocketAddr,
+    /// Path below which the API is served. The web UI is at `/ui`.
     pub base_path: String,
-    /// Where browsers reach this service, such as `https://hooks.example`. Cookies are sent over TLS alone where it begins so.
+    /// URL under which browsers reach the web UI. If it is https, cookies are marked Secure.
+    #[schemars(example = &"https://webhooks.platform.example")]
     pub public_url: Option<String>,
+    /// Larger request bodies are rejected with 413.
     pub max_body_bytes: Size,
-    /// Connections to one listener at once. When there are more, a client that is waited for loses its connection.
+    /// Connections per listener. When there are more, the client that has kept the server waiting longest loses its connection.
     pub max_connections: usize,
-    /// Requests being handled at once. Others wait for two seconds and are then answered 503.
+    /// Requests in flight. Further requests wait up to two seconds and are then answered with 503.
     pub max_requests: usize,
-    /// From the start of a connection to the end of its first request's head.
+    /// Deadline for the head of a connection's first request.
     pub header_timeout: Period,
-    /// How long a connection is kept between two requests. More than a load balancer in front keeps it.
+    /// How long an idle connection is kept. Set it longer than the load balancer in front keeps idle connections.
     pub idle_timeout: Period,
+    /// Address of `/metrics`, `/healthz` and `/readyz`.
     pub metrics_listen: SocketAddr,
     /// Origins whose pages may call the API from a browser, such as `https://app.example`.
     pub cors_origins: Vec<String>,
@@ -178,31 +117,37 @@ impl Default for Http {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Delivery {
-    /// From the first byte of connecting to the last byte of the answer.
+    /// Deadline for one attempt, from resolving the name to the last byte of the response.
     pub timeout: Period,
-    /// The waits between attempts: their number plus one is the number of attempts.
+    /// Waits between attempts. The number of attempts is the length of this list plus one.
     pub retry_schedule: Vec<Period>,
-    /// A random share of this is added to each wait.
+    /// A random duration up to this is added to each wait.
     pub retry_jitter: Period,
+    /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`.
     pub max_payload_bytes: usize,
-    /// Requests under way at once, over all webhooks.
+    /// Requests in flight over all webhooks.
     pub concurrency: usize,
+    /// Requests in flight per webhook.
     pub per_webhook_concurrency: usize,
-    /// While there are first attempts to make; without any, retries go as fast as they can.
+    /// Retries per second while first attempts are waiting. Without waiting first attempts, retries are not limited.
     pub retries_per_second: u32,
-    /// Deliver to plain http receivers too.
+    /// Allow receivers with plain `http` URLs.
     pub allow_http: bool,
-    /// Networks exempt from the refusal of private and special addresses.
+    /// Networks that receivers may be in although their addresses are private or special, such as `10.1.0.0/16`.
+    #[schemars(with = "Vec<String>")]
     pub allow_networks: Vec<IpNet>,
-    /// Networks that are always refused, whatever else allows them.
+    /// Networks that are always refused, even if they are public or allowed, such as your own public addresses.
+    #[schemars(with = "Vec<String>")]
     pub deny_networks: Vec<IpNet>,
-    /// Tunnels to receivers are made through it.
+    /// HTTP proxy through which receivers are reached, by `CONNECT` tunnels to addresses that Walhook has resolved and checked.
     #[serde(serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = &"http://user:password@proxy.internal:3128")]
     pub proxy: Option<SecretString>,
-    /// Certificate authorities to trust beside the system's, as PEM.
+    /// PEM file of certificate authorities to trust in addition to the system's.
+    #[schemars(example = &"/etc/walhook/ca.pem")]
     pub extra_ca_file: Option<PathBuf>,
 }
 
@@ -234,13 +179,15 @@ impl Delivery {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Disable {
+    /// Which failed attempts count towards the threshold.
     pub policy: DisablePolicy,
-    /// How many failed attempts switch a webhook off. Half of it warns the owner.
+    /// Number of failed attempts after which a webhook is disabled. Its owner is warned at half of it.
     pub threshold: u32,
-    /// Under the consecutive policy, the run of failures must also have lasted this long.
+    /// Consecutive policy: the failures must also have lasted this long. With `5m`, a receiver that restarts under load is not
+    /// disabled.
     pub min_duration: Period,
 }
 
@@ -260,21 +207,23 @@ impl Disable {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DisablePolicy {
-    /// Counts failures since the last success.
+    /// Failures since the last success.
     Consecutive,
-    /// Counts all failures.
+    /// All failures since the webhook was last enabled.
     Cumulative,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
+    /// Webhooks that one user may have.
     pub webhooks_per_user: u32,
-    /// Per API token.
+    /// API requests per second and API token (per user with the platform's own tokens).
     pub requests_per_second: u32,
+    /// API requests that may exceed the rate at once.
     pub burst: u32,
 }
 
@@ -284,49 +233,12 @@ impl Default for Limits {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Auth {
-    pub jwt: Option<Jwt>,
-}
-
-/// Tokens of the platform's own: accepted beside API tokens once configured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Jwt {
-    pub issuer: String,
-    /// `aud` of tokens for the API.
-    pub audience: String,
-    /// `aud` of tokens in sign-in links; see [`Jwt::sign_in_audience`].
-    #[serde(default)]
-    pub sign_in_audience: Option<String>,
-    #[serde(default = "default_user_claim")]
-    pub user_claim: String,
-    #[serde(default)]
-    pub jwks_url: Option<String>,
-    #[serde(default)]
-    pub jwks_file: Option<PathBuf>,
-    #[serde(default, serialize_with = "redact")]
-    pub secret: Option<SecretString>,
-}
-
-impl Jwt {
-    /// The audience of sign-in links: never the API's, so that a token has one purpose.
-    pub fn sign_in_audience(&self) -> String {
-        self.sign_in_audience.clone().unwrap_or_else(|| format!("{}/sign-in", self.audience))
-    }
-}
-
-fn default_user_claim() -> String {
-    "sub".into()
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Shutdown {
-    /// How long `/readyz` says that the process ends before its listeners close: for balancers to take notice.
+    /// How long the listeners stay open while `/readyz` already answers 503, so that load balancers notice.
     pub delay: Period,
-    /// How long requests under way may take to end.
+    /// How long requests in flight may take to finish.
     pub drain: Period,
 }
 
@@ -336,29 +248,35 @@ impl Default for Shutdown {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mail {
-    /// `smtp://` for plain SMTP, with `?tls=required` or `?tls=opportunistic` for STARTTLS; `smtps://` for TLS.
+    /// Mail server for notices to owners: `smtps://user:password@host`, `smtp://host?tls=required` (STARTTLS), or `smtp://host` (plain).
+    /// Without it, notices are logged and kept.
     #[serde(serialize_with = "redact_url")]
+    #[schemars(with = "Option<String>", example = &"smtps://user:password@mail.example:465")]
     pub smtp_url: Option<SecretString>,
-    /// The sender, such as `Example <webhooks@example.com>`.
+    /// Sender address.
+    #[schemars(example = &"Walhook <webhooks@platform.example>")]
     pub from: Option<String>,
-    /// Certificates to trust beside the system's, as PEM.
+    /// PEM file of certificate authorities to trust in addition to the system's.
+    #[schemars(example = &"/etc/walhook/mail-ca.pem")]
     pub extra_ca_file: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Secrets {
-    /// Base64 of 32 bytes each; the first encrypts, all decrypt. Required.
+    /// Base64 of 32 bytes (`openssl rand -base64 32`), or a list of such keys for rotation: the first encrypts, all decrypt. Required.
     #[serde(deserialize_with = "one_or_many", serialize_with = "redact_list")]
+    #[schemars(with = "Vec<String>")]
     pub master_key: Vec<SecretString>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
+    /// Days after which events and attempts are dropped, one daily partition at a time.
     pub days: u32,
 }
 
@@ -368,11 +286,12 @@ impl Default for Retention {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
+    /// Format of the server log.
     pub format: LogFormat,
-    /// What is logged, as `RUST_LOG` has it, which wins where it is set.
+    /// What is logged, in the syntax of `RUST_LOG`, which takes precedence.
     pub filter: String,
 }
 
@@ -386,11 +305,12 @@ impl Default for Log {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
+    /// One line of text per message.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 

@@ -1,6 +1,7 @@
 //! Where spans go: what the settings of `tracing` must be like, and what they mean.
 
 use percent_encoding::percent_decode_str;
+use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -11,15 +12,17 @@ use crate::domain::trace::Sampling;
 /// Where a collector takes spans, below its address.
 const TRACES_PATH: &str = "/v1/traces";
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tracing {
-    /// A collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`. Without it nothing is traced.
+    /// A collector that accepts OTLP over HTTP. Without it nothing is traced, and deliveries carry no `traceparent`.
+    #[schemars(example = &"http://127.0.0.1:4318")]
     pub otlp_endpoint: Option<String>,
-    /// What is sent with each request to it, such as `api-key=…`: pairs joined by commas, values percent-encoded.
+    /// Headers for the collector: `name=value`, separated by commas, values percent-encoded.
     #[serde(serialize_with = "redact")]
+    #[schemars(with = "Option<String>", example = &"authorization=Bearer%20token")]
     pub headers: Option<SecretString>,
-    /// The share of events that are traced, from 0 to 1.
+    /// Share of events to trace, from 0 to 1.
     pub sample_ratio: f64,
 }
 

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A duration such as `200ms`, `30s` or `5m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+#[schemars(inline, with = "String")]
 pub struct Period(pub Duration);
 
 impl Period {
@@ -36,7 +39,9 @@ impl Serialize for Period {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A size such as `64KiB`, or a number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+#[schemars(inline, with = "String")]
 pub struct Size(pub u64);
 
 impl<'de> Deserialize<'de> for Size {

@@ -124,6 +124,8 @@ const PREPARED: &str = "psql -q \"$ADMIN_URL\" -c \"create role walhook login re
 const RUNNING: &str = "walhook setup >/dev/null\nwalhook run 2>run.log &\n\
      curl -fsS -o /dev/null --retry 40 --retry-delay 1 --retry-connrefused http://127.0.0.1:9464/readyz\n";
 
+const GAP: &str = "psql -q \"$ADMIN_URL\" -c \"select pg_drop_replication_slot('walhook')\" >/dev/null\n";
+
 const STOPPED: &str = "kill $(jobs -p); wait || true\n";
 
 const SETTINGS: &str = "export WALHOOK_SOURCE__URL=postgres://walhook:…@db.internal/platform\n\
@@ -146,11 +148,7 @@ async fn the_readme() {
         return;
     }
     let machine = Machine::start().await;
-    let mut blocks = blocks(&read("README.md"));
-    let repair = blocks.iter_mut().find(|block| block.text.contains("walhook repair")).expect("a block that repairs");
-    let gap = "psql -q \"$ADMIN_URL\" -c \"select pg_drop_replication_slot('walhook')\" >/dev/null\n";
-    repair.text.insert_str(0, &format!("{STOPPED}{gap}"));
-    machine.run("README.md", PREPARED, &blocks).await;
+    machine.run("README.md", PREPARED, &blocks(&read("README.md"))).await;
 }
 
 #[tokio::test]
@@ -163,6 +161,9 @@ async fn the_operators_guide() {
     let asks = |block: &Block| block.text.contains("127.0.0.1:9464");
     let first = blocks.iter().position(asks).expect("a block that asks the running process");
     blocks[first].text.insert_str(0, RUNNING);
+    let repair = blocks.iter_mut().find(|block| block.text.contains("walhook repair")).expect("a block that repairs");
+    repair.text.insert_str(0, &format!("{STOPPED}{GAP}"));
+    repair.text.push_str(&machine.here(RUNNING));
     let last = blocks.iter().position(|block| block.text.contains("teardown")).expect("a block that ends it all");
     blocks[last].text.insert_str(0, STOPPED);
     // The role has what the guide gives it and no more.

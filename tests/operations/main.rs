@@ -20,6 +20,7 @@ mod partitions;
 mod private_postgres;
 mod receive;
 mod secrets;
+mod settings;
 mod soak;
 mod statements;
 mod storm;
