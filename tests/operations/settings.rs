@@ -110,7 +110,8 @@ fn setting(schema: &Value, key: &str, property: &Value, defaults: Option<&Table>
         None => (described, None),
     };
     let doc = doc.replace('\n', " ") + &choices(resolve(schema, property));
-    let default = defaults.and_then(|defaults| defaults.get(key)).filter(|_| block.is_none()).map(toml::Value::to_string);
+    let default =
+        defaults.and_then(|defaults| defaults.get(key)).filter(|_| block.is_none()).map(toml::Value::to_string);
     let default = default.or_else(|| property["default"].as_str().map(|default| format!("{default:?}")));
     let example = property["examples"][0].as_str().map(|example| format!("{example:?}"));
     Setting { key: key.to_owned(), doc, block, default, example }
@@ -119,9 +120,9 @@ fn setting(schema: &Value, key: &str, property: &Value, defaults: Option<&Table>
 /// The values of an enumeration with their meanings.
 fn choices(schema: &Value) -> String {
     let Some(choices) = schema["oneOf"].as_array() else { return String::new() };
-    let described = choices.iter().map(|choice| {
-        format!(" `{}`: {}", choice["const"].as_str().unwrap(), text(choice).replace('\n', " "))
-    });
+    let described = choices
+        .iter()
+        .map(|choice| format!(" `{}`: {}", choice["const"].as_str().unwrap(), text(choice).replace('\n', " ")));
     described.collect()
 }
 
@@ -135,7 +136,8 @@ fn guide(sections: &[Section]) -> String {
         page.push_str("| Key | Default | Description |\n|---|---|---|\n");
         for setting in section.settings.iter().filter(|setting| setting.block.is_none()) {
             let default = setting.default.as_ref().map_or("none".to_owned(), |default| format!("`{default}`"));
-            writeln!(page, "| `{}.{}` | {default} | {} |", section.name, setting.key, setting.doc.replace('|', "\\|")).unwrap();
+            writeln!(page, "| `{}.{}` | {default} | {} |", section.name, setting.key, setting.doc.replace('|', "\\|"))
+                .unwrap();
         }
         for setting in &section.settings {
             let Some(block) = &setting.block else { continue };
