@@ -89,6 +89,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("deadpool_postgres", &["store"]),
     // Only these run SQL: the store, what reads or prepares the primary, and the demo's make-believe platform.
     ("tokio_postgres", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
+    ("postgres_types", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
     ("metrics_exporter_prometheus", &["telemetry.rs", "app"]),
 ];
 

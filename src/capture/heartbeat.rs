@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use metrics::histogram;
+use postgres_types::PgLsn;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_postgres::Client;
-use tokio_postgres::types::PgLsn;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use postgres_types::Type;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
 
 use super::primary::{self, Relation};
 use super::{CaptureError, is_required};

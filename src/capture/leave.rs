@@ -1,7 +1,7 @@
 //! Takes what a mode of capture needs off the primary: for teardown, and once a switch to the other mode is made.
 
+use postgres_types::Type;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
 
 use super::outbox::definition::function_name;
 use super::outbox::install::{Part, patiently};

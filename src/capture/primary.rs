@@ -1,8 +1,8 @@
 //! Questions to the primary's catalog.
 
 use jiff::Timestamp;
+use postgres_types::{PgLsn, ToSql, Type};
 use tokio_postgres::Client;
-use tokio_postgres::types::{PgLsn, ToSql, Type};
 
 use super::CaptureError;
 use crate::config::Source;

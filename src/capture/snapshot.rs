@@ -1,7 +1,7 @@
 //! The primary's rows as one snapshot shows them. It knows nothing of slots: whatever gives the snapshot, rows are read alike.
 
 use jiff::Timestamp;
-use tokio_postgres::types::Type;
+use postgres_types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::CaptureError;

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
+use postgres_types::{ToSql, Type};
 use tokio_postgres::Client;
-use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::outbox::lease::Lease;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use tokio_postgres::types::{ToSql, Type};
+use postgres_types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::config::{self, TableMappings};

@@ -2,7 +2,7 @@
 
 use deadpool_postgres::Transaction;
 use jiff::Timestamp;
-use tokio_postgres::types::PgLsn;
+use postgres_types::PgLsn;
 
 use super::{Result, Store, commit_durably};
 use crate::domain::lsn::{Checkpoint, Lsn};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::Transaction;
 use futures_util::StreamExt;
+use postgres_types::ToSql;
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{Result, Store, StoreError, plan_by_index};

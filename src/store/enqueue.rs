@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use deadpool_postgres::GenericClient;
 use jiff::Timestamp;
-use tokio_postgres::types::PgLsn;
+use postgres_types::PgLsn;
 use uuid::Uuid;
 
 use super::ledger::prepare_ledger;

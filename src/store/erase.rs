@@ -124,7 +124,7 @@ async fn traces(store: &Store, user: &UserId) -> Result<Vec<Uuid>> {
 async fn in_chunks(
     store: &Store,
     (what, statement): (&'static str, &str),
-    of: &(dyn tokio_postgres::types::ToSql + Sync),
+    of: &(dyn postgres_types::ToSql + Sync),
     erased: &mut Erased,
 ) -> Result<()> {
     loop {
@@ -136,7 +136,7 @@ async fn in_chunks(
     }
 }
 
-async fn remove_chunk(store: &Store, statement: &str, of: &(dyn tokio_postgres::types::ToSql + Sync)) -> Result<u64> {
+async fn remove_chunk(store: &Store, statement: &str, of: &(dyn postgres_types::ToSql + Sync)) -> Result<u64> {
     let connection = store.connection().await?;
     let statement = connection.prepare_cached(statement).await?;
     Ok(connection.execute(&statement, &[of, &CHUNK]).await?)

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use deadpool_postgres::GenericClient;
-use tokio_postgres::types::PgLsn;
+use postgres_types::PgLsn;
 use uuid::Uuid;
 
 use super::{Result, Store};

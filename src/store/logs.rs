@@ -1,8 +1,8 @@
 //! The delivery log as a webhook's owner reads it.
 
 use jiff::Timestamp;
+use postgres_types::ToSql;
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};

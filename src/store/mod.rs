@@ -1,4 +1,7 @@
 //! Walhook's own tables: a pool of connections, the schema's migrations, and one function a statement.
+//!
+//! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know. The derives of
+//! `postgres-types` map enumerated and composite types, of which the schema has none.
 
 pub mod addons;
 pub mod audit;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::Transaction;
-use tokio_postgres::types::PgLsn;
+use postgres_types::PgLsn;
 use uuid::Uuid;
 
 use super::{Result, Store, commit_durably};

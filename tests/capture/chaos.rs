@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use postgres_types::PgLsn;
 use rustix::process::Signal;
 use tokio_postgres::Client;
-use tokio_postgres::types::PgLsn;
 use walhook::private_postgres::{Options, StopMode};
 
 use crate::support::proxy::{Proxy, Weather};

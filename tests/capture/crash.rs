@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{Platform, Received, Receiver, TestApp, eventually, next_id};
+use postgres_types::PgLsn;
 use tokio_postgres::Client;
-use tokio_postgres::types::PgLsn;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 const PACE: std::time::Duration = std::time::Duration::from_millis(4);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tokio_postgres::types::PgLsn;
+use postgres_types::PgLsn;
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 

@@ -1,6 +1,6 @@
 //! What a role without rights, or a replica that is late, must not be able to do to capture.
 
-use tokio_postgres::types::PgLsn;
+use postgres_types::PgLsn;
 use walhook::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use walhook::private_postgres::Options;
 use walhook::store::Store;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use postgres_types::PgLsn;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
-use tokio_postgres::types::PgLsn;
 use tokio_util::sync::CancellationToken;
 use walhook::capture::{self, CaptureError};
 use walhook::config::{Period, Source};

@@ -1,6 +1,6 @@
 //! What comes out of the slot.
 
-use tokio_postgres::types::PgLsn;
+use postgres_types::PgLsn;
 use walhook::domain::change::{Change, Datum, Operation};
 use walhook::domain::lsn::{Lsn, Position};
 use walhook::domain::table::{Table, distro_queue, release};

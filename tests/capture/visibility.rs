@@ -1,9 +1,9 @@
 //! Commits that no session sees yet: a synchronous standby lags, and the application waits for it.
 
+use postgres_types::PgLsn;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
-use tokio_postgres::types::PgLsn;
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 

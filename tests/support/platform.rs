@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use postgres_types::ToSql;
 use tokio_postgres::Client;
-use tokio_postgres::types::ToSql;
 
 pub struct Platform {
     pub client: Client,

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use postgres_types::Type;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
 
 use super::definition::{Function, TriggerEvent};
 use crate::capture::{CaptureError, is_required};

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use postgres_types::Type;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
 
 use super::catalog::{self, Comparison, Lacking, State, Watched};
 use crate::capture::CaptureError;

@@ -1,7 +1,7 @@
 //! Reads the outbox page by page, and removes what the store has.
 
 use jiff::Timestamp;
-use tokio_postgres::types::{ToSql, Type};
+use postgres_types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::capture::CaptureError;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, ReplicationStreamConfig, RetryConfig};
+use postgres_types::Type;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
 
 use super::triggers::SNAPSHOT;
 use super::{CaptureError, Source, Store, primary};

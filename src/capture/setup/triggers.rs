@@ -206,7 +206,7 @@ impl Beginning {
         flush(client).await?;
         let row = moment.client().query_typed_one(SNAPSHOT, &[]).await?;
         let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
-        let inserted = Lsn(row.get::<_, tokio_postgres::types::PgLsn>("inserted").into());
+        let inserted = Lsn(row.get::<_, postgres_types::PgLsn>("inserted").into());
         let timeline = u32::from_str_radix(row.get("timeline"), 16)
             .map_err(|_| CaptureError::Protocol("a timeline that is no number".into()))?;
         let lineage = Lineage { system_identifier: row.get::<_, i64>("system_identifier") as u64, timeline };

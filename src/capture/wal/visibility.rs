@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use postgres_types::Type;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{CaptureError, Context, identity};

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use postgres_types::ToSql;
 use tokio_postgres::Client;
-use tokio_postgres::types::ToSql;
 
 use super::scenario::{Scenario, Transaction, below};
 use crate::postgres;

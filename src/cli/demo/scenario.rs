@@ -1,7 +1,7 @@
 //! What happens on a platform, as plans of transactions: pure, so that nothing here has to wait for a database.
 
+use postgres_types::ToSql;
 use serde_json::json;
-use tokio_postgres::types::ToSql;
 
 use crate::vault::random_bytes;
 

@@ -1,7 +1,7 @@
 //! What a failover to a standby can undo, and what is waited for to prevent it.
 
+use postgres_types::Type;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
 
 use super::super::Report;
 use crate::capture::CaptureError;
