@@ -1,4 +1,4 @@
--- Whether a transaction made triggers of ours. Some of them may have been replaced since. $1 its number's lower half, $2 the
+-- Whether a transaction created Walhook's triggers. Some of them may have been replaced since. $1 its number's lower half, $2 the
 -- tables
 select exists (
     select

@@ -1,4 +1,5 @@
--- Where a slot begins: whoever read it before moves nothing any more. Durable in any case: WAL is acknowledged up to it.
+-- The limit of a new slot. Clears the reader, so that earlier readers can no longer move the limit. Always durable: WAL is
+-- acknowledged up to it.
 -- $1 slot, $2 how far may be acknowledged
 insert into walhook.acknowledgement (slot, limit_lsn)
 values ($1, $2)

@@ -66,7 +66,7 @@ const STAND_BACK: Duration = Duration::from_secs(2);
 /// How long a start waits for the store's partitions.
 const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
-/// For an answer to whoever asks for metrics or readiness: longer than the store is waited for.
+/// Deadline for a response of the metrics listener: longer than the readiness check waits for the store.
 const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Beyond the drain time: for the log's last lines and the connections' ends.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);

@@ -27,7 +27,7 @@ use crate::vault::Vault;
 /// Who asks for readiness does not wait for ever, and wants the reasons.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Names that the API looks up at a time. They have a budget of their own: whoever saves many webhooks delays no delivery.
+/// Names that the API looks up at a time. Separate from the budget of deliveries, so that saving many webhooks delays no delivery.
 const API_LOOKUPS: usize = 16;
 /// What a lookup may take is half of this.
 const API_TIMEOUT: Duration = Duration::from_secs(10);

@@ -40,7 +40,7 @@ pub(super) enum Decoded {
     },
     /// A heartbeat, by its id.
     Heartbeat(String),
-    /// A table of ours is described: it or what is published may have changed.
+    /// A followed table is described: its columns or the publication may have changed.
     Described,
     /// A watched table's old rows come without what they were.
     IdentityLost {

@@ -27,7 +27,7 @@ pub enum CaptureError {
     SlotActive(String),
     #[error("the checkpoint of slot {0} moves on while the primary's new timeline is compared with it; trying again")]
     CheckpointMoves(String),
-    /// Nothing that was read before the switch may go on to be stored: whoever reads begins again from the checkpoint.
+    /// Changes read before the switch must not be stored: capture starts again from the checkpoint.
     #[error("the primary went over from timeline {from} to {to}")]
     NewTimeline { from: u32, to: u32 },
     #[error("nothing has come from the primary for {0:?}")]

@@ -143,7 +143,7 @@ async fn due(ticks: &mut Interval, client: Option<&Client>) {
     }
 }
 
-/// Sends heartbeats over a connection that is made again when it is lost.
+/// Sends heartbeats, and reconnects when the connection is lost.
 struct Emitter {
     url: String,
     /// Kept only when it has answered.

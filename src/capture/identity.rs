@@ -27,7 +27,7 @@ const UNBOUND: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
 pub(super) fn wanted(source: &Source, table: Table) -> Vec<&str> {
     let name = |column| source.tables.column(table, column);
     match table {
-        // Without both of them, a deletion would not say what it takes from whom.
+        // Without both columns, a deletion does not name the user and the add-on.
         Table::UserAddon => vec![name("user_id"), name("addon")],
         // A table that is only looked up: its key says which row is no longer what it was.
         _ => std::iter::once("id").chain(table.watched().iter().copied()).map(name).collect(),

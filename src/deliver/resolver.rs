@@ -115,7 +115,7 @@ impl Resolver {
         Resolver::new(Sources::default(), BUDGET, timeout)
     }
 
-    /// Works on at most `budget` names at a time. A lookup ends within half of `timeout`, so that whoever waits for it can tell
+    /// Works on at most `budget` names at a time. A lookup ends within half of `timeout`, so that the caller can distinguish
     /// a silent nameserver from a silent receiver.
     pub fn new(sources: Sources, budget: usize, timeout: Duration) -> Resolver {
         Resolver(Arc::new(Inner {
@@ -150,7 +150,7 @@ impl Resolver {
         lookup.await
     }
 
-    /// In a task of its own: whoever asked first may not wait to the end, and others may.
+    /// In a task of its own, because callers share it: the first caller may give up while others still wait.
     fn begin(&self, name: &str) -> UnderWay {
         let place = Registered { inner: Arc::clone(&self.0), name: name.to_owned() };
         let task = tokio::spawn(async move { place.inner.look_up(&place.name).await });

@@ -21,7 +21,7 @@ const DELIVERY_EXPIRE: &str = include_str!("../../sql/store/delivery_expire.sql"
 const DAYS_AHEAD: i64 = 3;
 /// Rows that one transaction removes at most.
 const CHUNK: i64 = 10_000;
-/// Attaching and dropping need a table to themselves for a moment. Whoever comes meanwhile waits behind us, so give way soon, to a
+/// Attaching and dropping take an exclusive lock for a moment. Other sessions queue behind it, so give way soon, to a
 /// running `pg_dump` for instance. Below Postgres' `deadlock_timeout` of a second: it is never a replica at work that fails.
 const LOCK_TIMEOUT: &str = "set local lock_timeout = '500ms'";
 /// One replica at a time; the number is ours alone within the store ("partitio" in ASCII).
@@ -68,7 +68,7 @@ enum Step<'a> {
     Expire(Uuid),
 }
 
-/// What became of a step.
+/// The result of a maintenance step.
 enum Stepped {
     Done,
     /// There was less to do than one transaction may do.

@@ -54,7 +54,7 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
     assert_eq!(api.webhook(id).await["url"], "https://1x1x1x1_2606-4700--1111.example/in");
 }
 
-/// Whoever sends nonsense gets no nameserver asked, and reads all that is wrong at once.
+/// An invalid request causes no lookup, and its response lists every error.
 #[tokio::test]
 async fn a_request_that_is_not_valid_looks_no_name_up() {
     let asked = Arc::<AtomicUsize>::default();
@@ -107,7 +107,7 @@ async fn a_name_that_leads_nowhere_is_saved_with_a_warning_and_one_that_leads_in
     assert_eq!(resolved["warnings"], json!(null));
 }
 
-/// A name under a silent nameserver takes seconds: whoever saves many of them waits for none beyond the second.
+/// A lookup under a silent nameserver takes seconds: a user has at most two at a time.
 #[tokio::test]
 async fn a_user_has_two_lookups_at_a_time() {
     let (asked, gate) = (Arc::<AtomicUsize>::default(), Arc::new(Semaphore::new(0)));

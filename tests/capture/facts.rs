@@ -75,7 +75,7 @@ async fn an_event_whose_storing_failed_goes_to_the_owner_of_its_time() {
     store.batch_execute("drop function refuse cascade").await.unwrap();
     platform.set_distribution_status(entry, "transcoding").await;
     app.wait_for_events(3).await;
-    // Whoever it was sent to, what is stored counts: the first try may have been handed over before it failed.
+    // The stored event counts, not the receiver: the first try may have been handed off before it failed.
     let owned = "select count(*) from walhook.event where user_id = $1";
     for (owner, count) in [(&before, 2), (&after, 1)] {
         let found: i64 = store.query_one(owned, &[&owner.id.to_string()]).await.unwrap().get(0);

@@ -103,7 +103,7 @@ async fn without_descriptors_left_nothing_is_used_up() {
     app.run().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    // Lookups have their connections from now on, and so has whoever reads metrics.
+    // From now on lookups and the metrics listener have their connections.
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
     let receiver = Receiver::start().await;

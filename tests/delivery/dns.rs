@@ -178,7 +178,7 @@ async fn a_full_budget_is_no_fault_of_the_receiver() {
     assert!(guard.resolve("up.example", 443).await.is_ok(), "the place is free again");
 }
 
-/// The receiver's own nameserver may be silent, or all of ours: only the first is its fault.
+/// Either the receiver's nameserver is silent, or all of this host's: only the former is the receiver's fault.
 #[tokio::test]
 async fn silence_is_blamed_on_who_is_silent() {
     let nameserver = Nameserver::start().await;

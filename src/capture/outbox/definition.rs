@@ -227,7 +227,7 @@ mod tests {
         let partitioned = Relation { partitioned: true, ..relation(Table::DistroQueue) };
         let ordered = Function::new(&source, Table::DistroQueue, &partitioned).unwrap();
         assert!(!plain.definition.contains(DELETED_FIRST) && ordered.definition.contains(DELETED_FIRST));
-        // A build that knows of no order takes it for its own; this one makes an earlier one's anew.
+        // Earlier builds accept this definition as their own; this build replaces definitions of earlier builds.
         assert_eq!(plain.comment, ordered.comment);
         assert!(ordered.is(Some(&ordered.comment), &ordered.definition) && plain.is(Some(&plain.comment), ""));
         assert!(!ordered.is(Some(&ordered.comment), &plain.definition) && !plain.is(None, &plain.definition));

@@ -21,7 +21,7 @@ pub struct OwnFault {
     message: String,
 }
 
-/// What of ours was at fault.
+/// The component of our own that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// `delivery.proxy` did not do its part.

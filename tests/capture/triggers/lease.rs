@@ -1,4 +1,4 @@
-//! One reader at a time, whoever had the lease before.
+//! Only one reader at a time, and leases that return to an earlier holder.
 
 use rustix::process::Signal;
 
