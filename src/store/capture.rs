@@ -75,7 +75,7 @@ impl Store {
     }
 
     /// Puts the checkpoint on another timeline; false when it is not `found` any more. Batches that were read on the timeline
-    /// before are not stored from then on, whoever has them.
+    /// before are refused from then on, in every process.
     pub async fn enter_timeline(&self, slot: &str, found: &Checkpoint, timeline: u32) -> Result<bool> {
         let Checkpoint { lineage, position, .. } = *found;
         let (commit, ordinal) = (PgLsn::from(position.commit.0), position.ordinal as i64);

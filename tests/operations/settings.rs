@@ -128,6 +128,8 @@ fn choices(schema: &Value) -> String {
 
 fn guide(sections: &[Section]) -> String {
     let mut page = GUIDE.to_owned();
+    let links = sections.iter().map(|Section { name, .. }| format!("[{name}](#{})", name.replace('.', "")));
+    write!(page, "\n{}\n", links.collect::<Vec<_>>().join(" · ")).unwrap();
     for section in sections {
         write!(page, "\n## {}\n\n", section.name).unwrap();
         if !section.doc.is_empty() {
