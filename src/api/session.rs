@@ -31,7 +31,7 @@ pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 impl ApiState {
-    /// Whether browsers reach this service over TLS alone, as far as it is told.
+    /// Whether `http.public_url` says that browsers reach this service over TLS alone.
     pub fn is_secure(&self) -> bool {
         self.public_url.as_deref().is_some_and(|url| url.starts_with("https://"))
     }

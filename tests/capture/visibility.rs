@@ -25,7 +25,7 @@ async fn make_synchronous(client: &Client) {
     .await;
 }
 
-/// The standby's process that receives, stopped until it is told to go on.
+/// The standby's WAL receiver, stopped until it is resumed.
 struct Stopped(Pid);
 
 impl Stopped {

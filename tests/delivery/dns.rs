@@ -1,4 +1,4 @@
-//! Looking names up: real questions to a nameserver that answers as it is told, and attempts that depend on the answers.
+//! Name resolution: real queries to a nameserver with scripted answers, and attempts that depend on the answers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

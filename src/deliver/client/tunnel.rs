@@ -1,4 +1,4 @@
-//! Requests to receivers through tunnels of `delivery.proxy`, by hyper. The proxy is told addresses that the guard has checked,
+//! Requests to receivers through tunnels of `delivery.proxy`, by hyper. The proxy gets addresses that the guard has checked,
 //! and TLS is in the receiver's own name.
 //!
 //! reqwest cannot do this. Its `Proxy` asks for a tunnel to the URL's host: a name, which the proxy would resolve to addresses
