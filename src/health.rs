@@ -1,31 +1,33 @@
-//! Why a process is not ready, told by the stages themselves.
+//! Readiness: which stages are unhealthy, and why. Each stage reports its own state under its own name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// The name for changes that were lost and are not repaired.
+/// The name under which changes that were lost and are not repaired are reported.
 pub const GAP: &str = "gap";
 
-/// Shared by the stages and by whoever asks. Each stage speaks for itself under its own name.
+/// The unhealthy stages with their reasons. Shared by the stages, which write it, and by `/readyz`, which reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
 impl Health {
-    pub fn ail(&self, stage: &'static str, reason: impl Into<String>) {
+    /// Records that `stage` is unhealthy, and replaces an earlier reason.
+    pub fn report_unhealthy(&self, stage: &'static str, reason: impl Into<String>) {
         self.0.lock().expect("no holder of this lock panics").insert(stage, reason.into());
     }
 
-    pub fn recover(&self, stage: &'static str) {
+    /// Records that `stage` is healthy again.
+    pub fn report_healthy(&self, stage: &'static str) {
         self.0.lock().expect("no holder of this lock panics").remove(stage);
     }
 
-    pub fn is_ailing(&self, stage: &'static str) -> bool {
+    pub fn is_unhealthy(&self, stage: &'static str) -> bool {
         self.0.lock().expect("no holder of this lock panics").contains_key(stage)
     }
 
-    /// One line a stage that ails.
+    /// One line per unhealthy stage: its name and the reason.
     pub fn reasons(&self) -> Vec<String> {
-        let ailing = self.0.lock().expect("no holder of this lock panics");
-        ailing.iter().map(|(stage, reason)| format!("{stage}: {reason}")).collect()
+        let unhealthy = self.0.lock().expect("no holder of this lock panics");
+        unhealthy.iter().map(|(stage, reason)| format!("{stage}: {reason}")).collect()
     }
 }

@@ -70,7 +70,7 @@ pub struct Recovery {
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
     request_body = RecoverWebhook,
     responses(
-        (status = 202, description = "Begun; in a dry run, what would be", body = Recovery),
+        (status = 202, description = "PipelinedTransaction; in a dry run, what would be", body = Recovery),
         (status = 409, description = "The webhook is inactive, or too many of its recoveries are under way",
          body = ProblemBody, content_type = "application/problem+json"),
     )

@@ -47,7 +47,7 @@ pub async fn run(
                 }
                 // That the store does not answer is reported elsewhere.
                 if error.downcast_ref().is_some_and(is_refusal) {
-                    health.ail(STAGE, "the store cannot be maintained; the log says why");
+                    health.report_unhealthy(STAGE, "the store cannot be maintained; the log says why");
                 }
                 AFTER_FAILURE
             }
@@ -64,13 +64,13 @@ fn judge(done: &Maintained, health: &Health, failing: &Condition, waiting: &Cond
         if failing.begins() {
             tracing::warn!(partitions = ?done.failed, "partitions cannot be maintained; trying again until they can");
         }
-        health.ail(STAGE, "partitions cannot be maintained; the log says why");
+        health.report_unhealthy(STAGE, "partitions cannot be maintained; the log says why");
         return AFTER_FAILURE;
     }
     if failing.ends() {
         tracing::info!("the store is maintained again");
     }
-    health.recover(STAGE);
+    health.report_healthy(STAGE);
     if done.waiting.is_empty() {
         waiting.ends();
         return INTERVAL;

@@ -134,7 +134,7 @@ pub async fn open_store(url: &str, connections: usize) -> anyhow::Result<Store> 
 /// Balancers are told first, and served until they have taken notice.
 async fn end_listeners(health: Health, ending: Ending, delay: Duration) {
     ending.announced.cancelled().await;
-    health.ail(SHUTDOWN, "ending");
+    health.report_unhealthy(SHUTDOWN, "ending");
     tokio::time::sleep(delay).await;
     ending.closed.cancel();
 }
@@ -159,9 +159,9 @@ impl App {
     async fn start(&self, roles: Roles, tasks: &mut Tasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
         // Said before anybody can ask: ready means that every listener answers and that capture reads or stands by.
-        self.health.ail(START_UP, "not everything has started yet");
+        self.health.report_unhealthy(START_UP, "not everything has started yet");
         if roles.capture {
-            self.health.ail(capture::STAGE, "not reading changes yet");
+            self.health.report_unhealthy(capture::STAGE, "not reading changes yet");
         }
         self.maintain(tasks).await;
         self.serve_operations(tasks).await?;
@@ -198,7 +198,7 @@ impl App {
                 Ok(())
             });
         }
-        self.health.recover(START_UP);
+        self.health.report_healthy(START_UP);
         Ok(())
     }
 
@@ -323,7 +323,7 @@ impl CapturePipeline {
             match self.run_once().await {
                 // What was lost stays lost until it is repaired. Meanwhile deliveries and the API go on.
                 Err(error) if is_gap(&error) && !self.shutdown.is_cancelled() => {
-                    self.health.ail(capture::STAGE, "waiting for `walhook repair`");
+                    self.health.report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
                     if said_gap != Some(error.to_string()) {
                         tracing::error!(%error, "no changes are read until then");
                         said_gap = Some(error.to_string());

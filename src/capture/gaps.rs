@@ -39,10 +39,10 @@ pub(super) async fn tell(source: &Source, store: &Store, health: &Health) -> Res
     let open = store.open_gaps(&source.slot).await?;
     gauge!(telemetry::GAPS).set(open.len() as f64);
     if open.is_empty() {
-        health.recover(GAP);
+        health.report_healthy(GAP);
     } else {
         let reasons: Vec<&str> = open.iter().map(|gap| gap.reason.as_str()).collect();
-        health.ail(GAP, format!("changes were lost ({}): run `walhook repair`", reasons.join(", ")));
+        health.report_unhealthy(GAP, format!("changes were lost ({}): run `walhook repair`", reasons.join(", ")));
     }
     Ok(open)
 }

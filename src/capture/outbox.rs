@@ -66,10 +66,10 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
             return Err(error);
         }
         if standing_by {
-            context.health.recover(STAGE);
+            context.health.report_healthy(STAGE);
             reading.known_until.forget();
         } else {
-            context.health.ail(STAGE, "changes cannot be read now");
+            context.health.report_unhealthy(STAGE, "changes cannot be read now");
         }
         faults.tell(&error);
         if begun.elapsed() > LONGEST_RETRY {
@@ -117,7 +117,7 @@ impl Reading<'_> {
             in_time(watch.examine(&client)).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.are_over();
-            health.recover(STAGE);
+            health.report_healthy(STAGE);
             gauge!(telemetry::CAPTURE_CONNECTED).set(1);
             self.read(client, &lease, &mut watch).await
         };

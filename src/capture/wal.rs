@@ -81,11 +81,11 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
         match error {
             // Another replica captures; this one stands by, which is what it is for.
             CaptureError::SlotActive(_) => {
-                health.recover(STAGE);
+                health.report_healthy(STAGE);
                 known_until.forget();
             }
-            _ if error.is_drift() => health.ail(STAGE, error.to_string()),
-            _ => health.ail(STAGE, "changes cannot be read now"),
+            _ if error.is_drift() => health.report_unhealthy(STAGE, error.to_string()),
+            _ => health.report_unhealthy(STAGE, "changes cannot be read now"),
         }
         if !error.is_transient() && !error.is_drift() {
             gauge!(telemetry::CAPTURE_CONNECTED).set(0);
@@ -182,7 +182,7 @@ impl Session<'_> {
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
         tracing::info!(slot = source.slot, from = %checkpoint.resume, "reading changes");
         faults.are_over();
-        health.recover(STAGE);
+        health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read only now that nobody else can have the slot: whoever had it may have moved it and raised the limit.
         let confirmed = primary::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);

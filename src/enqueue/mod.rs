@@ -152,7 +152,7 @@ impl<C: Clock> Enqueue<C> {
             let result = self.store_measuring_lag(batch, checkpoint, &mut derivation, limit).await;
             let Err(error) = result else {
                 if wait > FIRST_RETRY {
-                    self.health.recover(STAGE);
+                    self.health.report_healthy(STAGE);
                     tracing::info!("storing events works again");
                 }
                 return Ok(true);
@@ -162,7 +162,7 @@ impl<C: Clock> Enqueue<C> {
             }
             // The commit may have gone through all the same: the store knows.
             *checkpoint = None;
-            self.health.ail(STAGE, error.reason());
+            self.health.report_unhealthy(STAGE, error.reason());
             if matches!(error, EnqueueError::Store(StoreError::Silent(_))) {
                 limit = (limit * 2).min(LONGEST_LIMIT);
             }
@@ -224,7 +224,7 @@ impl<C: Clock> Enqueue<C> {
             // Another process has stored a part: what lookups have followed is not what they are going to.
             self.lookups.forget();
         }
-        self.lookups.doubt(self.health.is_ailing(GAP));
+        self.lookups.doubt(self.health.is_unhealthy(GAP));
         let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, checkpoint.position));
         derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();

@@ -5,7 +5,7 @@
 
 pub mod addons;
 pub mod audit;
-mod begun;
+mod pipelined;
 pub mod capture;
 mod connection;
 pub mod deliver;
@@ -31,7 +31,7 @@ pub mod superseded;
 pub mod tokens;
 pub mod webhooks;
 
-pub use begun::Begun;
+pub use pipelined::PipelinedTransaction;
 pub use connection::cancel_on_drop;
 pub use deadpool_postgres::{GenericClient, Transaction};
 pub use pool::Store;

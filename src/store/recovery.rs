@@ -43,7 +43,7 @@ const MOST_OPEN: i64 = 10;
 /// What came of asking for a redelivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redelivery {
-    Begun {
+    PipelinedTransaction {
         delivery: Uuid,
         round: u16,
     },
@@ -115,7 +115,7 @@ pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -
     }
     transaction.commit().await?;
     Ok(match begun.first() {
-        Some((delivery, round)) => Redelivery::Begun { delivery: *delivery, round: *round },
+        Some((delivery, round)) => Redelivery::PipelinedTransaction { delivery: *delivery, round: *round },
         None => Redelivery::TooManyRounds,
     })
 }

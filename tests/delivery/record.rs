@@ -80,7 +80,7 @@ async fn an_attempt_under_way_when_its_delivery_is_cancelled_or_redelivered_is_l
     let log = Uuid::now_v7();
     bench.client.execute(line, &[&log, &redelivered]).await.unwrap();
     let begun = recovery::redeliver(&bench.store, &actor, webhook, log).await.unwrap();
-    assert_eq!(begun, Redelivery::Begun { delivery: redelivered, round: 2 });
+    assert_eq!(begun, Redelivery::PipelinedTransaction { delivery: redelivered, round: 2 });
     let ok = Next::End(domain::Outcome::Delivered);
     assert_eq!(bench.record(&[entry(&first, ok)]).await, [false]);
     assert!(bench.is_pending(redelivered).await, "its second round goes on");

@@ -273,14 +273,14 @@ impl Report {
     fn lasts(&self, transactions: usize) {
         const REASON: &str =
             "committed transactions are not visible on the primary: does a synchronous standby keep up?";
-        self.health.ail(VISIBILITY, REASON);
+        self.health.report_unhealthy(VISIBILITY, REASON);
         if WAITING.begins() {
             tracing::warn!(transactions, "{REASON}");
         }
     }
 
     fn ended(&self) {
-        self.health.recover(VISIBILITY);
+        self.health.report_healthy(VISIBILITY);
         if WAITING.ends() {
             tracing::info!("the primary shows the transactions that were waited for");
         }
@@ -289,6 +289,6 @@ impl Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        self.health.recover(VISIBILITY);
+        self.health.report_healthy(VISIBILITY);
     }
 }

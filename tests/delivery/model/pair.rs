@@ -259,7 +259,7 @@ impl<'a> Pair<'a> {
             Some(false) => Redelivery::Inactive,
             Some(true) => {
                 let round = self.model.next_round(delivery, webhook) as u16;
-                Redelivery::Begun { delivery, round }
+                Redelivery::PipelinedTransaction { delivery, round }
             }
         };
         assert_eq!(done, expected);

@@ -14,16 +14,16 @@ const BEGIN: &str =
 
 /// Statements go out behind the beginning without waiting for its answer, which is a way to the server and back saved. What is
 /// not committed is undone: its connection is closed.
-pub struct Begun(Option<Connection>);
+pub struct PipelinedTransaction(Option<Connection>);
 
 impl Store {
-    /// A connection for one transaction; [`Begun::begin`] comes first.
-    pub async fn begun(&self) -> Result<Begun> {
-        Ok(Begun(Some(self.connection().await?)))
+    /// A connection for one transaction; [`PipelinedTransaction::begin`] comes first.
+    pub async fn begun(&self) -> Result<PipelinedTransaction> {
+        Ok(PipelinedTransaction(Some(self.connection().await?)))
     }
 }
 
-impl Begun {
+impl PipelinedTransaction {
     pub async fn begin(&self) -> Result<()> {
         Ok(self.batch_execute(BEGIN).await?)
     }
@@ -39,7 +39,7 @@ impl Begun {
     }
 }
 
-impl Deref for Begun {
+impl Deref for PipelinedTransaction {
     type Target = Object;
 
     fn deref(&self) -> &Object {
@@ -47,7 +47,7 @@ impl Deref for Begun {
     }
 }
 
-impl Drop for Begun {
+impl Drop for PipelinedTransaction {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {
             connection.close();
