@@ -5,7 +5,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
-use tokio_postgres::Client;
 use walhook::postgres;
 use walhook::private_postgres::free_port;
 use walhook::store::Store;
@@ -63,7 +62,7 @@ impl Pooler {
 }
 
 /// How many sessions the pool has, and the settings, prepared statements and advisory locks that outlived their transactions.
-async fn left_behind(client: &Client) -> (usize, Vec<String>) {
+async fn left_behind(url: &str) -> (usize, Vec<String>) {
     // What PgBouncer itself sets for each of its clients is left out.
     let left = "select name || ' = ' || setting from pg_settings
          where source = 'session' and name <> all (array['client_encoding', 'DateStyle', 'TimeZone',
@@ -72,11 +71,18 @@ async fn left_behind(client: &Client) -> (usize, Vec<String>) {
          union all select 'lock: ' || objid from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()";
     let statement = format!("select pg_backend_pid(), array({left})");
     let (mut sessions, mut found) = (BTreeSet::new(), BTreeSet::new());
-    // They take turns: each is met more than once.
-    for _ in 0..4 * POOL_SIZE {
+    // An open transaction holds its session, so each of these clients gets another one.
+    let mut holders = Vec::new();
+    for _ in 0..POOL_SIZE {
+        let client = postgres::connect(url).await.unwrap();
+        client.batch_execute("begin").await.unwrap();
         let row = client.query_typed_one(&statement, &[]).await.unwrap();
         sessions.insert(row.get::<_, i32>(0));
         found.extend(row.get::<_, Vec<String>>(1));
+        holders.push(client);
+    }
+    for client in holders {
+        client.batch_execute("commit").await.unwrap();
     }
     (sessions.len(), found.into_iter().collect())
 }
@@ -117,13 +123,14 @@ async fn a_pooler_in_transaction_mode_is_no_hindrance() {
     }
     app.wait_for_events(40).await;
     assert!(events(&app).await.iter().all(|(_, data)| data["outlet_name"] == "Shop"));
-    let client = postgres::connect(&pooler.url(&app)).await.unwrap();
-    let (sessions, left) = left_behind(&client).await;
-    assert!(sessions > 1, "one session does not show that they are shared");
-    assert!(left.is_empty(), "what others find in their sessions: {left:?}");
-    // It would have been found.
+    let url = pooler.url(&app);
+    let (sessions, left) = left_behind(&url).await;
+    assert_eq!(sessions, POOL_SIZE, "every session of the pool is inspected");
+    assert!(left.is_empty(), "other clients find in their sessions: {left:?}");
+    // A setting that stays behind is found.
+    let client = postgres::connect(&url).await.unwrap();
     client.batch_execute("set statement_timeout = '7s'").await.unwrap();
-    assert_eq!(left_behind(&client).await.1, ["statement_timeout = 7000"]);
+    assert_eq!(left_behind(&url).await.1, ["statement_timeout = 7000"]);
     assert_eq!(number(&app.store().await, "select count(*) from walhook.gap").await, 0);
 }
 
