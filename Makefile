@@ -65,7 +65,7 @@ schemathesis: dependencies
 format:
 	$(CARGO) fmt --all
 
-# The three that the README shows are kept; all of them are in target/screenshots.
+# Keeps the three that docs/api.md shows; all of them are in target/screenshots.
 screenshots: test-dependencies
 	$(CARGO) test --locked --test ui -- --ignored pictures_of_every_page
 	mkdir -p docs/screenshots
