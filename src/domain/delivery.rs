@@ -70,7 +70,7 @@ named! {
 
 impl ErrorKind {
     /// Returns whether the receiver caused the failure, so that it counts towards disablement.
-    pub const fn counts(self) -> bool {
+    pub const fn counts_towards_disablement(self) -> bool {
         !matches!(self, ErrorKind::PayloadTooLarge | ErrorKind::WebhookInactive | ErrorKind::EventExpired)
     }
 }

@@ -7,17 +7,18 @@ use jiff::Timestamp;
 /// The minimum time between two warnings about one webhook.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// When failures disable a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    pub rule: Rule,
+    pub counted: CountedFailures,
     /// The number of failures that disables a webhook; at least 1.
     pub threshold: u32,
 }
 
 /// Which failures count towards the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// Failures since the last success, which must also be at least `min_duration` ago.
+pub enum CountedFailures {
+    /// Failures since the last success. The first of them must also be at least `min_duration` ago.
     Consecutive { min_duration: Duration },
     /// All failures since the webhook was created, or reactivated after an automatic disablement.
     Cumulative,
@@ -35,6 +36,7 @@ pub struct Standing {
     pub now: Timestamp,
 }
 
+/// What to do with a webhook after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Nothing,
@@ -62,18 +64,18 @@ impl Policy {
 
     /// Returns the number of failures that count towards the threshold.
     pub fn count(&self, standing: &Standing) -> u64 {
-        match self.rule {
-            Rule::Consecutive { .. } => standing.consecutive_failures,
-            Rule::Cumulative => standing.failures,
+        match self.counted {
+            CountedFailures::Consecutive { .. } => standing.consecutive_failures,
+            CountedFailures::Cumulative => standing.failures,
         }
     }
 
     fn lasted_long_enough(&self, standing: &Standing) -> bool {
-        match self.rule {
-            Rule::Consecutive { min_duration } => {
+        match self.counted {
+            CountedFailures::Consecutive { min_duration } => {
                 standing.failing_since.is_some() && has_passed(min_duration, standing.failing_since, standing.now)
             }
-            Rule::Cumulative => true,
+            CountedFailures::Cumulative => true,
         }
     }
 }
@@ -89,9 +91,10 @@ mod tests {
 
     use super::*;
 
-    const CUMULATIVE: Policy = Policy { rule: Rule::Cumulative, threshold: 10 };
+    const CUMULATIVE: Policy = Policy { counted: CountedFailures::Cumulative, threshold: 10 };
     const MINUTES: Duration = Duration::from_secs(300);
-    const CONSECUTIVE: Policy = Policy { rule: Rule::Consecutive { min_duration: MINUTES }, threshold: 10 };
+    const CONSECUTIVE: Policy =
+        Policy { counted: CountedFailures::Consecutive { min_duration: MINUTES }, threshold: 10 };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_counts_its_own_failures() {
+    fn each_policy_counts_its_own_failures() {
         assert_eq!(CUMULATIVE.judge(&standing(4, 4, 900)), Verdict::Nothing);
         assert_eq!(CUMULATIVE.judge(&standing(5, 1, 0)), Verdict::Warn);
         assert_eq!(CUMULATIVE.judge(&standing(10, 1, 0)), Verdict::Disable);
@@ -117,7 +120,7 @@ mod tests {
     fn consecutive_failures_only_warn_until_the_minimum_duration() {
         assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 299)), Verdict::Warn);
         assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 300)), Verdict::Disable);
-        let at_once = Policy { rule: Rule::Consecutive { min_duration: Duration::ZERO }, threshold: 10 };
+        let at_once = Policy { counted: CountedFailures::Consecutive { min_duration: Duration::ZERO }, threshold: 10 };
         assert_eq!(at_once.judge(&standing(10, 10, 0)), Verdict::Disable);
     }
 
@@ -186,12 +189,12 @@ mod tests {
             attempts in attempts(), batch in 1..20_usize, threshold in 1..15_u32, min_seconds in 0..100_u64,
         ) {
             let min_duration = Duration::from_secs(min_seconds);
-            for rule in [Rule::Cumulative, Rule::Consecutive { min_duration }] {
-                let policy = Policy { rule, threshold };
+            for counted in [CountedFailures::Cumulative, CountedFailures::Consecutive { min_duration }] {
+                let policy = Policy { counted, threshold };
                 let ((alone, _), (together, _)) = (run(&policy, &attempts, 1), run(&policy, &attempts, batch));
                 // A success ends the failures before it in the same batch, so a batch may disable later.
                 prop_assert!(alone || !together);
-                if rule == Rule::Cumulative {
+                if counted == CountedFailures::Cumulative {
                     prop_assert_eq!(alone, together);
                     let failures = attempts.iter().filter(|attempt| attempt.fails).count();
                     prop_assert_eq!(alone, failures >= threshold as usize);
@@ -201,7 +204,7 @@ mod tests {
 
         #[test]
         fn warnings_start_at_half_the_threshold_and_are_a_day_apart(attempts in attempts(), batch in 1..20_usize, threshold in 2..80_u32) {
-            let policy = Policy { rule: Rule::Cumulative, threshold };
+            let policy = Policy { counted: CountedFailures::Cumulative, threshold };
             let (_, warnings) = run(&policy, &attempts, batch);
             prop_assert!(warnings.windows(2).all(|pair| has_passed(BETWEEN_WARNINGS, Some(pair[0]), pair[1])));
             let failures = attempts.iter().filter(|attempt| attempt.fails).count() as u32;

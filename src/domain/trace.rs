@@ -61,14 +61,15 @@ impl Sampling {
         Sampling { threshold: ((1.0 - ratio.clamp(0.0, 1.0)) * RANDOM_VALUES as f64) as u64 }
     }
 
-    pub fn takes(self, event: Uuid) -> bool {
+    /// Returns whether the event is traced.
+    pub fn includes(self, event: Uuid) -> bool {
         let (_, random) = event.as_u64_pair();
         random % RANDOM_VALUES >= self.threshold
     }
 
     /// Returns the value of the header `traceparent`, version 00.
     pub fn traceparent(self, event: Uuid, parent: SpanId) -> String {
-        format!("00-{}-{}-{:02x}", event.simple(), hex::encode(parent.0), u8::from(self.takes(event)))
+        format!("00-{}-{}-{:02x}", event.simple(), hex::encode(parent.0), u8::from(self.includes(event)))
     }
 }
 
@@ -112,10 +113,10 @@ mod tests {
         };
         for (ratio, range) in [(0.0, 0..1), (0.1, 800..1_200), (0.5, 4_700..5_300), (1.0, 10_000..10_001)] {
             let sampling = Sampling::new(ratio);
-            let taken = (0..10_000).filter(|index| sampling.takes(event(*index))).count();
+            let taken = (0..10_000).filter(|index| sampling.includes(event(*index))).count();
             assert!(range.contains(&taken), "{ratio}: {taken}");
         }
         // Events traced at ratio 0.5 are also traced at 0.6.
-        assert!((0..1_000).all(|i| !Sampling::new(0.5).takes(event(i)) || Sampling::new(0.6).takes(event(i))));
+        assert!((0..1_000).all(|i| !Sampling::new(0.5).includes(event(i)) || Sampling::new(0.6).includes(event(i))));
     }
 }

@@ -78,7 +78,7 @@ impl Tally {
                 self.successes += 1;
                 self.trailing_failures = 0;
             }
-            Answer::Failed { kind, status, .. } if kind.counts() => {
+            Answer::Failed { kind, status, .. } if kind.counts_towards_disablement() => {
                 self.failures += 1;
                 self.trailing_failures += 1;
                 self.last_failure = Some(Failure { kind: *kind, status: *status });

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::row::{Transition, owner_of, require, variant};
-use super::{EventData, Fact, Facts, NoEvent, TranscodedFile};
+use super::{EventData, Facts, NoEvent, TranscodedFile};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, transcoder_queue};
@@ -57,8 +57,33 @@ impl From<Status> for StatusMessage {
     }
 }
 
-impl<const COMPLETED: bool> TranscodeEnded<COMPLETED> {
-    fn derive(change: &Change, facts: &dyn Facts) -> Fact<(UserId, Self)> {
+/// An example of an event's data with this status of the transcode and of its second file.
+macro_rules! example {
+    ($status:literal, $file:literal) => {
+        concat!(
+            r#"{"release_id":20417,"label_id":311,"track_id":88120,"transcoder_queue_id":650233,"status":""#,
+            $status,
+            r#"","status_message":"transcode_"#,
+            $status,
+            r#"","files":[{"asset_type_id":1,"status":"complete"},{"asset_type_id":4,"status":""#,
+            $file,
+            r#""}]}"#
+        )
+    };
+}
+
+impl<const COMPLETED: bool> EventData for TranscodeEnded<COMPLETED> {
+    const KIND: EventKind = if COMPLETED { EventKind::TranscodeCompleted } else { EventKind::TranscodeFailed };
+    const DESCRIPTION: &'static str = if COMPLETED {
+        "The audio of a track was transcoded."
+    } else {
+        "The audio of a track could not be transcoded completely."
+    };
+    const TABLE: Table = Table::TranscoderQueue;
+    const EXAMPLE: &'static str =
+        if COMPLETED { example!("complete", "complete") } else { example!("incomplete", "error") };
+
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
         let row = Transition::of(change, transcoder_queue::status)?;
         let status: Status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
         require((status == Status::Complete) == COMPLETED)?;
@@ -77,43 +102,6 @@ impl<const COMPLETED: bool> TranscodeEnded<COMPLETED> {
             files: facts.transcoded_files(transcoder_queue_id)?.to_vec(),
         };
         Ok((owner, data))
-    }
-}
-
-/// An example of an event's data with this status of the transcode and of its second file.
-macro_rules! example {
-    ($status:literal, $file:literal) => {
-        concat!(
-            r#"{"release_id":20417,"label_id":311,"track_id":88120,"transcoder_queue_id":650233,"status":""#,
-            $status,
-            r#"","status_message":"transcode_"#,
-            $status,
-            r#"","files":[{"asset_type_id":1,"status":"complete"},{"asset_type_id":4,"status":""#,
-            $file,
-            r#""}]}"#
-        )
-    };
-}
-
-impl EventData for TranscodeEnded<true> {
-    const KIND: EventKind = EventKind::TranscodeCompleted;
-    const DESCRIPTION: &'static str = "The audio of a track was transcoded.";
-    const TABLE: Table = Table::TranscoderQueue;
-    const EXAMPLE: &'static str = example!("complete", "complete");
-
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
-        Self::derive(change, facts)
-    }
-}
-
-impl EventData for TranscodeEnded<false> {
-    const KIND: EventKind = EventKind::TranscodeFailed;
-    const DESCRIPTION: &'static str = "The audio of a track could not be transcoded completely.";
-    const TABLE: Table = Table::TranscoderQueue;
-    const EXAMPLE: &'static str = example!("incomplete", "error");
-
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
-        Self::derive(change, facts)
     }
 }
 
