@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::row::{Transition, owner_of, require, variant};
-use super::{EventData, Fact, Facts, NoEvent};
+use super::rule::{EventData, Fact, Facts, NoEvent};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, distro_queue};

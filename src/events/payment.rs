@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::row::Transition;
+use super::rule::{EventData, Facts, NoEvent};
 use super::value::{Amount, Date};
-use super::{EventData, Facts, NoEvent};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, payment};

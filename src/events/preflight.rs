@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::row::{Transition, owner_of, require};
+use super::rule::{EventData, Facts, NoEvent};
 use super::value::Time;
-use super::{EventData, Facts, NoEvent};
 use crate::domain::change::Change;
 use crate::domain::event::{Addon, EventKind, UserId};
 use crate::domain::table::{Table, preflight_report};

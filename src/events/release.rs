@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::row::{Transition, owner_of, require, variant};
+use super::rule::{EventData, Fact, Facts, NoEvent};
 use super::value::Issues;
-use super::{EventData, Fact, Facts, NoEvent};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, release};
@@ -124,8 +124,8 @@ impl EventData for ReleaseDistributed {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rule::LookupKey;
     use super::super::tests::fixtures::{FakeFacts, insert, moved, tuple, update, user, with};
-    use super::super::{LookupKey, NoEvent};
     use super::*;
     use crate::domain::change::{Datum, Tuple};
 

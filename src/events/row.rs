@@ -4,47 +4,11 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as ValueError;
 
-use super::{Fact, Facts, LookupKey, NoEvent};
+use super::rule::{Fact, Facts, LookupKey, NoEvent};
+use super::value::FromText;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::UserId;
 use crate::domain::table::{Column, Table};
-
-/// A type that a column's text can be parsed into.
-pub(super) trait FromText: Sized {
-    /// What the text must be, as a noun for the error message.
-    const EXPECTED: &'static str;
-
-    fn from_text(text: &str) -> Option<Self>;
-}
-
-impl FromText for i64 {
-    const EXPECTED: &'static str = "a 64-bit integer";
-
-    fn from_text(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-}
-
-impl FromText for String {
-    const EXPECTED: &'static str = "text";
-
-    fn from_text(text: &str) -> Option<Self> {
-        Some(text.to_owned())
-    }
-}
-
-impl FromText for bool {
-    const EXPECTED: &'static str = "a boolean";
-
-    /// Accepts Postgres's spelling, JSON's, and the numbers of platforms that have no boolean type.
-    fn from_text(text: &str) -> Option<Self> {
-        match text {
-            "t" | "true" | "1" => Some(true),
-            "f" | "false" | "0" => Some(false),
-            _ => None,
-        }
-    }
-}
 
 /// A changed row and the column of it that changed, or a column of an inserted row.
 #[derive(Clone, Copy)]

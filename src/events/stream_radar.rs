@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::row::{FromText, Transition, owner_of, require, variant};
-use super::value::Time;
-use super::{EventData, Fact, Facts, NoEvent};
+use super::row::{Transition, owner_of, require, variant};
+use super::rule::{EventData, Fact, Facts, NoEvent};
+use super::value::{FromText, Time};
 use crate::domain::change::Change;
 use crate::domain::event::{Addon, EventKind, UserId};
 use crate::domain::table::{Table, stream_radar_flag};

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::row::{Transition, owner_of, require, variant};
-use super::{EventData, Facts, NoEvent, TranscodedFile};
+use super::rule::{EventData, Facts, NoEvent, TranscodedFile};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, transcoder_queue};

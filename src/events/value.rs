@@ -1,4 +1,4 @@
-//! The types of `data` that are neither text nor integers, each with its JSON form and its schema.
+//! Column values: how each type of `data` is parsed from a column's text, with its JSON form and its schema.
 
 use std::borrow::Cow;
 
@@ -10,8 +10,44 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::row::FromText;
 use crate::domain::time;
+
+/// A type that a column's text can be parsed into.
+pub(super) trait FromText: Sized {
+    /// What the text must be, as a noun for the error message.
+    const EXPECTED: &'static str;
+
+    fn from_text(text: &str) -> Option<Self>;
+}
+
+impl FromText for i64 {
+    const EXPECTED: &'static str = "a 64-bit integer";
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl FromText for String {
+    const EXPECTED: &'static str = "text";
+
+    fn from_text(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+impl FromText for bool {
+    const EXPECTED: &'static str = "a boolean";
+
+    /// Accepts Postgres's spelling, JSON's, and the numbers of platforms that have no boolean type.
+    fn from_text(text: &str) -> Option<Self> {
+        match text {
+            "t" | "true" | "1" => Some(true),
+            "f" | "false" | "0" => Some(false),
+            _ => None,
+        }
+    }
+}
 
 /// Returns the self-contained JSON Schema of a data struct.
 pub(super) fn schema_of<T: JsonSchema>() -> serde_json::Value {
