@@ -1,4 +1,4 @@
-//! The shared types: changes, events, webhooks and deliveries, with their state machines. No I/O, no clock, no randomness.
+//! The types that all stages share: changes, events, webhooks and deliveries. No I/O, no clock, no randomness.
 
 pub mod backoff;
 pub mod change;
