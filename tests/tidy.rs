@@ -73,12 +73,12 @@ const ANY: &[&str] = &["*"];
 /// Crates that only some modules may use, so that replacing a crate changes only these modules.
 const CRATES: &[(&str, &[&str])] = &[
     ("pg_walstream", &["capture"]),
-    // Receivers are called by reqwest, and by hyper through a proxy: `deliver/client/tunnel.rs` says why.
-    // The API's listener bounds connections and their silence, which axum's own does not.
+    // Receivers are called with reqwest, and through a proxy with hyper: see `deliver/client/tunnel.rs`.
+    // The API's listener limits connections and idle times, which axum's own listener does not.
     ("hyper", &["deliver/client", "api/serve.rs"]),
     ("hyper_util", &["deliver/client", "api/serve.rs"]),
     ("hyper_rustls", &["deliver/client"]),
-    // The demo plays the user of the API, the platform's keys are fetched from where it publishes them, and spans are posted.
+    // Beside deliveries: the demo calls the API, the JWKS client fetches keys, and the exporter posts spans.
     ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
     ("hickory_resolver", &["deliver/resolver.rs"]),
     ("opentelemetry_proto", &["traces"]),
@@ -87,7 +87,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),
     ("deadpool_postgres", &["store"]),
-    // Only these run SQL: the store, what reads or prepares the primary, and the demo's make-believe platform.
+    // Only these run SQL: the store, the modules that read or prepare the primary, and the demo's simulated platform.
     ("tokio_postgres", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
     ("postgres_types", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
     ("metrics_exporter_prometheus", &["telemetry.rs", "app"]),
