@@ -37,8 +37,9 @@ pub struct Delivery {
     pub kind: EventKind,
     pub occurred_at: Timestamp,
     pub data: Arc<str>,
+    /// 1 for the original attempts; each redelivery starts the next round.
     pub round: u16,
-    /// The number of the attempt to make, from 1.
+    /// The number of the next attempt in this round, from 1.
     pub attempt: u16,
     pub lease: Lease,
 }

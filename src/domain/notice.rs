@@ -11,6 +11,7 @@ use super::named::named;
 pub struct Notice {
     pub id: Uuid,
     pub kind: NoticeKind,
+    /// When the webhook was disabled or the warning became due.
     pub at: Timestamp,
     pub webhook: Uuid,
     pub user: UserId,
