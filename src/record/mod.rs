@@ -194,7 +194,7 @@ fn tell(batch: &[Decided], recorded: &Recorded) {
     batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.count());
     for Disabled { webhook, user, failure } in &recorded.disabled {
         // Its owner is told, whose business it is.
-        tracing::info!(%webhook, %user, reason = failure.in_words(), "a webhook kept failing and is switched off");
+        tracing::info!(%webhook, %user, reason = failure.describe(), "a webhook kept failing and is switched off");
         metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
     }
 }

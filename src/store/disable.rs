@@ -97,10 +97,10 @@ impl Judged {
     /// Changes the webhook and leaves a notice, by `statement`. Gives the webhook's user.
     async fn tell(&self, transaction: &Transaction<'_>, statement: &str, policy: &Policy) -> Result<Option<UserId>> {
         let statement = transaction.prepare_cached(statement).await?;
-        let (words, kind) = (self.failure.in_words(), self.failure.kind.as_str());
+        let (description, kind) = (self.failure.describe(), self.failure.kind.as_str());
         let (failures, threshold) = (self.failures as i64, i64::from(policy.threshold));
         let row = transaction
-            .query_opt(&statement, &[&self.webhook, &words, &kind, &Uuid::now_v7(), &failures, &threshold])
+            .query_opt(&statement, &[&self.webhook, &description, &kind, &Uuid::now_v7(), &failures, &threshold])
             .await?;
         Ok(row.map(|row| UserId(row.get::<_, &str>("user_id").into())))
     }
