@@ -56,6 +56,7 @@ pub mod postgres;
 pub mod private_postgres;
 pub mod record;
 pub mod recover;
+pub mod retry;
 pub mod store;
 pub mod telemetry;
 pub mod tls;

@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::observe::{Backlog, PoolUse, WebhookStates};
 use crate::store::{Result, Store};
-use crate::telemetry::{self, Condition};
+use crate::telemetry::{self, Activity};
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Looks at the store at intervals until shutdown. A store that does not answer leaves the figures as they were: readiness
 /// and everything else say so.
 pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: CancellationToken) {
-    let unreachable = Condition::new();
+    let measuring = Activity::new("measuring the store's backlog");
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
@@ -29,9 +29,8 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
             let _ = pool.probe().await;
         }
         match store.in_time(ANSWER_TIMEOUT, sample(&store, &slot)).await {
-            Ok(()) if unreachable.ends() => tracing::info!("the store answers again"),
-            Err(error) if unreachable.begins() => tracing::warn!(%error, "the store does not answer"),
-            Ok(()) | Err(_) => {}
+            Ok(()) => measuring.succeeded(),
+            Err(error) => measuring.failed(&error),
         }
     }
 }

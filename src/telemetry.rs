@@ -7,7 +7,7 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogra
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 pub(crate) use condition::recurring;
-pub use condition::{Condition, Recurring};
+pub use condition::{Activity, Condition, Recurring};
 pub use logs::{end_with, start};
 
 pub const EVENTS: &str = "walhook_events_total";

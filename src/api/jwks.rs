@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use super::jwt::{JwtError, Key, key_set};
 use super::problem::Problem;
-use crate::telemetry::Condition;
+use crate::telemetry::Activity;
 use crate::tls;
 
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ pub struct Published {
     known: RwLock<Option<Known>>,
     /// When a read was last begun. Held by the one who reads.
     begun: Mutex<Option<Instant>>,
-    failing: Condition,
+    reading: Activity,
 }
 
 #[derive(Clone)]
@@ -79,7 +79,13 @@ impl Published {
     }
 
     fn new(place: Place, ages: Ages, known: Option<Known>) -> Published {
-        Published { place, ages, known: RwLock::new(known), begun: Mutex::new(None), failing: Condition::new() }
+        Published {
+            place,
+            ages,
+            known: RwLock::new(known),
+            begun: Mutex::new(None),
+            reading: Activity::new("reading the keys of auth.jwt"),
+        }
     }
 
     fn setting(&self) -> &'static str {
@@ -104,20 +110,14 @@ impl Published {
             *begun = Some(Instant::now());
             match self.read().await {
                 Ok(keys) => {
-                    if self.failing.ends() {
-                        tracing::info!("{}: the keys can be read again", self.setting());
-                    }
+                    self.reading.succeeded();
                     let known = Known { keys, read: Instant::now() };
                     *self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
                 }
-                Err(error) if self.failing.begins() => {
-                    tracing::warn!(
-                        error,
-                        "{}: the keys cannot be read; those known are used until they are {longest:?} old",
-                        self.setting()
-                    );
-                }
-                Err(_) => {}
+                Err(error) => self.reading.failed(&format_args!(
+                    "{}: {error}. The known keys are used until they are {longest:?} old",
+                    self.setting()
+                )),
             }
         }
         let known = self.known().filter(|known| known.read.elapsed() < longest);

@@ -2,8 +2,8 @@
 
 mod apart;
 mod descriptors;
-mod maintain;
 pub mod repair;
+pub mod retention;
 mod wiring;
 
 pub use self::wiring::url_check;
@@ -206,7 +206,7 @@ impl App {
     async fn maintain(&self, tasks: &mut Tasks) {
         let (store, days, health) = (self.store.clone(), self.config.retention.days, self.health.clone());
         let (first_round, first_round_ended) = oneshot::channel();
-        tasks.spawn("maintenance", maintain::run(store, days, health, first_round, tasks.shutdown.clone()));
+        tasks.spawn("maintenance", retention::run(store, days, health, first_round, tasks.shutdown.clone()));
         // Either way it goes on.
         let _ = tokio::time::timeout(FIRST_MAINTENANCE, first_round_ended).await;
     }
