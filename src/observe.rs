@@ -1,4 +1,4 @@
-//! Measures what no statement of the daily work tells: the backlog and its age, the webhooks' states, the checkpoint, the pool.
+//! Samples for metrics: the backlog and its age, webhooks by state, the age of the checkpoint, connection pools.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::telemetry::{self, Activity};
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Looks at the store at intervals until shutdown. A store that does not answer leaves the figures as they were: readiness
-/// and everything else say so.
+/// Samples the store at intervals until shutdown. While the store does not answer, the metrics keep their values: readiness reports
+/// the outage.
 pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: CancellationToken) {
     let measuring = Activity::new("measuring the store's backlog");
     let mut ticks = tokio::time::interval(INTERVAL);
@@ -24,8 +24,7 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "open").set(count(|pool| pool.open));
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "busy").set(count(|pool| pool.busy));
         for pool in &pools {
-            // A connection that was silently dropped is found before somebody waits for it. Whether the store answers at all is
-            // what the sample says.
+            // Finds connections that were dropped silently before a request needs them. The sample below reports an outage.
             let _ = pool.probe().await;
         }
         match store.in_time(ANSWER_TIMEOUT, sample(&store, &slot)).await {

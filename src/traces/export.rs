@@ -226,7 +226,7 @@ fn client(collector: &Collector) -> anyhow::Result<reqwest::Client> {
         value.set_sensitive(true);
         headers.insert(HeaderName::from_bytes(name.as_bytes()).context("tracing.headers")?, value);
     }
-    let builder = reqwest::Client::builder().tls_backend_preconfigured(tls::client()?).no_proxy();
+    let builder = reqwest::Client::builder().tls_backend_preconfigured(tls::client(tls::system_roots())).no_proxy();
     let builder = builder.redirect(reqwest::redirect::Policy::none()).timeout(REQUEST_TIMEOUT);
     builder.default_headers(headers).build().context("a client for tracing.otlp_endpoint")
 }
