@@ -16,7 +16,7 @@ const FINAL_LOGGING: Duration = Duration::from_millis(100);
 /// The background tasks of a process. When one of them ends before shutdown, all are asked to.
 pub struct BackgroundTasks {
     set: JoinSet<(&'static str, anyhow::Result<()>)>,
-    /// Cancelled when the process shall end: tasks finish what they have begun.
+    /// Cancelled when the process shall end. Tasks then finish their current work.
     pub shutdown: CancellationToken,
     /// Cancelled some time after shutdown: listeners accept no more connections.
     closed: CancellationToken,

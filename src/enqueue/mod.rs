@@ -220,7 +220,7 @@ impl<C: Clock> Enqueue<C> {
             // Another process has stored a part: what lookups have followed is not what they are going to.
             self.lookups.forget();
         }
-        self.lookups.doubt(self.health.is_unhealthy(GAP));
+        self.lookups.set_incomplete(self.health.is_unhealthy(GAP));
         let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, checkpoint.position));
         derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
