@@ -1,7 +1,7 @@
-"""Gives every request an Idempotency-Key of its own, where it has a valid one.
+"""Replaces each valid Idempotency-Key with a unique one.
 
-Schemathesis makes up the same keys again and again. A repeated create is then answered as the first one was, which
-looks like a new webhook but may long be deleted. That answers are repeated is tested in tests/api/idempotency.rs.
+Schemathesis generates the same keys repeatedly. A repeated create then gets the response of the first one, which looks like a new
+webhook but may be deleted already. tests/api/idempotency.rs tests that responses are replayed.
 """
 
 import re
@@ -19,5 +19,5 @@ def before_call(context, case, kwargs):
     key = headers.get(KEY)
     if isinstance(key, str) and VALID.fullmatch(key):
         own = str(uuid.uuid4())
-        # A key of the greatest length stays one.
+        # Keeps the maximum length.
         headers[KEY] = key[: 255 - len(own)] + own

@@ -1,4 +1,4 @@
-//! The wall clock, behind a trait so that tests can hold and move it.
+//! The wall clock, behind a trait so that tests can control it.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Stands still until told to move.
+/// A clock for tests: it moves only when [`TestClock::advance`] is called.
 #[derive(Debug)]
 pub struct TestClock(Mutex<Timestamp>);
 

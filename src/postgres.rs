@@ -1,4 +1,4 @@
-//! Plain connections to Postgres: TLS by the URL, an application name, and errors without passwords.
+//! Connections to Postgres, outside the store's pool: TLS as the URL says, an application name, and errors without passwords.
 
 mod parameters;
 mod tls;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use parameters::Given;
+use parameters::Parameters;
 pub use tls::{Tls, TlsError, Verification, system_certificates};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Without the parser's words: they quote what it stumbled over, which may be the password.
+    /// Without the parser's message, which quotes the text and may contain the password.
     #[error(
-        "not a Postgres URL such as postgres://user:password@host:5432/database?sslmode=verify-full: see to the scheme, the port \
-         and the options, and percent-encode special characters in user name and password"
+        "not a Postgres URL such as postgres://user:password@host:5432/database?sslmode=verify-full: check the scheme, the port \
+         and the options, and percent-encode special characters in the user name and password"
     )]
     Url,
     #[error(transparent)]
@@ -29,11 +29,11 @@ pub enum ConnectError {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the answer to a short statement is waited for, beyond the 30 s that the server has for it. The kernel's timers end a
-/// connection whose peer is gone; a proxy between may answer the kernel and nothing else.
+/// How long to wait for the response to a short statement: longer than the server's own limit of 30 s. The kernel closes a connection
+/// whose peer is gone, but not if a proxy in between still acknowledges packets.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// What a URL says: the one reading of it that every connection is made from.
+/// A parsed connection URL. Every connection is made from one.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub config: Config,
@@ -41,9 +41,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Connection parameters as libpq knows them, of either form: `postgres://…` or `key=value …`.
+    /// Parses libpq's connection parameters in either form: `postgres://…` or `key=value …`.
     pub fn parse(text: &str) -> Result<Target, ConnectError> {
-        let (text, given) = Given::take_from(text).ok_or(ConnectError::Url)?;
+        let (text, given) = Parameters::take_from(text).ok_or(ConnectError::Url)?;
         let tls = Tls::from_parameters(&given)?;
         let mut config: Config = text.parse().map_err(|_| ConnectError::Url)?;
         given.bound_silence(&mut config).ok_or(ConnectError::Url)?;
@@ -57,13 +57,13 @@ impl Target {
         Ok(Target { config, tls })
     }
 
-    /// What makes TLS connections; nothing where none are wanted.
+    /// Returns the TLS connector, or `None` with `sslmode=disable`.
     pub fn connector(&self) -> Result<Option<MakeRustlsConnect>, TlsError> {
         self.tls.connector()
     }
 }
 
-/// One connection, driven by a task of its own that ends with it.
+/// Opens a connection, driven by a task that ends with it.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
     let Target { config, tls } = Target::parse(url)?;
     let connector = tls.connector()?;
@@ -90,7 +90,7 @@ where
     }
 }
 
-/// An error with what the server said: the crate's own text alone is "db error".
+/// Describes an error with the server's message: the crate's own text is just "db error".
 pub fn describe(error: &tokio_postgres::Error) -> String {
     use std::error::Error;
     match error.as_db_error() {
@@ -104,14 +104,14 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
         None => match error.source() {
             Some(source) => {
                 let text = format!("{error}: {source}");
-                tls::mend(&text).map_or(text.clone(), |mend| format!("{text}; {mend}"))
+                tls::remedy(&text).map_or(text.clone(), |remedy| format!("{text}; {remedy}"))
             }
             None => error.to_string(),
         },
     }
 }
 
-/// A statement's template with its names filled in, at one go: a platform's names may look like those of a template.
+/// Replaces `{name}` in a statement's template. In one pass, because a platform's names may contain braces themselves.
 pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
     let mut parts = template.split('{');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -123,17 +123,17 @@ pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
     text
 }
 
-/// An expression for a column's text as the log has it, where booleans are `t` and `f`. `column` is quoted.
+/// Returns an SQL expression for a column's text as logical replication writes it: booleans are `t` and `f`. `column` is quoted.
 pub fn logged(column: &str) -> String {
     format!("case when pg_typeof({column}) = 'boolean'::regtype then left({column}::text, 1) else {column}::text end")
 }
 
-/// A name as Postgres reads it: quoted, so that any name is taken for what it is.
+/// Quotes an identifier.
 pub fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// `schema.table`, both quoted.
+/// Returns `schema.table`, both quoted.
 pub fn quote_qualified(schema: &str, table: &str) -> String {
     format!("{}.{}", quote_identifier(schema), quote_identifier(table))
 }

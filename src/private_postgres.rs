@@ -1,7 +1,9 @@
-//! A PostgreSQL server of one's own for tests, benchmarks and the demo: found on this machine, started in a temporary
-//! directory on loopback, and gone when its owner is, however the owner ends.
+//! A private PostgreSQL server for tests, benchmarks and the demo: runs the programs installed on this machine in a temporary
+//! directory on loopback, and is removed when its owner ends, even if the owner is killed.
+//!
+//! Not `postgresql_embedded`, which downloads PostgreSQL and depends on sqlx, nor `pgtemp`, which has no standbys and leaves servers
+//! behind when its process is killed.
 
-use std::collections::BTreeMap;
 use std::fs::DirBuilder;
 use std::io::Write;
 use std::net::TcpListener;
@@ -15,11 +17,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use crate::postgres;
 use crate::vault::random_bytes;
 
-/// Names the directory with PostgreSQL's programs when they are not to be searched for.
+/// The environment variable that names the directory of PostgreSQL's programs, instead of a search.
 pub const BIN_VARIABLE: &str = "WALHOOK_PG_BIN";
 
 const SUPERUSER: &str = "postgres";
-/// Below the range that outgoing connections take their ports from: a restarted server gets its own port back.
+/// Below the range of ephemeral ports, so that a restarted server gets its port again.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 const START_ATTEMPTS: usize = 5;
 
@@ -49,15 +51,15 @@ fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> PrivatePostgr
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// Whether commits reach the disk: off, the server is faster and a crash of the machine ruins it.
+    /// Whether commits are flushed to disk. Off is faster, but a crash of the machine corrupts the data.
     pub fsync: bool,
-    /// Lines for postgresql.conf, over our own.
+    /// Settings for postgresql.conf, which override those of this module.
     pub settings: &'a [(&'a str, &'a str)],
-    /// The directory with PostgreSQL's programs, where it is not to be searched for.
+    /// The directory of PostgreSQL's programs, instead of a search.
     pub programs: Option<&'a Path>,
 }
 
-/// How to stop: `Fast` disconnects clients and writes a checkpoint, `Immediate` is as good as a crash.
+/// How to stop the server: `Fast` disconnects clients and writes a checkpoint, `Immediate` is like a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopMode {
     Fast,
@@ -73,18 +75,18 @@ impl StopMode {
     }
 }
 
-/// A running (or deliberately stopped) server. Dropping it stops the server and removes its directory.
+/// A server that runs, or was stopped by [`PrivatePostgres::stop`]. Dropping it stops the server and removes its directory.
 #[derive(Debug)]
 pub struct PrivatePostgres {
     bin: PathBuf,
     directory: PathBuf,
     port: u16,
-    /// Waits for the end of our process on a pipe, then stops the server and removes the directory.
+    /// Waits on a pipe for the end of this process, then stops the server and removes the directory.
     janitor: Child,
 }
 
 impl PrivatePostgres {
-    /// Makes a cluster and starts it.
+    /// Creates a cluster and starts it.
     pub async fn start(options: Options<'_>) -> Result<PrivatePostgres> {
         let bin = match options.programs {
             Some(programs) => programs.to_owned(),
@@ -92,11 +94,11 @@ impl PrivatePostgres {
         };
         let mut server = PrivatePostgres::new(bin).await?;
         server.init().await?;
-        server.start_somewhere(&options).await?;
+        server.start_on_free_port(&options).await?;
         Ok(server)
     }
 
-    /// A standby of this server, which must be stopped: it follows as soon as this one runs again.
+    /// Starts a standby of this server, which must be stopped. The standby connects as soon as this server runs again.
     pub async fn standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
         let mut standby = PrivatePostgres::new(self.bin.clone()).await?;
         let mut command = tokio::process::Command::new("cp");
@@ -105,11 +107,11 @@ impl PrivatePostgres {
         std::fs::write(&signal, "").map_err(io(format!("write {}", signal.display())))?;
         let primary = format!("host=127.0.0.1 port={} user={SUPERUSER} dbname={SUPERUSER}", self.port);
         let settings = [&[("primary_conninfo", primary.as_str())], options.settings].concat();
-        standby.start_somewhere(&Options { settings: &settings, ..options }).await?;
+        standby.start_on_free_port(&Options { settings: &settings, ..options }).await?;
         Ok(standby)
     }
 
-    /// A directory that is guarded, with nothing in it.
+    /// Creates an empty directory and the process that will remove it.
     async fn new(bin: PathBuf) -> Result<PrivatePostgres> {
         let directory = std::env::temp_dir().join(format!("walhook-postgres-{}", uuid::Uuid::now_v7().simple()));
         DirBuilder::new().mode(0o700).create(&directory).map_err(io(format!("create {}", directory.display())))?;
@@ -121,13 +123,13 @@ impl PrivatePostgres {
         Ok(PrivatePostgres { bin, directory, port: 0, janitor })
     }
 
-    async fn start_somewhere(&mut self, options: &Options<'_>) -> Result<()> {
+    async fn start_on_free_port(&mut self, options: &Options<'_>) -> Result<()> {
         let mut attempt = 1;
         loop {
             self.port = free_port().map_err(io("find a free port"))?;
             self.configure(options)?;
             match self.start_again().await {
-                // Somebody else may have taken the port in between.
+                // Another process may have taken the port meanwhile.
                 Err(_) if attempt < START_ATTEMPTS => attempt += 1,
                 other => return other,
             }
@@ -144,7 +146,7 @@ impl PrivatePostgres {
         let path = self.data_dir().join("postgresql.auto.conf");
         let durable = if options.fsync { "on" } else { "off" };
         let (port, directory) = (self.port.to_string(), self.directory.display().to_string());
-        let ours: [(&str, &str); 11] = [
+        let settings: [(&str, &str); 11] = [
             ("listen_addresses", "127.0.0.1"),
             ("port", &port),
             ("unix_socket_directories", &directory),
@@ -158,8 +160,8 @@ impl PrivatePostgres {
             ("max_prepared_transactions", "10"),
             ("shared_buffers", "64MB"),
         ];
-        // Of two lines for one setting the later holds.
-        let lines = ours.iter().chain(options.settings).map(|(name, value)| {
+        // The last of several lines for a setting takes effect.
+        let lines = settings.iter().chain(options.settings).map(|(name, value)| {
             let value = value.replace('\'', "''");
             format!("{name} = '{value}'\n")
         });
@@ -171,18 +173,18 @@ impl PrivatePostgres {
             .map_err(io(format!("write {}", path.display())))
     }
 
-    /// Starts the server after a `stop`, on the same port; returns when it takes connections.
+    /// Starts the server after a `stop`, on the same port. Returns when it accepts connections.
     pub async fn start_again(&self) -> Result<()> {
         let log = self.log_file();
         let mut command = self.control("start");
         command.arg("-l").arg(&log).args(["-w", "-t", "60"]);
         run("pg_ctl start", &mut command).await.map_err(|error| {
-            let detail = format!("{error}; the server's log says: {}", last_lines(&log, 5));
+            let detail = format!("{error}; the last lines of the server's log: {}", last_lines(&log, 5));
             PrivatePostgresError::Command { program: "pg_ctl start".into(), detail }
         })
     }
 
-    /// Stops the server and keeps its data; returns when it has ended.
+    /// Stops the server and keeps its data. Returns when it has ended.
     pub async fn stop(&self, mode: StopMode) -> Result<()> {
         let mut command = self.control("stop");
         run("pg_ctl stop", command.args(["-m", mode.as_str(), "-w", "-t", "60"])).await
@@ -199,12 +201,12 @@ impl PrivatePostgres {
         Ok(client.batch_execute(&statement).await?)
     }
 
-    /// A URL for `database`, as the superuser.
+    /// Returns a URL for `database`, as the superuser.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://{SUPERUSER}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// The same by the server's Unix socket: how a process on the same machine talks to it with the least work.
+    /// Like [`PrivatePostgres::url`], by the server's Unix socket, which costs less than TCP.
     pub fn socket_url(&self, database: &str) -> String {
         format!("postgres://{SUPERUSER}@/{database}?host={}&port={}", self.directory.display(), self.port)
     }
@@ -213,13 +215,13 @@ impl PrivatePostgres {
         self.port
     }
 
-    /// The server's process, while it runs.
+    /// Returns the process id of the server, while it runs.
     pub fn pid(&self) -> Option<u32> {
         let text = std::fs::read_to_string(self.data_dir().join("postmaster.pid")).ok()?;
         text.lines().next()?.trim().parse().ok()
     }
 
-    /// The directory that the cluster and its unix socket are in.
+    /// Returns the directory that contains the cluster and its Unix socket.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -232,7 +234,7 @@ impl PrivatePostgres {
         self.directory.join("server.log")
     }
 
-    /// One of PostgreSQL's programs, run as the user who owns the cluster.
+    /// Builds a command for one of PostgreSQL's programs, to run as the owner of the cluster.
     pub fn program(&self, name: &str) -> tokio::process::Command {
         let words = as_owner(&self.bin.join(name));
         let mut command = tokio::process::Command::new(&words[0]);
@@ -249,16 +251,16 @@ impl PrivatePostgres {
 
 impl Drop for PrivatePostgres {
     fn drop(&mut self) {
-        // The end of its input is the janitor's sign.
+        // The janitor starts when its input ends.
         drop(self.janitor.stdin.take());
         if let Err(error) = self.janitor.wait() {
-            tracing::warn!(%error, directory = %self.directory.display(), "a private PostgreSQL was not cleaned up");
+            tracing::warn!(%error, directory = %self.directory.display(), "a private PostgreSQL server was not removed");
         }
     }
 }
 
-/// A process in a group of its own that neither Ctrl-C nor our death reaches: when the pipe to it closes, for whatever
-/// reason, it stops the server and removes the directory.
+/// Starts a process in a process group of its own, which survives Ctrl-C and the death of this process. When the pipe to it closes, it
+/// stops the server and removes the directory.
 fn start_janitor(bin: &Path, directory: &Path) -> Result<Child> {
     const SCRIPT: &str = r#"cat >/dev/null; cd /; directory=$1; shift; "$@"; rm -rf -- "$directory""#;
     std::process::Command::new("sh")
@@ -279,7 +281,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The server refuses to run as root: then its programs run as the user that its package makes.
+/// Builds the command line for a program. As root, it runs as the user of the PostgreSQL package: the server refuses to run as root.
 fn as_owner(program: &Path) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = Vec::new();
     if is_root() {
@@ -294,58 +296,48 @@ async fn run(name: &str, command: &mut tokio::process::Command) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = [output.stderr, output.stdout].concat();
-    let detail = format!("{}: {}", output.status, String::from_utf8_lossy(&said).trim());
+    let printed = [output.stderr, output.stdout].concat();
+    let detail = format!("{}: {}", output.status, String::from_utf8_lossy(&printed).trim());
     Err(PrivatePostgresError::Command { program: name.into(), detail })
 }
 
-/// The directory with initdb, pg_ctl and postgres.
+/// Finds the directory that contains initdb, pg_ctl and postgres.
 async fn find_programs() -> Result<PathBuf> {
     let has_programs = |directory: &PathBuf| directory.join("initdb").is_file() && directory.join("pg_ctl").is_file();
     if let Some(directory) = std::env::var_os(BIN_VARIABLE) {
         return Some(PathBuf::from(directory)).filter(has_programs).ok_or(PrivatePostgresError::NotInstalled);
     }
-    let mut places = Vec::new();
+    let mut candidates = Vec::new();
     if let Some(pg_config) = std::env::var_os("PG_CONFIG")
         && let Ok(output) = tokio::process::Command::new(pg_config).arg("--bindir").output().await
     {
-        places.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+        candidates.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
     }
-    places.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-    places.extend(packaged_versions(Path::new("/usr/lib/postgresql")));
-    let found = places.into_iter().find(has_programs).ok_or(PrivatePostgresError::NotInstalled)?;
-    // Links may stand alone; where they lead to, all of PostgreSQL's programs are.
+    candidates.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    candidates.extend(versions_below(Path::new("/usr/lib/postgresql")).into_iter().map(|(_, programs)| programs));
+    let found = candidates.into_iter().find(has_programs).ok_or(PrivatePostgresError::NotInstalled)?;
+    // Some directories contain only links to single programs. All programs are in the directory that the link leads to.
     let linked = found.join("initdb").canonicalize().ok().and_then(|program| Some(program.parent()?.to_owned()));
     Ok(linked.filter(has_programs).unwrap_or(found))
 }
 
-/// The programs of every major version that is on this machine: Debian's, and in `cache`, a directory for each.
-pub fn installed_versions(cache: Option<&Path>) -> BTreeMap<u32, PathBuf> {
-    let places = std::iter::once(Path::new("/usr/lib/postgresql")).chain(cache);
-    let found = places.flat_map(versions_below).filter(|(_, bin)| bin.join("initdb").is_file());
-    found.collect()
-}
-
-/// Debian's layout: a directory for each major version. The newest first.
-fn packaged_versions(root: &Path) -> Vec<PathBuf> {
-    let mut versions = versions_below(root);
-    versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
-    versions.into_iter().map(|(_, path)| path).collect()
-}
-
-fn versions_below(root: &Path) -> Vec<(u32, PathBuf)> {
+/// Finds programs in a directory with one directory per major version, as in Debian. The newest comes first.
+pub fn versions_below(root: &Path) -> Vec<(u32, PathBuf)> {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin")))).collect()
+    let version =
+        |entry: std::fs::DirEntry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin")));
+    let mut versions: Vec<(u32, PathBuf)> = entries.filter_map(version).collect();
+    versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
+    versions
 }
 
-/// A port on 127.0.0.1 that nobody listens on now, that no outgoing connection will be given, and that no earlier call
-/// gave out.
+/// Returns a port on 127.0.0.1 that is free, is not ephemeral, and was not returned by an earlier call.
 pub fn free_port() -> std::io::Result<u16> {
     static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(u16::from_be_bytes(random_bytes())));
     let width = PORTS.end - PORTS.start;
     let candidates = (0..width).map(|_| PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % width);
     let mut free = candidates.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    free.next().ok_or_else(|| std::io::Error::other(format!("every port of {PORTS:?} is taken")))
+    free.next().ok_or_else(|| std::io::Error::other(format!("all ports in {PORTS:?} are in use")))
 }
 
 fn last_lines(path: &Path, count: usize) -> String {

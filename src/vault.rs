@@ -1,4 +1,4 @@
-//! Webhook secrets at rest: AES-256-GCM, bound to their webhook, under keys that can be rotated.
+//! Encryption of secrets at rest: AES-256-GCM, bound to their owner by the associated data, with rotation of keys.
 
 use aes_gcm::aead::{Aead, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
@@ -28,11 +28,13 @@ pub struct Sealed {
 pub enum VaultError {
     #[error("secrets.master_key: expected base64 of exactly 32 bytes")]
     MalformedKey,
-    #[error("secrets.master_key holds none")]
+    #[error("secrets.master_key holds no key")]
     NoKey,
-    #[error("no master key has the id {0}: was a key removed from secrets.master_key before all was encrypted anew?")]
+    #[error(
+        "key {0} is not in secrets.master_key, but secrets are encrypted with it: add it back, and run `walhook secrets reencrypt` before you remove it"
+    )]
     UnknownKey(String),
-    #[error("a secret does not decrypt under its key")]
+    #[error("a secret cannot be decrypted with its key: it is corrupt, or belongs to another owner")]
     Corrupt,
 }
 
@@ -52,22 +54,22 @@ impl Vault {
             return Err(VaultError::MalformedKey);
         }
         let cipher = Aes256Gcm::new_from_slice(&bytes).map_err(|_| VaultError::MalformedKey)?;
-        // Names the key without telling anything of it.
+        // Identifies the key without revealing anything about it.
         let id = hex::encode(&Sha256::digest(Sha256::digest(&*bytes))[..8]);
         Ok((id, cipher))
     }
 
-    /// Encrypts `secret` for `owner`; it decrypts for no other.
+    /// Encrypts `secret` so that it can be decrypted only for `owner`.
     pub fn seal(&self, owner: Uuid, secret: &[u8]) -> Sealed {
         let (id, cipher) = &self.keys[0];
         let nonce: [u8; NONCE_BYTES] = random_bytes();
         let payload = Payload { msg: secret, aad: owner.as_bytes() };
         let ciphertext =
-            cipher.encrypt(&Nonce::from(nonce), payload).expect("AES-GCM takes any message of less than 64 GiB");
+            cipher.encrypt(&Nonce::from(nonce), payload).expect("AES-GCM encrypts any message of less than 64 GiB");
         Sealed { key_id: id.clone(), bytes: [&nonce[..], &ciphertext].concat() }
     }
 
-    /// The id of the key that encrypts.
+    /// The id of the key that is used for encryption.
     pub fn first_key(&self) -> &str {
         &self.keys[0].0
     }
@@ -76,6 +78,7 @@ impl Vault {
         self.keys.iter().any(|(id, _)| id == key_id)
     }
 
+    /// Decrypts what [`Vault::seal`] encrypted for `owner` with the key `key_id`.
     pub fn open(&self, owner: Uuid, key_id: &str, sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
         let key = self.keys.iter().find(|(id, _)| id == key_id);
         let (_, cipher) = key.ok_or_else(|| VaultError::UnknownKey(key_id.to_owned()))?;
@@ -84,21 +87,21 @@ impl Vault {
         cipher.decrypt(&Nonce::from(*nonce), payload).map_err(|_| VaultError::Corrupt)
     }
 
-    /// `open`, for a secret that is text.
+    /// Like [`Vault::open`], for a secret that is text.
     pub fn open_text(&self, owner: Uuid, key_id: &str, sealed: &[u8]) -> Result<SecretString, VaultError> {
         let text = String::from_utf8(self.open(owner, key_id, sealed)?).map_err(|_| VaultError::Corrupt)?;
         Ok(text.into())
     }
 }
 
-/// Random bytes of the operating system.
+/// Returns random bytes from the operating system.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system has randomness");
     bytes
 }
 
-/// A new webhook secret: `whsec_` and base64 of 32 random bytes. The HMAC key is the whole string.
+/// Generates a webhook secret: `whsec_` and base64 of 32 random bytes. The HMAC key is the whole string.
 pub fn new_webhook_secret() -> SecretString {
     format!("whsec_{}", STANDARD.encode(random_bytes::<32>())).into()
 }
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_opens_for_its_owner_alone() {
+    fn a_secret_can_be_opened_only_for_its_owner() {
         let vault = Vault::new(&[master_key(1)]).unwrap();
         let owner = Uuid::from_u128(1);
         let sealed = vault.seal(owner, b"whsec_x");
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_key_still_opens_and_the_first_one_seals() {
+    fn the_first_key_encrypts_and_all_keys_decrypt() {
         let old = Vault::new(&[master_key(1)]).unwrap();
         let rotated = Vault::new(&[master_key(2), master_key(1)]).unwrap();
         let owner = Uuid::from_u128(1);
@@ -133,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_any_other_length_are_refused() {
+    fn keys_of_another_length_are_rejected() {
         for key in ["", "c2hvcnQ=", "not base64"] {
             assert!(Vault::new(&[key.to_owned().into()]).is_err());
         }

@@ -70,13 +70,13 @@ impl Bare {
 
     /// Posts once and returns how long it took.
     pub async fn post(&self) -> anyhow::Result<Duration> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut request = Request::new(Method::POST, self.url.clone());
         *request.headers_mut() = self.delivery.headers.clone();
         *request.body_mut() = Some(self.delivery.body.clone().into());
         let answer = self.client.execute(request).await.context("the bare loop")?;
         answer.bytes().await?;
-        Ok(begun.elapsed())
+        Ok(started.elapsed())
     }
 
     /// Posts for `length` with `concurrency` requests in flight and returns the requests per second.
@@ -124,13 +124,13 @@ impl Loop for Socket {
 
 async fn rate<L: Loop>(loops: Vec<L>, length: Duration) -> anyhow::Result<f64> {
     let done = Arc::new(AtomicU64::new(0));
-    let begun = Instant::now();
+    let started = Instant::now();
     let tasks: Vec<_> = loops
         .into_iter()
         .map(|mut one| {
             let done = done.clone();
             tokio::spawn(async move {
-                while begun.elapsed() < length {
+                while started.elapsed() < length {
                     one.once().await?;
                     done.fetch_add(1, Ordering::Relaxed);
                 }
@@ -141,7 +141,7 @@ async fn rate<L: Loop>(loops: Vec<L>, length: Duration) -> anyhow::Result<f64> {
     for task in tasks {
         task.await??;
     }
-    Ok(done.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
+    Ok(done.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod receiver;
 mod rig;
 mod settings;
 mod sidecar;
+mod wait;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,28 +24,28 @@ use figures::Figure;
 use measures::{Measure, Plan};
 use settings::Setting;
 
-/// What `--quick` measures: enough to see that every measure works.
+/// The scale of `--quick`: enough to check that every measure works.
 const QUICK_SCALE: f64 = 0.01;
 
 #[derive(Debug, Parser)]
-#[command(about = "Measures Walhook on a private Postgres, each figure beside its reference")]
+#[command(about = "Measures Walhook on a private Postgres, each figure with its reference")]
 struct Arguments {
-    /// What to measure; everything unless named
+    /// Measures to run; default: all
     #[arg(value_enum)]
     measures: Vec<Measure>,
-    /// Where the figures are written as JSON
+    /// File to write the figures to, as JSON
     #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
     json: PathBuf,
-    /// The sidecar's binary; the one beside this program unless named
+    /// Binary of the sidecar; default: in the same directory as this program
     #[arg(long, value_name = "FILE")]
     walhook: Option<PathBuf>,
-    /// How often everything is repeated; unless given, 3 times for rates and 5 times for latencies and ratios close to 1
+    /// Number of repeats; default: 3 for rates, 5 for latencies and ratios close to 1
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=99))]
     repeats: Option<u8>,
     /// Share of the full numbers of rows and seconds
     #[arg(long, default_value_t = 1.0, value_parser = share)]
     scale: f64,
-    /// See that every measure works: a hundredth of everything, once. The figures say nothing
+    /// Check that every measure works: a hundredth of everything, once. The figures are meaningless
     #[arg(long, conflicts_with_all = ["scale", "assert"])]
     quick: bool,
     /// Exit with 1 if a figure misses its threshold
@@ -64,10 +65,10 @@ struct Report {
     processors: usize,
     processor: String,
     postgres: String,
-    /// Settings of the measured servers that are not PostgreSQL's own defaults.
+    /// Settings of the measured servers that are not PostgreSQL's defaults.
     postgres_settings: Vec<Setting>,
     scale: f64,
-    /// Tasks that wanted a processor when the run began: about none on a quiet machine.
+    /// Load average when the run started: about 0 on an idle machine.
     load_at_start: f64,
     began_at: jiff::Timestamp,
     took_seconds: f64,
@@ -78,7 +79,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if std::env::args().nth(1).as_deref() == Some(receiver::COMMAND) {
         return receiver::serve().map(|()| ExitCode::SUCCESS);
     }
-    // An error means that there is a provider already.
+    // Fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(Arguments::parse()))
 }
@@ -97,17 +98,17 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         progress,
     };
     let mut report = begin_report(&plan).await?;
-    let begun = Instant::now();
+    let started = Instant::now();
     for measure in chosen {
-        plan.tell(measure.name());
-        let begun = Instant::now();
+        plan.show_step(measure.name());
+        let started = Instant::now();
         let mut figures = measure.run(&plan).await.with_context(|| format!("measuring {}", measure.name()))?;
-        figures.add("took", "s", begun.elapsed().as_secs_f64());
+        figures.add("took", "s", started.elapsed().as_secs_f64());
         report.figures.extend(figures.into_list()?);
         plan.progress.inc(1);
     }
     plan.progress.finish_and_clear();
-    report.took_seconds = begun.elapsed().as_secs_f64();
+    report.took_seconds = started.elapsed().as_secs_f64();
     write_json(&report, &arguments.json)?;
     show(&report);
     let missed = report.figures.iter().any(|figure| !figure.is_met());

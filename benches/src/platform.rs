@@ -1,4 +1,4 @@
-//! The primary: the reference schema with a label for each user, and what an application does to its rows.
+//! The platform: the reference schema with a label per user, and the writes of an application.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,10 +16,10 @@ pub const EVENT: &str = "distribution.outlet.status_changed";
 pub const ROWS_APART: u64 = 2_000_000;
 /// Rows of the distribution queue for each user.
 pub const ROWS: u64 = 50_000;
-/// Releases of each user: row `n` is of one, and row `n` and that many more of the same.
+/// Releases of each user. Rows whose numbers differ by a multiple of this belong to the same release.
 const RELEASES: u64 = 500;
 
-/// What moves a row to another status that raises [`EVENT`] and nothing else.
+/// SQL for the next status of a row, whose transition raises only [`EVENT`].
 pub const NEXT_STATUS: &str =
     "case status when 'scheduled' then 'transcoding' when 'transcoding' then 'batched' else 'scheduled' end";
 
@@ -28,7 +28,7 @@ pub struct Platform {
     url: String,
 }
 
-/// Whether a backlog's transactions ask to be passed over: everything is derived then, and nothing is stored.
+/// Whether transactions are muted: their events are derived but not stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Muted {
     Yes,
@@ -36,8 +36,8 @@ pub enum Muted {
 }
 
 impl Platform {
-    /// An empty platform.
-    pub async fn found(server: &PrivatePostgres) -> anyhow::Result<Platform> {
+    /// Creates a platform without rows.
+    pub async fn create(server: &PrivatePostgres) -> anyhow::Result<Platform> {
         server.create_database(DATABASE).await?;
         let url = server.socket_url(DATABASE);
         let client = postgres::connect(&url).await?;
@@ -45,7 +45,7 @@ impl Platform {
         Ok(Platform { client, url })
     }
 
-    /// Users from `first` to `last`, each with a label, releases, and `rows` entries of the distribution queue.
+    /// Adds users from `first` to `last`, each with a label, releases, and `rows` entries of the distribution queue.
     pub async fn add_users(&self, first: u64, last: u64, rows: u64) -> anyhow::Result<()> {
         let releases = RELEASES.min(rows.max(1));
         let sql = format!(
@@ -63,20 +63,20 @@ impl Platform {
         self.client.batch_execute(&sql).await.context("the platform's rows")
     }
 
-    /// Writes `count` transactions of one transition each. Gives a place in the log: whoever has read beyond it has read all.
+    /// Writes `count` transactions of one transition each. Returns a position: a reader that has passed it has read all of them.
     pub async fn write_singly(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
         let but_one = count.saturating_sub(1);
         let one = move_row(user, &format!("(i % {ROWS})"));
-        // The loop commits on the server: a client could not write as fast as is read.
+        // The loop runs on the server: a client could not write as fast as the sidecar reads.
         let all = format!("do $$ begin for i in 1..{but_one} loop {} {one} commit; end loop; end $$", mute(muted));
-        // The writer is not what is measured here.
+        // The writer's speed is not measured here.
         self.client.batch_execute("set synchronous_commit = off").await?;
         self.client.batch_execute(&all).await.context("writing transitions")?;
         self.client.batch_execute("set synchronous_commit = on").await?;
         self.write_last(user, muted).await
     }
 
-    /// Writes one transaction of `count` transitions, and a small one. Gives a place as `write_singly` does.
+    /// Writes one transaction of `count` transitions, and a small one. Returns a position as `write_singly` does.
     pub async fn write_at_once(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
         let passes = count / ROWS;
         let sql = format!(
@@ -90,7 +90,7 @@ impl Platform {
         self.write_last(user, muted).await
     }
 
-    /// Moves each of a user's first `rows` rows once, muted. Gives a place as `write_singly` does.
+    /// Moves each of a user's first `rows` rows once, muted. Returns a position as `write_singly` does.
     pub async fn touch(&self, user: u64, rows: u64) -> anyhow::Result<u64> {
         let sql = format!(
             "do $$ begin {}
@@ -103,8 +103,8 @@ impl Platform {
         self.write_last(user, Muted::Yes).await
     }
 
-    /// Writes a transition, and gives a place inside its transaction: one before it could be passed by a transaction of others'
-    /// that ends before it, such as a heartbeat.
+    /// Writes a transition, and returns a position inside its transaction: a position before it could be passed by another transaction
+    /// that ends earlier, such as a heartbeat.
     async fn write_last(&self, user: u64, muted: Muted) -> anyhow::Result<u64> {
         self.client.batch_execute("begin").await?;
         let place = self.position().await?;
@@ -113,7 +113,7 @@ impl Platform {
         Ok(place)
     }
 
-    /// The end of the log.
+    /// Returns the current end of the WAL.
     pub async fn position(&self) -> anyhow::Result<u64> {
         let row = self.client.query_one("select pg_current_wal_insert_lsn()", &[]).await?;
         Ok(row.get::<_, tokio_postgres::types::PgLsn>(0).into())
@@ -126,10 +126,10 @@ impl Platform {
         Ok(self.client.query_one(sql, &[&slot, &place]).await?.get(0))
     }
 
-    /// Waits until somebody reads from the slot.
+    /// Waits until a process reads from the slot.
     pub async fn wait_for_reader(&self, slot: &str) -> anyhow::Result<()> {
         let sql = "select active from pg_replication_slots where slot_name = $1";
-        super::rig::eventually("somebody reads from the slot", || async {
+        crate::wait::eventually("a process reads from the slot", || async {
             Ok(self.client.query_one(sql, &[&slot]).await?.get::<_, bool>(0))
         })
         .await
@@ -190,9 +190,9 @@ impl Writer {
             self.client.execute(&self.update, &parameters),
         )?;
         let begun_at = micros_now();
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         self.client.batch_execute("commit").await?;
-        Ok(Commit { first_row, rows, begun_at, took: begun.elapsed() })
+        Ok(Commit { first_row, rows, begun_at, took: started.elapsed() })
     }
 }
 

@@ -1,11 +1,11 @@
-//! What processes cost: CPU time and peak memory, from /proc.
+//! CPU time and peak memory of processes, from /proc.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::Context;
 
-/// `USER_HZ`: the unit of times in /proc, the same on all that Linux runs on today.
+/// `USER_HZ`: the unit of times in /proc, the same on all current platforms.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// CPU seconds by kind of process.
@@ -16,9 +16,9 @@ pub struct Cpu(HashMap<Kind, f64>);
 pub enum Kind {
     Sidecar,
     Receiver,
-    /// Postgres's process that decodes the log for the slot.
+    /// The Postgres process that decodes the WAL for the slot.
     WalSender,
-    /// Everything else of Postgres: backends and its own helpers.
+    /// All other Postgres processes.
     Postgres,
 }
 
@@ -36,13 +36,13 @@ impl Kind {
 }
 
 impl Cpu {
-    /// Of these sidecars, this receiver and the whole of a Postgres.
+    /// Reads the CPU time of these sidecars, the receiver, and all processes of a Postgres server.
     pub fn now(sidecars: &[u32], receiver: u32, postmaster: u32) -> Cpu {
         let mut by_kind: HashMap<Kind, f64> = HashMap::new();
         let mut add = |kind, seconds| *by_kind.entry(kind).or_default() += seconds;
         sidecars.iter().filter_map(|pid| stat(*pid)).for_each(|stat| add(Kind::Sidecar, stat.own));
         stat(receiver).into_iter().for_each(|stat| add(Kind::Receiver, stat.own));
-        // Those that have ended are in their parent's account.
+        // The time of ended processes is counted for their parent.
         stat(postmaster).into_iter().for_each(|stat| add(Kind::Postgres, stat.own + stat.ended_children));
         for (pid, stat) in children(postmaster) {
             let title = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -66,7 +66,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may hold anything, spaces and parentheses too.
+    // The name before it may contain spaces and parentheses.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let seconds = |index: usize| fields.get(index)?.parse::<f64>().ok().map(|ticks| ticks / TICKS_PER_SECOND);
     Some(Stat {
@@ -82,7 +82,7 @@ fn children(parent: u32) -> Vec<(u32, Stat)> {
     pids.filter_map(|pid: u32| Some((pid, stat(pid)?))).filter(|(_, stat)| stat.parent == parent).collect()
 }
 
-/// The largest resident set that a process ever had, in megabytes.
+/// Returns the peak resident set of a process, in megabytes.
 pub fn peak_memory(pid: u32) -> anyhow::Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).context("the sidecar's memory")?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in /proc")?;
@@ -90,7 +90,7 @@ pub fn peak_memory(pid: u32) -> anyhow::Result<f64> {
     Ok(kilobytes * 1_024.0 / 1e6)
 }
 
-/// The machine's processors: how many and which.
+/// Returns the number and model of the machine's processors.
 pub fn processor() -> (usize, String) {
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let text = std::fs::read_to_string(Path::new("/proc/cpuinfo")).unwrap_or_default();
@@ -98,7 +98,7 @@ pub fn processor() -> (usize, String) {
     (count, model.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 
-/// How many tasks wanted a processor, over the last minute.
+/// Returns the load average of the last minute.
 pub fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! One measure's machinery: a private Postgres with platform and store, an installation of Walhook, a receiver.
+//! The test rig of a measure: a private Postgres with platform and store, an installation of Walhook, and a receiver.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,16 +20,14 @@ use crate::processes::{Cpu, Kind, peak_memory};
 use crate::receiver::{Receipt, Receiver, Status};
 use crate::settings;
 use crate::sidecar::{Installation, SLOT, Sidecar};
+use crate::wait::{PATIENCE, eventually, eventually_within};
 
 const STORE: &str = "store";
-/// Nothing here takes longer without getting anywhere.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Filling a store writes gigabytes of WAL, all of which the walsender reads.
 const PATIENCE_WITH_FILLS: Duration = Duration::from_secs(600);
-const POLL: Duration = Duration::from_millis(5);
-/// A server that has run for a while writes its log over old segments. A new one makes each as it comes to it, and every commit
-/// waits for those 16 MiB.
-const AGE: &str = "do $$ begin for i in 1..40 loop
+/// Creates WAL segments in advance. An established server recycles old segments, while a new one must create each segment of 16 MiB,
+/// for which commits wait.
+const CREATE_SEGMENTS: &str = "do $$ begin for i in 1..40 loop
     perform pg_logical_emit_message(false, 'age', ''); perform pg_switch_wal();
     end loop; end $$";
 
@@ -43,26 +41,26 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A platform without users, and nothing done to it yet.
+    /// Starts a server with a platform that has no users, before `walhook setup`.
     pub async fn start(walhook: &Path) -> anyhow::Result<Rig> {
         let server = PrivatePostgres::start(settings::options()).await?;
-        let platform = Platform::found(&server).await?;
-        platform.client.batch_execute(AGE).await?;
+        let platform = Platform::create(&server).await?;
+        platform.client.batch_execute(CREATE_SEGMENTS).await?;
         platform.client.batch_execute("checkpoint").await?;
         server.create_database(STORE).await?;
         let store = postgres::connect(&server.socket_url(STORE)).await?;
-        // A new cluster's own catalogs are what autovacuum would work on first.
+        // Otherwise autovacuum would start with the catalogs of the new cluster.
         for database in ["template1", "postgres"] {
             postgres::connect(&server.socket_url(database)).await?.batch_execute("vacuum (analyze)").await?;
         }
         let directory = std::env::temp_dir().join(format!("walhook-bench-{}", uuid::Uuid::now_v7().simple()));
-        std::fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        std::fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let installation = Installation::new(walhook, &directory, server.socket_url(DATABASE), server.url(STORE));
         let receiver = Receiver::start().await?;
         Ok(Rig { server, platform, store, installation, receiver, directory })
     }
 
-    /// `walhook setup`, with these lines in the configuration's section on delivery. What the platform holds is old news then.
+    /// Runs `walhook setup`, with these lines in the section `delivery`. Existing rows raise no events.
     pub async fn set_up(&mut self, delivery: &str) -> anyhow::Result<()> {
         self.installation.configure("", delivery);
         self.installation.set_up().await
@@ -82,7 +80,7 @@ impl Rig {
         Ok(sidecar)
     }
 
-    /// Another connection to the store.
+    /// Opens another connection to the store.
     pub async fn store_client(&self) -> anyhow::Result<Client> {
         Ok(postgres::connect(&self.server.socket_url(STORE)).await?)
     }
@@ -104,21 +102,21 @@ impl Rig {
                 (last, moved_at) = (status.distinct, Instant::now());
             }
             if moved_at.elapsed() > PATIENCE {
-                bail!("only {last} of {count} deliveries came, and no more within {PATIENCE:?}");
+                bail!("only {last} of {count} deliveries were received, and no more within {PATIENCE:?}");
             }
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Waits until the events of all `rows` are received. Those of other rows may arrive meanwhile and are left out. The receiver
-    /// is asked for all of them only once they can be there: the answer keeps it busy.
+    /// Waits until the events of all `rows` are received. Events of other rows are ignored. Asks the receiver for the list only when the
+    /// count suffices, because answering keeps it busy.
     pub async fn wait_for_receipts<T>(
         &mut self,
         sidecars: &mut [Sidecar],
         rows: &HashMap<u64, T>,
     ) -> anyhow::Result<Vec<Receipt>> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let received = self.receiver.status().await?.receipts;
             if received >= rows.len() as u64 {
@@ -128,15 +126,15 @@ impl Rig {
                     return Ok(receipts);
                 }
             }
-            if begun.elapsed() > PATIENCE {
-                bail!("only {received} of {} events came within {PATIENCE:?}", rows.len());
+            if started.elapsed() > PATIENCE {
+                bail!("only {received} of {} events were received within {PATIENCE:?}", rows.len());
             }
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Has one transition delivered, so that the receiver has a sample for the loops that repeat it.
+    /// Has one transition delivered, whose request the bare loops will repeat.
     pub async fn deliver_sample(&mut self, user: u64) -> anyhow::Result<()> {
         self.receiver.reset().await?;
         self.platform.write_singly(user, 1, Muted::No).await?;
@@ -147,7 +145,7 @@ impl Rig {
         sidecar.stop().await
     }
 
-    /// Waits until everything is recorded and acknowledged, so that the next repeat begins with nothing.
+    /// Waits until everything is recorded and acknowledged, so that the next repeat starts from the same state.
     pub async fn settle(&self) -> anyhow::Result<()> {
         eventually("every attempt is recorded", || async {
             let pending = "select exists (select from walhook.delivery where attempt = 1)";
@@ -158,8 +156,7 @@ impl Rig {
         Ok(self.store.batch_execute("checkpoint").await?)
     }
 
-    /// Ends what preparations leave behind: dead rows that autovacuum would remove during the measurement, pages that a checkpoint
-    /// would write then, WAL that is not acknowledged yet.
+    /// Finishes background work of the preparation: vacuums, and writes a checkpoint, so that neither happens during the measurement.
     pub async fn rest(&self) -> anyhow::Result<()> {
         for client in [&self.platform.client, &self.store] {
             client.batch_execute("vacuum (analyze)").await?;
@@ -168,8 +165,8 @@ impl Rig {
         self.wait_for_autovacuum().await
     }
 
-    /// Updates `rows` rows of a user once, muted, as if everything had run for a while: their pages are in the WAL since the last
-    /// checkpoint, and the sidecar has looked up what they refer to. Removes the dead rows that this leaves.
+    /// Updates `rows` rows of a user once, muted, as if everything had run for a while: their full pages are in the WAL since the last
+    /// checkpoint, and the sidecar has cached its lookups. Then vacuums.
     pub async fn warm_up(&self, user: u64, rows: u64) -> anyhow::Result<()> {
         let place = self.platform.touch(user, rows).await?;
         self.wait_for_checkpoint(place).await?;
@@ -186,7 +183,7 @@ impl Rig {
         .await
     }
 
-    /// How often autovacuum has worked on a table, since the server was made.
+    /// Counts the autovacuum runs since the server was created.
     pub async fn autovacuums(&self) -> anyhow::Result<i64> {
         let sql = "select coalesce(sum(autovacuum_count + autoanalyze_count), 0)::bigint from pg_stat_all_tables";
         let mut count = 0;
@@ -196,8 +193,7 @@ impl Rig {
         Ok(count)
     }
 
-    /// Removes what is still to be delivered and switches all webhooks on again, while no sidecar runs: what hangs in one repeat
-    /// must not be part of the next.
+    /// Removes pending deliveries and re-enables all webhooks, while no sidecar runs, so that a repeat leaves nothing to the next.
     pub async fn forget_deliveries(&self) -> anyhow::Result<()> {
         let sql = "truncate walhook.delivery;
             update walhook.webhook set active = true, failure_count = 0, consecutive_failures = 0, failing_since = null,
@@ -205,7 +201,7 @@ impl Rig {
         Ok(self.store.batch_execute(sql).await?)
     }
 
-    /// Waits until the log as far as it is now has been read and acknowledged, other databases' part of it too.
+    /// Waits until the WAL written so far is read and acknowledged, including that of other databases.
     pub async fn catch_up(&self) -> anyhow::Result<()> {
         self.catch_up_within(PATIENCE).await
     }
@@ -215,11 +211,11 @@ impl Rig {
         eventually_within(limit, "the WAL is acknowledged", || self.platform.has_acknowledged(SLOT, place)).await
     }
 
-    /// Reads the WAL that was written while no sidecar ran, other databases' part too: otherwise what is measured first would wait
-    /// behind it.
+    /// Reads the WAL that was written while no sidecar ran, including that of other databases, so that the first measurement does not
+    /// have to.
     pub async fn read_wal(&self) -> anyhow::Result<()> {
         let reader = self.installation.start("reader", "capture")?;
-        // The second time moves the place that a reader starts from.
+        // The second pass moves the position from which a reader starts.
         for _ in 0..2 {
             self.catch_up_within(PATIENCE_WITH_FILLS).await?;
             self.store.batch_execute("checkpoint").await?;
@@ -230,16 +226,16 @@ impl Rig {
     /// Waits until the store's checkpoint is beyond `place`.
     pub async fn wait_for_checkpoint(&self, place: u64) -> anyhow::Result<()> {
         let place = PgLsn::from(place);
-        eventually("the checkpoint gets there", || async {
-            // Behind the last whole transaction: a large one may be stored in part.
+        eventually("the checkpoint passes the position", || async {
+            // The end of the last complete transaction: a large one may be stored in part.
             let sql = "select resume_lsn > $1 from walhook.checkpoint";
             Ok(self.store.query_one(sql, &[&place]).await?.get::<_, bool>(0))
         })
         .await
     }
 
-    /// Deliveries that a replica holds in memory, by their leases: bounded, however many wait. They are queued or under way,
-    /// answered and not yet recorded, or just being claimed.
+    /// Requires that the leased deliveries of a replica are bounded, however many are pending. They are queued, in flight, answered but
+    /// not recorded, or being claimed.
     pub async fn require_bounded_queues(
         &self,
         figures: &mut Figures,
@@ -256,7 +252,7 @@ impl Rig {
     }
 }
 
-/// Which deliveries a replica can hold: to look for them among a million that wait takes a while.
+/// Which deliveries to count as held by a replica: searching a million pending ones takes a while.
 #[derive(Clone, Copy)]
 pub enum Held {
     FirstAttempts,
@@ -274,16 +270,16 @@ impl Held {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // What is left would be a few files of configuration and logs.
+        // Only configuration and log files are left behind if this fails.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Records microseconds of CPU an event for every kind of process.
+/// Records microseconds of CPU time per event, by kind of process.
 pub fn add_cpu(figures: &mut Figures, prefix: &str, before: &Cpu, after: &Cpu, events: u64) {
     for kind in Kind::ALL {
         let micros = after.since(before, kind) * 1e6 / events as f64;
-        // What took no part is not listed.
+        // Processes that were not involved are not listed.
         if micros == 0.0 {
             continue;
         }
@@ -298,27 +294,5 @@ pub fn require_memory(figures: &mut Figures, name: &str, sidecars: &[Sidecar], b
         peak = peak.max(peak_memory(sidecar.pid())?);
     }
     figures.require(format!("{name}, peak memory"), "MB", peak, Must::NeverAbove(bound));
-    Ok(())
-}
-
-/// Asks again and again; an error of the question is an error.
-pub async fn eventually<F>(what: &str, question: impl FnMut() -> F) -> anyhow::Result<()>
-where
-    F: Future<Output = anyhow::Result<bool>>,
-{
-    eventually_within(PATIENCE, what, question).await
-}
-
-async fn eventually_within<F>(limit: Duration, what: &str, mut question: impl FnMut() -> F) -> anyhow::Result<()>
-where
-    F: Future<Output = anyhow::Result<bool>>,
-{
-    let begun = Instant::now();
-    while !question().await? {
-        if begun.elapsed() > limit {
-            bail!("waited {limit:?} in vain: {what}");
-        }
-        tokio::time::sleep(POLL).await;
-    }
     Ok(())
 }

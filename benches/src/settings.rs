@@ -1,10 +1,10 @@
-//! The settings of the measured servers, and the list of those that are not PostgreSQL's defaults.
+//! The settings of the measured Postgres servers, and the list of those that are not defaults.
 
 use serde::Serialize;
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres};
 
-/// Durable, as a platform's database is. The sizes keep checkpoints from falling into one repeat and not into the next.
+/// Durable, like a platform's database. The WAL sizes prevent checkpoints during some of the repeats.
 pub const SETTINGS: [(&str, &str); 5] = [
     ("synchronous_commit", "on"),
     ("shared_buffers", "512MB"),
@@ -13,8 +13,7 @@ pub const SETTINGS: [(&str, &str); 5] = [
     ("checkpoint_timeout", "30min"),
 ];
 
-/// Settings that differ from what the server was compiled with. Where the server listens and where its files are says nothing
-/// about its speed.
+/// Settings that differ from the compiled-in defaults, except addresses and paths, which do not affect speed.
 const NOT_STOCK: &str = "select name, current_setting(name) from pg_settings
     where source in ('configuration file', 'command line') and setting is distinct from boot_val
       and name not in ('port', 'listen_addresses', 'unix_socket_directories', 'data_directory', 'config_file', 'hba_file', 'ident_file',
@@ -34,12 +33,12 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// Options of every server that is measured.
+/// Options of every measured server.
 pub fn options() -> Options<'static> {
     Options { fsync: true, settings: &SETTINGS, ..Options::default() }
 }
 
-/// The server's version, and its settings that are not the defaults.
+/// Returns the server's version, and its settings that are not defaults.
 pub async fn read() -> anyhow::Result<(String, Vec<Setting>)> {
     let server = PrivatePostgres::start(options()).await?;
     let output = server.program("postgres").arg("--version").output().await?;

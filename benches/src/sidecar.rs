@@ -1,4 +1,4 @@
-//! Walhook as operators run it: the release binary with a configuration file.
+//! Runs the shipped binary with a configuration file, as operators do.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,17 +16,17 @@ use walhook::private_postgres::free_port;
 use walhook::vault::random_bytes;
 
 use crate::platform::EVENT;
-use crate::rig::eventually;
+use crate::wait::eventually;
 
 pub const SLOT: &str = "walhook";
 const JWT_SECRET: &str = "the secret that a platform shares with its sidecar";
 const ISSUER: &str = "https://platform.example";
 const AUDIENCE: &str = "walhook";
-/// Webhooks that are created at a time.
+/// Concurrent requests that create webhooks.
 const CREATED_AT_ONCE: usize = 8;
 const STOP_DEADLINE: Duration = Duration::from_secs(40);
 
-/// What all replicas of one installation share.
+/// The settings that all replicas of an installation share.
 pub struct Installation {
     program: PathBuf,
     directory: PathBuf,
@@ -34,9 +34,9 @@ pub struct Installation {
     source_url: String,
     store_url: String,
     master_key: String,
-    /// Lines of the section on the source.
+    /// Lines of the section `source`.
     source: String,
-    /// Lines of the section on delivery.
+    /// Lines of the section `delivery`.
     delivery: String,
 }
 
@@ -47,7 +47,7 @@ pub struct Webhook {
 }
 
 impl Installation {
-    /// The primary under another URL.
+    /// Uses another URL of the primary.
     pub fn set_source(&mut self, url: String) {
         self.source_url = url;
     }
@@ -68,7 +68,7 @@ impl Installation {
         }
     }
 
-    /// Adds lines to the configuration's sections on the source and on delivery.
+    /// Adds lines to the sections `source` and `delivery`.
     pub fn configure(&mut self, source: &str, delivery: &str) {
         (self.source, self.delivery) = (source.to_owned(), delivery.to_owned());
     }
@@ -96,7 +96,7 @@ impl Installation {
         command
     }
 
-    /// `walhook setup`.
+    /// Runs `walhook setup`.
     pub async fn set_up(&self) -> anyhow::Result<()> {
         let config = self.write_config("setup", "127.0.0.1:0", "127.0.0.1:0")?;
         let output = self.command(&config).arg("setup").output().await.context("cannot run walhook")?;
@@ -119,7 +119,7 @@ impl Installation {
         Ok(Sidecar { child, log, api: format!("http://{api}/api/public"), metrics: format!("http://{metrics}") })
     }
 
-    /// Creates webhooks for [`EVENT`] over the API, which runs for just this.
+    /// Creates webhooks for [`EVENT`] over the API, by a process that runs only for this.
     pub async fn create_webhooks(&self, wanted: &[(u64, String)]) -> anyhow::Result<Vec<Webhook>> {
         let sidecar = self.start("api", "api")?;
         self.wait_until_ready(&sidecar).await?;
@@ -136,9 +136,11 @@ impl Installation {
         let request = self.http.post(format!("{}/webhooks", sidecar.api)).bearer_auth(token(user)?);
         let answer = request.header("content-type", "application/json").body(body).send().await?;
         let (status, text) = (answer.status(), answer.text().await?);
-        let webhook: Value = serde_json::from_str(&text).with_context(|| format!("the API answers {status}"))?;
+        let webhook: Value = serde_json::from_str(&text).with_context(|| format!("the API responded with {status}"))?;
         let field = |name: &str| webhook[name].as_str().map(str::to_owned);
-        let (Some(id), Some(secret)) = (field("id"), field("secret")) else { bail!("the API says {status}: {text}") };
+        let (Some(id), Some(secret)) = (field("id"), field("secret")) else {
+            bail!("the API responded with {status}: {text}")
+        };
         Ok(Webhook { id, secret })
     }
 
@@ -147,11 +149,11 @@ impl Installation {
         let ready = eventually("the sidecar is ready", || async {
             Ok(self.http.get(&url).send().await.is_ok_and(|answer| answer.status().is_success()))
         });
-        ready.await.with_context(|| sidecar.last_words())
+        ready.await.with_context(|| sidecar.log_tail())
     }
 }
 
-/// A user's token as the platform would make it.
+/// Creates a token for a user as the platform would.
 pub fn token(user: u64) -> anyhow::Result<String> {
     let expires = jiff::Timestamp::now().as_second() + 3_600;
     let claims = json!({ "iss": ISSUER, "aud": AUDIENCE, "sub": user.to_string(), "exp": expires });
@@ -180,26 +182,26 @@ impl Sidecar {
         &self.api
     }
 
-    /// Ends it at once: requests to receivers that hang would hold up an orderly end.
+    /// Kills it: hanging requests would delay an orderly shutdown.
     pub async fn kill(mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// Fails when it ended by itself.
+    /// Fails if it has ended.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
-            Some(status) => bail!("the sidecar ended by itself ({status}): {}", self.last_words()),
+            Some(status) => bail!("the sidecar ended unexpectedly ({status}): {}", self.log_tail()),
             None => Ok(()),
         }
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        format!("the sidecar's log ends\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+        format!("the last lines of the sidecar's log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 
-    /// Asks it to end and waits until it has.
+    /// Stops it in order, and waits for its end.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         if let Some(pid) = self.child.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;

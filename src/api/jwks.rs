@@ -1,28 +1,35 @@
-//! The platform's keys where it publishes them: read when they are needed, kept, and kept for a while when the next read fails.
+//! The platform's public keys (JWKS): read when needed, cached, and used for a limited time when they cannot be read again.
+//!
+//! `jsonwebtoken` parses the keys. No crate for fetching them bounds size, rate and age as this module does.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::jwt::{JwtError, Key, key_set};
 use super::problem::Problem;
-use crate::telemetry::Condition;
+use crate::telemetry::Activity;
 use crate::tls;
 
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-const LARGEST_KEY_SET: usize = 256 << 10;
+const MAX_KEY_SET_BYTES: usize = 256 << 10;
+/// A key set is a handful of keys: those in use and the next.
+const MAX_KEYS: usize = 100;
 
-/// How old keys may be.
+/// How old cached keys may be.
 #[derive(Clone, Copy)]
 struct Ages {
-    /// Keys are read again at this age, so that one that was withdrawn ends.
+    /// At this age, keys are read again, so that withdrawn keys stop working.
     fresh: Duration,
-    /// A token of an unknown key is cheap to make and must not cause more reads than this.
+    /// Minimum time between reads: anyone can send tokens with unknown keys.
     between_reads: Duration,
-    /// Keys that cannot be read again are used until then: one that was withdrawn meanwhile could not be noticed.
+    /// Maximum age of keys that cannot be read again: a withdrawn key would go unnoticed longer.
     longest: Duration,
 }
 
@@ -31,21 +38,34 @@ const FETCHED: Ages = Ages {
     between_reads: Duration::from_secs(60),
     longest: Duration::from_secs(3_600),
 };
-/// A file costs nobody a request.
+/// Reading a file is cheap.
 const READ: Ages = Ages { fresh: Duration::from_secs(10), between_reads: Duration::from_secs(1), ..FETCHED };
 
-enum Place {
+#[derive(Debug, thiserror::Error)]
+pub enum JwtError {
+    #[error("auth.jwt.jwks_file: cannot read {path}: {source}")]
+    Unreadable { path: String, source: std::io::Error },
+    #[error("auth.jwt.jwks_file: {path}: {detail}")]
+    KeySet { path: String, detail: String },
+    #[error("auth.jwt.jwks_url: {0}")]
+    Client(String),
+    #[error("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret")]
+    NoKeys,
+}
+
+enum Location {
     Url { url: String, client: reqwest::Client },
     File(PathBuf),
 }
 
+/// A key set that the platform publishes, with a cache.
 pub struct Published {
-    place: Place,
+    location: Location,
     ages: Ages,
     known: RwLock<Option<Known>>,
-    /// When a read was last begun. Held by the one who reads.
-    begun: Mutex<Option<Instant>>,
-    failing: Condition,
+    /// When the last read started. Locked while reading.
+    read_started: Mutex<Option<Instant>>,
+    reading: Activity,
 }
 
 #[derive(Clone)]
@@ -55,69 +75,68 @@ struct Known {
 }
 
 impl Published {
-    /// Fetched from a URL when they are first needed.
+    /// Keys at a URL, fetched when they are first needed.
     pub fn at_url(url: &str) -> Result<Published, JwtError> {
-        let client = tls::client().map_err(|error| JwtError::Client(error.to_string()))?;
         let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(client)
-            // A proxy named by the environment could answer in the key server's place.
+            .tls_backend_preconfigured(tls::client(tls::system_roots()))
+            // A proxy named by the environment could replace the keys.
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(FETCH_TIMEOUT)
             .build()
             .map_err(|error| JwtError::Client(error.to_string()))?;
-        Ok(Published::new(Place::Url { url: url.to_owned(), client }, FETCHED, None))
+        Ok(Published::new(Location::Url { url: url.to_owned(), client }, FETCHED, None))
     }
 
-    /// Read from a file now, and again where it has changed.
+    /// Keys in a file, read now, and again when needed.
     pub fn in_file(path: &Path) -> Result<Published, JwtError> {
         let shown = path.display().to_string();
         let text = std::fs::read(path).map_err(|source| JwtError::Unreadable { path: shown.clone(), source })?;
         let keys = key_set(&text).map_err(|detail| JwtError::KeySet { path: shown, detail })?;
         let known = Known { keys, read: Instant::now() };
-        Ok(Published::new(Place::File(path.to_owned()), READ, Some(known)))
+        Ok(Published::new(Location::File(path.to_owned()), READ, Some(known)))
     }
 
-    fn new(place: Place, ages: Ages, known: Option<Known>) -> Published {
-        Published { place, ages, known: RwLock::new(known), begun: Mutex::new(None), failing: Condition::new() }
-    }
-
-    fn setting(&self) -> &'static str {
-        match self.place {
-            Place::Url { .. } => "auth.jwt.jwks_url",
-            Place::File(_) => "auth.jwt.jwks_file",
+    fn new(location: Location, ages: Ages, known: Option<Known>) -> Published {
+        Published {
+            location,
+            ages,
+            known: RwLock::new(known),
+            read_started: Mutex::new(None),
+            reading: Activity::new("reading the keys of auth.jwt"),
         }
     }
 
-    /// The keys, read again where they are old or `suffice` says that they lack one.
+    fn setting(&self) -> &'static str {
+        match self.location {
+            Location::Url { .. } => "auth.jwt.jwks_url",
+            Location::File(_) => "auth.jwt.jwks_file",
+        }
+    }
+
+    /// Returns the keys. Reads them again if they are old, or if `suffice` returns false.
     pub async fn keys(&self, suffice: impl Fn(&[Key]) -> bool) -> Result<Arc<[Key]>, Problem> {
         let Ages { fresh, between_reads, longest } = self.ages;
         let good = |known: &Known| known.read.elapsed() < fresh && suffice(&known.keys);
         if let Some(known) = self.known().filter(good) {
             return Ok(known.keys);
         }
-        let mut begun = self.begun.lock().await;
+        let mut read_started = self.read_started.lock().await;
         // Another request may have read them while this one waited.
         let known = self.known();
-        let may_read = begun.is_none_or(|begun| begun.elapsed() >= between_reads);
+        let may_read = read_started.is_none_or(|at| at.elapsed() >= between_reads);
         if may_read && !known.as_ref().is_some_and(good) {
-            *begun = Some(Instant::now());
+            *read_started = Some(Instant::now());
             match self.read().await {
                 Ok(keys) => {
-                    if self.failing.ends() {
-                        tracing::info!("{}: the keys can be read again", self.setting());
-                    }
+                    self.reading.succeeded();
                     let known = Known { keys, read: Instant::now() };
                     *self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
                 }
-                Err(error) if self.failing.begins() => {
-                    tracing::warn!(
-                        error,
-                        "{}: the keys cannot be read; those known are used until they are {longest:?} old",
-                        self.setting()
-                    );
-                }
-                Err(_) => {}
+                Err(error) => self.reading.failed(&format_args!(
+                    "{}: {error}. The known keys are used until they are {longest:?} old",
+                    self.setting()
+                )),
             }
         }
         let known = self.known().filter(|known| known.read.elapsed() < longest);
@@ -129,9 +148,9 @@ impl Published {
     }
 
     async fn read(&self) -> Result<Arc<[Key]>, String> {
-        match &self.place {
-            Place::Url { url, client } => fetch(client, url).await,
-            Place::File(path) => key_set(&tokio::fs::read(path).await.map_err(|error| error.to_string())?),
+        match &self.location {
+            Location::Url { url, client } => fetch(client, url).await,
+            Location::File(path) => key_set(&tokio::fs::read(path).await.map_err(|error| error.to_string())?),
         }
     }
 }
@@ -139,17 +158,86 @@ impl Published {
 async fn fetch(client: &reqwest::Client, url: &str) -> Result<Arc<[Key]>, String> {
     let answer = client.get(url).send().await.map_err(|error| error.without_url().to_string())?;
     if !answer.status().is_success() {
-        return Err(format!("it answered {}", answer.status()));
+        return Err(format!("the response is {}", answer.status()));
     }
     let mut body = answer.bytes_stream();
     let mut text = Vec::new();
     while let Some(chunk) = body.next().await {
         text.extend_from_slice(&chunk.map_err(|error| error.without_url().to_string())?);
-        if text.len() > LARGEST_KEY_SET {
-            return Err(format!("it is larger than {LARGEST_KEY_SET} bytes"));
+        if text.len() > MAX_KEY_SET_BYTES {
+            return Err(format!("the key set is larger than {MAX_KEY_SET_BYTES} bytes"));
         }
     }
     key_set(&text)
+}
+
+/// A key with the one algorithm that it is for: the header of a token cannot choose another.
+pub struct Key {
+    pub id: Option<String>,
+    pub algorithm: Algorithm,
+    pub decoding: DecodingKey,
+}
+
+impl Key {
+    /// Whether this key may have signed a token whose header names the key `named`, or none.
+    pub fn may_be(&self, named: Option<&str>) -> bool {
+        match (&self.id, named) {
+            (Some(id), Some(named)) => id == named,
+            _ => true,
+        }
+    }
+}
+
+/// Parses the keys of a JSON Web Key Set (RFC 7517) that can verify signatures. There must be at least one.
+fn key_set(text: &[u8]) -> Result<Arc<[Key]>, String> {
+    #[derive(Deserialize)]
+    struct KeySet {
+        keys: Vec<Value>,
+    }
+    let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
+    // A set may contain keys for other purposes.
+    let keys: Arc<[Key]> = set.keys.into_iter().take(MAX_KEYS).filter_map(key).collect();
+    match keys.is_empty() {
+        true => Err("the key set contains no key for RS256, ES256, EdDSA or their stronger variants".to_owned()),
+        false => Ok(keys),
+    }
+}
+
+fn key(value: Value) -> Option<Key> {
+    let jwk: Jwk = serde_json::from_value(value).ok()?;
+    if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
+        return None;
+    }
+    let algorithm = algorithm(&jwk)?;
+    let decoding = DecodingKey::from_jwk(&jwk).ok()?;
+    Some(Key { id: jwk.common.key_id, algorithm, decoding })
+}
+
+/// Returns the algorithm of a key, by its type and its `alg`. Shared secrets are ignored: a published set must not contain them.
+fn algorithm(jwk: &Jwk) -> Option<Algorithm> {
+    let stated = jwk.common.key_algorithm;
+    let only =
+        |algorithm: Algorithm, name: KeyAlgorithm| stated.is_none_or(|stated| stated == name).then_some(algorithm);
+    match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => Some(match stated {
+            None | Some(KeyAlgorithm::RS256) => Algorithm::RS256,
+            Some(KeyAlgorithm::RS384) => Algorithm::RS384,
+            Some(KeyAlgorithm::RS512) => Algorithm::RS512,
+            Some(KeyAlgorithm::PS256) => Algorithm::PS256,
+            Some(KeyAlgorithm::PS384) => Algorithm::PS384,
+            Some(KeyAlgorithm::PS512) => Algorithm::PS512,
+            Some(_) => return None,
+        }),
+        AlgorithmParameters::EllipticCurve(key) => match key.curve {
+            EllipticCurve::P256 => only(Algorithm::ES256, KeyAlgorithm::ES256),
+            EllipticCurve::P384 => only(Algorithm::ES384, KeyAlgorithm::ES384),
+            _ => None,
+        },
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
+            only(Algorithm::EdDSA, KeyAlgorithm::EdDSA)
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -159,6 +247,7 @@ mod tests {
     use axum::Router;
     use axum::http::StatusCode;
     use axum::routing::get;
+    use serde_json::json;
 
     use super::*;
 
@@ -167,7 +256,7 @@ mod tests {
         format!(r#"{{"keys":[{}]}}"#, vec![key; count].join(","))
     }
 
-    /// May be fetched again at once.
+    /// Keys that may be fetched again immediately.
     fn at(url: &str, longest: Duration) -> Published {
         let ages = Ages { between_reads: Duration::ZERO, longest, ..FETCHED };
         Published { ages, ..Published::at_url(url).unwrap() }
@@ -182,10 +271,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_that_cannot_be_fetched_again_end() {
+    async fn keys_that_cannot_be_fetched_again_expire() {
         let works = Arc::new(std::sync::atomic::AtomicBool::new(true));
-        let told = works.clone();
-        let url = serve(move || match told.load(Ordering::SeqCst) {
+        let answers = works.clone();
+        let url = serve(move || match answers.load(Ordering::SeqCst) {
             true => (StatusCode::OK, key_set_of(1)),
             false => (StatusCode::BAD_GATEWAY, String::new()),
         })
@@ -201,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_read_again_and_what_is_wrong_with_it_ends_nothing_at_once() {
+    async fn a_file_is_read_again_and_its_keys_are_kept_while_it_is_malformed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let write = |text: &str| std::fs::write(file.path(), text).unwrap();
         assert!(matches!(Published::in_file(Path::new("/nowhere")), Err(JwtError::Unreadable { .. })));
@@ -219,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_are_fetched_anew_when_one_is_missing_and_kept_when_that_fails() {
+    async fn keys_are_fetched_again_when_one_is_missing_and_kept_when_that_fails() {
         static FETCHES: AtomicUsize = AtomicUsize::new(0);
         // One key, then a fault, then two keys.
         let handler = || match FETCHES.fetch_add(1, Ordering::SeqCst) {
@@ -231,9 +320,26 @@ mod tests {
         let published = at(&url, FETCHED.longest);
         let count = async |wanted: usize| published.keys(|keys| keys.len() >= wanted).await.unwrap().len();
         assert_eq!((count(1).await, count(1).await), (1, 1));
-        assert_eq!(FETCHES.load(Ordering::SeqCst), 1, "what suffices is not fetched again");
-        assert_eq!(count(2).await, 1, "what was known is kept");
+        assert_eq!(FETCHES.load(Ordering::SeqCst), 1, "sufficient keys are not fetched again");
+        assert_eq!(count(2).await, 1, "known keys are kept");
         assert_eq!(count(2).await, 2);
         assert_eq!(FETCHES.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn a_set_without_a_usable_key_is_rejected() {
+        let secret = json!({ "kty": "oct", "k": "c2VjcmV0", "alg": "HS256" });
+        let rsa = json!({ "kty": "RSA", "n": "AQAB", "e": "AQAB" });
+        let with = |name: &str, value: &str| {
+            let mut key = rsa.clone();
+            key[name] = value.into();
+            key
+        };
+        let set = |keys: &[&Value]| key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len());
+        assert_eq!(set(&[&rsa, &secret, &json!({ "kty": "new" })]), Ok(1));
+        for unfit in [secret.clone(), with("use", "enc"), with("alg", "HS256"), with("alg", "RSA-OAEP"), json!(7)] {
+            assert!(set(&[&unfit]).is_err(), "{unfit}");
+        }
+        assert!(key_set(b"[]").is_err() && key_set(b"<html>").is_err());
     }
 }

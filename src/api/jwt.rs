@@ -1,43 +1,27 @@
-//! The platform's own tokens (JWT): whose they are, if they are signed by a key of the platform's and meant for us.
+//! Verifies the platform's own tokens (JWT), and returns the user that they stand for.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use secrecy::ExposeSecret;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::jwks::Published;
+use super::jwks::{JwtError, Key, Published};
 use super::jwt_crypto;
 use super::problem::Problem;
 use crate::config::Jwt;
 use crate::domain::event::UserId;
 
-/// Clocks differ.
+/// Allowed difference between the platform's clock and this machine's.
 const LEEWAY_SECONDS: u64 = 60;
-/// From issue to expiry. URLs end up in logs and browser histories, so the token of a link must be short-lived.
-const LONGEST_LINK_SECONDS: f64 = 300.0;
-/// A key set is a handful of keys: those in use and the next.
-const MOST_KEYS: usize = 100;
-const LONGEST_USER: usize = 200;
-/// Ours to refuse before anything is parsed; header lines may be longer.
-const LONGEST_TOKEN: usize = 16 << 10;
+/// From issue to expiry. URLs end up in logs and browser histories, so the token of a sign-in link must be short-lived.
+const MAX_LINK_SECONDS: f64 = 300.0;
+const MAX_USER_LENGTH: usize = 200;
+/// Longer tokens are rejected before they are parsed: header lines may be longer.
+const MAX_TOKEN_BYTES: usize = 16 << 10;
 
-#[derive(Debug, thiserror::Error)]
-pub enum JwtError {
-    #[error("auth.jwt.jwks_file: cannot read {path}: {source}")]
-    Unreadable { path: String, source: std::io::Error },
-    #[error("auth.jwt.jwks_file: {path}: {detail}")]
-    KeySet { path: String, detail: String },
-    #[error("auth.jwt.jwks_url: {0}")]
-    Client(String),
-    #[error("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret")]
-    NoKeys,
-}
-
-/// Verifies tokens under what `auth.jwt` says.
+/// Verifies tokens as configured in `auth.jwt`.
 pub struct JwtVerifier {
     keys: Keys,
     issuer: String,
@@ -53,7 +37,7 @@ enum Purpose {
     SignIn,
 }
 
-/// What counts of a token that is right.
+/// The verified content of a token.
 struct Verified {
     user: UserId,
     /// In seconds since 1970.
@@ -63,13 +47,6 @@ struct Verified {
 enum Keys {
     Fixed(Arc<[Key]>),
     Published(Published),
-}
-
-/// A key with the one algorithm it is for: what a token's header says of itself chooses nothing.
-pub struct Key {
-    id: Option<String>,
-    algorithm: Algorithm,
-    decoding: DecodingKey,
 }
 
 impl JwtVerifier {
@@ -89,13 +66,13 @@ impl JwtVerifier {
         Ok(JwtVerifier { keys, issuer, audience, sign_in_audience, user_claim })
     }
 
-    /// The user that a bearer token of the API stands for.
+    /// Verifies a bearer token of the API. Returns its user.
     pub async fn user(&self, token: &str) -> Result<UserId, Problem> {
         self.verify(token, Purpose::Api).await.map(|verified| verified.user)
     }
 
-    /// The user of a sign-in link, and the time from which the token would be rejected anyway. The caller makes sure that it is
-    /// used only once.
+    /// Verifies the token of a sign-in link. Returns its user, and the time from which the token would be rejected anyway: until then the
+    /// caller must prevent a second use.
     pub async fn link(&self, token: &str) -> Result<(UserId, Timestamp), Problem> {
         let Verified { user, expires_at } = self.verify(token, Purpose::SignIn).await?;
         let refused_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
@@ -104,20 +81,20 @@ impl JwtVerifier {
 
     async fn verify(&self, token: &str, purpose: Purpose) -> Result<Verified, Problem> {
         let refuse = |reason: &str| {
-            tracing::debug!(reason, "a token of the platform's is refused");
+            tracing::debug!(reason, "a token of the platform is rejected");
             Problem::unauthorized()
         };
-        if token.len() > LONGEST_TOKEN {
+        if token.len() > MAX_TOKEN_BYTES {
             return Err(refuse("it is too long"));
         }
         let header = decode_header(token).map_err(|error| refuse(&error.to_string()))?;
-        let fits = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
+        let matches = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
         let keys = match &self.keys {
             Keys::Fixed(keys) => keys.clone(),
-            Keys::Published(published) => published.keys(|keys| keys.iter().any(fits)).await?,
+            Keys::Published(published) => published.keys(|keys| keys.iter().any(matches)).await?,
         };
-        let mut reason = "no key fits its header".to_owned();
-        for key in keys.iter().filter(|key| fits(key)) {
+        let mut reason = "no key matches its header".to_owned();
+        for key in keys.iter().filter(|key| matches(key)) {
             match decode::<Map<String, Value>>(token, &key.decoding, &self.validation(key.algorithm)) {
                 Ok(token) => return self.check(&token.claims, purpose).map_err(|reason| refuse(&reason)),
                 Err(error) => reason = error.to_string(),
@@ -126,11 +103,11 @@ impl JwtVerifier {
         Err(refuse(&reason))
     }
 
-    /// Checks what depends on the purpose of a token that the platform has signed.
+    /// Checks the claims of a token that the platform has signed.
     fn check(&self, claims: &Map<String, Value>, purpose: Purpose) -> Result<Verified, String> {
         let checked = self.check_claims(claims, purpose);
         if let (Err(reason), Purpose::SignIn) = (&checked, purpose) {
-            // The platform made the link, so that its engineers look for the reason.
+            // The platform generated this link: its developers need the reason.
             tracing::info!(reason, "rejected a sign-in link that the platform has signed");
         }
         checked
@@ -154,9 +131,9 @@ impl JwtVerifier {
         if issued_at.is_some_and(|issued_at| issued_at > latest as f64) {
             return Err("the claim iat is in the future".to_owned());
         }
-        let lives_long = issued_at.is_none_or(|issued_at| expires_at - issued_at > LONGEST_LINK_SECONDS);
+        let lives_long = issued_at.is_none_or(|issued_at| expires_at - issued_at > MAX_LINK_SECONDS);
         if purpose == Purpose::SignIn && lives_long {
-            return Err(format!("the claim exp must be at most {LONGEST_LINK_SECONDS} s after iat"));
+            return Err(format!("the claim exp must be at most {MAX_LINK_SECONDS} s after iat"));
         }
         Ok(Verified { user, expires_at: expires_at.ceil() as i64 })
     }
@@ -167,23 +144,13 @@ impl JwtVerifier {
         validation.validate_nbf = true;
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.set_issuer(&[&self.issuer]);
-        // Which audience is right depends on the purpose: `check` compares it.
+        // The required audience depends on the purpose: `check_claims` compares it.
         validation.validate_aud = false;
         validation
     }
 }
 
-impl Key {
-    /// Whether a token that names this key, or none, may be signed by it.
-    fn may_be(&self, named: Option<&str>) -> bool {
-        match (&self.id, named) {
-            (Some(id), Some(named)) => id == named,
-            _ => true,
-        }
-    }
-}
-
-/// Whether the claim `aud`, one text or several, names this audience.
+/// Whether the claim `aud`, a string or an array, contains this audience.
 fn names(claim: &Value, audience: &str) -> bool {
     match claim {
         Value::Array(several) => several.iter().any(|one| one == audience),
@@ -191,67 +158,15 @@ fn names(claim: &Value, audience: &str) -> bool {
     }
 }
 
-/// Platforms write ids as texts or as numbers.
+/// Reads the user's id, a string or a whole number.
 fn user(claim: &Value) -> Option<UserId> {
     let text = match claim {
         Value::String(text) => text.clone(),
         Value::Number(number) if number.is_i64() || number.is_u64() => number.to_string(),
         _ => return None,
     };
-    let is_plain = (1..=LONGEST_USER).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+    let is_plain = (1..=MAX_USER_LENGTH).contains(&text.chars().count()) && !text.chars().any(char::is_control);
     is_plain.then(|| UserId(text.into()))
-}
-
-/// The keys of a JSON Web Key Set (RFC 7517) that can verify; there must be one at least.
-pub fn key_set(text: &[u8]) -> Result<Arc<[Key]>, String> {
-    #[derive(Deserialize)]
-    struct KeySet {
-        keys: Vec<Value>,
-    }
-    let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
-    // A set may hold what others are meant to read.
-    let keys: Arc<[Key]> = set.keys.into_iter().take(MOST_KEYS).filter_map(key).collect();
-    match keys.is_empty() {
-        true => Err("no key for RS256, ES256, EdDSA or their stronger forms is in the key set".to_owned()),
-        false => Ok(keys),
-    }
-}
-
-fn key(value: Value) -> Option<Key> {
-    let jwk: Jwk = serde_json::from_value(value).ok()?;
-    if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
-        return None;
-    }
-    let algorithm = algorithm(&jwk)?;
-    let decoding = DecodingKey::from_jwk(&jwk).ok()?;
-    Some(Key { id: jwk.common.key_id, algorithm, decoding })
-}
-
-/// By the key's kind, and among RSA's by what the key says of itself. A shared secret has no place in a published set.
-fn algorithm(jwk: &Jwk) -> Option<Algorithm> {
-    let stated = jwk.common.key_algorithm;
-    let only =
-        |algorithm: Algorithm, name: KeyAlgorithm| stated.is_none_or(|stated| stated == name).then_some(algorithm);
-    match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => Some(match stated {
-            None | Some(KeyAlgorithm::RS256) => Algorithm::RS256,
-            Some(KeyAlgorithm::RS384) => Algorithm::RS384,
-            Some(KeyAlgorithm::RS512) => Algorithm::RS512,
-            Some(KeyAlgorithm::PS256) => Algorithm::PS256,
-            Some(KeyAlgorithm::PS384) => Algorithm::PS384,
-            Some(KeyAlgorithm::PS512) => Algorithm::PS512,
-            Some(_) => return None,
-        }),
-        AlgorithmParameters::EllipticCurve(key) => match key.curve {
-            EllipticCurve::P256 => only(Algorithm::ES256, KeyAlgorithm::ES256),
-            EllipticCurve::P384 => only(Algorithm::ES384, KeyAlgorithm::ES384),
-            _ => None,
-        },
-        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
-            only(Algorithm::EdDSA, KeyAlgorithm::EdDSA)
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -261,29 +176,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_texts_or_whole_numbers() {
+    fn users_are_strings_or_whole_numbers() {
         let named = |claim: Value| user(&claim).map(|user| user.to_string());
         assert_eq!(named(json!("user-7")), Some("user-7".into()));
         assert_eq!(named(json!(42)), Some("42".into()));
         for none in [json!(""), json!(4.5), json!(null), json!(["7"]), json!("a\u{0}"), json!("x".repeat(201))] {
             assert_eq!(named(none.clone()), None, "{none}");
         }
-    }
-
-    #[test]
-    fn a_set_without_a_key_that_verifies_is_refused() {
-        let secret = json!({ "kty": "oct", "k": "c2VjcmV0", "alg": "HS256" });
-        let rsa = json!({ "kty": "RSA", "n": "AQAB", "e": "AQAB" });
-        let with = |name: &str, value: &str| {
-            let mut key = rsa.clone();
-            key[name] = value.into();
-            key
-        };
-        let set = |keys: &[&Value]| key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len());
-        assert_eq!(set(&[&rsa, &secret, &json!({ "kty": "new" })]), Ok(1));
-        for unfit in [secret.clone(), with("use", "enc"), with("alg", "HS256"), with("alg", "RSA-OAEP"), json!(7)] {
-            assert!(set(&[&unfit]).is_err(), "{unfit}");
-        }
-        assert!(key_set(b"[]").is_err() && key_set(b"<html>").is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! JWT signatures verified by ring, which TLS uses anyway: no second implementation of RSA and the curves is compiled.
+//! Verifies JWT signatures with ring, which TLS needs anyway. `jsonwebtoken`'s own providers would add a second implementation of RSA
+//! and the curves (aws-lc or the RustCrypto crates).
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result};
@@ -12,13 +13,13 @@ use signature::{Error, Verifier};
 static PROVIDER: CryptoProvider =
     CryptoProvider { signer_factory: signer, verifier_factory: verifier, key_utils: KeyUtils::new_unimplemented() };
 
-/// Makes `jsonwebtoken` verify with ring. Has to run before the first token is verified; later calls change nothing.
+/// Makes `jsonwebtoken` verify with ring. Must be called before the first token is verified; further calls change nothing.
 pub fn install() {
-    // The process can have one provider only, and nothing else installs one.
+    // Fails if a provider is installed already, which can only be this one.
     let _ = PROVIDER.install_default();
 }
 
-/// Tokens are verified and never issued.
+/// Fails: tokens are only verified, never issued.
 fn signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>> {
     Err(ErrorKind::InvalidAlgorithm.into())
 }
@@ -77,7 +78,7 @@ impl Verifier<Vec<u8>> for RingVerifier {
             (Scheme::Curve(algorithm), DecodingKeyKind::SecretOrDer(key)) => {
                 UnparsedPublicKey::new(algorithm, key).verify(message, signature)
             }
-            // A key set has RSA keys by their numbers alone.
+            // Key sets contain RSA keys as modulus and exponent only.
             _ => return Err(Error::new()),
         };
         verified.map_err(|_| Error::new())

@@ -49,7 +49,8 @@ use crate::vault::Vault;
 
 pub use self::auth::authenticate_token;
 pub use self::body::read as read_body;
-pub use self::jwt::{JwtError, JwtVerifier};
+pub use self::jwks::JwtError;
+pub use self::jwt::JwtVerifier;
 pub use self::logs::{OUTCOMES, RenderedRequest, STATUS_CLASSES, SentRequest, filter as log_filter};
 pub use self::manage::{NewWebhook, etag};
 pub use self::middleware::request_id;

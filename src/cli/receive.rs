@@ -1,5 +1,5 @@
-//! `walhook receive`: what a receiver of webhooks has to do, and nothing else. It shares no code with the sender: whoever
-//! writes a receiver of their own, in any language, can follow it step by step.
+//! `walhook receive`: a reference receiver. It shares no code with the sender, so that developers of receivers in any language can
+//! follow it step by step.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -22,22 +22,22 @@ use subtle::ConstantTimeEq;
 
 use super::CommandResult;
 
-/// Deliveries are at most 64 KB; whatever is much larger is none.
+/// Deliveries have at most 64 KB. Much larger bodies are not deliveries.
 const MAX_BODY_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Where to listen; any path is taken
+    /// Address to listen on; any path is accepted
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     listen: SocketAddr,
-    /// The webhook's secret, as it was shown when the webhook was created
+    /// Secret of the webhook, as it was shown when the webhook was created
     #[arg(long, env = "WALHOOK_RECEIVE_SECRET", hide_env_values = true, value_name = "SECRET")]
     #[arg(required_unless_present = "secret_file")]
     secret: Option<SecretString>,
-    /// A file with the secret in it, instead of --secret
+    /// File that contains the secret, instead of --secret
     #[arg(long, env = "WALHOOK_RECEIVE_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// How old a delivery's timestamp may be, and how far ahead of this machine's clock
+    /// Largest allowed difference between a delivery's timestamp and this machine's clock
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     tolerance: Duration,
 }
@@ -54,7 +54,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
             let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             text.trim_end().into()
         }
-        (None, None) => anyhow::bail!("no secret: give --secret, --secret-file or WALHOOK_RECEIVE_SECRET"),
+        (None, None) => anyhow::bail!("no secret: set --secret, --secret-file or WALHOOK_RECEIVE_SECRET"),
     };
     let verifier = Arc::new(Verifier { secret, tolerance: arguments.tolerance });
     let router = Router::new().fallback(receive).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).with_state(verifier);
@@ -62,46 +62,46 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         .await
         .with_context(|| format!("cannot listen on {}", arguments.listen))?;
     eprintln!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, router).with_graceful_shutdown(super::told_to_stop()).await?;
+    axum::serve(listener, router).with_graceful_shutdown(super::stop_signal()).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `Bytes` is the body as it came over the wire. The signature is of these bytes: parsing and writing them again may change
-/// an escape or a space, and the signature with it.
+/// Takes the body as raw bytes, because they are what is signed. Parsing and serializing them again could change an escape or a space,
+/// and invalidate the signature.
 async fn receive(State(verifier): State<Arc<Verifier>>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let verdict = verifier.verify(&headers, &body, Timestamp::now());
-    // Nobody reading along is no reason to refuse a delivery.
+    // A closed standard output is no reason to reject a delivery.
     let _ = writeln!(std::io::stdout(), "{}", Line::new(&headers, verdict.err()));
-    // A sender takes any 2xx for "received", and tries again later after anything else.
+    // The sender considers any 2xx as delivered, and retries after anything else.
     if verdict.is_ok() { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
 }
 
-/// Decides whether a delivery is from the sender we share a secret with, and fresh.
+/// Decides whether a delivery was signed with the shared secret, recently.
 pub struct Verifier {
     pub secret: SecretString,
     pub tolerance: Duration,
 }
 
-/// Why a delivery is refused.
+/// Why a delivery is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    #[error("there is no X-Webhook-Signature")]
+    #[error("the header X-Webhook-Signature is missing")]
     MissingSignature,
-    #[error("the signature is not that of this body under this secret")]
+    #[error("the signature does not match the body and the secret")]
     WrongSignature,
-    #[error("there is no X-Webhook-Timestamp in ISO 8601")]
+    #[error("the header X-Webhook-Timestamp is missing or not ISO 8601")]
     MissingTimestamp,
-    #[error("the timestamp header is not the signed one of the body")]
+    #[error("the timestamp header differs from the signed timestamp in the body")]
     UnsignedTimestamp,
-    #[error("the timestamp is too far from now")]
+    #[error("the timestamp differs too much from the current time")]
     StaleTimestamp,
 }
 
 impl Verifier {
     pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refusal> {
-        // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison takes as long for a near
-        // miss as for a far one: `==` would tell an attacker how much of a guess is right.
+        // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison takes
+        // constant time: with `==`, its duration would reveal how much of a guessed signature is right.
         let claimed = text(headers, "x-webhook-signature").ok_or(Refusal::MissingSignature)?;
         let key = self.secret.expose_secret().as_bytes();
         let mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
@@ -110,8 +110,8 @@ impl Verifier {
             return Err(Refusal::WrongSignature);
         }
 
-        // 2. The timestamp: a genuine delivery that somebody recorded must not be played again later. The header by itself
-        // is not signed; the body is, and says the same, unless somebody changed the header.
+        // 2. The timestamp: a recorded delivery must not be replayed later. The header is not signed, but the body, which has the
+        // same timestamp, is.
         let sent = text(headers, "x-webhook-timestamp").and_then(|header| header.parse().ok());
         let sent: Timestamp = sent.ok_or(Refusal::MissingTimestamp)?;
         if signed_timestamp(body).is_some_and(|signed| signed != sent) {
@@ -133,8 +133,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// What is printed for a delivery. A receiver would put the event into a queue of its own here, and drop what it has seen
-/// before: the delivery's id is the same on every attempt.
+/// The line that is printed for a delivery. A real receiver would put the event into a queue here, and drop duplicates: the delivery's
+/// id is the same for all attempts.
 #[derive(Serialize)]
 struct Line<'a> {
     verified: bool,

@@ -1,4 +1,4 @@
-//! Who may call the API, from where and how much: what the settings of `auth.jwt` and `http` must be like.
+//! Validation of the settings in `auth.jwt` and `http`.
 
 use std::time::Duration;
 
@@ -7,20 +7,21 @@ use url::{Host, Url};
 
 use super::{Config, Http, Jwt};
 
-/// A key that is shorter than the hash can be guessed faster.
+/// In bytes: the length of the hash. A shorter key would be easier to guess.
 const SHORTEST_SECRET: usize = 32;
 
-/// No process is given more descriptors than this by default.
+/// More than the usual limit of open files per process allows.
 const MOST_CONNECTIONS: usize = 65_536;
-/// A timeout that is longer protects from nothing.
+/// A longer timeout would not protect from idle clients.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(3_600);
 
+/// Validates the settings. The error names the setting and what it must be.
 pub fn check(config: &Config) -> Result<(), String> {
     let Http { cors_origins, public_url, base_path, .. } = &config.http;
     cors_origins.iter().try_for_each(|origin| check_origin("http.cors_origins", origin))?;
     public_url.iter().try_for_each(|origin| check_origin("http.public_url", origin))?;
     if base_path.split('/').nth(1) == Some("ui") {
-        return Err("http.base_path must not begin with /ui: the user interface is there".to_owned());
+        return Err("http.base_path must not begin with /ui: the web UI is served there".to_owned());
     }
     check_limits(&config.http)?;
     config.auth.jwt.as_ref().map_or(Ok(()), check_jwt)
@@ -75,7 +76,7 @@ fn check_jwt(jwt: &Jwt) -> Result<(), String> {
     }
 }
 
-/// Whoever can change the keys on their way is every user.
+/// Requires https, except on loopback: who can change the keys in transit can act as any user.
 fn check_jwks_url(url: &str) -> Result<(), String> {
     let parsed = Url::parse(url).map_err(|error| format!("auth.jwt.jwks_url: {error}"))?;
     let is_loopback = match parsed.host() {
@@ -87,6 +88,6 @@ fn check_jwks_url(url: &str) -> Result<(), String> {
     match parsed.scheme() {
         "https" => Ok(()),
         "http" if is_loopback => Ok(()),
-        _ => Err("auth.jwt.jwks_url must begin with https:// (http:// on loopback alone)".to_owned()),
+        _ => Err("auth.jwt.jwks_url must begin with https://; http:// is allowed only on loopback".to_owned()),
     }
 }

@@ -11,7 +11,7 @@ use super::redact;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Auth {
-    /// Accept the platform's own tokens beside API tokens.
+    /// Accept the platform's own tokens in addition to API tokens.
     pub jwt: Option<Jwt>,
 }
 

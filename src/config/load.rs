@@ -1,18 +1,21 @@
-//! Flags over environment over file. The file is checked by itself first, so that its errors name a line.
+//! Loads the configuration: flags override the environment, which overrides the file. The file is validated by itself first, so that
+//! errors can name its lines.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use base64::Engine;
 use secrecy::ExposeSecret;
+use serde_json::Value as Json;
 use toml::{Table, Value};
 
 use super::{Config, access};
 use crate::domain::table::Table as SourceTable;
 
 const PREFIX: &str = "WALHOOK_";
-/// Keys whose value may stand in a file named by `WALHOOK_…_FILE`.
+/// Keys whose value may be read from a file, named by `WALHOOK_…_FILE`.
 const SECRET_KEYS: [&str; 7] = [
     "source.url",
     "store.url",
@@ -22,23 +25,13 @@ const SECRET_KEYS: [&str; 7] = [
     "auth.jwt.secret",
     "tracing.headers",
 ];
-/// Keys that hold lists; their defaults may be empty or absent, so the defaults do not tell.
-const LIST_KEYS: [&str; 6] = [
-    "delivery.retry_schedule",
-    "delivery.allow_networks",
-    "delivery.deny_networks",
-    "source.distribution_statuses",
-    "secrets.master_key",
-    "http.cors_origins",
-];
-
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}: {source}")]
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{path}: {detail}")]
     File { path: PathBuf, detail: String },
-    #[error("{variable} is not a setting: see `walhook config` for those there are")]
+    #[error("{variable} is not a setting: `walhook config` prints all settings")]
     UnknownVariable { variable: String },
     #[error("--set {argument}: expected KEY=VALUE, such as delivery.timeout=5s")]
     MalformedFlag { argument: String },
@@ -46,7 +39,7 @@ pub enum ConfigError {
     Invalid(String),
 }
 
-/// Where settings come from, strongest first.
+/// The sources of settings, in order of precedence.
 #[derive(Debug, Default)]
 pub struct Sources {
     /// `section.key=value` from the command line.
@@ -55,6 +48,7 @@ pub struct Sources {
     pub file: Option<PathBuf>,
 }
 
+/// Merges the sources and validates the result.
 pub fn load(sources: Sources) -> Result<Config, ConfigError> {
     let mut settings = match &sources.file {
         Some(path) => read_file(path)?,
@@ -71,7 +65,7 @@ pub fn load(sources: Sources) -> Result<Config, ConfigError> {
         }
         set(&mut settings, key, value)?;
     }
-    // The file passed by itself, so a fault here is of the environment or the flags.
+    // The file is valid by itself, so an error here is due to the environment or the flags.
     let config: Config = serde_path_to_error::deserialize(settings).map_err(|error| {
         ConfigError::Invalid(format!("environment or flags: {}: {}", error.path(), error.inner().message()))
     })?;
@@ -84,7 +78,7 @@ fn read_file(path: &Path) -> Result<Table, ConfigError> {
         std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     let invalid = |error: toml::de::Error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
-        // An offset just behind a line break belongs to the next line.
+        // An offset directly after a line break belongs to the next line.
         let line = line + usize::from(error.span().is_some_and(|span| text[..span.start].ends_with('\n')));
         ConfigError::File { path: path.to_owned(), detail: format!("line {line}: {}", error.message()) }
     };
@@ -110,7 +104,7 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<BTreeMap<String, St
                 let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable { path, source })?;
                 settings.insert(secret.to_owned(), text.trim_end_matches(['\r', '\n']).to_owned());
             }
-            None if is_known(&key) => {
+            None if type_of(&key).is_some() => {
                 settings.insert(key, value.to_owned());
             }
             None => return Err(ConfigError::UnknownVariable { variable }),
@@ -119,56 +113,40 @@ fn environment(variables: &[(OsString, OsString)]) -> Result<BTreeMap<String, St
     Ok(settings)
 }
 
-/// Whether the key is one of a setting: the whole of it for plain sections, the section for maps of the platform's names.
-fn is_known(key: &str) -> bool {
-    let maps = ["source.tables.", "source.lookups."];
-    if maps.iter().any(|prefix| key.starts_with(prefix)) {
-        return true;
-    }
-    let jwt = ["issuer", "audience", "sign_in_audience", "user_claim", "jwks_url", "jwks_file", "secret"];
-    if let Some(name) = key.strip_prefix("auth.jwt.") {
-        return jwt.contains(&name);
-    }
-    let optional = [
-        "source.url",
-        "store.url",
-        "http.public_url",
-        "delivery.proxy",
-        "delivery.extra_ca_file",
-        "mail.smtp_url",
-        "mail.from",
-        "mail.extra_ca_file",
-        "tracing.otlp_endpoint",
-        "tracing.headers",
-    ];
-    optional.contains(&key) || default_of(key).is_some()
-}
-
-fn default_of(key: &str) -> Option<Value> {
-    let defaults = Value::try_from(Config::default()).expect("the defaults are representable");
-    let mut value = &defaults;
+/// Returns the JSON type of the setting `key`, or `None` if there is no such setting.
+fn type_of(key: &str) -> Option<&'static str> {
+    static SCHEMA: LazyLock<Json> = LazyLock::new(|| schemars::schema_for!(Config).to_value());
+    let resolve = |schema: &'static Json| {
+        // An optional section is a reference or null.
+        let reference = schema["$ref"].as_str().or_else(|| schema["anyOf"][0]["$ref"].as_str());
+        reference.and_then(|path| SCHEMA.pointer(path.trim_start_matches('#'))).unwrap_or(schema)
+    };
+    let mut schema: &'static Json = &SCHEMA;
     for part in key.split('.') {
-        value = value.get(part)?;
+        // The keys of a map are the platform's names.
+        let inner = schema["properties"].get(part).or_else(|| schema.get("additionalProperties"))?;
+        schema = resolve(inner.is_object().then_some(inner)?);
     }
-    (!value.is_table()).then(|| value.clone())
+    match &schema["type"] {
+        Json::Array(with_null) => with_null[0].as_str(),
+        Json::String(name) if name == "object" => None,
+        // An enumeration of documented values is a list of alternatives.
+        other => Some(other.as_str().unwrap_or("string")),
+    }
 }
 
+/// Sets one setting from its text in the environment or on the command line.
 fn set(settings: &mut Table, key: &str, text: &str) -> Result<(), ConfigError> {
     let not = |what: &str| ConfigError::Invalid(format!("{key}: `{text}` is not {what}"));
-    let of_table = key.strip_prefix("source.tables.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
-    let is_list = LIST_KEYS.contains(&key) || of_table.is_some_and(|part| part.starts_with("formerly."));
-    let is_boolean = of_table == Some("absent") || matches!(default_of(key), Some(Value::Boolean(_)));
-    let value = if is_list {
-        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
-    } else if is_boolean {
-        Value::Boolean(text.parse().map_err(|_| not("true or false"))?)
-    } else {
-        match default_of(key) {
-            Some(Value::Float(_)) => Value::Float(text.parse().map_err(|_| not("a number"))?),
-            Some(Value::Integer(_)) => Value::Integer(text.parse().map_err(|_| not("a whole number"))?),
-            _ => Value::String(text.to_owned()),
+    let value = match type_of(key) {
+        Some("array") => {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            Value::Array(items.map(|item| Value::String(item.to_owned())).collect())
         }
+        Some("boolean") => Value::Boolean(text.parse().map_err(|_| not("true or false"))?),
+        Some("number") => Value::Float(text.parse().map_err(|_| not("a number"))?),
+        Some("integer") => Value::Integer(text.parse().map_err(|_| not("a whole number"))?),
+        _ => Value::String(text.to_owned()),
     };
     let mut parts: Vec<&str> = key.split('.').collect();
     let last = parts.pop().expect("splitting gives at least one part");
@@ -193,7 +171,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     if let Some(name) = config.source.lookups.keys().find(|name| SourceTable::by_name(name).is_none()) {
         return fail(format!("source.lookups.{name}: the reference schema has no such table"));
     }
-    if let Some(problem) = config.source.impossible().next() {
+    if let Some(problem) = config.source.contradictions().next() {
         return fail(problem);
     }
     if !config.http.base_path.is_empty() && !config.http.base_path.starts_with('/') {
@@ -211,7 +189,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
         return fail(format!("{key} must be at least 1"));
     }
     if config.delivery.timeout.0.is_zero() {
-        return fail("delivery.timeout must be longer than nothing".into());
+        return fail("delivery.timeout must be longer than 0s".into());
     }
     if config.delivery.retry_schedule.len() > 99 {
         return fail("delivery.retry_schedule: at most 99 waits".into());
@@ -224,7 +202,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
         let length = base64::engine::general_purpose::STANDARD.decode(key.expose_secret()).map(|key| key.len());
         if length != Ok(32) {
             return fail(
-                "secrets.master_key: expected base64 of exactly 32 bytes; `openssl rand -base64 32` makes one".into(),
+                "secrets.master_key: expected base64 of exactly 32 bytes: generate a key with `openssl rand -base64 32`".into(),
             );
         }
     }
@@ -232,7 +210,7 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
 }
 
 impl Config {
-    /// The primary's URL, or what to do about its lack.
+    /// Returns the primary's URL. The error says how to set it.
     pub fn source_url(&self) -> Result<&str, ConfigError> {
         self.source.url.as_ref().map(|url| url.expose_secret()).ok_or_else(|| {
             ConfigError::Invalid(
@@ -242,7 +220,7 @@ impl Config {
         })
     }
 
-    /// The store's URL: the primary's where none is set.
+    /// Returns the store's URL, which is the primary's if it is not set.
     pub fn store_url(&self) -> Result<&str, ConfigError> {
         match &self.store.url {
             Some(url) => Ok(url.expose_secret()),
@@ -250,11 +228,11 @@ impl Config {
         }
     }
 
-    /// The keys that secrets are encrypted with, or what to do about their lack.
+    /// Fails if there is no master key. The error says how to set one.
     pub fn require_master_key(&self) -> Result<(), ConfigError> {
         if self.secrets.master_key.is_empty() {
             return Err(ConfigError::Invalid(
-                "secrets.master_key is not set: `openssl rand -base64 32` makes one; keep it where the database is not"
+                "secrets.master_key is not set: generate a key with `openssl rand -base64 32`, and keep it outside the database"
                     .into(),
             ));
         }

@@ -1,4 +1,4 @@
-//! Where e-mail goes out: what the settings of `mail` must be like, and what they mean.
+//! Parses and validates the settings in `mail`.
 
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret, SecretString};
@@ -6,7 +6,7 @@ use url::{Host, Url};
 
 use super::{ConfigError, Mail};
 
-/// A mail server and how to speak with it.
+/// A mail server and how to connect to it.
 #[derive(Clone, Debug)]
 pub struct SmtpServer {
     pub host: String,
@@ -14,38 +14,38 @@ pub struct SmtpServer {
     pub tls: SmtpTls,
     /// User and password.
     pub login: Option<(String, SecretString)>,
-    /// The name to greet with; this machine's where nothing is set.
+    /// The name for EHLO; this machine's if it is not set.
     pub hello: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmtpTls {
-    /// None at all.
+    /// No TLS.
     Plain,
-    /// By STARTTLS where the server offers it: whoever is in between can take the offer away.
+    /// STARTTLS if the server offers it. An attacker between the two can suppress the offer.
     Opportunistic,
-    /// By STARTTLS, or no mail.
+    /// STARTTLS; without it, nothing is sent.
     Required,
-    /// From the first byte.
+    /// TLS from the first byte.
     Wrapped,
 }
 
-/// Both settings, or neither.
+/// The configuration of outgoing mail, complete.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     pub server: SmtpServer,
-    /// The sender, as it is configured.
+    /// The sender, as configured.
     pub from: String,
 }
 
 impl Mail {
-    /// Whether each setting is right by itself. Errors name the key and quote no secret.
+    /// Validates each setting by itself. Errors name the setting and quote no secret.
     pub(super) fn check(&self) -> Result<(), String> {
         self.smtp_url.as_ref().map(parse_url).transpose()?;
         self.from.as_deref().map_or(Ok(()), check_sender)
     }
 
-    /// What is configured; nothing where mail is not.
+    /// Returns the configured mail server and sender, or `None` if neither is set.
     pub fn outgoing(&self) -> Result<Option<Outgoing>, ConfigError> {
         let missing = |text: &str| Err(ConfigError::Invalid(text.to_owned()));
         match (&self.smtp_url, &self.from) {
@@ -100,8 +100,8 @@ fn server(url: &str) -> Result<SmtpServer, String> {
     };
     let login = match (url.username(), url.password()) {
         ("", None) => None,
-        ("", Some(_)) => return Err("there is a password and no user".to_owned()),
-        (_, None) => return Err("there is a user and no password".to_owned()),
+        ("", Some(_)) => return Err("there is a password but no user".to_owned()),
+        (_, None) => return Err("there is a user but no password".to_owned()),
         (user, Some(password)) => Some((decoded(user)?, decoded(password)?.into())),
     };
     let hello = url.path().trim_matches('/');
@@ -109,7 +109,7 @@ fn server(url: &str) -> Result<SmtpServer, String> {
     Ok(SmtpServer { host, port: url.port().unwrap_or(port), tls, login, hello })
 }
 
-/// The text without its percent signs. A line break would begin another command.
+/// Decodes percent-encoding. Rejects control characters: a line break would start another SMTP command.
 fn decoded(text: &str) -> Result<String, String> {
     let text = percent_decode_str(text).decode_utf8().map_err(|_| "it is not UTF-8".to_owned())?;
     if text.chars().any(char::is_control) {
@@ -118,7 +118,7 @@ fn decoded(text: &str) -> Result<String, String> {
     Ok(text.into_owned())
 }
 
-/// Whether this looks like `local@domain` or `Name <local@domain>`; whoever sends it knows all the rules.
+/// Whether this looks like `local@domain` or `Name <local@domain>`. The mail library checks the rest.
 fn is_mailbox(text: &str) -> bool {
     let address = match text.split_once('<') {
         Some((_, rest)) => match rest.strip_suffix('>') {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_say_how_to_speak_with_the_server() {
+    fn urls_determine_port_and_tls_mode() {
         let parsed = |url: &str| server(url).map(|server| (server.host, server.port, server.tls));
         assert_eq!(parsed("smtp://mail.example").unwrap(), ("mail.example".into(), 25, SmtpTls::Plain));
         assert_eq!(parsed("smtp://m:2525?tls=required").unwrap(), ("m".into(), 2525, SmtpTls::Required));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mail_server_is_refused_without_its_password() {
+    fn a_malformed_url_is_rejected_without_quoting_its_password() {
         for url in [
             "mail.example",
             "http://u:secret@m",

@@ -1,4 +1,4 @@
-//! How the platform names its tables and columns, and what its status codes mean.
+//! Maps the platform's tables, columns and status values to the reference schema.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Source;
 use crate::domain::table::Table;
 
-/// One entry a table of the reference schema; what is not mentioned has the reference schema's name.
+/// One mapping per table of the reference schema. What is not mapped has the same name on the platform.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct TableMappings(BTreeMap<String, TableMapping>);
@@ -22,13 +22,13 @@ pub struct TableMapping {
     /// Reference column → the platform's column.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub columns: BTreeMap<String, String>,
-    /// Reference column → names that the platform's column had in a log that is not read yet.
+    /// Reference column → earlier names of the platform's column, for WAL that was written before it was renamed.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub formerly: BTreeMap<String, Vec<String>>,
-    /// Reference column → the platform's value → ours, such as `status = { 5 = "complete" }`.
+    /// Reference column → the platform's value → the reference value, such as `status = { 5 = "complete" }`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, BTreeMap<String, String>>,
-    /// Reference column → an SQL expression that gives its value, with `this` for the row: for what the table does not have.
+    /// Reference column → an SQL expression for its value, in which `this` is the row. For columns that the table does not have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub computed: BTreeMap<String, String>,
     /// The platform has no such table.
@@ -37,22 +37,22 @@ pub struct TableMapping {
 }
 
 impl TableMappings {
-    /// The platform's schema and table for `table`.
+    /// Returns the schema and the name of the platform's table for `table`.
     pub fn qualified_name(&self, table: Table) -> (String, String) {
         let configured = self.0.get(table.name()).and_then(|mapping| mapping.table.as_deref());
-        // What cannot be read was refused when the configuration was loaded.
+        // Malformed names are rejected when the configuration is loaded.
         let named = configured.and_then(split_name);
         let (schema, name) = named.unwrap_or_else(|| (None, configured.unwrap_or(table.name()).to_owned()));
         (schema.unwrap_or_else(|| "public".to_owned()), name)
     }
 
-    /// Earlier names of a column of the reference schema, to be tried in turn.
+    /// Returns earlier names of the platform's column, to be tried in this order.
     pub fn formerly<'a>(&'a self, table: Table, column: &str) -> impl Iterator<Item = &'a str> {
         let names = self.0.get(table.name()).and_then(|mapping| mapping.formerly.get(column));
         names.into_iter().flatten().map(String::as_str)
     }
 
-    /// Table names that cannot be read.
+    /// Describes malformed table names.
     pub(super) fn malformed_names(&self) -> impl Iterator<Item = String> {
         let named = self.0.iter().filter_map(|(key, mapping)| Some((key, mapping.table.as_deref()?)));
         named.filter(|(_, name)| split_name(name).is_none()).map(|(key, name)| {
@@ -62,7 +62,7 @@ impl TableMappings {
         })
     }
 
-    /// The platform's name for a column of the reference schema.
+    /// Returns the platform's name for a column of the reference schema.
     pub fn column<'a>(&'a self, table: Table, column: &'a str) -> &'a str {
         self.0.get(table.name()).and_then(|mapping| mapping.columns.get(column)).map_or(column, String::as_str)
     }
@@ -72,49 +72,49 @@ impl TableMappings {
         self.0.get(table.name()).is_some_and(|mapping| mapping.absent)
     }
 
-    /// The expression that `column` is computed by, where the platform's table does not have it.
+    /// Returns the SQL expression that computes `column`, if the platform's table does not have it.
     pub fn computed(&self, table: Table, column: &str) -> Option<&str> {
         self.0.get(table.name())?.computed.get(column).map(String::as_str)
     }
 
-    /// Whether rows of `table` are more than what stands in it.
+    /// Whether columns of `table` are computed by SQL expressions.
     pub fn is_computed(&self, table: Table) -> bool {
         self.0.get(table.name()).is_some_and(|mapping| !mapping.computed.is_empty())
     }
 
-    /// The columns of the reference schema that the platform's table has itself.
+    /// Returns the columns of the reference schema that are stored in the platform's table.
     pub fn stored(&self, table: Table) -> impl Iterator<Item = &'static str> {
         table.columns().iter().copied().filter(move |column| self.computed(table, column).is_none())
     }
 
-    /// What the platform's `value` in `column` means, where the mapping says so.
+    /// Returns the reference value that the platform's `value` in `column` is mapped to.
     pub fn value(&self, table: Table, column: &str, value: &str) -> Option<&str> {
         let values = self.0.get(table.name())?.values.get(column)?;
         values.get(value).map(String::as_str)
     }
 
-    /// The platform's values that mean `meaning` in `column`.
+    /// Returns the platform's values that are mapped to `meaning` in `column`.
     pub fn values_meaning<'a>(&'a self, table: Table, column: &str, meaning: &'a str) -> Vec<&'a str> {
         let values = self.0.get(table.name()).and_then(|mapping| mapping.values.get(column));
         let mapped =
-            values.into_iter().flatten().filter(|(_, ours)| *ours == meaning).map(|(theirs, _)| theirs.as_str());
-        // A value that is not mapped means itself.
+            values.into_iter().flatten().filter(|(_, reference)| *reference == meaning).map(|(own, _)| own.as_str());
+        // A value that is not mapped stands for itself.
         let itself = values.is_none_or(|values| !values.contains_key(meaning)).then_some(meaning);
         mapped.chain(itself).collect()
     }
 
-    /// All that `column` can mean by its value map.
+    /// Returns the reference values that the platform's values of `column` are mapped to.
     pub fn meanings(&self, table: Table, column: &str) -> impl Iterator<Item = &str> {
         let values = self.0.get(table.name()).and_then(|mapping| mapping.values.get(column));
         values.into_iter().flat_map(|values| values.values().map(String::as_str))
     }
 
-    /// What is computed or absent and cannot be, in words.
-    pub(super) fn impossible(&self) -> impl Iterator<Item = String> {
+    /// Describes tables and columns that cannot be absent or computed.
+    pub(super) fn contradictions(&self) -> impl Iterator<Item = String> {
         self.0.iter().filter_map(|(name, mapping)| {
             let table = Table::by_name(name)?;
             if mapping.absent && table.is_indispensable() {
-                return Some(format!("source.tables.{name}.absent: no event has an owner without it"));
+                return Some(format!("source.tables.{name}.absent: events need it to find their owner"));
             }
             let named = |column: &String| mapping.columns.contains_key(column) || mapping.formerly.contains_key(column);
             mapping.computed.keys().find_map(|column| {
@@ -130,7 +130,7 @@ impl TableMappings {
         })
     }
 
-    /// Names that no table or column of the reference schema has.
+    /// Returns mapped names that the reference schema does not have.
     pub(super) fn unknown_names(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(|(name, mapping)| {
             let Some(table) = Table::by_name(name) else { return vec![format!("source.tables.{name}")] };
@@ -150,24 +150,24 @@ impl TableMappings {
 }
 
 impl Source {
-    /// Whether capture follows the changes of `table`: the platform has it, and no SQL of its own stands for it.
+    /// Whether changes of `table` are captured: the platform has it, and no `source.lookups` query replaces it.
     pub fn follows(&self, table: Table) -> bool {
         !self.tables.is_absent(table) && !self.lookups.contains_key(table.name())
     }
 
-    /// What cannot be as it is configured, in words.
-    pub(super) fn impossible(&self) -> impl Iterator<Item = String> {
+    /// Describes settings that contradict each other.
+    pub(super) fn contradictions(&self) -> impl Iterator<Item = String> {
         let captured = |name: &&String| Table::by_name(name).is_some_and(Table::is_captured);
         let lookups = self.lookups.keys().filter(captured).map(|name| {
             format!(
                 "source.lookups.{name}: its rows come with their changes; what they lack, source.tables.{name}.computed adds"
             )
         });
-        self.tables.impossible().chain(lookups)
+        self.tables.contradictions().chain(lookups)
     }
 }
 
-/// Schema, where one is named, and table.
+/// Splits a table's name into its schema, if it names one, and the table.
 fn split_name(text: &str) -> Option<(Option<String>, String)> {
     let (first, rest) = take_part(text)?;
     let Some(rest) = rest else { return Some((None, first)) };
@@ -177,7 +177,7 @@ fn split_name(text: &str) -> Option<(Option<String>, String)> {
     }
 }
 
-/// The first part of a dotted name, and what follows its dot.
+/// Takes the first part of a dotted name. Returns it with the text after the dot, if there is one.
 fn take_part(text: &str) -> Option<(String, Option<&str>)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let (part, rest) = text.split_once('.').map_or((text, None), |(part, rest)| (part, Some(rest)));
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tables_name_may_name_its_schema_and_may_be_quoted() {
+    fn table_names_may_include_a_schema_and_may_be_quoted() {
         let both = |schema: &str, table: &str| Some((Some(schema.to_owned()), table.to_owned()));
         assert_eq!(split_name("jobs"), Some((None, "jobs".to_owned())));
         assert_eq!(split_name("dist.Jobs"), both("dist", "Jobs"));

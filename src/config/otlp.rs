@@ -1,4 +1,4 @@
-//! Where spans go: what the settings of `tracing` must be like, and what they mean.
+//! The section `tracing`: the collector of spans.
 
 use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
@@ -9,33 +9,25 @@ use url::Url;
 use super::redact;
 use crate::domain::trace::Sampling;
 
-/// Where a collector takes spans, below its address.
+/// The path of a collector's endpoint for spans.
 const TRACES_PATH: &str = "/v1/traces";
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Tracing {
+section! { Tracing:
     /// A collector that accepts OTLP over HTTP. Without it nothing is traced, and deliveries carry no `traceparent`.
     #[schemars(example = &"http://127.0.0.1:4318")]
-    pub otlp_endpoint: Option<String>,
+    otlp_endpoint: Option<String>,
     /// Headers for the collector: `name=value`, separated by commas, values percent-encoded.
     #[serde(serialize_with = "redact")]
     #[schemars(with = "Option<String>", example = &"authorization=Bearer%20token")]
-    pub headers: Option<SecretString>,
+    headers: Option<SecretString>,
     /// Share of events to trace, from 0 to 1.
-    pub sample_ratio: f64,
+    sample_ratio: f64 = 1.0,
 }
 
-impl Default for Tracing {
-    fn default() -> Self {
-        Tracing { otlp_endpoint: None, headers: None, sample_ratio: 1.0 }
-    }
-}
-
-/// Who takes the spans.
+/// The collector that spans are exported to.
 #[derive(Clone, Debug)]
 pub struct Collector {
-    /// Where they are posted to.
+    /// The endpoint for spans.
     pub url: Url,
     /// Names and values.
     pub headers: Vec<(String, SecretString)>,
@@ -47,19 +39,19 @@ impl Tracing {
             return Err(format!("tracing.sample_ratio: {} is not from 0 to 1", self.sample_ratio));
         }
         if self.otlp_endpoint.is_none() && self.headers.is_some() {
-            return Err("tracing.headers is of no use without tracing.otlp_endpoint".to_owned());
+            return Err("tracing.headers needs tracing.otlp_endpoint".to_owned());
         }
         self.collector().map(|_| ())
     }
 
-    /// What is configured; nothing where spans go nowhere.
+    /// Returns the configured collector, if any.
     pub fn collector(&self) -> Result<Option<Collector>, String> {
         let Some(endpoint) = &self.otlp_endpoint else { return Ok(None) };
         let headers = self.headers.as_ref().map_or(Ok(Vec::new()), |headers| parse_headers(headers.expose_secret()))?;
         Ok(Some(Collector { url: traces_url(endpoint)?, headers }))
     }
 
-    /// Which events are traced; nothing where none is.
+    /// Returns which events are traced, or `None` without a collector.
     pub fn sampling(&self) -> Option<Sampling> {
         self.otlp_endpoint.is_some().then(|| Sampling::new(self.sample_ratio))
     }
@@ -82,7 +74,7 @@ fn traces_url(endpoint: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// The error quotes nothing: any part of it may be the secret.
+/// Parses `name=value` pairs. The error does not quote them: any part may be a secret.
 fn parse_headers(text: &str) -> Result<Vec<(String, SecretString)>, String> {
     let wrong = || {
         "tracing.headers: expected name=value, several joined by commas, values percent-encoded: authorization=Bearer%20…"
@@ -108,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_is_the_one_that_collectors_have() {
+    fn the_endpoint_gets_the_standard_path() {
         let url = |text: &str| traces_url(text).map(|url| url.to_string());
         assert_eq!(url("http://127.0.0.1:4318").unwrap(), "http://127.0.0.1:4318/v1/traces");
         assert_eq!(url("https://otlp.example/api/").unwrap(), "https://otlp.example/api/v1/traces");
@@ -120,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_pairs_and_their_secrets_are_not_quoted() {
+    fn malformed_headers_are_rejected_without_quoting_them() {
         let parsed = parse_headers("authorization=Basic%20aHVudGVy==, x-tenant=7").unwrap();
         let parsed: Vec<(&str, &str)> =
             parsed.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();

@@ -1,4 +1,4 @@
-//! The way out that `delivery.proxy` names.
+//! Parses `delivery.proxy`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,17 +7,17 @@ use url::Url;
 
 use super::Delivery;
 
-/// A proxy that makes tunnels (`CONNECT`).
+/// An HTTP proxy that opens tunnels (`CONNECT`).
 #[derive(Clone, Debug)]
 pub struct Proxy {
-    /// Scheme, host and port, and no credentials.
+    /// Scheme, host and port, without credentials.
     pub url: Url,
     /// The value of `Proxy-Authorization`.
     pub authorization: Option<SecretString>,
 }
 
 impl Delivery {
-    /// The proxy, if one is set. The error quotes nothing of it: a password may be anywhere in what is written wrongly.
+    /// Returns the proxy, if one is set. The error does not quote the value: in a malformed URL, the password may be anywhere.
     pub fn proxy(&self) -> Result<Option<Proxy>, String> {
         self.proxy.as_ref().map(|text| parse(text.expose_secret())).transpose()
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_taken_out_of_the_url() {
+    fn credentials_are_removed_from_the_url() {
         let proxy = parse("http://walhook:p%40ss%3A@proxy.internal:3128").unwrap();
         assert_eq!(proxy.url.as_str(), "http://proxy.internal:3128/");
         assert_eq!(proxy.authorization.unwrap().expose_secret(), format!("Basic {}", STANDARD.encode("walhook:p@ss:")));
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_proxy_is_refused_without_a_word_of_it() {
+    fn a_malformed_proxy_is_rejected_without_quoting_it() {
         for wrong in
             ["socks5://hunter2@proxy", "hunter2", "http://:hunter2@", "http://proxy/hunter2", "http://proxy/?p=hunter2"]
         {

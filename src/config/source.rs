@@ -9,34 +9,32 @@ use serde::{Deserialize, Serialize};
 
 use super::{Period, TableMappings, redact_url};
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Source {
+section! { Source:
     /// URL of the primary, the platform's Postgres. Logical replication uses the same URL. Required.
     #[serde(serialize_with = "redact_url")]
     #[schemars(with = "Option<String>", example = &"postgres://walhook@db.internal/platform?sslmode=verify-full")]
-    pub url: Option<SecretString>,
+    url: Option<SecretString>,
     /// How changes are captured.
-    pub capture: CaptureMode,
+    capture: CaptureMode = CaptureMode::Wal,
     /// How often an idle outbox is polled (trigger capture only).
-    pub poll_interval: Period,
+    poll_interval: Period = Period(Duration::from_millis(100)),
     /// Name of the replication slot. Two installations on one server need two names.
-    pub slot: String,
+    slot: String = "walhook".into(),
     /// Name of the publication.
-    pub publication: String,
+    publication: String = "walhook".into(),
     /// How updates and deletes of captured tables write old values to the WAL.
-    pub replica_identity: ReplicaIdentity,
+    replica_identity: ReplicaIdentity = ReplicaIdentity::Full,
     /// Create the slot as a failover slot, which standbys with `sync_replication_slots` keep (PostgreSQL 17 and later).
-    pub failover: bool,
+    failover: bool = true,
     /// Whether to wait until a transaction is visible on the primary before its events are stored and sent.
-    pub await_visibility: AwaitVisibility,
+    await_visibility: AwaitVisibility = AwaitVisibility::Auto,
     /// Distribution statuses of your own, recognised in addition to the eight documented ones.
-    pub distribution_statuses: Vec<String>,
+    distribution_statuses: Vec<String>,
     /// How often a heartbeat message is written to the WAL and expected back.
-    pub heartbeat: Period,
+    heartbeat: Period = Period::secs(10),
     /// Keep the last seen watched columns of every watched row, so that `walhook repair` can find transitions that a gap hides.
     /// About 95 bytes per row in the store.
-    pub ledger: bool,
+    ledger: bool = true,
     /// How the platform names its tables and columns, and what its values mean. Anything not mentioned is named as in the reference
     /// schema; see the [integrator's guide](integrators.md).
     ///
@@ -49,34 +47,14 @@ pub struct Source {
     /// [source.tables.stream_radar_flag]
     /// absent = true
     /// ```
-    pub tables: TableMappings,
+    tables: TableMappings,
     /// SQL that finds the rows of a looked-up table where a mapping is not enough; `$1` is the array of keys as text.
     ///
     /// ```toml
     /// [source.lookups]
     /// label = "select l.id, a.user_id from labels l join accounts a on a.id = l.account_id where l.id = any($1::bigint[])"
     /// ```
-    pub lookups: BTreeMap<String, String>,
-}
-
-impl Default for Source {
-    fn default() -> Self {
-        Source {
-            url: None,
-            capture: CaptureMode::Wal,
-            poll_interval: Period(Duration::from_millis(100)),
-            slot: "walhook".into(),
-            publication: "walhook".into(),
-            replica_identity: ReplicaIdentity::Full,
-            failover: true,
-            await_visibility: AwaitVisibility::Auto,
-            distribution_statuses: Vec::new(),
-            heartbeat: Period::secs(10),
-            ledger: true,
-            tables: TableMappings::default(),
-            lookups: Default::default(),
-        }
-    }
+    lookups: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

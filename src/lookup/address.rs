@@ -1,15 +1,14 @@
-//! Where a user is reached by e-mail.
+//! Looks up a user's e-mail address.
 
 use super::fetch::{LookupError, Primary};
 use crate::config;
 use crate::domain::event::UserId;
 use crate::domain::table::{Table, app_user};
 
-/// The user's e-mail address as it is now; none where there is none, or no such user. Asked for rarely: over a connection that
-/// ends with the answer.
+/// Returns the user's current e-mail address, if there is one. Opens a connection for each call: calls are rare.
 pub async fn email_of(url: &str, source: &config::Source, user: &UserId) -> Result<Option<String>, LookupError> {
     let rows = match Primary::new(url, source).rows(Table::AppUser, &[user.0.to_string()]).await {
-        // The platform's ids are numbers, and this is none: it is nobody's.
+        // The platform's ids are numbers, and this id is not a number: there is no such user.
         Err(LookupError::Query { source, .. }) if source.code().is_some_and(|code| code.code().starts_with("22")) => {
             return Ok(None);
         }

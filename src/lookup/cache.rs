@@ -1,4 +1,4 @@
-//! What is known of looked-up rows. `None` is "not known: fetch it"; `Some(None)` is "known not to be there".
+//! The cache of looked-up rows. `None` means "unknown: fetch it"; `Some(None)` means "does not exist".
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -15,13 +15,13 @@ use crate::domain::table::{
 };
 use crate::events::{Release, TranscodedFile};
 
-/// Rows of one table that are kept at most.
+/// Maximum number of cached rows per table.
 const CAPACITY: NonZeroUsize = NonZeroUsize::new(50_000).expect("not zero");
 
-/// Reading moves an entry to the front, so that even a shared reference has to be able to change the order.
-struct Kept<K: Hash + Eq, V>(RefCell<LruCache<K, V>>);
+/// An LRU map. Reading changes the order of entries, and needs only a shared reference.
+struct Lru<K: Hash + Eq, V>(RefCell<LruCache<K, V>>);
 
-impl<K: Hash + Eq, V: Clone> Kept<K, V> {
+impl<K: Hash + Eq, V: Clone> Lru<K, V> {
     fn get(&self, key: &K) -> Option<V> {
         self.0.borrow_mut().get(key).cloned()
     }
@@ -35,30 +35,30 @@ impl<K: Hash + Eq, V: Clone> Kept<K, V> {
     }
 }
 
-impl<K: Hash + Eq, V> Default for Kept<K, V> {
+impl<K: Hash + Eq, V> Default for Lru<K, V> {
     fn default() -> Self {
-        Kept(RefCell::new(LruCache::new(CAPACITY)))
+        Lru(RefCell::new(LruCache::new(CAPACITY)))
     }
 }
 
 /// The files of one transcoder queue entry.
 #[derive(Clone, Default)]
 struct Files {
-    /// Whether all there are, are here: the entry itself was seen to begin, or they were fetched.
+    /// Whether all files of the entry are known: it was inserted in the stream, or its files were fetched.
     complete: bool,
-    /// What the stream has shown, by id; nothing for a file that it has shown deleted.
+    /// Files by id, as the stream shows them. `None` for a deleted file.
     shown: BTreeMap<i64, Option<TranscodedFile>>,
 }
 
 #[derive(Default)]
 pub struct Cache {
-    releases: Kept<i64, Option<Arc<Release>>>,
-    labels: Kept<i64, Option<Option<UserId>>>,
-    outlets: Kept<i64, Option<Arc<str>>>,
-    tracks: Kept<i64, Option<i64>>,
-    files: Kept<i64, Files>,
-    addons: Kept<UserId, HashSet<Box<str>>>,
-    /// The batch has emptied the table of add-ons: until it is stored, the store tells of those there were.
+    releases: Lru<i64, Option<Arc<Release>>>,
+    labels: Lru<i64, Option<Option<UserId>>>,
+    outlets: Lru<i64, Option<Arc<str>>>,
+    tracks: Lru<i64, Option<i64>>,
+    files: Lru<i64, Files>,
+    addons: Lru<UserId, HashSet<Box<str>>>,
+    /// The batch has truncated the table of add-ons. Until it is stored, the store still has the former ones.
     addons_emptied: bool,
 }
 
@@ -89,12 +89,12 @@ impl Cache {
         known.or_else(|| self.addons_emptied.then_some(false))
     }
 
-    /// Another batch: all before it is in the store.
+    /// Starts a batch. All earlier ones are stored.
     pub fn begin(&mut self) {
         self.addons_emptied = false;
     }
 
-    /// Takes in what the store has of `users`. What is known already is newer.
+    /// Adds the add-ons that the store has for `users`. Cached ones are newer and stay.
     pub fn addons_stored(&mut self, users: &[String], found: &[(String, String)]) {
         for user in users {
             let id = UserId(user.as_str().into());
@@ -105,14 +105,14 @@ impl Cache {
         }
     }
 
-    /// A transcoder queue entry was inserted: from here on the stream shows all of its files.
-    pub fn entry_begins(&mut self, entry: &Tuple) {
+    /// Starts to collect the files of a new transcoder queue entry, all of which the stream will show.
+    pub fn entry_inserted(&mut self, entry: &Tuple) {
         if let Some(id) = int(entry, transcoder_queue::id) {
             self.files.put(id, Files { complete: true, shown: BTreeMap::new() });
         }
     }
 
-    /// Takes in a row. What was not sent is what it was, if that is known.
+    /// Adds a row. Values that were not sent keep their cached value, if there is one.
     pub fn learn(&mut self, table: Table, row: &Tuple) {
         match table {
             Table::Release => self.learn_release(row),
@@ -154,19 +154,19 @@ impl Cache {
     }
 
     pub fn update(&mut self, table: Table, old: Option<&Tuple>, new: &Tuple) {
-        // The old row tells of a changed key: what stood under it is somewhere else now.
+        // An old row means that the key has changed: the row moved.
         if let Some(old) = old.filter(|_| matches!(table, Table::UserAddon | Table::TranscoderQueueFile)) {
             self.delete(table, old);
         }
         self.learn(table, new);
     }
 
-    /// Follows a deletion. A release, label, outlet or track stays known: what happened to it before can still be routed.
+    /// Applies a deletion. Releases, labels, outlets and tracks stay cached, so that their earlier changes can still be routed.
     pub fn delete(&mut self, table: Table, old: &Tuple) {
         match table {
             Table::TranscoderQueueFile => {
                 let (Some(id), Some(entry)) = (int(old, file::id), int(old, file::transcoder_queue_id)) else {
-                    // Without the entry's number nobody can say whose file it was.
+                    // Without the entry's id, it is unknown whose file this was.
                     self.forget(table);
                     return;
                 };
@@ -185,26 +185,26 @@ impl Cache {
         }
     }
 
-    /// Forgets all of a table.
+    /// Drops all rows of a table.
     pub fn forget(&mut self, table: Table) {
         match table {
-            Table::Release => self.releases = Kept::default(),
-            Table::Label => self.labels = Kept::default(),
-            Table::Outlet => self.outlets = Kept::default(),
-            Table::Track => self.tracks = Kept::default(),
-            Table::TranscoderQueueFile | Table::TranscoderQueue => self.files = Kept::default(),
-            Table::UserAddon => self.addons = Kept::default(),
+            Table::Release => self.releases = Lru::default(),
+            Table::Label => self.labels = Lru::default(),
+            Table::Outlet => self.outlets = Lru::default(),
+            Table::Track => self.tracks = Lru::default(),
+            Table::TranscoderQueueFile | Table::TranscoderQueue => self.files = Lru::default(),
+            Table::UserAddon => self.addons = Lru::default(),
             _ => {}
         }
     }
 
-    /// The stream has emptied a table. Of releases, labels, outlets and tracks, what was known may be asked for again.
-    pub fn emptied(&mut self, table: Table) {
+    /// Applies a truncation. Releases, labels, outlets and tracks may be fetched again.
+    pub fn truncated(&mut self, table: Table) {
         self.forget(table);
         self.addons_emptied |= table == Table::UserAddon;
     }
 
-    /// Takes in the answer to a fetch of `keys`: what is not among `rows` is not there.
+    /// Adds the result of fetching `keys`. What is not among `rows` does not exist.
     pub fn fetched(&mut self, table: Table, keys: &[String], rows: &[Tuple]) {
         for key in keys {
             match (table, key.parse::<i64>()) {
@@ -218,7 +218,7 @@ impl Cache {
             }
         }
         for row in rows {
-            // What the stream has shown of a file is the file at this place in the stream; the fetch may be ahead of it.
+            // The stream shows a file as of this change; the fetched row may be newer.
             let shown = table == Table::TranscoderQueueFile
                 && int(row, file::transcoder_queue_id)
                     .zip(int(row, file::id))
@@ -239,7 +239,7 @@ impl Cache {
         };
         let label_id = match row.get(release::label_id) {
             Datum::Absent => known.map(|known| known.label_id),
-            // Of no label, so of nobody: not of whose it was before.
+            // A release without a label has no owner, not even its former one.
             _ => match int(row, release::label_id) {
                 None => return self.releases.put(id, None),
                 label_id => label_id,
@@ -260,7 +260,7 @@ impl Cache {
         let (Some(id), Some(entry)) = (int(row, file::id), int(row, file::transcoder_queue_id)) else { return };
         let asset_type_id = int(row, file::asset_type_id).unwrap_or_default();
         if *row.get(file::status) == Datum::Absent {
-            // Nobody has said what it is: all of the entry's files are asked for again.
+            // The status is unknown: fetch all of the entry's files again.
             self.files.remove(&entry);
             return;
         }
@@ -282,7 +282,7 @@ pub fn addon_of(row: &Tuple) -> Option<(UserId, Box<str>)> {
     Some((UserId(user.into()), row.text(user_addon::addon)?.into()))
 }
 
-/// A boolean of the stream is `t`, one of a query `true`; a mapped one may be a number.
+/// Booleans are `t` in the stream and `true` in a query; a mapped column may contain a number.
 fn is_true(text: &str) -> bool {
     matches!(text, "t" | "true" | "1" | "on" | "yes")
 }
@@ -311,10 +311,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_of_a_release_stays_as_it_was_known() {
+    fn values_of_a_release_that_were_not_sent_keep_their_cached_value() {
         let mut cache = Cache::default();
         cache.learn(Table::Release, &release(Datum::Absent, Datum::text("a"), Datum::text("t")));
-        assert!(cache.release(1).is_none(), "nobody knows its label");
+        assert!(cache.release(1).is_none(), "its label is unknown");
         cache.learn(Table::Release, &release(Datum::text("7"), Datum::text("a"), Datum::text("t")));
         cache.learn(Table::Release, &release(Datum::Absent, Datum::text("b"), Datum::Absent));
         let known = cache.release(1).flatten().expect("known");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_that_lost_its_label_is_nobodys() {
+    fn a_release_without_a_label_has_no_owner() {
         let mut cache = Cache::default();
         cache.learn(Table::Release, &release(Datum::text("7"), Datum::Null, Datum::text("f")));
         cache.learn(Table::Release, &release(Datum::Null, Datum::Null, Datum::text("f")));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_of_other_rows_says_nothing() {
+    fn values_of_other_rows_that_were_not_sent_change_nothing() {
         let mut cache = Cache::default();
         let id = || ("id", Datum::text("1"));
         for (table, column) in [(Table::Label, "user_id"), (Table::Outlet, "name"), (Table::Track, "release_id")] {

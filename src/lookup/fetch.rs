@@ -1,4 +1,4 @@
-//! Reads rows from the primary, by the mapping's names or by the platform's own SQL.
+//! Reads rows from the primary, by the configured names or by the platform's own SQL.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -16,9 +16,9 @@ const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
 const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
 const TRANSACTIONS_INVISIBLE: &str = include_str!("../../sql/primary/transactions_invisible.sql");
 
-/// The server shows a commit to other sessions soon after it streams it; later when it waits for a synchronous standby.
+/// A commit becomes visible to other sessions shortly after it is streamed, or later if the server waits for a synchronous standby.
 const VISIBLE_POLL: Duration = Duration::from_millis(2);
-/// Longer than a standby that works takes. Then the batch is reported as waiting, and tried again.
+/// Longer than a working standby takes. After this time, the batch is reported as waiting, and retried.
 const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -30,11 +30,11 @@ pub enum LookupError {
     #[error("the primary: looking up {table}: {}", postgres::describe(.source))]
     Query { table: &'static str, source: tokio_postgres::Error },
     #[error(
-        "column {column} of {table} is gone: bring it back, or name another in source.tables.{key}.columns.{reference} and \
-         start again"
+        "column {column} of {table} is gone: restore it, or name another column in source.tables.{key}.columns.{reference} and \
+         restart"
     )]
     ColumnGone { table: String, column: String, key: &'static str, reference: &'static str },
-    #[error("table {table} is gone: bring it back, or name another in source.tables.{key}.table and start again")]
+    #[error("table {table} is gone: restore it, or name another table in source.tables.{key}.table and restart")]
     TableGone { table: String, key: &'static str },
     #[error("source.lookups.{table}: its rows must have the column {column}")]
     LookupLacksColumn { table: &'static str, column: &'static str },
@@ -42,12 +42,12 @@ pub enum LookupError {
     Invisible(Duration),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("a lookup came back without an answer for {0}")]
+    #[error("a lookup returned no result for {0}")]
     Unanswered(String),
 }
 
 impl LookupError {
-    /// Whether the same again may go well.
+    /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             LookupError::Connect(_)
@@ -55,7 +55,7 @@ impl LookupError {
             | LookupError::Store(_)
             | LookupError::Invisible(_)
             | LookupError::Unanswered(_) => true,
-            // What is missing does not come back by itself, but is mended without us: keep asking.
+            // Someone has to restore what is missing, but no restart is needed afterwards.
             LookupError::Query { .. } | LookupError::ColumnGone { .. } | LookupError::TableGone { .. } => true,
             LookupError::LookupLacksColumn { .. } => false,
         }
@@ -69,20 +69,20 @@ pub struct Primary {
     session: Option<Session>,
 }
 
-/// A connection and what was found out over it.
+/// A connection, and the queries built over it.
 struct Session {
     client: Client,
     queries: HashMap<Table, String>,
-    /// An answer did not come in time: the connection may be dead.
+    /// A response did not arrive in time: the connection may be dead.
     is_silent: bool,
 }
 
-/// Settings that must not outlive the transaction: a pooler may give the server's session to others after it.
+/// Settings for one transaction only: afterwards, a pooler may assign the server's session to another client.
 const PINNED: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s'";
 
 impl Session {
-    /// One query in a transaction of its own, without a statement that the server would have to remember; all in one round.
+    /// Runs a query in a transaction of its own, in one round trip and without a prepared statement, which poolers may not support.
     async fn read(
         &mut self,
         table: &'static str,
@@ -99,10 +99,10 @@ impl Session {
         };
         let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
         self.is_silent = answers.is_err();
-        let (begun, rows, ended) = answers.map_err(|_| LookupError::Silent(table))?;
-        begun.map_err(failed)?;
+        let (pinned, rows, committed) = answers.map_err(|_| LookupError::Silent(table))?;
+        pinned.map_err(failed)?;
         let rows = rows.map_err(failed)?;
-        ended.map_err(failed)?;
+        committed.map_err(failed)?;
         Ok(rows)
     }
 }
@@ -112,7 +112,7 @@ impl Primary {
         Primary { url: url.to_owned(), mappings: source.tables.clone(), custom: source.lookups.clone(), session: None }
     }
 
-    /// Returns once a new snapshot sees the transaction, so that what is read next is not older than what was streamed.
+    /// Waits until the transaction is visible to new snapshots, so that rows read next are not older than the stream.
     pub async fn wait_until_visible(&mut self, transaction: u32) -> Result<(), LookupError> {
         let session = self.session().await?;
         let transactions = [i64::from(transaction)];
@@ -130,6 +130,7 @@ impl Primary {
         waited.unwrap_or(Err(LookupError::Invisible(VISIBLE_WITHIN)))
     }
 
+    /// Reads the rows of `table` with these keys.
     pub async fn rows(&mut self, table: Table, keys: &[String]) -> Result<Vec<Tuple>, LookupError> {
         if self.mappings.is_absent(table) {
             return Ok(Vec::new());
@@ -137,7 +138,7 @@ impl Primary {
         let query = self.query(table).await?;
         let session = self.session().await?;
         let rows = session.read(table.name(), &query, &[(&keys, Type::TEXT_ARRAY)]).await;
-        // The table may have changed under it: what is wrong shows when it is made anew.
+        // The table may have changed. Building the query again will show it.
         let rows = rows.inspect_err(|_| session.queries.clear())?;
         let mut tuples = Vec::with_capacity(rows.len());
         for row in rows {
@@ -162,7 +163,7 @@ impl Primary {
             let client = postgres::connect(&self.url).await?;
             self.session = Some(Session { client, queries: HashMap::new(), is_silent: false });
         }
-        Ok(self.session.as_mut().expect("made just now where it was missing"))
+        Ok(self.session.as_mut().expect("created above if it was missing"))
     }
 
     async fn query(&mut self, table: Table) -> Result<String, LookupError> {
@@ -171,7 +172,7 @@ impl Primary {
             return Ok(query);
         }
         let query = match self.custom.get(table.name()) {
-            // Whatever types its columns have, rows are read as text.
+            // Rows are read as text, whatever types their columns have.
             Some(sql) => {
                 let columns: Vec<String> = table
                     .columns()
@@ -221,7 +222,7 @@ impl Primary {
     }
 }
 
-/// Asks once for no row by each query of the platform's own: whether they are right shows before anything depends on them.
+/// Runs each query that uses the platform's own SQL, without keys, so that errors show before anything depends on it.
 pub async fn try_queries(url: &str, source: &config::Source) -> Vec<(Table, Result<(), LookupError>)> {
     let mut primary = Primary::new(url, source);
     let mut tried = Vec::new();
@@ -231,12 +232,12 @@ pub async fn try_queries(url: &str, source: &config::Source) -> Vec<(Table, Resu
     tried
 }
 
-/// Whether the platform's own SQL finds rows of the table, or values of them.
+/// Whether rows of the table, or values in them, come from the platform's own SQL.
 pub(super) fn is_asked_for(source: &config::Source, table: Table) -> bool {
     source.lookups.contains_key(table.name()) || source.tables.is_computed(table)
 }
 
-/// The column that rows of a looked-up table are found by.
+/// Returns the column by which rows of a table are looked up.
 pub const fn key_column(table: Table) -> &'static str {
     match table {
         Table::TranscoderQueueFile => "transcoder_queue_id",

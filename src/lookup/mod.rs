@@ -1,14 +1,14 @@
-//! Rows of the primary that events need beside the changed one: labels and their owners, releases, outlets, tracks, add-ons.
+//! Looks up rows of the primary that events need besides the changed row: labels and their owners, releases, outlets, tracks, add-ons.
 //!
-//! Fetched in batches when first needed, then kept right by the stream itself, which carries these tables too. So a fact is
-//! never older than the change it is asked for; it may be newer while capture lags behind.
+//! Rows are fetched in batches when first needed, and cached. The stream, which includes these tables, keeps the cache up to date. So a
+//! lookup is never older than its change; it may be newer while capture lags.
 
 mod address;
 mod cache;
 mod fetch;
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::config;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
@@ -25,25 +25,25 @@ pub use fetch::{LookupError, try_queries};
 use cache::Cache;
 use fetch::{Primary, is_asked_for};
 
-/// Distribution statuses that everybody knows; the configuration can add to them.
+/// The documented distribution statuses. The configuration can add others.
 const DISTRIBUTION_STATUSES: [&str; 8] =
     ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
 
-/// The tables that are asked for rows beside the changed one. Add-ons are in the store.
+/// The tables that are looked up on the primary. Add-ons are looked up in the store.
 const LOOKED_UP: [Table; 5] = [Table::Release, Table::Label, Table::Outlet, Table::Track, Table::TranscoderQueueFile];
 
 pub struct Lookups {
     primary: Primary,
-    /// Add-ons are kept there as of the checkpoint.
+    /// Has the users' add-ons as of the checkpoint.
     store: Store,
     cache: Cache,
     distribution_statuses: HashSet<String>,
-    /// Tables of which the platform's own SQL finds rows or values: the stream does not show those, so nothing is kept.
+    /// Tables whose rows or values come from the platform's own SQL. The stream does not show their changes, so they are not cached.
     uncached: Vec<Table>,
-    /// Changed rows of this batch that came with a value missing, as they are on the primary; nothing for one that is gone.
+    /// Current rows of the primary, for changes of this batch whose values are incomplete. `None` for a row that no longer exists.
     rows: HashMap<(Table, i64), Option<Tuple>>,
-    /// Changes of these tables may be missing from the stream.
-    doubtful: bool,
+    /// The stream may lack changes of looked-up tables.
+    incomplete: bool,
 }
 
 impl Lookups {
@@ -58,20 +58,20 @@ impl Lookups {
             distribution_statuses: known.map(str::to_owned).collect(),
             uncached: Table::ALL.iter().copied().filter(|table| is_asked_for(source, *table)).collect(),
             rows: HashMap::new(),
-            doubtful: false,
+            incomplete: false,
         }
     }
 
-    /// For a comparison of rows as they are now: what users have is asked of the primary too, as the store knows it only as
-    /// of the checkpoint.
+    /// Creates lookups for a comparison with the current rows. Add-ons are looked up on the primary too, because the store has them as of
+    /// the checkpoint.
     pub fn at_present(url: &str, source: &config::Source, store: Store) -> Lookups {
         let mut lookups = Lookups::new(url, source, store);
         lookups.uncached.push(Table::UserAddon);
         lookups
     }
 
-    /// Connects to the primary and asks each query for no row, so that the first event does not wait for the connection and the
-    /// columns' types.
+    /// Connects to the primary and runs each query without keys, so that the first event does not wait for the connection and the columns'
+    /// types.
     pub async fn warm_up(&mut self) -> Result<(), LookupError> {
         for table in LOOKED_UP {
             self.primary.rows(table, &[]).await?;
@@ -79,38 +79,37 @@ impl Lookups {
         Ok(())
     }
 
-    /// Sets whether the stream may lack changes. Then it says nothing about other rows: the primary is asked in each batch, and
-    /// nothing is kept for the next.
-    pub fn doubt(&mut self, doubtful: bool) {
-        if self.doubtful != doubtful {
+    /// Sets whether the stream may lack changes of looked-up tables. If so, nothing is cached from one batch to the next.
+    pub fn set_incomplete(&mut self, incomplete: bool) {
+        if self.incomplete != incomplete {
             self.forget();
         }
-        self.doubtful = doubtful;
+        self.incomplete = incomplete;
     }
 
-    /// Follows the stream by one change.
+    /// Applies a change of the stream to the cache.
     pub fn follow(&mut self, change: &Change) {
-        if self.doubtful {
+        if self.incomplete {
             return;
         }
         match &change.operation {
             Operation::Insert { new } => {
                 if change.table == Table::TranscoderQueue && !self.uncached.contains(&Table::TranscoderQueueFile) {
-                    self.cache.entry_begins(new);
+                    self.cache.entry_inserted(new);
                 }
                 self.cache.learn(change.table, new);
             }
             Operation::Update { old, new } => self.cache.update(change.table, old.as_ref(), new),
             Operation::Replace { new, .. } => self.cache.learn(change.table, new),
             Operation::Delete { old } => self.cache.delete(change.table, old),
-            Operation::Truncate => self.cache.emptied(change.table),
+            Operation::Truncate => self.cache.truncated(change.table),
         }
     }
 
-    /// Prepares for a batch: forgets what the stream cannot keep right, and takes in the add-ons of users whose add-ons the
-    /// batch is going to change, so that it changes what is known.
+    /// Prepares for a batch: drops what the stream cannot keep up to date, and loads the add-ons of users whose add-ons the batch changes,
+    /// so that the changes apply to them.
     pub async fn begin(&mut self, changes: &[Change]) -> Result<(), LookupError> {
-        if self.doubtful {
+        if self.incomplete {
             self.forget();
         }
         for table in &self.uncached {
@@ -127,7 +126,7 @@ impl Lookups {
         if users.is_empty() { Ok(()) } else { self.fetch(&users, None).await }
     }
 
-    /// The change with what was fetched in place of what was not sent.
+    /// Returns the change, with fetched values in place of those that were not sent.
     pub fn completed<'a>(&self, change: &'a Change) -> Cow<'a, Change> {
         if self.rows.is_empty() {
             return Cow::Borrowed(change);
@@ -144,48 +143,44 @@ impl Lookups {
         Cow::Owned(completed)
     }
 
-    /// Whether what is asked for was on the primary once and is not any more.
+    /// Whether the changed row no longer exists on the primary.
     pub fn is_gone(&self, key: &LookupKey) -> bool {
         matches!(key, LookupKey::Row(table, id) if self.rows.get(&(*table, *id)) == Some(&None))
     }
 
-    /// Forgets everything: what comes next does not follow on what was followed last.
+    /// Drops everything: the next change does not follow the last one.
     pub fn forget(&mut self) {
         self.cache = Cache::default();
         self.rows.clear();
     }
 
-    /// Fetches all of `keys`; afterwards each is known, if only to be absent. Waits until the primary shows `transaction`.
+    /// Fetches all of `keys`. Afterwards each is cached, if only as absent. Waits first until `transaction` is visible on the primary.
     pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
-        let mut seen = false;
-        for (table, wanted) in by_table(keys) {
-            if table == Table::UserAddon && !self.doubtful && !self.uncached.contains(&table) {
+        let mut visible = false;
+        for ((table, is_changed_row), wanted) in by_table(keys) {
+            if table == Table::UserAddon && !self.incomplete && !self.uncached.contains(&table) {
                 let found = self.store.in_time(ANSWER_TIMEOUT, self.store.addons(&wanted)).await?;
                 self.cache.addons_stored(&wanted, &found);
                 continue;
             }
-            if let Some(transaction) = transaction.filter(|_| !seen) {
+            if let Some(transaction) = transaction.filter(|_| !visible) {
                 self.primary.wait_until_visible(transaction).await?;
-                seen = true;
+                visible = true;
             }
             let rows = self.primary.rows(table, &wanted).await?;
-            self.cache.fetched(table, &wanted, &rows);
-        }
-        for (table, wanted) in changed_rows(keys) {
-            if let Some(transaction) = transaction.filter(|_| !seen) {
-                self.primary.wait_until_visible(transaction).await?;
-                seen = true;
+            if is_changed_row {
+                let ids = wanted.iter().filter_map(|id| id.parse().ok());
+                self.rows.extend(ids.map(|id| ((table, id), None)));
+                self.rows.extend(rows.into_iter().filter_map(|row| Some(((table, id_of(table, &row)?), Some(row)))));
+            } else {
+                self.cache.fetched(table, &wanted, &rows);
             }
-            let ids = wanted.iter().map(ToString::to_string).collect::<Vec<_>>();
-            let found = self.primary.rows(table, &ids).await?;
-            self.rows.extend(wanted.into_iter().map(|id| ((table, id), None)));
-            self.rows.extend(found.into_iter().filter_map(|row| Some(((table, id_of(table, &row)?), Some(row)))));
         }
         Ok(())
     }
 }
 
-/// The rows that an operation names: before and after.
+/// Returns the row before and after an operation, where it has one.
 fn rows(operation: &Operation) -> (Option<&Tuple>, Option<&Tuple>) {
     match operation {
         Operation::Insert { new } => (None, Some(new)),
@@ -196,7 +191,7 @@ fn rows(operation: &Operation) -> (Option<&Tuple>, Option<&Tuple>) {
     }
 }
 
-/// What a change of a user's add-ons is to the store.
+/// Adds a change of a user's add-ons to those that the store will apply.
 pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
     if change.table != Table::UserAddon {
         return;
@@ -207,7 +202,7 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
     let (old, new) = rows(&change.operation);
     match old.map(|old| (old.text(user_addon::user_id), old.get(user_addon::addon))) {
         Some((Some(user), Datum::Text(addon))) => changes.revoke(user, addon),
-        // Which one is not known: rather none than one that the user has no more.
+        // It is unknown which add-on was revoked: rather none than one that the user no longer has.
         Some((Some(user), Datum::Absent)) => changes.revoke_all(user),
         Some((_, _)) | None => {}
     }
@@ -257,34 +252,23 @@ fn id_of(table: Table, row: &Tuple) -> Option<i64> {
     row.text(table.column("id")?)?.parse().ok()
 }
 
-/// The rows that came with a value missing, by table.
-fn changed_rows(keys: &HashSet<LookupKey>) -> HashMap<Table, Vec<i64>> {
-    let mut asked: HashMap<Table, Vec<i64>> = HashMap::new();
+/// Groups keys by the table to query, and by whether they name incompletely sent rows.
+fn by_table(keys: &HashSet<LookupKey>) -> BTreeMap<(Table, bool), Vec<String>> {
+    let mut grouped: BTreeMap<(Table, bool), Vec<String>> = BTreeMap::new();
     for key in keys {
-        if let LookupKey::Row(table, id) = key {
-            asked.entry(*table).or_default().push(*id);
-        }
-    }
-    asked
-}
-
-/// The tables to ask and the keys to ask them for, as text.
-fn by_table(keys: &HashSet<LookupKey>) -> Vec<(Table, Vec<String>)> {
-    let mut asked: Vec<(Table, Vec<String>)> = Vec::new();
-    for key in keys {
-        let (table, key) = match key {
-            LookupKey::Release(id) => (Table::Release, id.to_string()),
-            LookupKey::Label(id) => (Table::Label, id.to_string()),
-            LookupKey::Outlet(id) => (Table::Outlet, id.to_string()),
-            LookupKey::Track(id) => (Table::Track, id.to_string()),
-            LookupKey::Files(id) => (Table::TranscoderQueueFile, id.to_string()),
-            LookupKey::Addons(user) => (Table::UserAddon, user.0.to_string()),
-            LookupKey::Row(..) => continue,
+        let (table, id) = match key {
+            LookupKey::Release(id) => (Table::Release, id),
+            LookupKey::Label(id) => (Table::Label, id),
+            LookupKey::Outlet(id) => (Table::Outlet, id),
+            LookupKey::Track(id) => (Table::Track, id),
+            LookupKey::Files(id) => (Table::TranscoderQueueFile, id),
+            LookupKey::Row(table, id) => (*table, id),
+            LookupKey::Addons(user) => {
+                grouped.entry((Table::UserAddon, false)).or_default().push(user.0.to_string());
+                continue;
+            }
         };
-        match asked.iter_mut().find(|(asked, _)| *asked == table) {
-            Some((_, keys)) => keys.push(key),
-            None => asked.push((table, vec![key])),
-        }
+        grouped.entry((table, matches!(key, LookupKey::Row(..)))).or_default().push(id.to_string());
     }
-    asked
+    grouped
 }

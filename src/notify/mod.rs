@@ -19,9 +19,10 @@ pub use mailer::Mailer;
 
 use crate::domain::event::UserId;
 use crate::domain::notice::Notice;
+use crate::retry::Backoff;
 use crate::store::notices::{self, Claimed, End};
 use crate::store::{Store, StoreError};
-use crate::telemetry::{self, Condition, Recurring};
+use crate::telemetry::{self, Activity, Recurring};
 
 /// Finds the e-mail address of a user on the primary; none where there is none.
 pub type FindAddress = Arc<dyn Fn(UserId) -> BoxFuture<'static, anyhow::Result<Option<String>>> + Send + Sync>;
@@ -32,11 +33,10 @@ const LEASE: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(4);
 /// Between two looks when there was nothing to do.
 const IDLE: Duration = Duration::from_secs(1);
-/// Between two tries to send a notice: twice as long each time.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// Between two tries to send a notice.
+const RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// Between two tries to reach the store.
-const LONGEST_STORE_WAIT: Duration = Duration::from_secs(30);
+const STORE_RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// For the primary to say who is to be told.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(60);
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
@@ -71,8 +71,8 @@ enum Told {
 pub async fn run(context: Context, stop: CancellationToken) -> anyhow::Result<()> {
     let mut faults = Faults::new();
     let mut counted_at = None;
-    let mut store_wait = FIRST_WAIT;
-    let unreadable = Condition::new();
+    let mut store_retries = STORE_RETRIES;
+    let reading = Activity::new("reading notices");
     while !stop.is_cancelled() {
         let step = match &context.mailer {
             Some(mailer) => context.send_next(mailer, &mut faults).await,
@@ -80,18 +80,13 @@ pub async fn run(context: Context, stop: CancellationToken) -> anyhow::Result<()
         };
         let pause = match step {
             Ok(worked) => {
-                store_wait = FIRST_WAIT;
-                if unreadable.ends() {
-                    tracing::info!("notices can be read again");
-                }
+                store_retries.reset();
+                reading.succeeded();
                 if worked { Duration::ZERO } else { IDLE }
             }
             Err(error) => {
-                if unreadable.begins() {
-                    tracing::warn!(%error, "notices cannot be read now; trying again until they can");
-                }
-                store_wait = (store_wait * 2).min(LONGEST_STORE_WAIT);
-                store_wait
+                reading.failed(&error);
+                store_retries.next_wait()
             }
         };
         if counted_at.is_none_or(|at: Instant| at.elapsed() >= COUNT_INTERVAL) {
@@ -133,7 +128,7 @@ impl Context {
                     tracing::warn!(notice = %notice.id, webhook = %notice.webhook, cause, error,
                         "the owner of a webhook cannot be told now; trying again until the mail server takes it");
                 }
-                notices::retry(&self.store, &claimed, wait_after(claimed.tries), &error).await?;
+                notices::retry(&self.store, &claimed, RETRIES.wait_after(claimed.tries), &error).await?;
             }
             Told::LeaseLost => tracing::info!(notice = %notice.id, "another replica has taken the notice over"),
         }
@@ -172,14 +167,11 @@ impl Context {
 
     /// Notes the end, for as long as it takes: what has been sent must not be sent again.
     async fn end(&self, notice: &Notice, end: End) {
-        let mut wait = Duration::from_millis(50);
-        let failing = Condition::new();
+        let mut retries = Backoff::new(Duration::from_millis(50), RENEWAL);
+        let recording = Activity::new("recording the end of a notice");
         while let Err(error) = notices::end(&self.store, notice.id, end).await {
-            if failing.begins() {
-                tracing::warn!(notice = %notice.id, %error, "the end of a notice cannot be noted now; trying until it can");
-            }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RENEWAL);
+            recording.failed(&format_args!("notice {}: {error}", notice.id));
+            retries.wait().await;
         }
     }
 
@@ -203,17 +195,13 @@ impl Told {
     }
 }
 
-fn wait_after(tries: u32) -> Duration {
-    FIRST_WAIT.saturating_mul(1_u32.checked_shl(tries).unwrap_or(u32::MAX)).min(LONGEST_WAIT)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn waits_double_from_a_second_to_five_minutes() {
-        let waits: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|tries| wait_after(tries).as_secs()).into();
+        let waits: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|tries| RETRIES.wait_after(tries).as_secs()).into();
         assert_eq!(waits, [1, 2, 4, 256, 300, 300, 300, 300]);
     }
 }

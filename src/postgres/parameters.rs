@@ -1,4 +1,4 @@
-//! Takes connection parameters out of a URL that the driver does not know, or does not read as libpq does.
+//! Extracts connection parameters from a URL that the driver does not know, or interprets differently from libpq.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,17 +6,16 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 
-/// A connection over which nothing was sent is probed after this long: most NATs drop idle ones after a few minutes.
+/// An idle connection is probed after this time: most NAT gateways drop idle connections after a few minutes.
 const KEEPALIVES_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVES_COUNT: u32 = 3;
-/// Data that the peer's kernel has not acknowledged for so long ends the connection. By default Linux sends it again for
-/// 15 minutes.
+/// A connection ends when the peer has not acknowledged data for this time. By default, Linux retransmits for 15 minutes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Those of TLS, and those that bound how long a dead peer goes unnoticed. The driver takes `tcp_user_timeout` for seconds and
-/// has another name for `keepalives_count`.
-const TAKEN: [&str; 9] = [
+/// TLS parameters, and those that bound how long a dead peer goes unnoticed. The driver reads `tcp_user_timeout` as seconds, and calls
+/// `keepalives_count` by another name.
+const EXTRACTED: [&str; 9] = [
     "sslmode",
     "sslrootcert",
     "sslcert",
@@ -28,26 +27,26 @@ const TAKEN: [&str; 9] = [
     "keepalives_retries",
 ];
 
-/// Parameters as they were given; of several of one name the last counts.
-pub(super) struct Given(Vec<(String, String)>);
+/// The extracted parameters. Of several with one name, the last takes effect.
+pub(super) struct Parameters(Vec<(String, String)>);
 
-impl Given {
-    /// The text without these parameters, and what they say. Nothing where the text has no known form.
-    pub fn take_from(text: &str) -> Option<(String, Given)> {
+impl Parameters {
+    /// Returns the text without the extracted parameters, and the parameters. `None` if the text is malformed.
+    pub fn take_from(text: &str) -> Option<(String, Parameters)> {
         let mut found = Vec::new();
         let rest = match text.starts_with("postgres://") || text.starts_with("postgresql://") {
             true => take_from_url(text, &mut found)?,
             false => take_from_keys(text, &mut found)?,
         };
-        Some((rest, Given(found)))
+        Some((rest, Parameters(found)))
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// Sets how soon a dead peer is noticed: as given, in libpq's units, or our defaults. Zero is the system's default. Nothing
-    /// where a value is no number.
+    /// Sets how soon a dead peer is noticed: by the parameters, in libpq's units, or this module's defaults. Zero selects the system's
+    /// default. `None` if a value is not a number.
     pub fn bound_silence(&self, config: &mut Config) -> Option<()> {
         let number = |names: [&str; 2]| match names.into_iter().find_map(|name| self.get(name)) {
             Some(value) => value.trim().parse::<u32>().ok().map(Some),
@@ -58,7 +57,7 @@ impl Given {
         let count = number(["keepalives_count", "keepalives_retries"])?;
         let unacknowledged = number(["tcp_user_timeout"; 2])?;
         let (seconds, millis) = (|s: u32| Duration::from_secs(s.into()), |ms: u32| Duration::from_millis(ms.into()));
-        // The system's default is what a setting that is left out has.
+        // What is not set has the system's default.
         if idle != Some(0) {
             config.keepalives_idle(idle.map_or(KEEPALIVES_IDLE, seconds));
         }
@@ -76,13 +75,13 @@ impl Given {
 }
 
 fn take_from_url(text: &str, found: &mut Vec<(String, String)>) -> Option<String> {
-    // A password may hold a question mark: parameters begin behind the host.
+    // A password may contain a question mark: parameters follow the host.
     let host = text.find('@').unwrap_or(0);
     let Some(question) = text[host..].find('?').map(|offset| host + offset) else { return Some(text.to_owned()) };
     let mut kept = Vec::new();
     for parameter in text[question + 1..].split('&').filter(|parameter| !parameter.is_empty()) {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        if TAKEN.contains(&name) {
+        if EXTRACTED.contains(&name) {
             let value: Cow<'_, str> = percent_decode_str(value).decode_utf8().ok()?;
             found.push((name.to_owned(), value.into_owned()));
         } else {
@@ -93,7 +92,7 @@ fn take_from_url(text: &str, found: &mut Vec<(String, String)>) -> Option<String
     Some(format!("{}{separator}{}", &text[..question], kept.join("&")))
 }
 
-/// `key=value` pairs: values with spaces are quoted, quotes and backslashes escaped.
+/// Parses `key=value` pairs: values with spaces are quoted, quotes and backslashes are escaped.
 fn take_from_keys(text: &str, found: &mut Vec<(String, String)>) -> Option<String> {
     let mut kept = Vec::new();
     let mut rest = text.trim_start();
@@ -101,7 +100,7 @@ fn take_from_keys(text: &str, found: &mut Vec<(String, String)>) -> Option<Strin
         let (name, after) = rest.split_once('=')?;
         let after = after.trim_start();
         let (value, length) = quoted_value(after)?;
-        match TAKEN.contains(&name.trim()) {
+        match EXTRACTED.contains(&name.trim()) {
             true => found.push((name.trim().to_owned(), value)),
             false => kept.push(format!("{}={}", name.trim(), &after[..length])),
         }
@@ -110,7 +109,7 @@ fn take_from_keys(text: &str, found: &mut Vec<(String, String)>) -> Option<Strin
     Some(kept.join(" "))
 }
 
-/// A value and how many bytes it takes as it is written.
+/// Parses a value. Returns it with the number of bytes of its text.
 fn quoted_value(text: &str) -> Option<(String, usize)> {
     let quoted = text.starts_with('\'');
     let mut value = String::new();

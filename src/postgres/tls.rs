@@ -1,5 +1,5 @@
-//! TLS as a URL asks for it, in libpq's words. `require` verifies the server as `verify-full` does: encryption to nobody
-//! knows whom protects nothing.
+//! TLS by the URL's `sslmode` and related parameters, named as in libpq. `require` verifies the server as `verify-full` does:
+//! encryption to an unverified server does not protect from an attacker in between.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,37 +9,38 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::parameters::Given;
+use super::parameters::Parameters;
+use crate::tls;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error(
-        "sslmode={0} is none of disable, prefer, require, verify-ca and verify-full; require verifies as verify-full does"
+        "sslmode={0} is not one of disable, prefer, require, verify-ca and verify-full; require verifies as verify-full does"
     )]
     Mode(String),
     #[error("{parameter}: {} cannot be read as PEM: {detail}", .path.display())]
     File { parameter: &'static str, path: PathBuf, detail: String },
-    #[error("sslcert and sslkey go together: the one without the other proves nothing")]
+    #[error("sslcert and sslkey must be set together")]
     HalfIdentity,
-    #[error("sslcert and sslkey do not fit: {0}")]
+    #[error("sslcert and sslkey do not belong together: {0}")]
     Identity(rustls::Error),
 }
 
-/// How much of the server's certificate is looked at.
+/// How the server's certificate is verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verification {
     /// No TLS.
     Disable,
-    /// TLS where the server offers it, with whomever it is.
+    /// TLS if the server offers it, without verification.
     #[default]
     Prefer,
-    /// Its authority.
+    /// The certificate's authority is verified, but not its name.
     Authority,
-    /// Its authority and its name.
+    /// The certificate's authority and name are verified.
     Full,
 }
 
@@ -52,7 +53,7 @@ impl Verification {
         }
     }
 
-    /// libpq's word for the same.
+    /// Returns libpq's `sslmode`.
     pub const fn word(self) -> &'static str {
         match self {
             Verification::Disable => "disable",
@@ -66,19 +67,19 @@ impl Verification {
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
     pub verification: Verification,
-    /// The authorities to trust; the system's where none is named.
+    /// A file of authorities to trust, instead of the system's.
     pub authorities: Option<PathBuf>,
-    /// Our own certificate and its key.
+    /// The client's certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl Tls {
-    /// What the URL's `sslmode`, `sslrootcert`, `sslcert` and `sslkey` ask for.
-    pub(super) fn from_parameters(given: &Given) -> Result<Tls, TlsError> {
+    /// Reads `sslmode`, `sslrootcert`, `sslcert` and `sslkey`.
+    pub(super) fn from_parameters(given: &Parameters) -> Result<Tls, TlsError> {
         let path = |name: &str| given.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let authorities = path("sslrootcert").filter(|path| path.as_os_str() != "system");
         let verification = match given.get("sslmode") {
-            // Who names an authority wants it to be asked.
+            // An authority was named to be verified.
             None if given.get("sslrootcert").is_some() => Verification::Full,
             None => Verification::default(),
             Some("disable") => Verification::Disable,
@@ -100,18 +101,15 @@ impl Tls {
             Verification::Disable => return Ok(None),
             other => other,
         };
-        let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .expect("ring supports the default protocol versions");
+        let provider = tls::provider();
         let builder = match verification {
-            Verification::Full => builder.with_root_certificates(self.roots()?),
+            Verification::Full => tls::builder().with_root_certificates(self.roots()?),
             other => {
                 let chain = match other {
                     Verification::Authority => Some(authority_verifier(self.roots()?, provider.clone())?),
                     _ => None,
                 };
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(Lenient { chain, provider }))
+                tls::builder().dangerous().with_custom_certificate_verifier(Arc::new(Lenient { chain, provider }))
             }
         };
         let config = match &self.identity {
@@ -126,12 +124,9 @@ impl Tls {
     }
 
     fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let Some(path) = &self.authorities else { return Ok(tls::system_roots()) };
         let mut roots = RootCertStore::empty();
-        let found = match &self.authorities {
-            Some(path) => certificates("sslrootcert", path)?,
-            None => rustls_native_certs::load_native_certs().certs,
-        };
-        roots.add_parsable_certificates(found);
+        roots.add_parsable_certificates(certificates("sslrootcert", path)?);
         Ok(roots)
     }
 }
@@ -142,12 +137,7 @@ fn unreadable<E: std::fmt::Display>(parameter: &'static str, path: &Path) -> imp
 }
 
 fn certificates(parameter: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found = CertificateDer::pem_file_iter(path).map_err(unreadable(parameter, path))?;
-    let found = found.collect::<Result<Vec<_>, _>>().map_err(unreadable(parameter, path))?;
-    match found.is_empty() {
-        true => Err(unreadable(parameter, path)("no certificate is in it")),
-        false => Ok(found),
-    }
+    tls::certificates(path).map_err(unreadable(parameter, path))
 }
 
 fn authority_verifier(
@@ -158,7 +148,7 @@ fn authority_verifier(
     built.map_err(|error| TlsError::Identity(rustls::Error::General(error.to_string())))
 }
 
-/// Takes any certificate, or with `chain` any of a known authority, whatever name it is for.
+/// Accepts any certificate, or with `chain` any certificate of a trusted authority, for any name.
 #[derive(Debug)]
 struct Lenient {
     chain: Option<Arc<WebPkiServerVerifier>>,
@@ -209,7 +199,7 @@ impl ServerCertVerifier for Lenient {
     }
 }
 
-/// The system's trusted certificates, where one file holds them.
+/// Finds the file of the system's trusted certificates, if there is one.
 pub fn system_certificates() -> Option<PathBuf> {
     const USUAL: [&str; 4] = [
         "/etc/ssl/certs/ca-certificates.crt",
@@ -221,13 +211,13 @@ pub fn system_certificates() -> Option<PathBuf> {
     named.into_iter().chain(USUAL.map(PathBuf::from)).find(|path| path.is_file())
 }
 
-/// What to do about a failed handshake, by its words.
-pub(super) fn mend(text: &str) -> Option<&'static str> {
-    let mends = [
-        ("UnknownIssuer", "name the file with the authority's certificate in sslrootcert"),
-        ("NotValidForName", "connect by the name that is in the server's certificate, or use sslmode=verify-ca"),
-        ("not valid for name", "connect by the name that is in the server's certificate, or use sslmode=verify-ca"),
-        ("CertificateRequired", "name our own certificate and key in sslcert and sslkey"),
+/// Returns what to do about a failed handshake, by the text of its error.
+pub(super) fn remedy(text: &str) -> Option<&'static str> {
+    let remedies = [
+        ("UnknownIssuer", "name the file of the authority's certificate in sslrootcert"),
+        ("NotValidForName", "connect by a name in the server's certificate, or use sslmode=verify-ca"),
+        ("not valid for name", "connect by a name in the server's certificate, or use sslmode=verify-ca"),
+        ("CertificateRequired", "name the client's certificate and key in sslcert and sslkey"),
     ];
-    mends.iter().find(|(word, _)| text.contains(word)).map(|(_, mend)| *mend)
+    remedies.iter().find(|(word, _)| text.contains(word)).map(|(_, remedy)| *remedy)
 }

@@ -1,5 +1,5 @@
-//! Spans that follow an event from its commit to each attempt, for a collector that takes OpenTelemetry's protocol. Without one
-//! nothing is made at all; a slow or dead one holds nobody up: what finds no room is dropped and counted.
+//! OpenTelemetry spans that follow an event from its commit to each attempt. Without a collector, no spans are made. A slow or dead
+//! collector delays nothing: spans that do not fit the queue are dropped and counted.
 
 mod export;
 mod spans;
@@ -18,21 +18,21 @@ use crate::domain::delivery::{Attempted, Outcome};
 use crate::domain::event::Event;
 use crate::domain::trace::{Sampling, SpanId, Stage};
 
-/// Spans that wait for the collector: about a kilobyte each.
+/// Spans waiting for the collector, of about a kilobyte each.
 const QUEUE: usize = 8_192;
 
-/// Where stages tell what they did; clones tell the same collector, or nobody.
+/// Records spans for the collector, if one is configured. Clones share its queue.
 #[derive(Clone, Default)]
 pub struct Tracer(Option<Arc<Inner>>);
 
 struct Inner {
     sampling: Sampling,
     queue: mpsc::Sender<Span>,
-    /// For lack of room.
+    /// Counts spans that did not fit the queue.
     dropped: Counter,
 }
 
-/// What the settings of `tracing` ask for: where to tell, and who takes it to the collector.
+/// Starts tracing as configured. Without a collector, the tracer does nothing and there is no exporter.
 pub fn start(config: &Config) -> anyhow::Result<(Tracer, Option<Exporter>)> {
     let collector = config.tracing.collector().map_err(anyhow::Error::msg)?;
     let (Some(collector), Some(sampling)) = (collector, config.tracing.sampling()) else {
@@ -45,21 +45,21 @@ pub fn start(config: &Config) -> anyhow::Result<(Tracer, Option<Exporter>)> {
 }
 
 impl Tracer {
-    /// Events that are in the store now; `taken_up` is when the transaction that stored them was begun.
-    pub fn stored(&self, events: &[Event], taken_up: Timestamp, stored: Timestamp) {
+    /// Records events that were stored. `read_at` is when the transaction that stored them started.
+    pub fn stored(&self, events: &[Event], read_at: Timestamp, stored: Timestamp) {
         let Some(inner) = &self.0 else { return };
         for event in events.iter().filter(|event| inner.sampling.includes(event.id)) {
             spans::stored(event, taken_up, stored).into_iter().for_each(|span| inner.tell(span));
         }
     }
 
-    /// An attempt that is over, and what the log says of it.
+    /// Records an attempt of a delivery.
     pub fn attempted(&self, attempted: &Attempted, outcome: Outcome) {
         let event = SpanId::of_stage(attempted.delivery.event, Stage::Event);
         self.attempt(attempted, outcome, Some(event));
     }
 
-    /// The same of a test: no event of the platform's stands before it.
+    /// Records a test, which has no event as its parent.
     pub fn tested(&self, attempted: &Attempted, outcome: Outcome) {
         self.attempt(attempted, outcome, None);
     }
@@ -73,7 +73,7 @@ impl Tracer {
 }
 
 impl Inner {
-    fn tell(&self, span: Span) {
+    fn record(&self, span: Span) {
         if self.queue.try_send(span).is_err() {
             self.dropped.increment(1);
         }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted_and_what_is_not_sampled_is_not() {
+    fn spans_that_do_not_fit_are_counted_and_events_not_sampled_are_not() {
         let count = Arc::new(AtomicU64::new(0));
         let tracer = |ratio, queue| {
             let dropped = Counter::from_arc(count.clone());

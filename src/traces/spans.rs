@@ -1,4 +1,4 @@
-//! What is told of an event, named by OpenTelemetry's semantic conventions where they have a name. Pure.
+//! Builds spans from events and attempts, with the names of OpenTelemetry's semantic conventions where there is one. No I/O.
 
 use jiff::Timestamp;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -14,15 +14,15 @@ use crate::domain::delivery::{Answer, Attempted, ErrorKind, Outcome, Sent};
 use crate::domain::event::Event;
 use crate::domain::trace::{SpanId, Stage};
 
-/// The flag of a span that is taken, as W3C Trace Context has it.
+/// The `sampled` flag of W3C Trace Context.
 const SAMPLED: u32 = 1;
 
-/// The root of an event's trace and what it consists of: waiting to be read, and being stored.
-pub fn stored(event: &Event, taken_up: Timestamp, stored: Timestamp) -> [Span; 3] {
-    // The commit's time is the primary's: its clock may be ahead.
+/// Builds the root span of an event's trace and its two parts: waiting to be read, and being stored.
+pub fn stored(event: &Event, read_at: Timestamp, stored: Timestamp) -> [Span; 3] {
+    // The commit time is from the primary, whose clock may be ahead.
     let committed = event.occurred_at;
-    let taken_up = taken_up.max(committed);
-    let stored = stored.max(taken_up);
+    let read_at = read_at.max(committed);
+    let stored = stored.max(read_at);
     let root = SpanId::of_stage(event.id, Stage::Event);
     let child = |stage, name: &str, start, end| Span {
         parent_span_id: root.0.to_vec(),
@@ -31,12 +31,12 @@ pub fn stored(event: &Event, taken_up: Timestamp, stored: Timestamp) -> [Span; 3
     let name = format!("event {}", event.kind);
     [
         Span { attributes: of_event(event), ..span(event.id, root, &name, SpanKind::Producer, (committed, stored)) },
-        child(Stage::Capture, "capture", committed, taken_up),
-        child(Stage::Store, "store", taken_up, stored),
+        child(Stage::Capture, "capture", committed, read_at),
+        child(Stage::Store, "store", read_at, stored),
     ]
 }
 
-/// One attempt. Where nothing was sent it is no request.
+/// Builds the span of one attempt: a client request, or an internal span if nothing was sent.
 pub fn attempt(attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) -> Span {
     let Attempted { delivery, attempt } = attempted;
     let id = SpanId::of_attempt(delivery.id, delivery.attempt, attempt.started_at);
@@ -81,20 +81,20 @@ fn span(trace: Uuid, id: SpanId, name: &str, kind: SpanKind, (start, end): (Time
 }
 
 fn of_event(event: &Event) -> Vec<KeyValue> {
-    let place = match event.origin {
+    let position = match event.origin {
         Origin::Log { .. } => text("walhook.lsn", event.position.commit.to_string()),
         Origin::Outbox { transaction } => number("walhook.transaction", transaction as i64),
     };
     vec![
         text("walhook.event.id", event.id.to_string()),
         text("walhook.event.type", event.kind.as_str()),
-        place,
+        position,
         number("walhook.ordinal", event.position.ordinal as i64),
         text("user.id", &*event.user.0),
     ]
 }
 
-/// Of the URL its server alone: path and query may hold secrets.
+/// Of the URL, only scheme, host and port: path and query may hold secrets.
 fn of_request(sent: &Sent, attempt: u16) -> Vec<KeyValue> {
     let mut attributes = vec![text("http.request.method", "POST")];
     if attempt > 1 {
@@ -108,7 +108,7 @@ fn of_request(sent: &Sent, attempt: u16) -> Vec<KeyValue> {
     attributes
 }
 
-/// A status speaks for itself.
+/// The status code if there is one, otherwise the kind of error.
 fn error_type(answer: &Answer) -> Option<String> {
     match (answer.error()?, answer.status()) {
         (ErrorKind::HttpStatus, Some(status)) => Some(status.to_string()),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn no_span_ends_before_it_begins_where_the_primarys_clock_is_ahead() {
+    fn no_span_ends_before_it_starts_if_the_primarys_clock_is_ahead() {
         let event = Event {
             id: Uuid::from_u128(7),
             kind: EventKind::DeliveryFailed,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_before_an_answer_is_told_by_its_kind_and_of_the_url_the_server_alone() {
+    fn a_failure_without_a_response_has_its_kind_as_error_type_and_only_the_server_of_the_url() {
         let refused = Answer::Failed { kind: ErrorKind::ConnectRefused, message: "no".into(), status: None };
         let span = attempt(&attempted(refused, Some("https://[::1]/hook?token=hush")), Outcome::Failed, None);
         assert_eq!(shown(&span, "error.type").as_deref(), Some("connect_refused"));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_is_no_request() {
+    fn a_delivery_that_was_not_sent_has_no_request_attributes() {
         let span = attempt(&attempted(Answer::TooLarge { bytes: 70_000 }, None), Outcome::PermanentlyFailed, None);
         assert_eq!((span.kind(), span.name.as_str()), (SpanKind::Internal, "not sent"));
         assert_eq!(shown(&span, "error.type").as_deref(), Some("payload_too_large"));

@@ -1,8 +1,9 @@
 //! The main road on every server version that is on this machine.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use walhook::private_postgres::{Options, installed_versions};
+use walhook::private_postgres::{Options, versions_below};
 
 use crate::chaos::Road;
 use crate::support::{TestApp, skip};
@@ -27,7 +28,8 @@ fn cache() -> PathBuf {
 
 /// Version and programs, the oldest first.
 pub fn installed() -> Vec<(u32, PathBuf)> {
-    let found = installed_versions(Some(&cache()));
+    let found = [Path::new("/usr/lib/postgresql"), &cache()].into_iter().flat_map(versions_below);
+    let found: BTreeMap<u32, PathBuf> = found.filter(|(_, programs)| programs.join("initdb").is_file()).collect();
     found.into_iter().filter(|(version, _)| SUPPORTED.contains(version)).collect()
 }
 

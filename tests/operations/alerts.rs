@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes the running binary and loads the shipped rules: each condition, made for real, raises its alert,
-//! and the alert clears once the condition has passed.
+//! A real Prometheus scrapes the running binary and loads the shipped rules. Each alert fires under its real condition, and clears
+//! afterwards.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use walhook::private_postgres::{Options, free_port};
 
 use crate::support::{Api, Receiver, SmtpSink, TestApp, are_installed, eventually};
 
-/// Prometheus, with the shipped configuration at a pace that tests can wait for. Killed when dropped.
+/// Prometheus with the shipped configuration, but shorter intervals. Killed when dropped.
 struct Prometheus {
     url: String,
     _child: Child,
@@ -23,7 +23,7 @@ impl Prometheus {
         let directory = tempfile::tempdir().unwrap();
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/prometheus");
         let read = |name: &str| std::fs::read_to_string(shipped.join(name)).unwrap();
-        // Times, sizes and the target change, and nothing else: what is asked is what is shipped.
+        // Only durations, sizes and the target differ from the shipped files.
         let config = read("prometheus.yml").replace("15s", "500ms").replace("127.0.0.1:9464", target);
         let rules = read("walhook.rules.yml");
         let rules = rules.lines().filter(|line| !line.trim_start().starts_with("for: "));
@@ -50,7 +50,7 @@ impl Prometheus {
         (status == 200).then(|| serde_json::from_str(&text).unwrap())
     }
 
-    /// The alerts that fire.
+    /// Returns the firing alerts.
     async fn firing(&self) -> Vec<String> {
         let answer = self.get("/api/v1/alerts").await.unwrap_or_default();
         let alerts = answer["data"]["alerts"].as_array().cloned().unwrap_or_default();
@@ -67,7 +67,7 @@ impl Prometheus {
     }
 }
 
-/// `walhook run` where Prometheus looks for it. Killed when dropped.
+/// `walhook run` at the address that Prometheus scrapes. Killed when dropped.
 struct Running(Child);
 
 impl Running {
@@ -89,7 +89,7 @@ impl Running {
     }
 }
 
-/// What the conditions are made with.
+/// The environment in which conditions are created.
 struct Scene {
     app: TestApp,
     prometheus: Prometheus,
@@ -136,7 +136,7 @@ async fn alerts_of_the_process_and_its_deliveries_fire_and_clear() {
     ])
     .await;
 
-    // Nobody there; then somebody is.
+    // First no process runs, then one does.
     scene.fires("WalhookDown").await;
     let running = scene.start(&[]).await;
     scene.clears("WalhookDown").await;
@@ -151,18 +151,18 @@ async fn alerts_of_the_slot_fire_and_clear() {
         return;
     }
     let scene = Scene::prepare(&[]).await;
-    somebody_else_on_the_slot(&scene).await;
+    another_reader_of_the_slot(&scene).await;
     gap(&scene).await;
 }
 
-/// A receiver that fails until its webhook is switched off, and a mail server that is away while its owner is to be told.
+/// A receiver fails until its webhook is disabled, and the mail server is down when its owner should be notified.
 async fn receiver_and_mail_down(scene: &Scene, running: Running, smtp: u16) -> Running {
     let platform = scene.app.platform().await;
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     receiver.answer_status(500);
     subscribe(&scene.app, user, &receiver).await;
-    // Counters that were born with a value show no rate: it takes more than one burst.
+    // Counters that appear with a value show no rate, so that more than one burst is needed.
     for alert in ["WalhookDeliveriesFail", "WalhookNoticesStuck"] {
         eventually(alert, async || {
             platform.payment(user, "ready").await;
@@ -170,7 +170,7 @@ async fn receiver_and_mail_down(scene: &Scene, running: Running, smtp: u16) -> R
         })
         .await;
     }
-    // Switched off, it fails no more; and a mail server that is back takes what was kept for it.
+    // The disabled webhook no longer fails, and the mail server accepts the kept notices.
     let sink = SmtpSink::start(smtp, &[]).await;
     sink.wait_for("taken", 1).await;
     scene.clears("WalhookDeliveriesFail").await;
@@ -181,14 +181,14 @@ async fn receiver_and_mail_down(scene: &Scene, running: Running, smtp: u16) -> R
 async fn subscribe(app: &TestApp, user: i64, receiver: &Receiver) {
     let user = user.to_string();
     let token = app.walhook_ok(&["token", "create", "--user", &user]).await;
-    // Through a process of its own, so that the one under observation keeps its ports.
+    // By a separate process, so that the observed one keeps its ports.
     let side = app.replica(&["--roles", "api"]).await;
     let api = Api::new(&side.api_url, token.trim());
     api.create_webhook(&receiver.url("/hook"), &["payment.statement_ready"]).await;
     side.kill().await;
 }
 
-/// Events are stored, and no process has the role to deliver them.
+/// Events are stored while no process has the role `deliver`.
 async fn backlog(scene: &Scene) {
     let platform = scene.app.platform().await;
     let user = platform.user(&[]).await;
@@ -203,8 +203,8 @@ async fn backlog(scene: &Scene) {
     running.stop().await;
 }
 
-/// Another program reads our slot and acknowledges nothing: nobody of ours captures, and the log piles up.
-async fn somebody_else_on_the_slot(scene: &Scene) {
+/// Another program reads the slot and acknowledges nothing: no replica captures, and WAL accumulates.
+async fn another_reader_of_the_slot(scene: &Scene) {
     let options = ["proto_version=1".to_owned(), format!("publication_names={}", scene.app.name)];
     let mut intruder = scene.app.server.program("pg_recvlogical");
     intruder.args(["--start", "--slot", &scene.app.name, "--file", "/dev/null", "--fsync-interval", "0"]);
@@ -226,7 +226,7 @@ async fn somebody_else_on_the_slot(scene: &Scene) {
     intruder.kill().await.expect("a child can be killed");
     scene.clears("WalhookNotCapturing").await;
     eventually("WalhookSlotRetainsLog clears", async || {
-        // What is kept begins at the last record of running transactions: a checkpoint writes one.
+        // WAL is retained from the last record of running transactions, which a checkpoint writes.
         client.batch_execute("checkpoint").await.unwrap();
         let firing = scene.prometheus.firing().await;
         (!firing.contains(&"WalhookSlotRetainsLog".to_owned())).then_some(())
@@ -235,7 +235,7 @@ async fn somebody_else_on_the_slot(scene: &Scene) {
     running.stop().await;
 }
 
-/// The slot is dropped, and repaired.
+/// The slot is dropped, and the gap repaired.
 async fn gap(scene: &Scene) {
     let client = scene.app.source().await;
     eventually("the slot is dropped", async || {

@@ -1,4 +1,4 @@
-//! The configuration as a user meets it: files, environment, flags, and what is said when they are wrong.
+//! The configuration from files, environment and flags, and the errors when it is wrong.
 
 use std::process::{Command, Output};
 
@@ -8,7 +8,7 @@ struct Run {
     stderr: String,
 }
 
-/// Runs the binary with nothing in its environment but what is given.
+/// Runs the binary with only the given environment.
 fn walhook(arguments: &[&str], environment: &[(&str, &str)]) -> Run {
     let output: Output = Command::new(env!("CARGO_BIN_EXE_walhook"))
         .args(arguments)
@@ -60,7 +60,7 @@ fn defaults_are_the_documented_ones() {
 }
 
 #[test]
-fn what_config_prints_is_a_configuration_file_again() {
+fn the_output_of_config_is_a_valid_configuration_file() {
     let printed = walhook(&["config"], &[("WALHOOK_DELIVERY__TIMEOUT", "1500ms")]);
     let again = file(&printed.stdout);
     let config = effective(&walhook(&["config", "--config", again.path().to_str().unwrap()], &[]));
@@ -68,7 +68,7 @@ fn what_config_prints_is_a_configuration_file_again() {
 }
 
 #[test]
-fn flags_win_over_environment_and_environment_over_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let path = file("[delivery]\ntimeout = \"1s\"\nconcurrency = 11\n[service]\nname = \"File\"\n");
     let run = walhook(
         &["--config", path.path().to_str().unwrap(), "--set", "delivery.timeout=3s", "config"],
@@ -113,7 +113,7 @@ fn a_platforms_own_names_are_mapped_from_file_and_environment() {
 }
 
 #[test]
-fn secrets_are_redacted_and_may_stand_in_files() {
+fn secrets_are_redacted_and_may_be_read_from_files() {
     let secret = file(&format!("{KEY}\n"));
     let run = walhook(
         &["config"],
@@ -135,7 +135,7 @@ fn secrets_are_redacted_and_may_stand_in_files() {
 fn each_mistake_is_one_clear_line_and_exit_code_2() {
     let unknown_key = file("[delivery]\ntimeout = \"5s\"\ntimeuot = \"5s\"\n");
     let unknown_section = file("\n\n[deliveries]\nx = 1\n");
-    /// Arguments, environment, and what the error must say.
+    /// Arguments, environment, and texts that the error must contain.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
     let cases: [Case<'_>; 25] = [
         (&["run"], &[("WALHOOK_SECRETS__MASTER_KEY", KEY)], &["source.url is not set", "WALHOOK_SOURCE__URL"]),
@@ -200,7 +200,7 @@ fn usage_errors_exit_with_2_and_help_covers_every_command() {
 }
 
 #[test]
-fn who_may_call_the_api_is_checked() {
+fn settings_of_api_access_are_validated() {
     let jwt = |name: &str, value: &str| {
         let settings = [("ISSUER", "i"), ("AUDIENCE", "a")].into_iter().chain([(name, value)]);
         let settings = settings.map(|(name, value)| (format!("WALHOOK_AUTH__JWT__{name}"), value.to_owned()));
@@ -246,7 +246,7 @@ fn who_may_call_the_api_is_checked() {
 }
 
 #[test]
-fn tracing_is_checked_and_its_headers_are_not_shown() {
+fn tracing_settings_are_validated_and_headers_are_redacted() {
     let secret = file("api-key=hunter2\n");
     let endpoint = ("WALHOOK_TRACING__OTLP_ENDPOINT", "http://127.0.0.1:4318");
     let secret = ("WALHOOK_TRACING__HEADERS_FILE", secret.path().to_str().unwrap());
@@ -261,7 +261,7 @@ fn tracing_is_checked_and_its_headers_are_not_shown() {
         (["--set", "tracing.sample_ratio=nan"], vec![], "tracing.sample_ratio"),
         (["--set", "tracing.otlp_endpoint=collector:4317"], vec![], "tracing.otlp_endpoint: expected a URL"),
         (["--set", "log.format=xml"], vec![], "log.format"),
-        (["--set", "service.name=X"], vec![secret], "tracing.headers is of no use without"),
+        (["--set", "service.name=X"], vec![secret], "tracing.headers needs tracing.otlp_endpoint"),
     ] {
         let run = walhook(&[&arguments[..], &["config"]].concat(), &environment);
         assert_eq!(run.code, 2, "{expected}");

@@ -1,4 +1,4 @@
-//! `walhook demo` from outside: it ends by itself when enough was delivered and verified, and nothing of it stays.
+//! `walhook demo` as a black box: it exits after enough verified deliveries, and leaves nothing behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 #[tokio::test]
 async fn it_delivers_verifies_and_leaves_nothing() {
-    // The server runs as another user when we are root, and has to come in.
+    // As root, the server runs as another user, who needs access to the directory.
     let temporary = tempfile::tempdir().unwrap();
     std::fs::set_permissions(temporary.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let run = Command::new(env!("CARGO_BIN_EXE_walhook"))

@@ -1,4 +1,4 @@
-//! Files that can be judged without running anything for long.
+//! Files in `deploy/`, as far as they can be checked quickly.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,9 @@ fn the_annotated_settings_are_the_defaults() {
     assert_eq!(walhook(&["--config", shipped.to_str().unwrap(), "config"]), walhook(&["config"]));
 }
 
-/// Every key there is stands in the file, also where it has no default: a sample of each such key is taken as a setting.
+/// Every setting is in the file, including those without a default, which are commented out.
 #[test]
-fn the_annotated_settings_leave_nothing_out() {
+fn the_annotated_settings_are_complete() {
     let text = read("deploy/walhook.toml");
     let defaults: toml::Table = walhook(&["config"]).parse().unwrap();
     for (section, keys) in &defaults {
@@ -39,7 +39,7 @@ fn the_annotated_settings_leave_nothing_out() {
             assert!(named || section, "{section:?} {key} is missing");
         }
     }
-    // What is commented out must be right too.
+    // Settings that are commented out must be valid too.
     let uncommented: String = text
         .lines()
         .map(|line| match line.strip_prefix("# ") {
@@ -63,7 +63,7 @@ fn is_setting(line: &str) -> bool {
     })
 }
 
-/// Names of metrics in a rule file, its tests or the dashboard.
+/// Finds the names of metrics in a rule file, its tests or the dashboard.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = text.split(|c: char| !is_word(c));
@@ -85,7 +85,7 @@ fn rules_and_dashboard_name_metrics_that_the_binary_has() {
         let metrics = metrics_in(&text);
         assert!(metrics.len() > 5, "{file} was not understood: {metrics:?}");
         for metric in metrics.iter().filter(|metric| metric.starts_with("walhook_")) {
-            assert!(known.contains(&format!("\"{metric}\"")), "{file} asks for {metric}, which nobody exports");
+            assert!(known.contains(&format!("\"{metric}\"")), "{file} asks for {metric}, which is not exported");
         }
     }
 }
@@ -108,7 +108,7 @@ fn the_dashboard_uses_recorded_names_and_distinct_panels() {
     }
 }
 
-/// Each alert has a section of its own in the runbook.
+/// Each alert has a section in the runbook.
 #[test]
 fn every_alert_has_its_runbook() {
     let rules = read("deploy/prometheus/walhook.rules.yml");

@@ -1,4 +1,4 @@
-//! Variables that are meant for other programs, and change nothing here.
+//! Environment variables for other programs, which must not affect Walhook.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +24,7 @@ async fn counting_listener() -> (String, Arc<AtomicU32>) {
     (origin, count)
 }
 
-/// A proxy could answer in the key server's place.
+/// A proxy could replace the keys.
 #[tokio::test]
 async fn keys_are_not_fetched_through_a_proxy_of_the_environment() {
     let (keys, fetches) = counting_listener().await;

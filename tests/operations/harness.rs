@@ -1,11 +1,11 @@
-//! The harness' own parts: what black-box tests rely on when they say that something did or did not arrive.
+//! Tests of the test harness itself.
 
 use std::time::Duration;
 
 use crate::support::{Answer, Api, Platform, Receiver, TestApp};
 
 #[tokio::test]
-async fn the_receiver_remembers_raw_requests_in_order_and_answers_as_told() {
+async fn the_receiver_records_raw_requests_in_order_and_responds_as_scripted() {
     let receiver = Receiver::start().await;
     receiver.answer_in_turn(&[Answer::Status(500), Answer::Full(302, vec![("location", "/x".into())], b"b".to_vec())]);
     let sender = Api::new(&receiver.url(""), "token");

@@ -1,4 +1,4 @@
-//! The chart and the manifest for Kubernetes: what they render to, and the binary run as their pods would run it.
+//! The Helm chart and the manifest for Kubernetes: what they render, and the binary run as in their pods.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::support::{Sidecar, TestApp, are_installed, skip};
 
 const MANIFEST: &str = "deploy/kubernetes/walhook.yaml";
 const CHART: &str = "deploy/helm/walhook";
-/// Settings that are secret, the variable that names their file, and where the chart takes them from.
+/// Secret settings, the variable that names their file, and the chart's value.
 const SECRETS: [(&str, &str, &str); 7] = [
     ("source.url", "WALHOOK_SOURCE__URL_FILE", "sourceUrl"),
     ("store.url", "WALHOOK_STORE__URL_FILE", "storeUrl"),
@@ -32,7 +32,7 @@ fn can_render() -> bool {
     are_installed(&["go"]) && (Path::new(LIBRARY).is_dir() || skip("sprig, a library of Go's, is not installed"))
 }
 
-/// The objects of a manifest or a chart, or why there are none.
+/// Renders a manifest or a chart to its objects.
 async fn render(source: &str, values: &str) -> Result<Vec<Value>, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -64,10 +64,10 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// A pod's files and user, as a node prepares them.
+/// A pod's files and user, as a kubelet prepares them.
 struct Pod {
     directory: tempfile::TempDir,
-    /// What a pod's paths begin with, and where that is here.
+    /// Prefixes of paths in the pod, and their directories on this machine.
     mounts: Vec<(String, PathBuf)>,
     user: u32,
     group: u32,
@@ -76,7 +76,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// `secrets` and `texts` replace what the objects hold under these keys.
+    /// `secrets` replace the values of the objects under these keys.
     fn make(objects: &[Value], secrets: &[(&str, &str)]) -> Pod {
         let pod = &of_kind(objects, "Deployment")["spec"]["template"]["spec"];
         let security = &pod["securityContext"];
@@ -98,7 +98,7 @@ impl Pod {
                 let file = path.join(key);
                 std::fs::write(&file, replaced.unwrap_or(value.as_str().unwrap())).unwrap();
                 let mode = u32::try_from(mode.unwrap_or(0o644)).unwrap();
-                // A volume of a group is readable by it; without one, everything is root's.
+                // Volumes are readable by fsGroup; without it, only by root.
                 let mode = if number("fsGroup").is_some() { mode | 0o440 } else { mode };
                 std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
                 chown(&file, Some(0), Some(number("fsGroup").unwrap_or(0))).unwrap();
@@ -121,7 +121,7 @@ impl Pod {
         Pod { directory, mounts, user, group, environment, arguments }
     }
 
-    /// The binary with these arguments as the pod's user, with the pod's environment and nothing else.
+    /// Builds a command for the binary with these arguments, as the pod's user and with only the pod's environment.
     fn command(&self, arguments: &[String]) -> Command {
         let program = self.directory.path().join("walhook");
         if !program.exists() {
@@ -222,7 +222,7 @@ extraVolumeMounts: [{{ name: ca, mountPath: /etc/walhook-ca, readOnly: true }}]"
         let mounts = &pod[container][0]["volumeMounts"];
         assert!(items(mounts).any(|mount| mount["mountPath"] == "/etc/walhook-ca"), "{mounts}");
     }
-    // What is mounted from elsewhere is not here.
+    // Additional volumes do not exist on this machine.
     let spec = objects.iter_mut().find(|object| object["kind"] == "Deployment").unwrap();
     let volumes = spec["spec"]["template"]["spec"]["volumes"].as_array_mut().unwrap();
     volumes.retain(|volume| volume["name"] != "ca");
@@ -244,8 +244,8 @@ extraVolumeMounts: [{{ name: ca, mountPath: /etc/walhook-ca, readOnly: true }}]"
     }
 }
 
-/// Whether a policy lets a pod connect.
-fn lets_out(policy: &Value, ip: IpAddr, port: u64) -> bool {
+/// Whether a policy allows a pod to connect.
+fn allows_egress(policy: &Value, ip: IpAddr, port: u64) -> bool {
     let contains = |network: &Value| network.as_str().unwrap().parse::<IpNet>().unwrap().contains(&ip);
     let is_peer = |peer: &Value| {
         let block = &peer["ipBlock"];
@@ -260,9 +260,9 @@ fn lets_out(policy: &Value, ip: IpAddr, port: u64) -> bool {
         .any(|rule| items(&rule["to"]).any(is_peer) && (rule["ports"].is_null() || items(&rule["ports"]).any(is_port)))
 }
 
-/// Receivers may listen on any port; the guard at save and dial says which addresses.
+/// Receivers may listen on any port. The guard checks addresses when a webhook is saved and at each connection.
 #[tokio::test]
-async fn the_network_policy_lets_out_what_the_api_accepts() {
+async fn the_network_policy_allows_what_the_api_accepts() {
     if !can_render() {
         return;
     }
@@ -303,7 +303,7 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
         let policy = of_kind(objects, "NetworkPolicy");
         for address in addresses.map(|address| address.parse().unwrap()) {
             for port in [80, 443, 8443, 65_535] {
-                assert_eq!(lets_out(policy, address, port), guard.allows(address), "{address} port {port}");
+                assert_eq!(allows_egress(policy, address, port), guard.allows(address), "{address} port {port}");
             }
         }
     }
@@ -312,6 +312,6 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
         [("10.9.1.1", 8080, true), ("fd00:9::1", 443, true), ("10.2.0.1", 6432, true), ("10.3.0.1", 3128, true)];
     let unwanted = [("10.2.0.1", 443, false), ("10.3.0.1", 443, false), ("10.8.0.1", 443, false)];
     for (address, port, allowed) in wanted.into_iter().chain(unwanted) {
-        assert_eq!(lets_out(policy, address.parse().unwrap(), port), allowed, "{address} port {port}");
+        assert_eq!(allows_egress(policy, address.parse().unwrap(), port), allowed, "{address} port {port}");
     }
 }

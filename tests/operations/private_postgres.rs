@@ -1,4 +1,4 @@
-//! The private server that tests and the demo stand on: it keeps its data over restarts and leaves nothing behind.
+//! The private server of tests and the demo: it keeps its data across restarts and leaves nothing behind.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ async fn setting(server: &PrivatePostgres, name: &str) -> String {
     client.query_one("select current_setting($1)", &[&name]).await.unwrap().get(0)
 }
 
-/// A process that has ended may stay listed until its parent asks: such a one has no command line.
+/// An ended process may stay listed until its parent waits for it. Then it has no command line.
 fn is_running(pid: u32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
@@ -62,7 +62,7 @@ async fn dropping_it_ends_the_server_and_removes_the_directory() {
     assert!(postgres::connect(&url).await.is_err());
 }
 
-/// Not a test: the process that `a_killed_process_leaves_nothing_behind` kills.
+/// Not a test, but the process that `a_killed_process_leaves_nothing_behind` kills.
 #[tokio::test]
 #[ignore = "started by another test"]
 async fn hold_a_server_until_killed() {

@@ -1,4 +1,4 @@
-//! `walhook receive` from outside: status codes, printed lines, a clean end.
+//! `walhook receive` as a black box: status codes, printed lines, orderly shutdown.
 
 use std::process::Stdio;
 
@@ -16,7 +16,7 @@ struct Receive {
 }
 
 impl Receive {
-    /// The secret comes by the environment: the command line is for all to see.
+    /// Passes the secret in the environment: command lines are visible to all users.
     async fn start() -> Receive {
         let mut child = Command::new(env!("CARGO_BIN_EXE_walhook"))
             .args(["receive", "--listen", "127.0.0.1:0"])
@@ -33,7 +33,7 @@ impl Receive {
         Receive { child, lines, url }
     }
 
-    /// Delivers, and gives the status with the line printed.
+    /// Sends a delivery. Returns the status and the printed line.
     async fn deliver(&mut self, body: &Value, timestamp: &str, signature: &str) -> (u16, Value) {
         let headers = [
             ("x-webhook-event", "transcode.failed"),
@@ -54,7 +54,7 @@ fn now_minus(seconds: i64) -> String {
 }
 
 #[tokio::test]
-async fn it_answers_and_prints_what_it_thinks_of_each_delivery() {
+async fn it_responds_to_and_prints_each_delivery() {
     let mut receive = Receive::start().await;
     let now = now_minus(0);
     let body = json!({"event": "transcode.failed", "timestamp": now, "webhook_id": "w1", "data": {}});

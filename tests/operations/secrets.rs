@@ -1,5 +1,5 @@
-//! Secrets, tokens, the master key and passwords are where they must be and nowhere else: not in the store, not in the log
-//! however much is logged, not in any answer but the two that give a secret away.
+//! Secrets, tokens, the master key and passwords never leak: not into the store, not into the server log at any level, not into any
+//! response except the two that return a secret.
 
 use crate::support::{Api, ApiAnswer, Receiver, TestApp};
 use base64::Engine;
@@ -8,10 +8,10 @@ use serde_json::json;
 
 const SOURCE_PASSWORD: &str = "pw-of-the-primary-Zx81";
 const STORE_PASSWORD: &str = "pw-of-the-store-Qy72";
-/// The key that the harness configures: 32 bytes in base64.
+/// The master key of the harness: 32 bytes in base64.
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
-/// What must not be found, in every form that a dump or a log might show it in.
+/// Texts that must not be found, in every encoding that a dump or a log might contain.
 #[derive(Default)]
 struct Hidden(Vec<(String, String)>);
 
@@ -45,7 +45,7 @@ fn with_password(url: &str, password: &str) -> String {
     url.replacen("postgres@", &format!("postgres:{password}@"), 1)
 }
 
-/// What the API answers, with success and without, but for the two answers that give a secret away.
+/// Returns responses of the API, successes and errors, except the two that return a secret.
 async fn every_other_answer(api: &Api, path: &str, entry: &str) -> Vec<ApiAnswer> {
     let mut answers = Vec::new();
     for below in ["", "/logs", &format!("/logs/{entry}"), "/nothing"] {
@@ -62,7 +62,7 @@ async fn every_other_answer(api: &Api, path: &str, entry: &str) -> Vec<ApiAnswer
     answers
 }
 
-/// All rows of all tables of the store, as `pg_dump`, which not every machine with a server has, would show them.
+/// Returns all rows of all tables of the store as text. Not by `pg_dump`, which is not installed on every machine with a server.
 async fn dump(app: &TestApp) -> String {
     let store = app.store().await;
     let tables =
@@ -79,7 +79,7 @@ async fn dump(app: &TestApp) -> String {
 }
 
 #[tokio::test]
-async fn nothing_but_two_answers_holds_a_secret() {
+async fn only_two_responses_contain_a_secret() {
     let mut app = TestApp::prepare().await;
     let (source, store) =
         (with_password(&app.source_url, SOURCE_PASSWORD), with_password(&app.store_url, STORE_PASSWORD));
@@ -144,7 +144,7 @@ async fn nothing_but_two_answers_holds_a_secret() {
 }
 
 #[tokio::test]
-async fn errors_of_configuration_and_connection_name_no_password() {
+async fn errors_of_configuration_and_connection_contain_no_password() {
     let app = TestApp::prepare().await;
     let source = with_password(&app.source_url, SOURCE_PASSWORD);
     let mut hidden = Hidden::default();
@@ -169,7 +169,7 @@ async fn errors_of_configuration_and_connection_name_no_password() {
         for arguments in [&["setup"][..], &["check"], &["run"], &["config"]] {
             let mut command = app.command(arguments);
             command.env(format!("WALHOOK_{}", key.replace('.', "__").to_uppercase()), &value).env("RUST_LOG", "trace");
-            // Some wait for a server that is down: what they say until then is what counts.
+            // Some wait for a server that is down: their output until then is checked.
             command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
             let mut child = command.spawn().unwrap();
             let (mut output, mut errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
@@ -186,7 +186,7 @@ async fn errors_of_configuration_and_connection_name_no_password() {
 }
 
 #[tokio::test]
-async fn a_rotated_key_can_be_removed_and_everything_goes_on() {
+async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
     const NEW_KEY: &str = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY=";
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
@@ -205,8 +205,8 @@ async fn a_rotated_key_can_be_removed_and_everything_goes_on() {
     let checked = app.walhook_ok(&["check"]).await;
     assert!(checked.contains("warn  secrets at rest: 602 are encrypted under an older key"), "{checked}");
     app.restart().await;
-    assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("602 encrypted anew under key "));
-    assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("0 encrypted anew"));
+    assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("602 re-encrypted with key "));
+    assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("0 re-encrypted"));
     assert!(app.walhook_ok(&["check"]).await.contains("ok    secrets at rest: "));
 
     app.set("secrets.master_key", NEW_KEY);
@@ -226,7 +226,7 @@ async fn a_rotated_key_can_be_removed_and_everything_goes_on() {
     );
 }
 
-/// So many answers, encrypted as those to a POST.
+/// Stores this many encrypted responses, as of POST requests.
 async fn keep_answers(app: &TestApp, count: usize) {
     let vault = walhook::vault::Vault::new(&[MASTER_KEY.to_owned().into()]).unwrap();
     let ids: Vec<uuid::Uuid> = (0..count).map(|_| uuid::Uuid::now_v7()).collect();

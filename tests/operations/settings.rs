@@ -9,7 +9,7 @@ use serde_json::Value;
 use toml::Table;
 use walhook::config::Config;
 
-/// Where comment lines of the settings file are wrapped.
+/// Maximum width of comment lines in the settings file.
 const WIDTH: usize = 120;
 
 const GUIDE: &str = "\
@@ -36,11 +36,11 @@ const FILE: &str = "\
 #[test]
 fn the_guide_and_the_annotated_file_are_up_to_date() {
     let sections = sections();
-    hold("docs/configuration.md", &guide(&sections));
-    hold("deploy/walhook.toml", &file(&sections));
+    assert_up_to_date("docs/configuration.md", &guide(&sections));
+    assert_up_to_date("deploy/walhook.toml", &file(&sections));
 }
 
-fn hold(name: &str, generated: &str) {
+fn assert_up_to_date(name: &str, generated: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, generated).unwrap();
@@ -59,9 +59,9 @@ struct Section {
 
 struct Setting {
     key: String,
-    /// The doc comment, and the values that are allowed where these are few.
+    /// The doc comment, and the allowed values of an enumeration.
     doc: String,
-    /// A block of the settings file, for settings that are tables.
+    /// An example in TOML, for settings that are tables.
     block: Option<String>,
     default: Option<String>,
     example: Option<String>,
@@ -90,7 +90,7 @@ fn sections() -> Vec<Section> {
     sections
 }
 
-/// The definition that `property` refers to, or itself.
+/// Resolves a reference to a definition.
 fn resolve<'a>(schema: &'a Value, property: &'a Value) -> &'a Value {
     match property["$ref"].as_str() {
         Some(reference) => schema.pointer(reference.trim_start_matches('#')).unwrap(),
@@ -117,7 +117,7 @@ fn setting(schema: &Value, key: &str, property: &Value, defaults: Option<&Table>
     Setting { key: key.to_owned(), doc, block, default, example }
 }
 
-/// The values of an enumeration with their meanings.
+/// Lists the values of an enumeration with their meanings.
 fn choices(schema: &Value) -> String {
     let Some(choices) = schema["oneOf"].as_array() else { return String::new() };
     let described = choices
@@ -173,7 +173,7 @@ fn file(sections: &[Section]) -> String {
     page
 }
 
-/// Adds `text` as comment lines, links and backticks taken out.
+/// Adds `text` as comment lines, without links and backticks.
 fn comment(page: &mut String, text: &str) {
     let plain = text.replace('`', "").replace("the [integrator's guide](integrators.md)", "docs/integrators.md");
     let mut line = String::new();

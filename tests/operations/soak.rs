@@ -1,4 +1,4 @@
-//! Reads of a log of ten million rows, and ten minutes of kills. Takes minutes and gigabytes: `make soak` runs it.
+//! Reads an attempt log of ten million rows, and kills processes for ten minutes. Needs minutes and gigabytes: `make soak` runs it.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use walhook::store::Store;
 
 const ROWS: u64 = 10_000_000;
 const DAYS: u64 = 10;
-/// One webhook has a tenth of all rows; the others share the rest.
+/// Number of webhooks that share nine tenths of the rows. One webhook has the other tenth.
 const OTHERS: u64 = 2_000;
 const READS: usize = 50;
 
-/// $1 the first row's milliseconds, $2 those between two rows, $3 and $4 the rows' numbers, $5 the busy webhook.
+/// Parameters: $1 time of the first row in milliseconds, $2 milliseconds between rows, $3 and $4 the range of rows, $5 the busy webhook.
 const FILL: &str = "
     insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms,
                                  outcome, response_status, url, signature, standard_signature)
@@ -49,7 +49,7 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
                   select md5(n::text)::uuid, 'other' || n / 10, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'
                   from generate_series(0, $1::bigint - 1) as n";
     store.execute(others, &[&(OTHERS as i64)]).await.unwrap();
-    // Some of the entries' events, in each day's partition: an empty one is read whole, and costs nothing.
+    // Adds some events to each day's partition, because plans scan empty partitions sequentially.
     let events = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                   select id, 'busy', event_kind, started_at, '{}' from walhook.attempt tablesample bernoulli (5)
                   on conflict do nothing";
@@ -63,7 +63,7 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
     }
 }
 
-/// Median and slowest of some requests, each of another place of the log where `path` takes a cursor.
+/// Measures the median and the slowest of several requests, each at another position of the log if `path` takes a cursor.
 async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
     let (mut times, mut cursor) = (Vec::new(), String::new());
     for _ in 0..READS {
@@ -79,7 +79,7 @@ async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
     times[READS / 2]
 }
 
-/// The same of the user interface's pages, signed in by the token.
+/// Measures pages of the web UI, signed in by the token.
 async fn measure_pages(api: &Api, webhook: &str, entry: &str) {
     let origin = api.url.strip_suffix("/api/public").expect("the base path is the default one");
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
@@ -131,7 +131,7 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes ten minutes: `make soak`"]
-async fn ten_minutes_of_kills_restarts_and_misdeeds() {
+async fn ten_minutes_of_kills_restarts_and_misbehaving_receivers() {
     let plan = Plan {
         length: Duration::from_secs(600),
         pace: Duration::from_millis(200),

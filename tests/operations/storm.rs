@@ -1,11 +1,11 @@
-//! Nothing is lost and nothing tried too often, whoever is killed and however receivers behave.
+//! Nothing is lost and nothing is attempted too often, whichever process is killed and however receivers behave.
 
 use std::time::Duration;
 
 use crate::support::storm::{Plan, storm};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kills_restarts_and_misdeeds_lose_nothing_and_try_nothing_too_often() {
+async fn kills_restarts_and_misbehaving_receivers_lose_nothing_and_cause_no_extra_attempts() {
     let plan = Plan {
         length: Duration::from_secs(12),
         pace: Duration::from_millis(250),

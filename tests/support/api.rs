@@ -7,13 +7,13 @@ use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {
-    // Another test of this binary may have been first.
+    // Another test of this binary may have installed it already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
     builder.timeout(Duration::from_secs(30)).build().expect("a client without TLS settings")
 });
 
-/// A plain GET; none where nobody answers.
+/// Sends a GET request. `None` if there is no response.
 pub async fn get(url: &str) -> Option<(u16, String)> {
     let answer = CLIENT.get(url).send().await.ok()?;
     Some((answer.status().as_u16(), answer.text().await.ok()?))
@@ -52,12 +52,12 @@ impl Api {
         Api { url: url.to_owned(), token: token.to_owned() }
     }
 
-    /// The same token at another replica.
+    /// A client with the same token, for another replica.
     pub fn at(&self, url: &str) -> Api {
         Api::new(url, &self.token)
     }
 
-    /// Any request: `path` is below the base path, such as `/webhooks`.
+    /// Sends a request. `path` is relative to the base path, such as `/webhooks`.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
         let mut request = CLIENT.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
@@ -88,7 +88,7 @@ impl Api {
         self.send("DELETE", path, &[], None).await
     }
 
-    /// Creates a webhook and gives its id and secret.
+    /// Creates a webhook. Returns its id and secret.
     pub async fn create_webhook(&self, url: &str, events: &[&str]) -> (String, String) {
         let body = json!({ "name": "test", "url": url, "events": events });
         let created = self.post("/webhooks", body).await.expect(201).json();
@@ -104,12 +104,12 @@ impl Api {
         list(self.get("/webhooks?limit=100").await)
     }
 
-    /// The newest hundred entries of the delivery log.
+    /// Returns the newest hundred entries of the delivery log.
     pub async fn logs(&self, id: &str) -> Vec<Value> {
         list(self.get(&format!("/webhooks/{id}/logs?limit=100")).await)
     }
 
-    /// Waits until the log's entries are as wanted: they are written shortly after the attempt they tell of.
+    /// Waits until the delivery log's entries are as wanted: they are written shortly after the attempt.
     pub async fn wait_for_logs(&self, id: &str, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         super::eventually(what, || async { Some(self.logs(id).await).filter(|logs| wanted(logs)) }).await
     }

@@ -1,4 +1,4 @@
-//! One sidecar with databases of its own on a private Postgres.
+//! A sidecar with its own databases on a private Postgres.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 pub struct TestApp {
     pub server: Arc<PrivatePostgres>,
-    /// Names the databases, the slot and the log of this app: several share a server.
+    /// A suffix for the databases, the slot and the log of this app: several apps share a server.
     pub name: String,
     pub source_url: String,
     pub store_url: String,
@@ -31,7 +31,7 @@ pub struct TestApp {
     sidecar: Option<Sidecar>,
 }
 
-/// The server that the tests of one binary share. It ends with the test process: nothing here has to drop it.
+/// The server that all tests of a binary share. It is removed when the test process ends.
 pub(super) async fn shared_server() -> Arc<PrivatePostgres> {
     static SERVER: OnceCell<Arc<PrivatePostgres>> = OnceCell::const_new();
     let start = || async { Arc::new(PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL")) };
@@ -39,12 +39,12 @@ pub(super) async fn shared_server() -> Arc<PrivatePostgres> {
 }
 
 impl TestApp {
-    /// Databases with the reference schema and settings; nothing of Walhook's has run.
+    /// Creates databases with the reference schema, and settings. No command of Walhook has run.
     pub async fn prepare() -> TestApp {
         TestApp::prepare_on(shared_server().await).await
     }
 
-    /// The same on a server of its own, for tests that stop it or change its settings.
+    /// Like [`TestApp::prepare`] on a server of its own, for tests that stop the server or change its settings.
     pub async fn prepare_alone(options: Options<'_>) -> TestApp {
         let server = PrivatePostgres::start(options).await.expect("a private PostgreSQL");
         TestApp::prepare_on(Arc::new(server)).await
@@ -52,7 +52,7 @@ impl TestApp {
 
     pub async fn prepare_on(server: Arc<PrivatePostgres>) -> TestApp {
         static COUNT: AtomicU32 = AtomicU32::new(1);
-        // For every client that a test builds; another test may have been first.
+        // For every client that a test builds. Another test may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let (source, store) = (format!("{name}_platform"), format!("{name}_store"));
@@ -75,7 +75,7 @@ impl TestApp {
         TestApp { server, name, source_url, store_url, program, settings, environment: BTreeMap::new(), sidecar: None }
     }
 
-    /// Prepared, set up, running and ready.
+    /// Prepares, sets up and runs a sidecar, and waits until it is ready.
     pub async fn start() -> TestApp {
         let mut app = TestApp::prepare().await;
         app.setup().await;
@@ -83,13 +83,13 @@ impl TestApp {
         app
     }
 
-    /// Another build of walhook, for the processes started from now on.
+    /// Uses another build of walhook for processes started from now on.
     pub fn set_program(&mut self, program: &Path) -> &mut TestApp {
         self.program = program.to_owned();
         self
     }
 
-    /// One setting, such as `("delivery.timeout", "200ms")`, for the processes started from now on.
+    /// Sets a setting, such as `("delivery.timeout", "200ms")`, for processes started from now on.
     pub fn set(&mut self, key: &str, value: &str) -> &mut TestApp {
         self.settings.insert(key.to_owned(), value.to_owned());
         self
@@ -99,18 +99,18 @@ impl TestApp {
         &self.settings[key]
     }
 
-    /// A variable that is no setting, such as `RUST_LOG`, for the processes started from now on.
+    /// Sets another environment variable, such as `RUST_LOG`, for processes started from now on.
     pub fn set_environment(&mut self, name: &str, value: &str) -> &mut TestApp {
         self.environment.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// Ten attempts within a second, so that a test of retries need not wait for hours.
+    /// Makes ten attempts fit into a second, so that tests of retries are fast.
     pub fn set_fast_retries(&mut self) -> &mut TestApp {
         self.set("delivery.retry_schedule", &["50ms"; 9].join(",")).set("delivery.retry_jitter", "0ms")
     }
 
-    /// `walhook ARGUMENTS…` with this app's settings and no others.
+    /// Builds `walhook ARGUMENTS…` with this app's settings and no others.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WALHOOK_")) {
@@ -124,14 +124,14 @@ impl TestApp {
         command
     }
 
-    /// Runs a subcommand to its end.
+    /// Runs a subcommand to completion.
     pub async fn walhook(&self, arguments: &[&str]) -> Output {
         let output = self.command(arguments).output();
         let output = tokio::time::timeout(super::DEADLINE, output).await;
         output.unwrap_or_else(|_| panic!("`walhook {}` does not end", arguments.join(" "))).expect("walhook starts")
     }
 
-    /// Runs a subcommand that must succeed, and gives what it printed.
+    /// Runs a subcommand that must succeed. Returns what it printed.
     pub async fn walhook_ok(&self, arguments: &[&str]) -> String {
         let output = self.walhook(arguments).await;
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -148,20 +148,20 @@ impl TestApp {
         self.run_with(&[]).await;
     }
 
-    /// The same with arguments behind `run`, such as `--roles api`.
+    /// Like [`TestApp::run`] with further arguments, such as `--roles api`.
     pub async fn run_with(&mut self, arguments: &[&str]) {
         assert!(self.sidecar.is_none(), "it runs already");
         self.sidecar = Some(self.replica(arguments).await);
     }
 
-    /// Another process beside the first, ready; the caller holds it.
+    /// Starts another replica and waits until it is ready. The caller owns it.
     pub async fn replica(&self, arguments: &[&str]) -> Sidecar {
         let mut sidecar = self.spawn(arguments);
         sidecar.wait_until_ready().await;
         sidecar
     }
 
-    /// `walhook run` on fresh ports; not waited for.
+    /// Starts `walhook run` on new ports, without waiting for it.
     pub fn spawn(&self, arguments: &[&str]) -> Sidecar {
         let arguments = [&["run"], arguments].concat();
         Sidecar::spawn(self.command(&arguments), &self.log_file())
@@ -171,17 +171,17 @@ impl TestApp {
         self.sidecar.as_mut().expect("the sidecar runs")
     }
 
-    /// Takes the running process away without waiting for it, as the kernel or a power cut would.
+    /// Kills the running process (SIGKILL).
     pub async fn kill(&mut self) {
         self.sidecar.take().expect("the sidecar runs").kill().await;
     }
 
-    /// Asks it to end (SIGTERM) and waits for that.
+    /// Stops it with SIGTERM, and waits for its end.
     pub async fn stop(&mut self) -> ExitStatus {
         self.sidecar.take().expect("the sidecar runs").stop().await
     }
 
-    /// The end of a process that has been sent its signals.
+    /// Waits for the end of a process that was signalled.
     pub async fn stop_signalled(&mut self) -> ExitStatus {
         self.sidecar.take().expect("the sidecar runs").ended().await
     }
@@ -192,24 +192,24 @@ impl TestApp {
         self.run().await;
     }
 
-    /// What every process of this app wrote to standard error.
+    /// The file with the standard error of all processes of this app.
     pub fn log_file(&self) -> PathBuf {
         let binary = std::env::current_exe().ok().and_then(|path| Some(path.file_stem()?.to_owned()));
         let binary = binary.expect("a test has a name").to_string_lossy().into_owned();
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{binary}-{}-{}.log", std::process::id(), self.name))
     }
 
-    /// A connection to the platform's database.
+    /// Opens a connection to the platform's database.
     pub async fn source(&self) -> Client {
         postgres::connect(&self.source_url).await.expect("the platform's database")
     }
 
-    /// A connection to the store's database.
+    /// Opens a connection to the store's database.
     pub async fn store(&self) -> Client {
         postgres::connect(&self.store_url).await.expect("the store's database")
     }
 
-    /// Waits until the store has this many events, and no more. A request may be there before what it is of.
+    /// Waits until the store has exactly this many events. A request may arrive before its event is committed.
     pub async fn wait_for_events(&self, count: usize) {
         let store = self.store().await;
         eventually(&format!("{count} events in the store"), || async {
@@ -221,7 +221,7 @@ impl TestApp {
         .await;
     }
 
-    /// Waits until a query of the store for a number gives this one.
+    /// Waits until a query of the store returns this number.
     pub async fn wait_for_count(&self, query: &str, count: usize) {
         let store = self.store().await;
         let probe = || async {
@@ -231,7 +231,7 @@ impl TestApp {
         eventually(&format!("{query}: {count}"), probe).await;
     }
 
-    /// Drops the slot, and ends the session that reads it.
+    /// Drops the slot, after terminating the session that reads it.
     pub async fn drop_slot(&self) {
         let dropped = format!(
             "do $$ begin
@@ -244,18 +244,18 @@ impl TestApp {
         eventually("the slot to be dropped", async || client.batch_execute(&dropped).await.ok()).await;
     }
 
-    /// The platform: users, labels, releases and what happens to them.
+    /// Returns a client that acts as the platform.
     pub async fn platform(&self) -> Platform {
         Platform::new(self.source().await)
     }
 
-    /// A client of the management API with a new token of `user`.
+    /// Returns a client of the management API with a new token of `user`.
     pub async fn api(&self, user: &str) -> Api {
         let sidecar = self.sidecar.as_ref().expect("the sidecar runs");
         Api::new(&sidecar.api_url, &self.token(user).await)
     }
 
-    /// A new token of `user`.
+    /// Creates a token of `user`.
     pub async fn token(&self, user: &str) -> String {
         self.walhook_ok(&["token", "create", "--user", user]).await.trim().to_owned()
     }

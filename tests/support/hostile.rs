@@ -1,4 +1,4 @@
-//! Receivers that do worse than answer an error.
+//! Receivers that misbehave worse than with an error status.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use tokio::task::JoinHandle;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misdeed {
-    /// The connection reset behind the request.
+    /// Resets the connection after the request.
     Reset,
-    /// Success, and then a byte now and again, for ever.
+    /// Responds with success, then sends the body byte by byte, without end.
     Trickle,
-    /// Success, and then as many bytes as anybody takes.
+    /// Responds with success, then sends an endless body as fast as it is read.
     Gigabytes,
-    /// A header that does not end.
+    /// Sends an endless header.
     EndlessHead,
-    /// Interim answers, and never a final one.
+    /// Sends interim responses without end.
     Interim,
-    /// Another protocol.
+    /// Speaks another protocol.
     Greeting,
-    /// Not a word.
+    /// Never responds.
     Silence,
 }
 
 /// Closed when dropped, with all its connections.
 pub struct Hostile {
     address: SocketAddr,
-    /// Bytes that were taken off it, about.
+    /// Approximate number of bytes that were read from it.
     pub sent: Arc<AtomicU64>,
     server: JoinHandle<()>,
 }
@@ -65,7 +65,7 @@ impl Drop for Hostile {
 async fn misbehave(mut stream: TcpStream, misdeed: Misdeed, sent: Arc<AtomicU64>) {
     let (head, more, pause): (&[u8], &[u8], Duration) = match misdeed {
         Misdeed::Reset => {
-            // What is closed with something unread is reset.
+            // Closing a socket with unread data resets the connection.
             let _ = stream.readable().await;
             return;
         }
@@ -78,7 +78,7 @@ async fn misbehave(mut stream: TcpStream, misdeed: Misdeed, sent: Arc<AtomicU64>
         Misdeed::EndlessHead => (b"HTTP/1.1 200 OK\r\nX-Long: ", &[b'x'; 16 << 10], Duration::ZERO),
         Misdeed::Interim => (b"", b"HTTP/1.1 102 Processing\r\n\r\n", Duration::ZERO),
     };
-    // The request; TLS's first words are one too.
+    // Reads the request, or the start of a TLS handshake.
     let _ = stream.read(&mut [0; 16 << 10]).await;
     let _ = stream.write_all(head).await;
     while !more.is_empty() && stream.write_all(more).await.is_ok() {
@@ -86,7 +86,7 @@ async fn misbehave(mut stream: TcpStream, misdeed: Misdeed, sent: Arc<AtomicU64>
         tokio::time::sleep(pause).await;
     }
     if more.is_empty() {
-        // Until the other end has had enough.
+        // Until the other end closes the connection.
         while stream.read(&mut [0; 4 << 10]).await.is_ok_and(|bytes| bytes > 0) {}
     }
 }

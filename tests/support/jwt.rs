@@ -1,4 +1,4 @@
-//! Tokens as a platform issues them, made without the library that verifies them.
+//! Tokens as a platform issues them, generated without the library that verifies them.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,7 +1,7 @@
-//! The harness of the black-box tests: a real Postgres, the real binary, and a receiver that remembers what it got.
+//! The harness of the black-box tests: a real Postgres, the real binary, and a receiver that records its requests.
 //!
-//! `let app = TestApp::start().await` gives a prepared sidecar that is ready; `TestApp::prepare()` stops before `setup`, for
-//! tests that want settings or a database of their own first.
+//! `TestApp::start()` returns a running sidecar that is ready. `TestApp::prepare()` stops before `setup`, for tests that change settings
+//! or the database first.
 
 #![allow(dead_code, reason = "every test binary compiles this for itself and uses a part")]
 #![allow(unused_imports, reason = "as above")]
@@ -37,17 +37,17 @@ pub use tunnel::TunnelProxy;
 
 use std::time::Duration;
 
-/// How long anything may take that a test waits for. Generous: it ends a hanging test and times nothing.
+/// How long a test waits for anything. Generous, because it only ends hanging tests.
 pub const DEADLINE: Duration = Duration::from_secs(60);
-/// Between two looks at something that does not tell by itself when it changes.
+/// Interval of polling.
 pub const POLL: Duration = Duration::from_millis(20);
 
-/// What `/metrics` says.
+/// Returns the content of `/metrics`.
 pub async fn metrics(metrics_url: &str) -> String {
     api::get(&format!("{metrics_url}/metrics")).await.expect("metrics").1
 }
 
-/// Waits until `probe` gives something; panics with `what` otherwise.
+/// Waits until `probe` returns a value. Panics with `what` if it takes too long.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
     let end = tokio::time::Instant::now() + DEADLINE;
     loop {

@@ -1,8 +1,8 @@
-//! How PostgreSQL would run a statement.
+//! Query plans of statements.
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-/// The plan of a prepared statement with these arguments, as SQL texts: made for them, and made for any.
+/// Returns the custom and the generic plan of a prepared statement. The arguments are SQL literals.
 pub async fn plans(client: &Client, statement: &str, types: &str, arguments: &str) -> [String; 2] {
     let mut plans = [String::new(), String::new()];
     for (plan, mode) in plans.iter_mut().zip(["force_custom_plan", "force_generic_plan"]) {
@@ -21,8 +21,8 @@ pub async fn plans(client: &Client, statement: &str, types: &str, arguments: &st
     plans
 }
 
-/// No table is read from end to end but one that is empty and costs nothing, and of the log nothing is sorted: its rows come off an
-/// index in the order they are wanted in. A user's few webhooks may be.
+/// Asserts that no table is scanned sequentially, except empty ones, and that rows of the attempt log are not sorted: an index returns
+/// them in order. A user's few webhooks may be sorted.
 #[track_caller]
 pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
     for plan in plans {
@@ -35,8 +35,7 @@ pub fn assert_stays_on_indexes(what: &str, plans: &[String; 2]) {
     }
 }
 
-/// The statements that the API and the user interface read with: what they are, their text, their parameters' types, and arguments for `user` and
-/// `webhook`.
+/// The statements by which the API and the web UI read: their purpose, text, parameter types, and arguments for `user` and `webhook`.
 pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
     const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
     const GET: &str = include_str!("../../sql/store/webhook_get.sql");

@@ -1,4 +1,4 @@
-//! The platform at work: rows of the reference schema, in few words. Ids are given out here, one count for all tables.
+//! Acts as the platform: writes rows of the reference schema. Ids come from one counter for all tables.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,7 +11,7 @@ pub struct Platform {
 
 static NEXT_ID: AtomicI64 = AtomicI64::new(1_000);
 
-/// An id that no other row has.
+/// Returns an unused id.
 pub fn next_id() -> i64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
@@ -26,13 +26,13 @@ impl Platform {
         result.unwrap_or_else(|error| panic!("{statement}: {}", walhook::postgres::describe(&error)))
     }
 
-    /// Several statements as one transaction.
+    /// Executes statements as one transaction.
     pub async fn transaction(&self, statements: &str) {
         let result = self.client.batch_execute(&format!("begin; {statements}; commit")).await;
         result.unwrap_or_else(|error| panic!("{statements}: {}", walhook::postgres::describe(&error)));
     }
 
-    /// Several statements that are taken back.
+    /// Executes statements and rolls them back.
     pub async fn rolled_back(&self, statements: &str) {
         let result = self.client.batch_execute(&format!("begin; {statements}; rollback")).await;
         result.unwrap_or_else(|error| panic!("{statements}: {}", walhook::postgres::describe(&error)));
@@ -58,7 +58,7 @@ impl Platform {
         id
     }
 
-    /// A draft.
+    /// Inserts a draft release.
     pub async fn release(&self, label: i64) -> i64 {
         let id = next_id();
         let statement = "insert into release (id, label_id, cat, title, review_status, delivery_status) \
@@ -81,7 +81,7 @@ impl Platform {
         id
     }
 
-    /// A release on its way to an outlet.
+    /// Inserts an entry of the distribution queue.
     pub async fn distribution(&self, release: i64, outlet: i64, status: &str) -> i64 {
         let id = next_id();
         let statement = "insert into distro_queue (id, release_id, outlet_id, status) values ($1, $2, $3, $4)";
@@ -100,7 +100,7 @@ impl Platform {
         id
     }
 
-    /// A statement of 10.50, ready at once when `status` says so.
+    /// Inserts a payment statement of 10.50 with this status.
     pub async fn payment(&self, user: i64, status: &str) -> i64 {
         let id = next_id();
         let statement = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) \

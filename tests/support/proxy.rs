@@ -1,4 +1,4 @@
-//! A network between two programs that can be made as bad as networks are.
+//! A TCP proxy that simulates network faults.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use tokio_util::task::AbortOnDropHandle;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
     Fair,
-    /// Nothing goes through and nothing ends.
+    /// Data is not forwarded, and connections stay open.
     Frozen,
-    /// So many bytes each ten milliseconds.
+    /// Forwards this many bytes every ten milliseconds.
     Slow(usize),
 }
 
-/// No limit on what goes through.
+/// No limit.
 const UNLIMITED: i64 = i64::MAX / 2;
 
 struct Shared {
     weather: watch::Sender<Weather>,
-    /// Connections of an earlier age are cut.
+    /// Connections of an earlier generation are cut.
     age: watch::Sender<u64>,
-    /// Connections of an earlier age are held open, and nothing goes through them any more.
+    /// Connections of an earlier generation stay open, but data is no longer forwarded.
     memory: watch::Sender<u64>,
-    /// Bytes to the client until its connection is cut.
+    /// Bytes to forward to the client until its connection is cut.
     budget: AtomicI64,
 }
 
-/// Takes connections for `target` until it is dropped.
+/// Forwards connections to `target` until it is dropped.
 pub struct Proxy {
     pub port: u16,
     shared: Arc<Shared>,
@@ -59,24 +59,24 @@ impl Proxy {
         self.shared.weather.send_replace(weather);
     }
 
-    /// Cuts every connection there is, with a reset.
+    /// Resets all connections.
     pub fn reset(&self) {
         self.shared.age.send_modify(|age| *age += 1);
     }
 
-    /// Drops the state of every connection, as a NAT does: nothing goes through and nothing ends. New connections work.
+    /// Forgets all connections, as a NAT gateway does: data is not forwarded, and they stay open. New connections work.
     pub fn forget(&self) {
         self.shared.memory.send_modify(|memory| *memory += 1);
     }
 
-    /// Cuts a connection in the middle of a message: when so many more bytes have gone to the client.
+    /// Cuts a connection after this many more bytes to the client, in the middle of a message.
     pub fn cut_after(&self, bytes: i64) {
         self.shared.budget.store(bytes, Ordering::SeqCst);
     }
 
-    /// Whether the cut that was asked for has happened.
+    /// Whether the requested cut has happened.
     pub fn has_cut(&self) -> bool {
-        // Bytes of the connection after it have been subtracted.
+        // Bytes of the next connection were subtracted as well.
         self.shared.budget.load(Ordering::SeqCst) > UNLIMITED / 2
     }
 }
@@ -107,7 +107,7 @@ async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
         () = forward(&mut from_server, &mut to_client, &shared, true) => return,
         _ = age.wait_for(|age| *age != begun) => return,
     }
-    // The sockets stay open: neither side learns anything.
+    // The sockets stay open, so that neither side notices.
     let _ = age.wait_for(|age| *age != begun).await;
 }
 

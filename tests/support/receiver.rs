@@ -1,5 +1,4 @@
-//! A receiver that remembers every request and answers as it is told. It shares no code with the sender: signatures are
-//! computed here anew.
+//! A receiver that records every request and responds as scripted. It shares no code with the sender, and computes signatures itself.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -21,26 +20,26 @@ use tokio::task::JoinHandle;
 use super::DEADLINE;
 use super::tls;
 
-/// What to answer a request with.
+/// How to respond to a request.
 #[derive(Clone, Debug)]
 pub enum Answer {
     Status(u16),
-    /// A status with headers and a body.
+    /// Responds with a status, headers and a body.
     Full(u16, Vec<(&'static str, String)>, Vec<u8>),
-    /// A status after a while.
+    /// Responds with a status after a delay.
     After(Duration, u16),
-    /// A status once somebody has called `notify_one`: each call lets one request go.
+    /// Responds with a status after `notify_one` was called, once per request.
     When(Arc<Notify>, u16),
-    /// Nothing, until the sender gives up.
+    /// Does not respond.
     Hang,
-    /// The connection closed without a word.
+    /// Closes the connection without a response.
     Reset,
 }
 
-/// One request, as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// The path with its query.
+    /// The path and the query.
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -66,7 +65,7 @@ impl Received {
         self.header("x-webhook-event")
     }
 
-    /// The delivery's id, the same on every attempt.
+    /// The id of the delivery, the same for all attempts.
     pub fn delivery(&self) -> &str {
         self.header("x-webhook-delivery")
     }
@@ -79,7 +78,7 @@ impl Received {
         self.header("x-webhook-signature") == signature(secret, &self.body)
     }
 
-    /// Everything a receiver can rely on, whatever the event.
+    /// Asserts everything that holds for each delivery, whatever its event.
     #[track_caller]
     pub fn assert_sound(&self, secret: &str) {
         assert!(self.is_signed_with(secret), "the signature is another: {self:?}");
@@ -117,12 +116,12 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Listens on a port of its own and answers 200 until told otherwise.
+    /// Listens on a free port, and responds with 200 until scripted otherwise.
     pub async fn start() -> Receiver {
         Receiver::start_with(None).await
     }
 
-    /// The same over TLS.
+    /// Like [`Receiver::start`], over TLS.
     pub async fn start_tls(config: Arc<ServerConfig>) -> Receiver {
         Receiver::start_with(Some(config)).await
     }
@@ -144,12 +143,12 @@ impl Receiver {
         format!("{scheme}://{}{path}", self.address)
     }
 
-    /// The same under another name.
+    /// Returns a URL of this receiver with another host name.
     pub fn url_at(&self, host: &str, path: &str) -> String {
         self.url(path).replace(&self.address.ip().to_string(), host)
     }
 
-    /// Listens again after `close`, on the same port.
+    /// Listens again on the same port, after `close`.
     pub async fn open(&mut self) {
         assert!(self.server.is_none(), "it listens already");
         let listener = TcpListener::bind(self.address).await.expect("the receiver's port");
@@ -163,14 +162,14 @@ impl Receiver {
         }));
     }
 
-    /// Stops listening: connections are refused until `open`.
+    /// Stops listening, so that connections are refused until `open`.
     pub async fn close(&mut self) {
         let server = self.server.take().expect("it listens");
         server.abort();
         let _ = server.await;
     }
 
-    /// From now on, answers what `script` says for each request.
+    /// Responds to each request as `script` decides, from now on.
     pub fn answer(&self, script: impl FnMut(&Received) -> Answer + Send + 'static) {
         *self.shared.script.lock().expect("a script does not panic") = Box::new(script);
     }
@@ -179,7 +178,7 @@ impl Receiver {
         self.answer(move |_| Answer::Status(status));
     }
 
-    /// Answers these in turn, and the last of them for ever.
+    /// Responds with these in turn, then always with the last.
     pub fn answer_in_turn(&self, answers: &[Answer]) {
         let mut answers: VecDeque<Answer> = answers.iter().cloned().collect();
         self.answer(move |_| match answers.len() {
@@ -188,7 +187,7 @@ impl Receiver {
         });
     }
 
-    /// Everything so far, in order of arrival.
+    /// Returns all requests so far, in order of arrival.
     pub fn requests(&self) -> Vec<Received> {
         self.shared.requests.lock().expect("nobody panics with this lock").clone()
     }
@@ -197,13 +196,13 @@ impl Receiver {
         self.shared.requests.lock().expect("nobody panics with this lock").clear();
     }
 
-    /// Waits until at least `count` requests have arrived, and gives all there are.
+    /// Waits until at least `count` requests have arrived. Returns all.
     pub async fn wait_for(&self, count: usize) -> Vec<Received> {
         self.wait_until(&format!("{count} requests"), |requests| requests.len() >= count).await
     }
 
-    /// Waits until `count` different deliveries have arrived, however often, and gives all requests. Reads each request once:
-    /// what looks at all of them at each arrival takes minutes for thousands.
+    /// Waits until `count` distinct deliveries have arrived. Returns all requests. Reads each request only once: reading all at each
+    /// arrival takes minutes for thousands.
     pub async fn wait_for_deliveries(&self, count: usize) -> Vec<Received> {
         let (mut deliveries, mut read) = (HashSet::new(), 0);
         let enough = |requests: &[Received]| {
@@ -214,11 +213,11 @@ impl Receiver {
         self.wait_until(&format!("{count} deliveries"), enough).await
     }
 
-    /// Waits until what has arrived is as wanted.
+    /// Waits until the requests are as wanted.
     pub async fn wait_until(&self, what: &str, mut wanted: impl FnMut(&[Received]) -> bool) -> Vec<Received> {
         let arrive = async {
             loop {
-                // Before the look, so that no arrival between look and wait is missed.
+                // Before the check, so that no arrival between check and wait is missed.
                 let arrived = self.shared.arrived.notified();
                 {
                     let requests = self.shared.requests.lock().expect("nobody panics with this lock");
@@ -276,7 +275,7 @@ async fn receive(
             respond(status, Vec::new(), Vec::new())
         }
         Answer::Hang => std::future::pending().await,
-        // Unwinding ends the connection's task, and the connection with it, without the noise of a panic.
+        // Ends the connection's task, and with it the connection, without the message of a panic.
         Answer::Reset => std::panic::resume_unwind(Box::new(())),
     }
 }

@@ -1,4 +1,4 @@
-//! One running `walhook run`.
+//! A running `walhook run`.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Sidecar {
         self.child.id().expect("it has not been waited for")
     }
 
-    /// Waits for `/readyz` to say so; an end of the process is told at once.
+    /// Waits until `/readyz` succeeds. Panics if the process ends.
     pub async fn wait_until_ready(&mut self) {
         let url = format!("{}/readyz", self.metrics_url);
         let end = tokio::time::Instant::now() + DEADLINE;
@@ -59,24 +59,24 @@ impl Sidecar {
         panic!("the sidecar is not ready within {DEADLINE:?} ({last}): {}", self.words());
     }
 
-    /// Waits until it has begun to end: nobody listens any more.
+    /// Waits until it has started to shut down and no longer listens.
     pub async fn wait_until_not_ready(&self) {
         super::eventually("the listeners' end", || async { self.readiness().await.is_none().then_some(()) }).await;
     }
 
-    /// What `/readyz` answers now, if anything.
+    /// Returns the current response of `/readyz`, if any.
     pub async fn readiness(&self) -> Option<(u16, String)> {
         get(&format!("{}/readyz", self.metrics_url)).await
     }
 
-    /// The value of one metric, its labels as Prometheus writes them: `walhook_events_total{event="…"}`.
+    /// Returns the value of a metric, with labels as Prometheus writes them: `walhook_events_total{event="…"}`.
     pub async fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = get(&format!("{}/metrics", self.metrics_url)).await?;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         line.trim().parse().ok()
     }
 
-    /// The most memory that the process ever had resident, as the kernel counts it.
+    /// Returns the peak resident memory of the process.
     pub fn peak_memory_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts");
@@ -84,24 +84,24 @@ impl Sidecar {
     }
 
     pub async fn kill(mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.start_kill();
         self.child.wait().await.expect("a child can be waited for");
     }
 
-    /// Sends `signal` and returns at once.
+    /// Sends `signal` without waiting.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(pid.expect("a process id"), signal).expect("a child can be signalled");
     }
 
-    /// SIGTERM, and the end that follows.
+    /// Sends SIGTERM, and waits for the end.
     pub async fn stop(mut self) -> ExitStatus {
         self.signal(rustix::process::Signal::TERM);
         self.ended().await
     }
 
-    /// None where its end has been seen.
+    /// `None` after its end was observed.
     pub fn running_pid(&self) -> Option<u32> {
         self.child.id()
     }
@@ -110,7 +110,7 @@ impl Sidecar {
         self.child.try_wait().expect("a child can be asked for its end").is_some()
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the end of the process.
     pub async fn ended(&mut self) -> ExitStatus {
         let end = tokio::time::timeout(DEADLINE + Duration::from_secs(15), self.child.wait()).await;
         let end = end.unwrap_or_else(|_| panic!("the sidecar does not end: {}", self.words()));

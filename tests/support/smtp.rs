@@ -1,4 +1,4 @@
-//! A real mail server that keeps what it takes: aiosmtpd.
+//! A real mail server that records its messages: aiosmtpd.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::{DEADLINE, skip};
 
-/// The distribution's own, which has the distribution's packages.
+/// The distribution's Python, which has the distribution's packages.
 const PYTHON: &str = "/usr/bin/python3";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/smtp_sink.py");
 
@@ -47,7 +47,7 @@ impl SmtpSink {
         sink
     }
 
-    /// What has happened so far, of one kind: `taken`, `refused`, `forbidden`, `hung`.
+    /// Returns what has happened so far, of one kind: `taken`, `refused`, `forbidden`, `hung`.
     pub fn events(&self, kind: &str) -> Vec<Value> {
         let events = self.events.lock().expect("nobody panics with this lock");
         events.iter().filter(|event| event["event"] == kind).cloned().collect()
@@ -59,7 +59,7 @@ impl SmtpSink {
             loop {
                 let happened = self.happened.notified();
                 tokio::pin!(happened);
-                // Before the look, so that nothing between look and wait is missed.
+                // Before the check, so that nothing between check and wait is missed.
                 happened.as_mut().enable();
                 let events = self.events(kind);
                 if events.len() >= count {

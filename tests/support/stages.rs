@@ -1,4 +1,4 @@
-//! The stages deliver and record without the process around them: a store, and rows put into it by hand.
+//! The stages deliver and record without the rest of the process, on a store with rows inserted by the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,7 +32,7 @@ use super::{DEADLINE, eventually};
 
 pub const DATA: &str = r#"{"release_id": 7,  "label_id":1}"#;
 
-/// A store of its own on the shared server, and what the stages need.
+/// A store on the shared server, and what the stages need.
 pub struct Bench {
     _server: Arc<PrivatePostgres>,
     pub client: Client,
@@ -41,7 +41,7 @@ pub struct Bench {
     pub config: Config,
 }
 
-/// Deliver and record at work.
+/// Running stages deliver and record.
 pub struct Running {
     pub handoff: Handoff,
     pub stop: CancellationToken,
@@ -49,13 +49,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// As what has just been stored comes to the dispatcher; its place is taken already.
+    /// Hands off a delivery as enqueue does. Its capacity is reserved already.
     pub fn hand_over(&self, delivery: Delivery) {
         let handed = Handed { deliveries: vec![delivery], targets: Vec::new(), read_at: Instant::now() };
         self.handoff.sender.send(handed).expect("the dispatcher takes it");
     }
 
-    /// Stops both and waits for their ends.
+    /// Stops both stages and waits for their ends.
     pub async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(DEADLINE, self.stages).await.expect("they end").expect("they do not panic");
@@ -124,7 +124,7 @@ impl Bench {
         record::run(store, schedule, policy, outcomes, commits, Tracer::default(), CancellationToken::new())
     }
 
-    /// Whether each attempt counted.
+    /// Returns whether each attempt was counted.
     pub async fn record(&self, entries: &[Entry<'_>]) -> Vec<bool> {
         self.store.record(entries, &self.config.disable.policy()).await.unwrap().counted
     }
@@ -147,7 +147,7 @@ impl Bench {
         id
     }
 
-    /// A delivery that is due and nobody's.
+    /// Inserts a delivery that is due and not leased.
     pub async fn delivery(&self, webhook: Uuid) -> Uuid {
         self.delivery_of(webhook, self.event(DATA).await).await
     }
@@ -159,7 +159,7 @@ impl Bench {
         id
     }
 
-    /// Outcome, error kind and status of each line of the log, in order of attempts.
+    /// Returns outcome, error kind and status of each entry of the attempt log, in order.
     pub async fn log(&self, delivery: Uuid) -> Vec<(i16, String, Option<String>, Option<i16>)> {
         let statement = "select attempt, outcome, error_kind, response_status from walhook.attempt \
                          where delivery_id = $1 order by attempt, id";
@@ -176,7 +176,7 @@ impl Bench {
         eventually("the delivery's end", || async { (!self.is_pending(delivery).await).then_some(()) }).await;
     }
 
-    /// Successes, failures, consecutive failures, whether failing, whether ever triggered.
+    /// Returns successes, failures, consecutive failures, whether failing, and whether ever triggered.
     pub async fn counters(&self, webhook: Uuid) -> (i64, i64, i64, bool, bool) {
         let statement = "select success_count, failure_count, consecutive_failures, failing_since is not null, \
                          last_triggered_at is not null from walhook.webhook where id = $1";
@@ -199,7 +199,7 @@ impl Bench {
     }
 }
 
-/// One attempt at a URL, of a webhook that is in no store.
+/// Makes one attempt at a URL, for a webhook that is not stored.
 pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
     let id = Uuid::now_v7();
     let target = Target { webhook: id, url: url.into(), active: true, secret: vault::new_webhook_secret() };

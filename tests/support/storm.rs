@@ -1,4 +1,4 @@
-//! Two replicas under load, killed at random, with a Postgres that restarts and receivers that misbehave beside good ones.
+//! Two replicas under load that are killed at random, with a Postgres that restarts, and with good and misbehaving receivers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ pub struct Plan {
     pub pace: Duration,
     /// Between two kills; each is followed by a start.
     pub calm: Duration,
-    /// A restart of Postgres behind so many kills.
+    /// Number of kills between restarts of Postgres.
     pub kills_a_restart: usize,
 }
 
-/// What came of it.
+/// The results of a storm.
 #[derive(Debug)]
 pub struct Report {
     pub payments: usize,
     pub attempts: i64,
     pub kills: usize,
     pub restarts: usize,
-    /// The largest resident memory that any process ever had.
+    /// The peak resident memory of all processes.
     pub most_memory_kib: u64,
 }
 
-/// The largest resident memory of a process so far.
+/// Returns the peak resident memory of a process.
 fn peak_kib(sidecar: &Sidecar) -> u64 {
     let Some(pid) = sidecar.running_pid() else { return 0 };
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -42,7 +42,7 @@ fn peak_kib(sidecar: &Sidecar) -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Commits payments until told to stop, through restarts of the database: what it then holds is what was committed.
+/// Commits payments until it is stopped, through restarts of the database. Then returns what was committed.
 struct Load {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
@@ -79,7 +79,7 @@ impl Load {
     }
 }
 
-/// A moment that is somewhere else each time.
+/// Returns a random duration.
 fn somewhere_in(length: Duration) -> Duration {
     length.mul_f64(f64::from(u32::from_be_bytes(random_bytes())) / f64::from(u32::MAX))
 }
@@ -88,9 +88,9 @@ struct Storm {
     app: TestApp,
     good: Receiver,
     users: [i64; 2],
-    /// Of the first user, beside a good one.
+    /// Belongs to the first user, like a good one.
     bad: Vec<String>,
-    /// Kept to the end.
+    /// Kept until the end.
     _receivers: (Vec<Hostile>, Receiver),
 }
 
@@ -149,7 +149,7 @@ impl Storm {
                 let mode = if report.restarts.is_multiple_of(2) { StopMode::Fast } else { StopMode::Immediate };
                 self.app.server.restart(mode).await.expect("Postgres restarts");
                 report.restarts += 1;
-                // A process that was about to start without its database has ended.
+                // A process that was starting while its database was down has ended.
                 for replica in &mut replicas {
                     if replica.has_ended() {
                         *replica = self.app.spawn(&[]);
@@ -170,7 +170,7 @@ impl Storm {
         }
     }
 
-    /// Waits until everything committed has arrived where it is wanted, and all else has ended.
+    /// Waits until everything committed was delivered, and no delivery is pending.
     async fn settle(&self, report: &mut Report, replicas: &[Sidecar]) {
         let platform = self.app.source().await;
         let committed = platform.query("select id from payment", &[]).await.expect("payments");
@@ -185,7 +185,7 @@ impl Storm {
         let store = self.app.store().await;
         let mut before = i64::MAX;
         loop {
-            // As long as there is progress, there is no hurry.
+            // Waits as long as there is progress.
             let fewer = || async {
                 let row = store.query_one("select count(*) from walhook.delivery", &[]).await.ok()?;
                 let pending: i64 = row.get(0);
@@ -243,7 +243,7 @@ impl Report {
     }
 }
 
-/// The whole of it; panics where a promise does not hold.
+/// Runs the storm. Panics if a promise is broken.
 pub async fn storm(plan: &Plan) -> Report {
     let mut report = Report { payments: 0, attempts: 0, kills: 0, restarts: 0, most_memory_kib: 0 };
     let mut storm = Storm::begin().await;

@@ -1,4 +1,4 @@
-//! Certificates of our own, and listeners that speak TLS with them.
+//! Certificates for tests, and TLS listeners that use them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustls::pki_types::PrivateKeyDer;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// A certificate authority that nobody knows unless told.
+/// A certificate authority that only tests trust.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -23,14 +23,14 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).expect("a certificate of its own"))
     }
 
-    /// Its certificate in a file, as `delivery.extra_ca_file` wants it; gone when dropped.
+    /// A file with its certificate, as for `delivery.extra_ca_file`; removed when dropped.
     pub fn file(&self) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), self.0.pem()).expect("a temporary file can be written");
         file
     }
 
-    /// A server's configuration with a certificate for `name`, which offers these protocols.
+    /// Returns a server configuration with a certificate for `name` that offers these protocols.
     pub fn server(&self, name: &str, protocols: &[&str]) -> Arc<ServerConfig> {
         self.server_with(CertificateParams::new(vec![name.to_owned()]).expect("a name"), protocols)
     }

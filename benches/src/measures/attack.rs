@@ -1,4 +1,4 @@
-//! The attacks of `hostile`: tasks that last until they are ended.
+//! The attacks of `hostile`: tasks that run until they are stopped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use crate::figures::Figures;
 use crate::platform::{ROWS_APART, Writer};
 use crate::sidecar::{Sidecar, token};
 
-/// Ten times the default of `limits.requests_per_second`. More would measure how this machine's two processors are shared
-/// between the attacker and what it attacks.
+/// Ten times the default of `limits.requests_per_second`. A higher rate would only measure how attacker and target share this machine's
+/// two processors.
 const REQUESTS_PER_SECOND: u32 = 1_000;
-/// Requests of the hostile tenant that are under way at a time.
+/// Concurrent requests of the hostile tenant.
 const REQUESTERS: u32 = 32;
 const IDLE_CONNECTIONS: usize = 500;
 const SLOW_HEADERS: usize = 100;
 const BYTE_EVERY: Duration = Duration::from_millis(100);
-/// Transitions per second, each of which goes to ten receivers that hang.
+/// Transitions per second, each delivered to ten hanging receivers.
 const TRANSITIONS: u32 = 50;
-/// The rows of each hostile user that move in turn.
+/// Rows per hostile user, which move in turn.
 const ROWS: u64 = 100;
 
 #[derive(Clone)]
 pub struct Attack {
-    /// The webhook whose log is searched over the API; none, and only receivers hang.
+    /// The webhook whose attempt log is searched over the API. `None` if only the receivers are hostile.
     searched: Option<String>,
-    /// Users whose receivers hang.
+    /// Users with hanging receivers.
     users: Range<u64>,
 }
 
@@ -52,11 +52,11 @@ struct Counts {
     served: AtomicU64,
 }
 
-/// An attack under way.
+/// A running attack.
 pub struct Attackers {
     tasks: JoinSet<anyhow::Result<()>>,
     counts: Arc<Counts>,
-    begun: Instant,
+    started: Instant,
     on_the_api: bool,
 }
 
@@ -82,10 +82,10 @@ impl Attackers {
             }
         }
         tasks.spawn(transitions(platform.to_owned(), attack.users));
-        Ok(Attackers { tasks, counts, begun: Instant::now(), on_the_api })
+        Ok(Attackers { tasks, counts, started: Instant::now(), on_the_api })
     }
 
-    /// Ends it. Fails where a task of it has failed: the attack was none then.
+    /// Stops the attack. Fails if one of its tasks has failed.
     pub async fn end(mut self, figures: &mut Figures) -> anyhow::Result<()> {
         if let Some(ended) = self.tasks.try_join_next() {
             ended?.context("an attack ended early")?;
@@ -93,7 +93,7 @@ impl Attackers {
         self.tasks.shutdown().await;
         if self.on_the_api {
             let per_second =
-                |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / self.begun.elapsed().as_secs_f64();
+                |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64();
             figures.add("hostile requests, answered", "1/s", per_second(&self.counts.answered));
             figures.add("hostile requests, served", "1/s", per_second(&self.counts.served));
         }
@@ -107,8 +107,7 @@ fn steady(per_second: f64) -> tokio::time::Interval {
     beat
 }
 
-/// Asks for lines of the log that do not exist, and does not wait for answers that take long: the next request comes all the
-/// same.
+/// Searches the attempt log for entries that do not exist. Does not wait for slow responses before the next request.
 async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow::Result<()> {
     let mut beat = steady(f64::from(REQUESTS_PER_SECOND) / f64::from(REQUESTERS));
     loop {
@@ -122,7 +121,7 @@ async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow
     }
 }
 
-/// Holds a connection open without a word, and opens another when it is closed.
+/// Holds an idle connection open, and opens another when it is closed.
 async fn idle(address: String) -> anyhow::Result<()> {
     let mut beat = steady(10.0);
     loop {

@@ -1,4 +1,4 @@
-//! Draining what waits in the log, in one way for all measures that do.
+//! Drains a backlog in the WAL, for several measures.
 
 use crate::figures::Figures;
 use crate::platform::Muted;
@@ -6,19 +6,19 @@ use crate::processes::Cpu;
 use crate::rig::{Held, Rig};
 use crate::sidecar::Sidecar;
 
-/// Transitions that wait, and who gets them.
+/// A backlog of transitions, and its receivers.
 #[derive(Clone, Copy)]
 pub struct Backlog {
     pub user: u64,
     pub transitions: u64,
-    /// Webhooks that each goes to.
+    /// Webhooks that receive each event.
     pub fan_out: u64,
     pub replicas: usize,
 }
 
 /// A drained backlog. The sidecars still run.
 pub struct Drained {
-    /// Deliveries a second, from the first receipt to the last.
+    /// Deliveries per second, from the first receipt to the last.
     pub rate: f64,
     pub deliveries: u64,
     pub sidecars: Vec<Sidecar>,

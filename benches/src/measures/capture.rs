@@ -1,8 +1,8 @@
 //! Rows per second through capture and derivation alone, as shipped and without the ledger, beside PostgreSQL's own client
 //! discarding the same stream.
 //!
-//! What is written once is read again in every repeat, by all three in turn. The transactions are muted: each change is decoded
-//! and judged, its event is made, and dropped instead of stored. As shipped, the ledger of last seen states is kept beside.
+//! The same WAL is read in every repeat, by all three in turn. The transactions are muted: each change is decoded, its event is derived
+//! and dropped instead of stored. As shipped, Walhook also keeps the ledger of last seen states.
 
 use std::time::Instant;
 
@@ -16,22 +16,22 @@ use crate::sidecar::SLOT;
 
 const REFERENCE: &str = "pg_recvlogical";
 const REFERENCE_SLOT: &str = "reference";
-/// Keeps where a shape begins in the WAL.
+/// A slot that marks where the WAL of a shape begins.
 const HERE: &str = "here";
 const PUBLICATION: &str = "walhook";
 
 #[derive(Clone, Copy)]
 enum Shape {
-    /// A transaction for each row.
+    /// One transaction per row.
     Single(u64),
-    /// One transaction for all.
+    /// One transaction for all rows.
     Giant(u64),
 }
 
-/// One way to read, and what it must be of the reference.
+/// A way to read, and its required share of the reference's rate.
 struct Way {
     name: &'static str,
-    /// Lines of the section on the source.
+    /// Lines of the section `source`.
     settings: &'static str,
     single: f64,
     giant: f64,
@@ -46,28 +46,28 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("capture");
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
-    // As from another machine.
+    // Over TCP, as from another machine.
     rig.installation.set_source(rig.server.url(DATABASE));
     rig.set_up("").await?;
-    // Whole passes over the rows.
+    // A multiple of the number of rows.
     let giant = plan.count(1_000_000).next_multiple_of(ROWS);
     for shape in [Shape::Single(plan.count(500_000)), Shape::Giant(giant)] {
-        plan.tell(format!("capture: writing {}", shape.name()));
-        remember_place(&rig).await?;
+        plan.show_step(format!("capture: writing {}", shape.name()));
+        save_position(&rig).await?;
         let end = shape.write(&rig).await?;
         rig.rest().await?;
         let repeats = plan.rates();
         for repeat in 1..=repeats {
-            plan.tell(format!("capture: {}, {repeat} of {repeats}", shape.name()));
+            plan.show_step(format!("capture: {}, {repeat} of {repeats}", shape.name()));
             measure_reference(&rig, &mut figures, shape).await?;
             for way in &WAYS {
-                go_back(&rig).await?;
+                restore_position(&rig).await?;
                 measure_way(&mut rig, &mut figures, shape, way, end).await?;
             }
         }
-        go_back(&rig).await?;
-        forget_place(&rig).await?;
-        // The next shape begins behind this one, with the ledger as it is there.
+        restore_position(&rig).await?;
+        drop_saved_position(&rig).await?;
+        // The next shape begins after this one, with the ledger as of there.
         rig.installation.configure("", "");
         rig.read_wal().await?;
     }
@@ -103,8 +103,8 @@ impl Shape {
     }
 }
 
-/// Keeps where the slot stands, the store's checkpoint and the ledger, so that the WAL can be read from here again.
-async fn remember_place(rig: &Rig) -> anyhow::Result<()> {
+/// Saves the positions of the slot and the store, and the ledger, so that the WAL can be read from here again.
+async fn save_position(rig: &Rig) -> anyhow::Result<()> {
     copy_slot(rig, SLOT, HERE).await?;
     let sql = "create table here as table walhook.checkpoint;
         create table here_seen as table walhook.last_seen;
@@ -112,8 +112,8 @@ async fn remember_place(rig: &Rig) -> anyhow::Result<()> {
     Ok(rig.store.batch_execute(sql).await?)
 }
 
-/// Puts everything back. Without the ledger, a sidecar empties it: each reading as shipped begins with the same one.
-async fn go_back(rig: &Rig) -> anyhow::Result<()> {
+/// Restores everything. A sidecar without the ledger empties it, so that it has to be restored too.
+async fn restore_position(rig: &Rig) -> anyhow::Result<()> {
     drop_slot(rig, SLOT).await?;
     copy_slot(rig, HERE, SLOT).await?;
     let sql = "delete from walhook.checkpoint; insert into walhook.checkpoint table here;
@@ -123,7 +123,7 @@ async fn go_back(rig: &Rig) -> anyhow::Result<()> {
     rig.rest().await
 }
 
-async fn forget_place(rig: &Rig) -> anyhow::Result<()> {
+async fn drop_saved_position(rig: &Rig) -> anyhow::Result<()> {
     drop_slot(rig, HERE).await?;
     Ok(rig.store.batch_execute("drop table here, here_seen, here_complete").await?)
 }
@@ -145,7 +145,7 @@ async fn measure_reference(rig: &Rig, figures: &mut Figures, shape: Shape) -> an
     copy_slot(rig, HERE, REFERENCE_SLOT).await?;
     let before = rig.cpu(&[]);
     let rate = rows as f64 / receive_with_reference(rig).await?;
-    // Its walsender has ended, and is in the account of Postgres as a whole.
+    // The CPU time of its walsender, which has ended, is counted for the postmaster.
     add_cpu(figures, &name, &before, &rig.cpu(&[]), rows);
     figures.add(name, "rows/s", rate);
     drop_slot(rig, REFERENCE_SLOT).await
@@ -157,9 +157,9 @@ async fn measure_way(rig: &mut Rig, figures: &mut Figures, shape: Shape, way: &W
     let before = rig.cpu(&[]);
     let sidecar = rig.installation.start("capture", "capture")?;
     rig.platform.wait_for_reader(SLOT).await?;
-    let begun = Instant::now();
+    let started = Instant::now();
     rig.wait_for_checkpoint(end).await?;
-    let rate = rows as f64 / begun.elapsed().as_secs_f64();
+    let rate = rows as f64 / started.elapsed().as_secs_f64();
     let sidecars = [sidecar];
     let after = rig.cpu(&sidecars);
     figures.add(&name, "rows/s", rate);
@@ -180,10 +180,10 @@ async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
     command.args(["--start", "--no-loop", "--slot", REFERENCE_SLOT, "--endpos", &end, "--file", "/dev/null"]);
     command.args(["--option", "proto_version=1", "--option", "messages=true"]);
     command.args(["--option", &format!("publication_names={PUBLICATION}"), "--dbname", &rig.server.url(DATABASE)]);
-    let begun = Instant::now();
+    let started = Instant::now();
     let output = command.output().await.context("pg_recvlogical, which belongs to PostgreSQL's client programs")?;
     if !output.status.success() {
         bail!("pg_recvlogical failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    Ok(begun.elapsed().as_secs_f64())
+    Ok(started.elapsed().as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! A webhook that answers, beside nine of the same user that hang until the timeout.
+//! One healthy webhook beside nine of the same user whose receivers hang until the timeout.
 
 use super::load::Load;
 use super::{MEMORY, Plan};
@@ -20,7 +20,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     wanted.extend(std::iter::repeat_n((2, hanging), 9));
     rig.create_webhooks(&wanted).await?;
     rig.deliver_sample(1).await?;
-    // Longer than the timeout of 10 s: requests hang, time out and hang again while it lasts.
+    // Longer than the timeout of 10 s, so that requests hang, time out and hang again.
     let length = plan.seconds(15.0);
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
@@ -40,7 +40,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-/// Ends the sidecar without waiting for what hangs, and leaves nothing of it to the next.
+/// Kills the sidecar without waiting for hanging requests, and removes its deliveries.
 pub async fn end(rig: &Rig, [sidecar]: [Sidecar; 1]) -> anyhow::Result<()> {
     rig.catch_up().await?;
     sidecar.kill().await?;

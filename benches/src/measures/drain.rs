@@ -1,5 +1,5 @@
-//! Deliveries per second from a backlog in the WAL, to one webhook and to ten of a user, beside a bare loop of POSTs, and beside
-//! what the receiver can take.
+//! Deliveries per second from a backlog in the WAL, to one webhook and to ten of a user, compared with a bare loop of POSTs and with the
+//! receiver's capacity.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let repeats = plan.rates();
     for repeat in 1..=repeats {
         for case in &cases {
-            plan.tell(format!("drain: {}, {repeat} of {repeats}", case.name));
+            plan.show_step(format!("drain: {}, {repeat} of {repeats}", case.name));
             measure_case(plan, &mut rig, &mut figures, case).await?;
         }
     }
@@ -51,13 +51,13 @@ async fn measure_case(plan: &Plan, rig: &mut Rig, figures: &mut Figures, case: &
     figures.add(&raw_name, "POSTs/s", bare.raw_rate(&rig.receiver, concurrency, plan.seconds(2.0)).await?);
     figures.add(&loop_name, "POSTs/s", bare.rate(concurrency, plan.seconds(2.0)).await?);
     drop(bare);
-    // The sidecar starts on a machine at rest.
+    // Let the machine become idle before the sidecar starts.
     rig.rest().await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let drained = case.backlog.drain(rig, figures).await?;
     figures.add(name, "deliveries/s", drained.rate);
     figures.ratio(format!("{name} / bare loop"), name, &loop_name, Some(Must::AtLeast(case.of_bare)));
-    // The receiver is not what limits either of them.
+    // The receiver must not be the bottleneck of either.
     figures.ratio(
         format!("raw sockets / bare loop, {concurrency} at once"),
         &raw_name,

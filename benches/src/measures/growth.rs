@@ -1,4 +1,4 @@
-//! A store that has grown: does the drain rate stay? An empty store and a grown one, each on a server of its own, take turns.
+//! Compares the drain rate of an empty and a grown store, each on its own server, in turns.
 
 use anyhow::Context;
 
@@ -8,10 +8,10 @@ use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
 use crate::rig::{Rig, add_cpu, require_memory};
 
-/// Users beside the first, with ten webhooks each.
+/// Users in addition to the first, with ten webhooks each.
 const USERS: std::ops::RangeInclusive<u64> = 2..=101;
 const WEBHOOKS_EACH: u64 = 10;
-/// Each event went to the ten webhooks of its user.
+/// Each event was delivered to the ten webhooks of its user.
 const EVENTS: u64 = 2_000_000;
 const PENDING: u64 = 1_000_000;
 
@@ -19,7 +19,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("growth");
     let mut empty = installed(plan).await?;
     let mut grown = installed(plan).await?;
-    plan.tell("growth: filling the store");
+    plan.show_step("growth: filling the store");
     let url = grown.receiver.url();
     let owners = USERS.flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH as usize));
     let wanted: Vec<(u64, String)> = owners.map(|user| (user, url.clone())).collect();
@@ -31,7 +31,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let repeats = plan.rates();
     for repeat in 1..=repeats {
         for (name, rig) in [("empty", &mut empty), ("grown", &mut grown)] {
-            plan.tell(format!("growth: {name}, {repeat} of {repeats}"));
+            plan.show_step(format!("growth: {name}, {repeat} of {repeats}"));
             drain(plan, rig, &mut figures, name).await?;
         }
     }
@@ -58,7 +58,7 @@ async fn drain(plan: &Plan, rig: &mut Rig, figures: &mut Figures, name: &str) ->
     drained.stop().await
 }
 
-/// Events of this day with their deliveries' log, and retries of some of them that are not due yet.
+/// Adds events of today with their attempt log, and retries that are not due yet.
 async fn fill(rig: &Rig, events: u64, pending: u64) -> anyhow::Result<()> {
     fill_events(rig, events).await.context("filling the events")?;
     fill_log(rig).await.context("filling the log")?;
@@ -68,14 +68,14 @@ async fn fill(rig: &Rig, events: u64, pending: u64) -> anyhow::Result<()> {
          from (select id, user_id, row_number() over () as n from walhook.event limit {pending} / {WEBHOOKS_EACH}) as event
          join walhook.webhook using (user_id)"
     );
-    // As autovacuum leaves it: it stays on, and finds nothing to do when the measurement begins.
+    // Leaves nothing for autovacuum to do when the measurement begins.
     for statement in [&pending, "vacuum (analyze)", "checkpoint"] {
         rig.store.batch_execute(statement).await.context("filling the deliveries")?;
     }
     Ok(())
 }
 
-/// The time that an event or a line of the log is of, as the front of a UUIDv7: spread from midnight until now.
+/// The time prefix of a UUIDv7 for an event or log entry. Times are spread from midnight until now.
 const FRONT: &str = "lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '7'";
 
 async fn fill_events(rig: &Rig, events: u64) -> anyhow::Result<()> {
@@ -95,8 +95,8 @@ async fn fill_events(rig: &Rig, events: u64) -> anyhow::Result<()> {
     Ok(rig.store.batch_execute(&sql).await?)
 }
 
-/// A line for each event and webhook: nine of ten accepted, the others answered 503. The partition of today is detached meanwhile,
-/// without its key: to sort all lines once is faster than to keep them sorted.
+/// Adds a log entry per event and webhook: nine of ten accepted, the others 503. Today's partition is detached and has no key meanwhile:
+/// building the index once is faster than maintaining it.
 async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
     let (one, other) = (&rig.store, rig.store_client().await?);
     let name = "select 'walhook.attempt_' || to_char(now() at time zone 'utc', 'YYYYMMDD')";
@@ -122,7 +122,7 @@ async fn fill_log(rig: &Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Half of the lines, in the order in which they were written.
+/// Builds the insert for half of the log entries, in the order of time.
 fn lines(table: &str, half: u8) -> String {
     format!(
         "insert into {table} (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms,

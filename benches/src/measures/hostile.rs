@@ -1,6 +1,6 @@
 //! Ordinary webhooks beside a tenant that attacks: it calls the API far above its limit, with queries of the delivery log that
-//! match nothing, holds connections open, sends headers a byte at a time, and its receivers hang. Then beside ten thousand
-//! receivers that hang, of a thousand tenants.
+//! match nothing, holds connections open, sends headers byte by byte, and its receivers hang. Then beside ten thousand
+//! hanging receivers of a thousand tenants.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::platform::ROWS;
 use crate::rig::{Held, Rig, require_memory};
 use crate::sidecar::{Sidecar, Webhook};
 
-/// User 1 is the one whose deliveries are timed.
+/// The hostile user. Deliveries of user 1 are timed.
 const HOSTILE: u64 = 2;
-/// As many as a tenant may have.
+/// The maximum per tenant.
 const WEBHOOKS_EACH: usize = 10;
-/// Tenants of the ten thousand receivers, the hostile one among them.
+/// Tenants of the ten thousand receivers, including the hostile one.
 const TENANTS: u64 = 1_000;
-/// Lines in the delivery log of the webhook whose log is searched.
+/// Entries of the searched attempt log.
 const LINES: u64 = 1_000_000;
 
 const ALONE: &str = "alone, p99";
@@ -36,7 +36,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
         for name in [ALONE, ATTACKED, HANGING] {
-            plan.tell(format!("hostile: {name}, {repeat} of {repeats}"));
+            plan.show_step(format!("hostile: {name}, {repeat} of {repeats}"));
             let attack = match name {
                 ATTACKED => Some(Attack::on_the_api(HOSTILE, searched.clone())),
                 HANGING => Some(Attack::by_receivers(HOSTILE..HOSTILE + tenants)),
@@ -53,13 +53,13 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-/// Everything that both cases need, and the webhook whose log is searched.
+/// Sets up both cases. Returns the webhook whose log is searched.
 async fn installed(plan: &Plan, tenants: u64) -> anyhow::Result<(Rig, String)> {
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
     rig.platform.add_users(HOSTILE, HOSTILE + tenants - 1, 100).await?;
     rig.set_up("").await?;
-    plan.tell("hostile: creating webhooks");
+    plan.show_step("hostile: creating webhooks");
     let (good, hanging) = (rig.receiver.url(), rig.receiver.hanging_url());
     rig.create_webhooks(&[(1, good)]).await?;
     rig.deliver_sample(1).await?;
@@ -81,7 +81,7 @@ async fn installed(plan: &Plan, tenants: u64) -> anyhow::Result<(Rig, String)> {
     Ok((rig, searched))
 }
 
-/// The load, with the attack from before its beginning until after its end.
+/// Runs the load while the attack is running.
 async fn run(
     rig: &mut Rig,
     figures: &mut Figures,

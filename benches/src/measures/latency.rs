@@ -13,7 +13,7 @@ use crate::sidecar::Sidecar;
 const ROWS: u64 = 600_000;
 const SHARES: [(f64, &str); 4] = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"), (1.0, "max")];
 
-/// What a load's latencies may be of the reference's.
+/// Bounds on a load's latencies relative to the reference's.
 struct Bounds {
     p50: f64,
     p99: f64,
@@ -29,8 +29,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let backlog = Backlog { user: 1, transitions: plan.count(60_000), fan_out: 1, replicas: 1 };
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
-        plan.tell(format!("latency: {repeat} of {repeats}"));
-        // Measured in each repeat: the machine's speed changes, and a share of what it could do a minute ago says little.
+        plan.show_step(format!("latency: {repeat} of {repeats}"));
+        // Measured in each repeat, because the machine's speed changes.
         let mut drained = backlog.drain(&mut rig, &mut figures).await?;
         let heavy = Load::heavy(1, drained.rate * 0.7, plan.seconds(10.0));
         ensure!(heavy.rows() <= rows, "the heavy load needs {} rows: raise ROWS", heavy.rows());
@@ -74,7 +74,7 @@ async fn record(
 
 const FIRST: &str = "first event after a start";
 
-/// The very first event that a sidecar sees.
+/// Measures the first event after a sidecar's start.
 async fn first_event(rig: &mut Rig, figures: &mut Figures) -> anyhow::Result<()> {
     rig.rest().await?;
     let mut sidecars = [rig.start_sidecar("first").await?];

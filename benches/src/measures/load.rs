@@ -1,4 +1,4 @@
-//! A steady load of commits, and how long each took to become a receipt.
+//! A steady load of commits, and the time from each commit to its receipt.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,39 +13,39 @@ use crate::platform::{Commit, ROWS_APART, Writer};
 use crate::rig::Rig;
 use crate::sidecar::Sidecar;
 
-/// Commits per second at most: above, each has several rows, as a platform's workers would commit them.
+/// Maximum number of commits per second. At higher rates, each commit has several rows, as those of a platform's workers.
 const MAX_COMMITS: f64 = 500.0;
-/// Bare POSTs per second beside the load.
+/// Bare POSTs per second, measured during the load as a reference.
 const POSTS: u32 = 50;
-/// Longer than connections, plans and caches take to be warm.
+/// Long enough to warm up connections, plans and caches.
 const LEAD: Duration = Duration::from_secs(1);
 
-/// Transitions of one user's rows at a steady rate. Each row moves once, so that its receipt can be recognised.
+/// Transitions of a user's rows at a steady rate. Each row moves once, so that its receipt can be recognized.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub user: u64,
     /// Transitions per second.
     pub rate: f64,
-    /// How long it is measured.
+    /// Duration of the measurement.
     pub length: Duration,
-    /// The time before that, which is not counted: connections, plans and caches are warm behind it.
+    /// Duration of the warm-up before it, which is not counted.
     pub lead: Duration,
 }
 
-/// What was measured, in milliseconds.
+/// The measured latencies, in milliseconds.
 pub struct Latencies {
-    /// From the moment a commit is sent to the receipt of its event.
+    /// From sending a commit to the receipt of its event.
     pub receipts: Vec<f64>,
     pub commits: Vec<f64>,
     pub posts: Vec<f64>,
-    /// Transitions per second that were really written.
+    /// Transitions per second actually written.
     pub rate: f64,
-    /// Tables that autovacuum worked on meanwhile.
+    /// Autovacuum runs during the measurement.
     pub autovacuums: i64,
 }
 
 impl Latencies {
-    /// The lower bound: the commit itself and a bare POST.
+    /// Returns the lower bound: the commit itself plus a bare POST.
     pub fn reference(&mut self, share: f64) -> f64 {
         quantile(&mut self.commits, share) + quantile(&mut self.posts, share)
     }
@@ -61,7 +61,7 @@ impl Load {
         Load { user, rate: 50.0, length, lead: LEAD }
     }
 
-    /// A load that a backlog's rate was measured for.
+    /// A load near the measured drain rate.
     pub fn heavy(user: u64, rate: f64, length: Duration) -> Load {
         Load { user, rate, length, lead: LEAD }
     }
@@ -71,43 +71,43 @@ impl Load {
         Load { user, rate: 1.0, length: Duration::ZERO, lead: Duration::ZERO }
     }
 
-    /// Rows that move, those of the lead included.
+    /// Returns the number of rows that move, including the warm-up.
     pub fn rows(&self) -> u64 {
         let (rows, lead, count) = self.shape();
         rows * (lead + count)
     }
 
-    /// Rows of a commit, commits of the lead, and commits that count.
+    /// Returns rows per commit, commits of the warm-up, and commits that count.
     fn shape(&self) -> (u64, u64, u64) {
         let per_second = self.rate.min(MAX_COMMITS);
         let commits = |length: Duration| (per_second * length.as_secs_f64()) as u64;
         ((self.rate / per_second).round() as u64, commits(self.lead), commits(self.length).max(1))
     }
 
-    /// Starts a sidecar on servers at rest, warms it up and runs the load: for loads that are compared with each other.
+    /// Starts a sidecar on idle servers, warms it up and runs the load. For loads that are compared with each other.
     pub async fn run_on_new_sidecar(
         self,
         plan: &Plan,
         rig: &mut Rig,
         name: &str,
     ) -> anyhow::Result<(Latencies, [Sidecar; 1])> {
-        plan.tell(name.to_owned());
+        plan.show_step(name.to_owned());
         rig.rest().await?;
         let mut sidecars = [rig.start_sidecar("measured").await?];
         rig.warm_up(self.user, self.rows()).await?;
         Ok((self.run(rig, &mut sidecars).await?, sidecars))
     }
 
-    /// Writes, waits for the receipts, and recognises them by their rows.
+    /// Writes, waits for the receipts, and matches them to the commits by row.
     pub async fn run(self, rig: &mut Rig, sidecars: &mut [Sidecar]) -> anyhow::Result<Latencies> {
         ensure!(self.rows() < ROWS_APART, "a load of {} rows is more than a user has", self.rows());
         let bare = Bare::new(&mut rig.receiver).await?;
         rig.receiver.reset().await?;
         let autovacuums = rig.autovacuums().await?;
         let posting = tokio::spawn(post_beside(bare, self.lead, self.length));
-        let begun = Instant::now();
-        let commits = self.write_apart(rig.platform.url().to_owned()).await?;
-        let rate = commits.iter().map(|commit| commit.rows).sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
+        let started = Instant::now();
+        let commits = self.write_on_thread(rig.platform.url().to_owned()).await?;
+        let rate = commits.iter().map(|commit| commit.rows).sum::<u64>() as f64 / started.elapsed().as_secs_f64();
         let posts = posting.await??;
         let counted = &commits[self.shape().1 as usize..];
         let mut begun_at: HashMap<u64, u64> = HashMap::new();
@@ -125,8 +125,8 @@ impl Load {
         })
     }
 
-    /// Writes on a thread of its own, so that no commit waits for another task.
-    async fn write_apart(self, url: String) -> anyhow::Result<Vec<Commit>> {
+    /// Writes on a dedicated thread, so that no commit waits for another task.
+    async fn write_on_thread(self, url: String) -> anyhow::Result<Vec<Commit>> {
         let thread = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         tokio::task::spawn_blocking(move || thread.block_on(self.write(&url))).await?
     }
@@ -148,14 +148,14 @@ impl Load {
 async fn post_beside(bare: Bare, lead: Duration, length: Duration) -> anyhow::Result<Vec<Duration>> {
     let mut beat = interval(Duration::from_secs(1) / POSTS);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let begun = Instant::now();
+    let started = Instant::now();
     // Opens the connection.
     bare.post().await?;
     let mut took = Vec::new();
-    while begun.elapsed() < lead + length || took.is_empty() {
+    while started.elapsed() < lead + length || took.is_empty() {
         beat.tick().await;
         let post = bare.post().await?;
-        if begun.elapsed() > lead {
+        if started.elapsed() > lead {
             took.push(post);
         }
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_lasts_as_long_as_it_says_at_any_rate() {
+    fn a_load_has_its_duration_at_any_rate() {
         let length = Duration::from_secs(10);
         assert_eq!(Load::ordinary(1, length).shape(), (1, 50, 500));
         assert_eq!(Load::single(1).shape(), (1, 0, 1));

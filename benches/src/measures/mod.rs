@@ -1,4 +1,4 @@
-//! What is measured, one file each.
+//! The measures, one file each.
 
 mod attack;
 mod backlog;
@@ -19,14 +19,14 @@ use indicatif::ProgressBar;
 
 use crate::figures::Figures;
 
-/// The largest resident set anywhere, in megabytes, and what is enough for one sidecar under load.
+/// Bounds on peak memory in megabytes: for any sidecar, and for a single one under load.
 pub const MEMORY: f64 = 100.0;
 pub const SMALL_MEMORY: f64 = 60.0;
 
-/// How to measure.
+/// Options of a run.
 pub struct Plan {
     pub walhook: PathBuf,
-    /// The number of repeats, where it was given.
+    /// The number of repeats, if it was given.
     pub repeats: Option<usize>,
     /// Share of the full numbers of rows and seconds.
     pub scale: f64,
@@ -34,12 +34,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Repeats of a measure of rates, which take long and vary little.
+    /// Repeats of rates, which take long and vary little.
     pub fn rates(&self) -> usize {
         self.repeats.unwrap_or(3)
     }
 
-    /// Repeats of a measure of latencies or of ratios close to 1.
+    /// Repeats of latencies and of ratios close to 1.
     pub fn latencies(&self) -> usize {
         self.repeats.unwrap_or(5)
     }
@@ -53,8 +53,8 @@ impl Plan {
         std::time::Duration::from_secs_f64((seconds * self.scale).max(1.0))
     }
 
-    /// Shows what is being done.
-    pub fn tell(&self, what: impl Into<std::borrow::Cow<'static, str>>) {
+    /// Shows the current step.
+    pub fn show_step(&self, what: impl Into<std::borrow::Cow<'static, str>>) {
         let what = what.into();
         if self.progress.is_hidden() {
             eprintln!("{what}");
@@ -65,21 +65,21 @@ impl Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Measure {
-    /// Deliveries a second from a backlog
+    /// Deliveries per second from a backlog
     Drain,
-    /// Rows a second through capture and derivation
+    /// Rows per second through capture and derivation
     Capture,
     /// From commit to receipt
     Latency,
     /// A healthy webhook beside nine that hang
     Dead,
-    /// A million retries that are due
+    /// A million due retries
     Pileup,
-    /// Beside a tenant that attacks the API and has receivers that hang
+    /// A healthy webhook beside a tenant that attacks the API and whose receivers hang
     Hostile,
     /// A store that has grown
     Growth,
-    /// What it costs the application that writes
+    /// The cost for the application that writes
     Writer,
     /// One, two and four replicas: the cap on requests in flight
     Scale,

@@ -1,4 +1,4 @@
-//! After an outage: a million retries are due at once, and what is new still goes out first.
+//! After an outage: a million retries are due at once, and fresh deliveries must still go out first.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::sidecar::Sidecar;
 
 const CLAIM: &str = include_str!("../../../sql/store/delivery_claim_retry.sql");
 const PLAN_BY_INDEX: &str = include_str!("../../../sql/store/plan_by_index.sql");
-/// Owners of the webhooks that were down, ten each; user 1 is new.
+/// Owners of the webhooks that were down, ten each. User 1 has a fresh webhook.
 const OWNERS: std::ops::RangeInclusive<u64> = 2..=21;
 const EVENTS: u64 = 10_000;
 const CLAIMED: i64 = 1_024;
@@ -29,7 +29,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     // Two servers take turns: one without retries, one with a million.
     let mut without = installed(plan).await?;
     let mut piled = installed(plan).await?;
-    plan.tell("pileup: making retries");
+    plan.show_step("pileup: making retries");
     require_flat_claims(&piled, &mut figures, plan.count(1_000_000)).await?;
     piled.read_wal().await?;
     let length = plan.seconds(10.0);
@@ -41,7 +41,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         without.settle().await?;
         sidecar.stop().await?;
 
-        plan.tell(format!("pileup: with, {repeat} of {repeats}"));
+        plan.show_step(format!("pileup: with, {repeat} of {repeats}"));
         let sidecars = measure_piled(&mut piled, &mut figures, length).await?;
         if repeat == repeats {
             measure_retries_alone(plan, &piled, &mut figures).await?;
@@ -56,28 +56,28 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-/// One run of the load beside the retries. The sidecar still runs.
+/// Runs the load beside the retries. The sidecar keeps running.
 async fn measure_piled(rig: &mut Rig, figures: &mut Figures, length: Duration) -> anyhow::Result<[Sidecar; 1]> {
     let load = Load::ordinary(1, length);
     rig.rest().await?;
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
-    let (begun, before) = (Instant::now(), left(rig).await?);
+    let (started, before) = (Instant::now(), left(rig).await?);
     let mut measured = load.run(rig, &mut sidecars).await?;
-    add_rate(figures, "beside what is fresh", before - left(rig).await?, begun.elapsed());
+    add_rate(figures, "beside what is fresh", before - left(rig).await?, started.elapsed());
     figures.add(BESIDE, "ms", measured.of_receipts(0.99));
     rig.require_bounded_queues(figures, Held::All, 1).await?;
     require_memory(figures, "beside the retries", &sidecars, MEMORY)?;
     Ok(sidecars)
 }
 
-/// How fast retries go when nothing else is to be delivered. Once: it uses up many of them.
+/// Measures the rate of retries without fresh deliveries. Only once, because it consumes many of them.
 async fn measure_retries_alone(plan: &Plan, rig: &Rig, figures: &mut Figures) -> anyhow::Result<()> {
-    // Soon after the last fresh delivery, retries are held back no more.
+    // Retries are no longer throttled shortly after the last fresh delivery.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (begun, before) = (Instant::now(), left(rig).await?);
+    let (started, before) = (Instant::now(), left(rig).await?);
     tokio::time::sleep(plan.seconds(4.0)).await;
-    add_rate(figures, "with nothing fresh", before - left(rig).await?, begun.elapsed());
+    add_rate(figures, "with nothing fresh", before - left(rig).await?, started.elapsed());
     Ok(())
 }
 
@@ -104,7 +104,7 @@ async fn left(rig: &Rig) -> anyhow::Result<i64> {
     Ok(rig.store.query_one("select count(*) from walhook.delivery where attempt > 1", &[]).await?.get(0))
 }
 
-/// Makes `count` retries that are due, spread over the webhooks that were down, in the order in which an outage makes them.
+/// Inserts `count` due retries for the webhooks that were down, in the order that an outage would produce.
 async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
     let sql = format!(
         "insert into walhook.event (id, user_id, kind, occurred_at, data)
@@ -124,14 +124,14 @@ async fn make_retries(rig: &Rig, count: u64) -> anyhow::Result<()> {
     rig.store.batch_execute(&sql).await.context("making retries")
 }
 
-/// Makes the retries, and looks at what a claim costs with a hundredth of them and with all: it must use indexes and touch
-/// as much as before.
+/// Inserts the retries, and compares the cost of a claim with a hundredth of them and with all. It must use indexes and read the same
+/// number of buffers.
 async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> anyhow::Result<()> {
     make_retries(rig, pending / 100).await?;
     let few = buffers_of_claim(rig).await?;
     make_retries(rig, pending - pending / 100).await?;
     rig.store.batch_execute("analyze walhook.delivery").await?;
-    // What was just written must not be what the disk is busy with.
+    // The disk must not be busy with writing the retries.
     rig.store.batch_execute("checkpoint").await?;
     let many = buffers_of_claim(rig).await?;
     figures.add("a claim of a hundredth of the retries", "buffers/row", few);
@@ -140,7 +140,7 @@ async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> 
     Ok(())
 }
 
-/// Buffers that a claim touches for each row it leases. Fails where it reads a table from end to end.
+/// Returns the buffers that a claim reads per leased row. Fails if it scans a table.
 async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
     let (none, rooms): (Vec<Uuid>, Vec<i64>) = Default::default();
     let parameters: [&(dyn ToSql + Sync); 8] =
@@ -160,7 +160,7 @@ async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
     Ok(buffers / number("Actual Rows")?.max(1.0))
 }
 
-/// A table that is read from end to end.
+/// Returns a table that the plan scans sequentially.
 fn read_whole(plan: &Value) -> Option<&str> {
     let whole = plan["Node Type"] == "Seq Scan" && plan["Actual Rows"].as_f64() > Some(0.0);
     let children = plan["Plans"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! One, two and four replicas with a receiver that takes its time.
+//! One, two and four replicas with a slow receiver.
 //!
 //! This measures the configured cap, `delivery.per_webhook_concurrency`: a replica has at most 64 requests to one webhook in
 //! flight, so a receiver that takes 20 ms gets at most 3,200 deliveries per second from each. The figures show how much of it is
@@ -24,7 +24,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let repeats = plan.rates();
     for repeat in 1..=repeats {
         for replicas in [1, 2, 4] {
-            plan.tell(format!("scale: replicas: {replicas}, {repeat} of {repeats}"));
+            plan.show_step(format!("scale: replicas: {replicas}, {repeat} of {repeats}"));
             rig.rest().await?;
             let transitions = plan.count(5_000 * replicas as u64);
             let backlog = Backlog { user: 1, transitions, fan_out: 1, replicas };

@@ -1,5 +1,5 @@
-//! What watching costs the application that writes: transactions per second, Postgres's CPU time and bytes of WAL for each, by
-//! pgbench. A server without watching and one for each way of watching take turns.
+//! The cost of capture for the application that writes, by pgbench: transactions per second, Postgres's CPU time and WAL bytes per
+//! transaction. A server without capture and one per way of capture take turns.
 //!
 //! No sidecar runs meanwhile: its own work would compete for the same processors. What reading the WAL costs is in `capture`.
 
@@ -9,12 +9,13 @@ use super::Plan;
 use crate::figures::Figures;
 use crate::platform::{DATABASE, NEXT_STATUS, ROWS, ROWS_APART};
 use crate::processes::Kind;
-use crate::rig::{Rig, eventually};
+use crate::rig::Rig;
+use crate::wait::eventually;
 
 const CLIENTS: &str = "4";
 const UNWATCHED: &str = "unwatched";
 
-/// How the rows are watched: a name, and the setting of the source that makes it so.
+/// The ways of capture: a name, and a setting of `source`.
 const WAYS: [(&str, Option<&str>); 4] = [
     (UNWATCHED, None),
     ("replica identity full", Some("replica_identity = \"full\"")),
@@ -26,7 +27,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("writer");
     let mut servers = Vec::new();
     for (name, source) in WAYS {
-        plan.tell(format!("writer: preparing {name}"));
+        plan.show_step(format!("writer: preparing {name}"));
         let mut rig = primary(plan).await?;
         if let Some(source) = source {
             rig.installation.configure(source, "");
@@ -39,10 +40,10 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     }
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
-        // Each is the first in turn: what the machine's speed does within a repeat favours none.
+        // Each is first in turn, so that changes of the machine's speed favor none.
         servers.rotate_left(1);
         for (name, rig) in &servers {
-            plan.tell(format!("writer: {name}, {repeat} of {repeats}"));
+            plan.show_step(format!("writer: {name}, {repeat} of {repeats}"));
             run(plan, rig, &mut figures, name).await?;
         }
     }
@@ -69,7 +70,7 @@ fn wal(name: &str) -> String {
     format!("{name}, WAL")
 }
 
-/// A platform that nothing was done to, and what pgbench is to do.
+/// Creates a platform before `walhook setup`, and the script for pgbench.
 async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
     let rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
@@ -83,7 +84,7 @@ async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
 }
 
 async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyhow::Result<()> {
-    // Pages are written whole into the WAL the first time after a checkpoint: not while it is counted.
+    // Updates every page after the checkpoint, so that full-page images are not part of the measurement.
     for statement in ["checkpoint", "update distro_queue set updated_at = now()", "vacuum (analyze)"] {
         rig.platform.client.batch_execute(statement).await?;
     }

@@ -1,5 +1,5 @@
-//! The receiver: a process of its own, as fast as can be, that answers as the path says, counts distinct deliveries, and
-//! checks a sample of their signatures. It is told what to do on standard input and answers there, a line for a line.
+//! The receiver: a separate process, as fast as possible, that responds as the path says, counts distinct deliveries, and verifies a
+//! sample of the signatures. Reads commands from standard input, and answers each with one line.
 
 mod request;
 mod served;
@@ -13,45 +13,45 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// The hidden subcommand that is this process.
+/// The hidden subcommand that runs this process.
 pub const COMMAND: &str = "receiver";
 
 #[derive(Serialize, Deserialize)]
 pub enum Question {
-    /// A webhook's secret: deliveries to it are checked from now on.
+    /// Sets a webhook's secret: signatures of its deliveries are verified from now on.
     Secret {
         webhook: String,
         secret: String,
     },
-    /// Counts begin anew.
+    /// Resets the counts.
     Reset,
     Status,
-    /// When which row's event came, since the last reset.
+    /// Returns the rows whose events were received since the last reset, with the times.
     Receipts,
-    /// The first delivery that ever came, as it was on the wire.
+    /// Returns the bytes of the first received delivery.
     Sample,
 }
 
-/// What came since the last reset. Times are microseconds since 1970.
+/// Counts since the last reset. Times are microseconds since 1970.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     pub requests: u64,
-    /// Deliveries, by their ids.
+    /// Distinct deliveries.
     pub distinct: u64,
     pub checked: u64,
-    /// Signatures that are not right.
+    /// Wrong signatures.
     pub wrong: u64,
-    /// Events of rows that are timed.
+    /// Received events of timed rows.
     pub receipts: u64,
     pub first_at: u64,
-    /// When the last new delivery came.
+    /// When the last new delivery was received.
     pub last_at: u64,
 }
 
-/// When the event of a `distro_queue` row came, in microseconds since 1970.
+/// A `distro_queue` row, and when its event was received, in microseconds since 1970.
 pub type Receipt = (u64, u64);
 
-/// The bench's end of it.
+/// The benchmark's handle of the receiver process.
 pub struct Receiver {
     child: Child,
     questions: ChildStdin,
@@ -79,17 +79,17 @@ impl Receiver {
         self.child.id().unwrap_or(0)
     }
 
-    /// Where deliveries are answered 200 at once.
+    /// Returns a URL that responds with 200 immediately.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// Where they are answered only after so many milliseconds.
+    /// Returns a URL that responds after a number of milliseconds.
     pub fn slow_url(&self, milliseconds: u64) -> String {
         format!("http://{}/slow/{milliseconds}", self.address)
     }
 
-    /// Where they are never answered.
+    /// Returns a URL that never responds.
     pub fn hanging_url(&self) -> String {
         format!("http://{}/hang", self.address)
     }
@@ -102,7 +102,7 @@ impl Receiver {
         self.ask(Question::Reset).await
     }
 
-    /// Fails when a signature was wrong.
+    /// Fails if a signature was wrong.
     pub async fn status(&mut self) -> anyhow::Result<Status> {
         let status: Status = self.ask(Question::Status).await?;
         if status.wrong > 0 {
@@ -115,12 +115,12 @@ impl Receiver {
         self.ask(Question::Receipts).await
     }
 
-    /// The bytes of a delivery that was received: request line, headers and body.
+    /// Returns the bytes of a received delivery: request line, headers and body.
     pub async fn sample(&mut self) -> anyhow::Result<String> {
         self.ask::<Option<String>>(Question::Sample).await?.context("nothing was delivered yet")
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -1,6 +1,6 @@
-//! As much of HTTP/1.1 as a sender of webhooks speaks: requests with a length, one behind the other. Pure.
+//! Parses the subset of HTTP/1.1 that webhook senders use: sequential requests with a length. No I/O.
 
-/// What the receiver wants to know of a request.
+/// The parts of a request that the receiver uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Request<'a> {
     pub path: &'a [u8],
@@ -8,11 +8,11 @@ pub struct Request<'a> {
     pub webhook: Option<&'a [u8]>,
     pub signature: Option<&'a [u8]>,
     pub body: &'a [u8],
-    /// How many bytes it took.
+    /// The length of the request in bytes.
     pub length: usize,
 }
 
-/// The first request in `bytes`, once it is there as a whole. `Err` where it is none that this receiver understands.
+/// Parses the first request in `bytes`. `None` if it is incomplete, `Err` if it is not supported.
 pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
     let mut lines = Lines(bytes);
     let Some(first) = lines.next() else { return Ok(None) };
@@ -50,7 +50,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
     Ok(Some(request))
 }
 
-/// Lines up to their ends; what has no end yet is none.
+/// Splits into complete lines.
 struct Lines<'a>(&'a [u8]);
 
 impl<'a> Iterator for Lines<'a> {
@@ -64,7 +64,7 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// The number behind `key` in a JSON text that no parser is needed for.
+/// Finds the number after `key` in JSON text, without parsing it.
 pub fn number_behind(body: &[u8], key: &[u8]) -> Option<u64> {
     let at = body.windows(key.len()).position(|window| window == key)? + key.len();
     let digits =

@@ -1,4 +1,4 @@
-//! The receiver's own process.
+//! The receiver process.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -16,9 +16,9 @@ use super::request::{Request, number_behind, parse};
 use super::{Question, Receipt, Status};
 
 pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-/// Of so many deliveries one has its signature checked.
+/// One of this many deliveries has its signature verified.
 const SAMPLE: u64 = 64;
-/// Larger than any delivery; more is no sender of ours.
+/// Larger than any delivery. A longer request is not from Walhook.
 const MAX_REQUEST: usize = 256 << 10;
 const ROW: &[u8] = br#""distro_queue_id""#;
 
@@ -28,11 +28,11 @@ struct Book {
     seen: HashSet<u128>,
     receipts: Vec<Receipt>,
     keys: HashMap<Vec<u8>, Hmac<Sha256>>,
-    /// The first delivery, for the loops that repeat it.
+    /// The first delivery, which the bare loops repeat.
     sample: Option<String>,
 }
 
-/// Listens until standard input ends. One thread: the machine's other processors are for what is measured.
+/// Serves until standard input ends. Uses one thread, and leaves the other processors to what is measured.
 pub fn serve() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
@@ -43,7 +43,7 @@ pub fn serve() -> anyhow::Result<()> {
         tokio::task::spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let book = accepting.clone();
-                // A connection's fault is its sender's affair.
+                // The sender handles errors of its connections.
                 tokio::task::spawn_local(async move { drop(answer(stream, &book).await) });
             }
         });
@@ -72,7 +72,7 @@ async fn answer(mut stream: TcpStream, book: &RefCell<Book>) -> std::io::Result<
             match manner {
                 Manner::Prompt => {}
                 Manner::Slow(wait) => tokio::time::sleep(wait).await,
-                // Until the sender has had enough.
+                // Until the sender closes the connection.
                 Manner::Never => drop(stream.read_buf(&mut BytesMut::with_capacity(1)).await?),
             }
             if manner == Manner::Never {
@@ -125,7 +125,7 @@ impl Book {
         let manner = Manner::of(request.path);
         self.status.requests += 1;
         let delivery = request.delivery.and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
-        // What hangs is no receipt, and neither is a second attempt.
+        // A hanging request is not a receipt, nor is a second attempt.
         if manner != Manner::Never && delivery.is_some_and(|id| self.seen.insert(id.as_u128())) {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
             self.status.distinct += 1;
@@ -133,7 +133,7 @@ impl Book {
             if self.status.first_at == 0 {
                 self.status.first_at = now;
             }
-            // No row has the number 0: what is made for a pile-up is not timed.
+            // Row 0 does not exist: deliveries made for `pileup` are not timed.
             if let Some(row) = number_behind(request.body, ROW).filter(|row| *row > 0) {
                 self.receipts.push((row, now));
                 self.status.receipts += 1;

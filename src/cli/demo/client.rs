@@ -1,4 +1,4 @@
-//! The demo's users at the management API: plain HTTP on loopback.
+//! A client of the management API for the demo's users: plain HTTP on loopback.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ pub struct Client(reqwest::Client);
 
 impl Client {
     pub fn new() -> anyhow::Result<Client> {
-        // An error means that there is a provider already.
+        // Fails only if a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10));
         Ok(Client(builder.build()?))
     }
 
-    /// Whether `/readyz` says so.
+    /// Whether `/readyz` answers with success.
     pub async fn is_ready(&self, metrics_url: &str) -> bool {
         let answer = self.0.get(format!("{metrics_url}/readyz")).send().await;
         answer.is_ok_and(|answer| answer.status().is_success())
     }
 
-    /// Creates a webhook and gives its id and secret.
+    /// Creates a webhook. Returns its id and secret.
     pub async fn create_webhook(
         &self,
         api_url: &str,
@@ -36,9 +36,9 @@ impl Client {
         let answer = request.header("content-type", "application/json").body(body).send().await?;
         let (status, text) = (answer.status(), answer.text().await?);
         if status != reqwest::StatusCode::CREATED {
-            bail!("the API does not create webhook {name}: {status}: {text}");
+            bail!("creating webhook {name} failed: {status}: {text}");
         }
-        let webhook: Value = serde_json::from_str(&text).context("the API's answer is not JSON")?;
+        let webhook: Value = serde_json::from_str(&text).context("the response is not JSON")?;
         let field = |key: &str| webhook[key].as_str().map(str::to_owned).with_context(|| format!("no {key}: {text}"));
         Ok((field("id")?, field("secret")?))
     }

@@ -1,4 +1,4 @@
-//! `walhook demo`: a whole platform on loopback, to watch and to try things on. Everything it creates is removed at its end.
+//! `walhook demo`: a platform, the sidecar and a receiver on loopback. Everything it creates is removed at the end.
 
 mod client;
 mod platform;
@@ -25,7 +25,7 @@ use super::CommandResult;
 use crate::domain::event::EventKind;
 use crate::private_postgres::{Options, PrivatePostgres};
 
-/// Without a delivery for so long, something is broken.
+/// How long no delivery may arrive before the demo fails.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
@@ -36,12 +36,12 @@ pub struct Arguments {
     /// Transactions per second of the simulated platform
     #[arg(long, value_name = "NUMBER", default_value = "25")]
     rate: NonZeroU32,
-    /// Steps that `make demo` has printed before
+    /// Number of steps that `make demo` has already printed
     #[arg(long, value_name = "NUMBER", default_value = "0", hide = true)]
     steps_done: u32,
 }
 
-/// Everything that runs. Dropped in this order: the sidecar first, its database last.
+/// Everything that runs. Fields are dropped in this order: the sidecar first, its database last.
 struct Demo {
     sidecar: Sidecar,
     deliveries: mpsc::Receiver<Delivery>,
@@ -50,7 +50,7 @@ struct Demo {
 }
 
 pub async fn execute(arguments: Arguments) -> CommandResult {
-    let mut stop = std::pin::pin!(super::told_to_stop());
+    let mut stop = std::pin::pin!(super::stop_signal());
     let mut demo = tokio::select! {
         demo = Demo::start(arguments.steps_done) => demo?,
         () = &mut stop => return Ok(ExitCode::FAILURE),
@@ -58,17 +58,17 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     let wanted = arguments.events.map(NonZeroU64::get);
     let mut screen = Screen::new(wanted);
     let ended = {
-        let live = demo.platform.live(arguments.rate.get());
+        let traffic = demo.platform.run(arguments.rate.get());
         tokio::select! {
             watched = watch(&mut demo.deliveries, &mut screen) => watched,
             error = demo.sidecar.failed() => Err(error),
-            error = live => error.map(|never| match never {}),
+            error = traffic => error.map(|never| match never {}),
             () = &mut stop => Ok(()),
         }
     };
-    screen.sum_up();
-    ended.with_context(|| demo.sidecar.last_words())?;
-    // From here on the receiver answers without telling anybody: nothing that is under way has to wait for a reader.
+    screen.print_summary();
+    ended.with_context(|| demo.sidecar.log_tail())?;
+    // The receiver now answers without reporting, so that requests in flight do not wait for a reader.
     drop(demo.deliveries);
     let status = demo.sidecar.stop().await?;
     if !status.success() {
@@ -78,7 +78,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     Ok(if complete && screen.unverified == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Shows deliveries until there are enough, or one is not as it should be.
+/// Shows deliveries until there are enough. Fails if none arrives for a while.
 async fn watch(deliveries: &mut mpsc::Receiver<Delivery>, screen: &mut Screen) -> anyhow::Result<()> {
     loop {
         let Ok(delivery) = tokio::time::timeout(SILENCE, deliveries.recv()).await else {
@@ -109,7 +109,7 @@ impl Demo {
             anyhow::Ok((token, deliveries))
         };
         let (token, deliveries) = steps.run("Starting a receiver and creating four webhooks", create).await?;
-        introduce(&installation, &postgres, &token, steps.seconds());
+        print_instructions(&installation, &postgres, &token, steps.seconds());
         Ok(Demo { sidecar, deliveries, platform, _postgres: postgres })
     }
 }
@@ -119,7 +119,7 @@ async fn start_postgres() -> anyhow::Result<(PrivatePostgres, Platform)> {
     for database in ["platform", "store"] {
         postgres.create_database(database).await?;
     }
-    let platform = Platform::found(&postgres.url("platform")).await?;
+    let platform = Platform::create(&postgres.url("platform")).await?;
     Ok((postgres, platform))
 }
 
@@ -129,20 +129,20 @@ async fn create_webhooks(installation: &Installation, client: &Client, receiver:
     let outlets = ["delivery.completed", "delivery.failed", "takedown.completed"];
     let radar = ["stream_radar.flag_created", "stream_radar.flag_resolved"];
     let business = ["release.distributed", "payment.statement_ready", "release.review.status_changed"];
-    // User, name, events, and whether it is now and then unavailable.
+    // User, name, events, and whether the receiver is sometimes unavailable.
     let webhooks: [(i64, &str, &[&str], bool); 4] = [
         (scenario::USERS[0], "Everything", &all, false),
         (scenario::USERS[1], "Outlets", &outlets, false),
         (scenario::USERS[1], "Stream Radar", &radar, false),
-        (scenario::USERS[2], "Back office (now and then unavailable)", &business, true),
+        (scenario::USERS[2], "Back office (sometimes unavailable)", &business, true),
     ];
     let mut tokens = Vec::new();
     for user in scenario::USERS {
         tokens.push(installation.walhook(&["token", "create", "--user", &user.to_string(), "--name", "demo"]).await?);
     }
     for (number, (user, name, events, flaky)) in webhooks.into_iter().enumerate() {
-        let token = scenario::USERS.iter().position(|other| *other == user).map(|place| &tokens[place]);
-        let token = token.expect("the webhooks are of the demo's users");
+        let token = scenario::USERS.iter().position(|other| *other == user).map(|index| &tokens[index]);
+        let token = token.expect("the webhooks belong to the demo's users");
         let url = format!("{}/hooks/{}", receiver.url, number + 1);
         let (id, secret) = client.create_webhook(&installation.api_url(), token, name, &url, events).await?;
         receiver.expect(&id, secret, flaky);
@@ -150,8 +150,8 @@ async fn create_webhooks(installation: &Installation, client: &Client, receiver:
     Ok(tokens.swap_remove(0))
 }
 
-/// What to open and what to type next, on one screen.
-fn introduce(installation: &Installation, postgres: &PrivatePostgres, token: &str, seconds: f64) {
+/// Prints what to open and what to type next.
+fn print_instructions(installation: &Installation, postgres: &PrivatePostgres, token: &str, seconds: f64) {
     let (base, api, metrics) = (&installation.base_url, installation.api_url(), &installation.metrics_url);
     let platform = postgres.url("platform");
     let user = scenario::USERS[0];
@@ -165,7 +165,7 @@ Walhook is live after {seconds:.1} s.
   Type in another terminal:
     # List the webhooks.
     curl -H 'Authorization: Bearer {token}' {api}/webhooks
-    # Commit a row on the platform; its webhook arrives at once.
+    # Commit a row on the platform; its webhook arrives immediately.
     psql '{platform}' -c \"insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) \\
       values (1, {user}, 'INV-1', 10, 10, 'ready')\"
 

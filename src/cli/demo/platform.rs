@@ -1,9 +1,8 @@
-//! The simulated platform: carries out a few stories at a time, transaction by transaction, as an application would.
+//! The simulated platform: runs several stories concurrently, transaction by transaction, as an application would.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use postgres_types::ToSql;
 use tokio_postgres::Client;
 
 use super::scenario::{Scenario, Transaction, below};
@@ -19,16 +18,16 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Connects to an empty database and gives it tables, users, labels and outlets.
-    pub async fn found(url: &str) -> anyhow::Result<Platform> {
+    /// Creates the platform's tables and first rows in an empty database.
+    pub async fn create(url: &str) -> anyhow::Result<Platform> {
         let client = postgres::connect(url).await?;
         let mut platform = Platform { client, scenario: Scenario::default(), stories: Vec::new() };
         platform.client.batch_execute(REFERENCE_SCHEMA).await.map_err(explain)?;
-        platform.carry_out(Scenario::cast()).await?;
+        platform.execute(Scenario::initial_rows()).await?;
         Ok(platform)
     }
 
-    /// One transaction of one of the stories.
+    /// Executes the next transaction of one of the stories.
     pub async fn step(&mut self) -> anyhow::Result<()> {
         if self.stories.is_empty() || (self.stories.len() < STORIES_AT_ONCE && below(4) == 0) {
             self.stories.push(self.scenario.story().into());
@@ -39,27 +38,25 @@ impl Platform {
             self.stories.swap_remove(chosen);
         }
         match transaction {
-            Some(transaction) => self.carry_out(transaction).await,
+            Some(transaction) => self.execute(transaction).await,
             None => Ok(()),
         }
     }
 
-    /// Goes on for ever, `rate` transactions a second.
-    pub async fn live(mut self, rate: u32) -> anyhow::Result<std::convert::Infallible> {
-        let mut beat = tokio::time::interval(Duration::from_secs(1) / rate);
-        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    /// Executes `rate` transactions per second, without end.
+    pub async fn run(mut self, rate: u32) -> anyhow::Result<std::convert::Infallible> {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / rate);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            beat.tick().await;
+            ticks.tick().await;
             self.step().await?;
         }
     }
 
-    async fn carry_out(&mut self, transaction: Transaction) -> anyhow::Result<()> {
+    async fn execute(&mut self, transaction: Transaction) -> anyhow::Result<()> {
         let open = self.client.transaction().await.map_err(explain)?;
         for statement in &transaction.statements {
-            let parameters: Vec<&(dyn ToSql + Sync)> =
-                statement.parameters.iter().map(|parameter| &**parameter as &(dyn ToSql + Sync)).collect();
-            open.execute(statement.sql, &parameters).await.map_err(explain)?;
+            open.batch_execute(statement).await.map_err(explain)?;
         }
         let end = if transaction.committed { open.commit().await } else { open.rollback().await };
         end.map_err(explain)
@@ -75,10 +72,10 @@ mod tests {
     use super::*;
     use crate::private_postgres::{Options, PrivatePostgres};
 
-    /// Records what triggers of the database see, to compare with what the demo promises to show.
-    const WITNESS: &str = "
+    /// Triggers that record each change, to compare with the events that the demo promises to show.
+    const RECORDER: &str = "
         create table seen (tab text, status text, takedown bool);
-        create function witness() returns trigger language plpgsql as $$
+        create function record_change() returns trigger language plpgsql as $$
         begin
             insert into seen values (tg_table_name, coalesce(to_jsonb(new)->>'status', to_jsonb(new)->>'review_status'),
                 (to_jsonb(new)->>'takedown')::bool);
@@ -91,16 +88,16 @@ mod tests {
             foreach tab in array array['release', 'distro_queue', 'transcoder_queue', 'payment', 'preflight_report',
                                        'stream_radar_flag', 'user_addon'] loop
                 execute format('create trigger w after insert or update or delete on %I
-                                for each row execute function witness()', tab);
+                                for each row execute function record_change()', tab);
             end loop;
         end $$";
 
     #[tokio::test]
-    async fn the_play_holds_something_for_every_event() {
+    async fn the_stories_contain_every_event() {
         let server = PrivatePostgres::start(Options::default()).await.unwrap();
         server.create_database("platform").await.unwrap();
-        let mut platform = Platform::found(&server.url("platform")).await.unwrap();
-        platform.client.batch_execute(WITNESS).await.unwrap();
+        let mut platform = Platform::create(&server.url("platform")).await.unwrap();
+        platform.client.batch_execute(RECORDER).await.unwrap();
         for _ in 0..600 {
             platform.step().await.unwrap();
         }
@@ -123,16 +120,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_taken_back_leaves_no_trace() {
+    async fn a_transaction_that_rolls_back_leaves_no_trace() {
         let server = PrivatePostgres::start(Options::default()).await.unwrap();
         server.create_database("platform").await.unwrap();
-        let mut platform = Platform::found(&server.url("platform")).await.unwrap();
+        let mut platform = Platform::create(&server.url("platform")).await.unwrap();
         let mut story = platform.scenario.story().into_iter();
         let draft = story.next().unwrap();
-        platform.carry_out(draft).await.unwrap();
-        let second_thoughts = story.next().unwrap();
-        assert!(!second_thoughts.committed && !second_thoughts.statements.is_empty());
-        platform.carry_out(second_thoughts).await.unwrap();
+        platform.execute(draft).await.unwrap();
+        let rolled_back = story.next().unwrap();
+        assert!(!rolled_back.committed && !rolled_back.statements.is_empty());
+        platform.execute(rolled_back).await.unwrap();
         let row = platform.client.query_one("select review_status from release", &[]).await.unwrap();
         assert_eq!(row.get::<_, &str>(0), "draft");
     }

@@ -16,12 +16,12 @@ use super::scenario::below;
 use crate::cli::receive::{Refusal, Verifier};
 
 const TOLERANCE: Duration = Duration::from_secs(300);
-/// The flaky receiver is unavailable for one delivery in so many, on their first attempt.
+/// The flaky receiver rejects the first attempt of one in this many deliveries.
 const FLAKY: usize = 25;
-/// Deliveries waiting to be shown at most.
+/// Deliveries that may wait to be shown.
 const BACKLOG: usize = 1_024;
 
-/// What came in.
+/// A received delivery.
 #[derive(Debug)]
 pub struct Delivery {
     pub event: String,
@@ -68,7 +68,7 @@ impl Receiver {
         Ok((Receiver { url, shared }, incoming))
     }
 
-    /// Deliveries of this webhook are expected from now on.
+    /// Accepts deliveries of this webhook from now on.
     pub fn expect(&self, webhook: &str, secret: String, flaky: bool) {
         let verifier = Verifier { secret: secret.into(), tolerance: TOLERANCE };
         let mut webhooks = self.shared.webhooks.write().expect("no holder of this lock panics");
@@ -77,7 +77,7 @@ impl Receiver {
 }
 
 impl Shared {
-    fn judge(&self, headers: &HeaderMap, body: &[u8], attempt: u32) -> Outcome {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], attempt: u32) -> Outcome {
         let webhooks = self.webhooks.read().expect("no holder of this lock panics");
         let Some(webhook) = webhooks.get(text(headers, "x-webhook-id")) else { return Outcome::Unknown };
         match webhook.verifier.verify(headers, body, Timestamp::now()) {
@@ -90,14 +90,14 @@ impl Shared {
 
 async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let attempt = text(&headers, "x-webhook-attempt").parse().unwrap_or(1);
-    let outcome = shared.judge(&headers, &body, attempt);
+    let outcome = shared.verify(&headers, &body, attempt);
     let status = match outcome {
         Outcome::Verified => StatusCode::OK,
         Outcome::Rejected => StatusCode::SERVICE_UNAVAILABLE,
         Outcome::Refused(_) | Outcome::Unknown => StatusCode::UNAUTHORIZED,
     };
     let (event, id) = (text(&headers, "x-webhook-event").to_owned(), text(&headers, "x-webhook-delivery").to_owned());
-    // Nobody listens any more once the demo is ending.
+    // Fails when the demo is ending.
     let _ = shared.deliveries.send(Delivery { event, id, attempt, outcome }).await;
     status
 }
@@ -122,23 +122,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_a_known_webhook_signed_is_verified() {
+    async fn only_deliveries_signed_with_the_webhooks_secret_are_verified() {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
         receiver.expect("1", "s1".into(), false);
         receiver.expect("2", "s2".into(), false);
-        let judge = |webhook, secret| receiver.shared.judge(&headers(webhook, secret, "{}"), b"{}", 1);
-        assert_eq!(judge("1", "s1"), Outcome::Verified);
-        assert_eq!(judge("1", "s2"), Outcome::Refused(Refusal::WrongSignature));
-        assert_eq!(judge("3", "s1"), Outcome::Unknown);
+        let verify = |webhook, secret| receiver.shared.verify(&headers(webhook, secret, "{}"), b"{}", 1);
+        assert_eq!(verify("1", "s1"), Outcome::Verified);
+        assert_eq!(verify("1", "s2"), Outcome::Refused(Refusal::WrongSignature));
+        assert_eq!(verify("3", "s1"), Outcome::Unknown);
     }
 
     #[tokio::test]
-    async fn a_flaky_receiver_takes_every_second_attempt() {
+    async fn a_flaky_receiver_accepts_every_second_attempt() {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
         receiver.expect("1", "s1".into(), true);
-        let judge = |attempt| receiver.shared.judge(&headers("1", "s1", "{}"), b"{}", attempt);
-        let rejected = (0..1_000).filter(|_| judge(1) == Outcome::Rejected).count();
+        let verify = |attempt| receiver.shared.verify(&headers("1", "s1", "{}"), b"{}", attempt);
+        let rejected = (0..1_000).filter(|_| verify(1) == Outcome::Rejected).count();
         assert!((1..1_000).contains(&rejected), "{rejected}");
-        assert!((0..1_000).all(|_| judge(2) == Outcome::Verified));
+        assert!((0..1_000).all(|_| verify(2) == Outcome::Verified));
     }
 }

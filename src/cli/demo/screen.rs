@@ -1,4 +1,4 @@
-//! What the demo shows: a table that moves on a terminal, plain lines elsewhere.
+//! The demo's output: a live table on a terminal, plain lines otherwise.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -11,7 +11,7 @@ use crate::domain::event::EventKind;
 
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counts, and shows the counts.
+/// Counts deliveries and shows the counts.
 pub struct Screen {
     wanted: Option<u64>,
     pub verified: u64,
@@ -36,18 +36,18 @@ impl Screen {
         Screen { wanted, verified: 0, rejected: 0, unverified: 0, by_event, started: now, last_line: now, table }
     }
 
-    /// Counts one delivery and gives whether there are as many as wanted.
+    /// Counts a delivery. Returns true when the wanted number is reached.
     pub fn show(&mut self, delivery: &Delivery) -> bool {
         match &delivery.outcome {
             Outcome::Verified => self.verified += 1,
             Outcome::Rejected => self.rejected += 1,
             Outcome::Refused(refusal) => {
                 self.unverified += 1;
-                self.say(&format!("unverified: {} {}: {refusal}", delivery.event, delivery.id));
+                self.print(&format!("unverified: {} {}: {refusal}", delivery.event, delivery.id));
             }
             Outcome::Unknown => {
                 self.unverified += 1;
-                self.say(&format!("unverified: {} {}: of no webhook of the demo", delivery.event, delivery.id));
+                self.print(&format!("unverified: {} {}: not of a webhook of the demo", delivery.event, delivery.id));
             }
         }
         if delivery.outcome == Outcome::Verified {
@@ -84,16 +84,16 @@ impl Screen {
         self.started.elapsed().as_secs_f64().max(0.001)
     }
 
-    /// A line that stays.
-    fn say(&self, line: &str) {
+    /// Prints a line that stays above the table.
+    fn print(&self, line: &str) {
         match &self.table {
             Some(table) => table.total.suspend(|| eprintln!("{line}")),
             None => eprintln!("{line}"),
         }
     }
 
-    /// The last word: what came, and how fast.
-    pub fn sum_up(&self) {
+    /// Prints the final counts.
+    pub fn print_summary(&self) {
         if let Some(table) = &self.table {
             table.clear();
         }
@@ -125,7 +125,7 @@ impl Table {
             row.tick();
             rows.insert(kind.as_str(), row);
         }
-        // Without a number to reach, the bar shows how many of the event types have been delivered.
+        // Without a wanted number, the bar shows how many event types were delivered.
         let (length, template) = match wanted {
             Some(wanted) => (wanted, "{pos:>8}  of {len} verified [{bar:24}] {wide_msg}"),
             None => (EventKind::ALL.len() as u64, "{pos:>8}  of {len} event types [{bar:24}] {wide_msg}"),

@@ -1,4 +1,4 @@
-//! Walhook itself, as a user runs it: this very program with its subcommands, told everything by the environment.
+//! Runs this program's subcommands as child processes, configured by the environment.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::private_postgres::free_port;
 use crate::vault::random_bytes;
 
 const START_DEADLINE: Duration = Duration::from_secs(60);
-/// Longer than the sidecar takes to let its requests end.
+/// Longer than the sidecar needs to drain.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The settings and where they lead.
+/// An installation of Walhook: the program, its settings, and its addresses.
 pub struct Installation {
     program: PathBuf,
     environment: Vec<(&'static str, String)>,
@@ -49,18 +49,18 @@ impl Installation {
         format!("{}/api/public", self.base_url)
     }
 
-    fn command(&self, words: Vec<OsString>) -> Command {
-        let mut command = Command::new(&words[0]);
-        // Settings of the surroundings are for the user's own sidecar.
+    fn command(&self, arguments: Vec<OsString>) -> Command {
+        let mut command = Command::new(&arguments[0]);
+        // Settings in the caller's environment are meant for another sidecar.
         let inherited = std::env::vars_os().map(|(name, _)| name);
         for name in inherited.filter(|name| name.to_string_lossy().starts_with("WALHOOK_")) {
             command.env_remove(name);
         }
-        command.args(&words[1..]).envs(self.environment.iter().cloned()).stdin(Stdio::null()).kill_on_drop(true);
+        command.args(&arguments[1..]).envs(self.environment.iter().cloned()).stdin(Stdio::null()).kill_on_drop(true);
         command
     }
 
-    /// Runs a subcommand to its end and gives what it printed.
+    /// Runs a subcommand to completion. Returns what it printed.
     pub async fn walhook(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let mut words = vec![self.program.clone().into_os_string()];
         words.extend(arguments.iter().map(OsString::from));
@@ -75,10 +75,10 @@ impl Installation {
     /// Starts `walhook run` and waits until it is ready.
     pub async fn run(&self, client: &Client) -> anyhow::Result<Sidecar> {
         let log = std::fs::File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
-        let mut words = dies_with_us();
-        words.extend([self.program.clone().into_os_string(), "run".into()]);
-        // A group of its own: Ctrl-C is for us to pass on, at the right time.
-        let child = self.command(words).stdout(Stdio::null()).stderr(log).process_group(0).spawn()?;
+        let mut arguments = terminated_with_parent();
+        arguments.extend([self.program.clone().into_os_string(), "run".into()]);
+        // A process group of its own, so that Ctrl-C does not reach it: the demo stops it in order.
+        let child = self.command(arguments).stdout(Stdio::null()).stderr(log).process_group(0).spawn()?;
         let mut sidecar = Sidecar { child, log: self.log.clone() };
         let ready = async {
             while !client.is_ready(&self.metrics_url).await {
@@ -91,32 +91,32 @@ impl Installation {
                 ready.map_err(|_| anyhow::anyhow!("the sidecar is not ready within {START_DEADLINE:?}"))
             }
         };
-        started.with_context(|| sidecar.last_words())?;
+        started.with_context(|| sidecar.log_tail())?;
         Ok(sidecar)
     }
 }
 
-/// Killed when dropped.
+/// A running `walhook run`, killed when dropped.
 pub struct Sidecar {
     child: Child,
     log: PathBuf,
 }
 
 impl Sidecar {
-    /// Ends only when the sidecar ends by itself, which it should not.
+    /// Waits until the sidecar ends unexpectedly, and returns that as an error.
     pub async fn failed(&mut self) -> anyhow::Error {
         let status = self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
-        anyhow::anyhow!("the sidecar ended by itself ({status})")
+        anyhow::anyhow!("the sidecar ended unexpectedly ({status})")
     }
 
-    /// The end of its log, as context of an error.
-    pub fn last_words(&self) -> String {
+    /// The last lines of its log, as context of an error.
+    pub fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        format!("the sidecar's log ends\n{}\n", lines[lines.len().saturating_sub(20)..].join("\n"))
+        format!("the last lines of the sidecar's log:\n{}\n", lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 
-    /// Asks it to end and waits until it has.
+    /// Stops the sidecar in order, and waits for its end.
     pub async fn stop(mut self) -> anyhow::Result<ExitStatus> {
         let pid = self.child.id().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
         if let Some(pid) = pid {
@@ -127,9 +127,9 @@ impl Sidecar {
     }
 }
 
-/// Where the system has it, a wrapper that ends the sidecar when the demo is killed. The signal is bound to the thread that
-/// starts the child: commands run on the main thread, which lives as long as the process.
-fn dies_with_us() -> Vec<OsString> {
+/// A command prefix that terminates the sidecar when the demo is killed, if `setpriv` is installed. The signal is bound to the thread
+/// that starts the child: that is the main thread, which lives as long as the process.
+fn terminated_with_parent() -> Vec<OsString> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|directory| Path::new(&directory).join("setpriv").is_file());
     if found { ["setpriv", "--pdeathsig", "TERM", "--"].map(OsString::from).to_vec() } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! A collector of traces, as far as the protocol goes: OTLP over HTTP.
+//! A minimal collector of traces: OTLP over HTTP.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::eventually;
 
-/// What one request brought.
+/// The content of one request.
 #[derive(Clone)]
 pub struct Export {
     pub headers: HeaderMap,
@@ -48,7 +48,7 @@ impl Collector {
         self.exports.lock().unwrap().clone()
     }
 
-    /// The spans of one trace so far, its id in hexadecimal.
+    /// Returns the spans of a trace so far. The id is hexadecimal.
     pub fn trace(&self, id: &str) -> Vec<Span> {
         let spans = self.exports().into_iter().flat_map(|export| export.spans);
         spans.filter(|span| hex::encode(&span.trace_id) == id).collect()
@@ -73,7 +73,7 @@ async fn take(State(exports): State<Exports>, headers: HeaderMap, body: Bytes) -
     StatusCode::OK
 }
 
-/// Texts as they are, numbers in decimal.
+/// Returns attributes as text, numbers in decimal.
 pub fn attributes(pairs: &[KeyValue]) -> BTreeMap<String, String> {
     let value = |pair: &KeyValue| match pair.value.clone().and_then(|value| value.value) {
         Some(Value::StringValue(text)) => text,

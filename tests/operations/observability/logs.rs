@@ -1,4 +1,4 @@
-//! The log: every line an object where that is asked for, and one line a condition, not one an event, an attempt or a look.
+//! The server log: every line is a JSON object if configured, and a fault is logged once, not once per event or attempt.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::support::{Api, Receiver, SmtpSink, TestApp, eventually, metrics};
 
 const EVENT: &str = "payment.statement_ready";
 
-/// Everything logged so far. A line may be in the making.
+/// Returns everything logged so far. The last line may be incomplete.
 fn lines(app: &TestApp) -> Vec<Value> {
     let text = std::fs::read_to_string(app.log_file()).unwrap();
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
@@ -17,8 +17,8 @@ fn lines(app: &TestApp) -> Vec<Value> {
     whole.lines().map(parsed).collect()
 }
 
-/// What was said, and how often, at these levels, from line `from` on.
-fn said(app: &TestApp, from: usize, levels: &[&str]) -> BTreeMap<String, usize> {
+/// Counts messages at these levels, from line `from` on.
+fn messages(app: &TestApp, from: usize, levels: &[&str]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for line in lines(app).into_iter().skip(from).filter(|line| levels.contains(&line["level"].as_str().unwrap())) {
         *counts.entry(line["message"].as_str().unwrap().to_owned()).or_insert(0) += 1;
@@ -26,7 +26,7 @@ fn said(app: &TestApp, from: usize, levels: &[&str]) -> BTreeMap<String, usize> 
     counts
 }
 
-const TROUBLE: &[&str] = &["WARN", "ERROR"];
+const FAULTS: &[&str] = &["WARN", "ERROR"];
 
 async fn wait_for(app: &TestApp, from: usize, words: &str) {
     let there =
@@ -43,7 +43,7 @@ async fn wait_for_metric(app: &mut TestApp, what: &str, wanted: impl Fn(&str) ->
     eventually(what, || async { metrics(&url).await.lines().any(&wanted).then_some(()) }).await;
 }
 
-/// Two webhooks whose receiver fails until they are switched off, with a mail server that is away.
+/// Creates two webhooks whose receiver fails until they are disabled, while the mail server is down.
 async fn failing_receiver_and_mail_server(app: &mut TestApp, api: &Api, user: i64, smtp: u16) -> SmtpSink {
     let receiver = Receiver::start().await;
     receiver.answer_status(500);
@@ -58,18 +58,18 @@ async fn failing_receiver_and_mail_server(app: &mut TestApp, api: &Api, user: i6
         count.is_some_and(|count| count.parse::<u32>().unwrap() >= 6)
     })
     .await;
-    let counts = said(app, 0, TROUBLE);
+    let counts = said(app, 0, FAULTS);
     assert_eq!(counts.len(), 1, "{counts:#?}");
     assert_once(&counts);
     let mail = SmtpSink::start(smtp, &[]).await;
-    // A warning and a disablement of each.
+    // A warning and a disablement for each.
     mail.wait_for("taken", 4).await;
-    assert_once(&said(app, 0, TROUBLE));
+    assert_once(&said(app, 0, FAULTS));
     mail
 }
 
 #[tokio::test]
-async fn a_condition_is_one_line_and_every_line_an_object() {
+async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     if !SmtpSink::is_available() {
         return;
     }
@@ -84,38 +84,48 @@ async fn a_condition_is_one_line_and_every_line_an_object() {
     let api = app.api(&user.to_string()).await;
     let _mail = failing_receiver_and_mail_server(&mut app, &api, user, smtp).await;
 
-    // The primary goes and comes.
+    // The primary stops and starts.
     let from = lines(&app).len();
     app.server.stop(StopMode::Fast).await.unwrap();
     wait_for_metric(&mut app, "the stream's end", |line| line == "walhook_capture_connected 0").await;
     wait_for(&app, from, "changes cannot be read now").await;
     app.server.start_again().await.unwrap();
     wait_for_metric(&mut app, "the stream", |line| line == "walhook_capture_connected 1").await;
-    let primary = said(&app, from, TROUBLE);
+    let primary = messages(&app, from, FAULTS);
     assert!(primary.keys().any(|line| line.contains("changes cannot be read now")), "{primary:?}");
     assert_once(&primary);
 
-    // The store goes, long enough for everybody to have tried more than once, and comes.
+    // The store stops, long enough for every stage to retry more than once, and starts.
     let from = lines(&app).len();
     beside.server.stop(StopMode::Fast).await.unwrap();
     app.platform().await.payment(user, "ready").await;
-    for words in ["the store does not answer", "deliveries cannot be claimed", "recoveries cannot", "notices cannot"] {
+    for words in [
+        "measuring the store's backlog fails",
+        "claiming deliveries fails",
+        "processing recoveries fails",
+        "reading notices fails",
+    ] {
         wait_for(&app, from, words).await;
     }
     for _ in 0..3 {
         api.get("/webhooks").await.expect(503);
     }
-    wait_for(&app, from, "events cannot be stored now").await;
-    let down = said(&app, from, TROUBLE);
+    wait_for(&app, from, "storing events fails").await;
+    let down = messages(&app, from, FAULTS);
     assert_once(&down);
-    let without_lsn =
-        |line: &&Value| line["message"].as_str().unwrap().starts_with("events cannot") && !line["lsn"].is_string();
+    let without_lsn = |line: &&Value| {
+        line["message"].as_str().unwrap().starts_with("storing events fails") && !line["lsn"].is_string()
+    };
     assert_eq!(lines(&app).iter().filter(without_lsn).count(), 0);
     beside.server.start_again().await.unwrap();
-    for words in
-        ["the store answers again", "deliveries can be", "recoveries can be", "notices can be", "storing events works"]
-    {
-        wait_for(&app, from, words).await;
+    for words in [
+        "measuring the store's backlog",
+        "claiming deliveries",
+        "processing recoveries",
+        "reading notices",
+        "storing events",
+    ] {
+        wait_for(&app, from, &format!("{words} works again")).await;
     }
     assert!(app.stop().await.success());
     for line in lines(&app) {
@@ -158,7 +168,7 @@ async fn at_debug_an_event_can_be_followed_from_the_log_to_its_attempts() {
 }
 
 #[tokio::test]
-async fn last_words_are_objects_too_and_wrong_filters_are_named() {
+async fn fatal_errors_are_objects_too_and_invalid_filters_are_named() {
     let mut app = TestApp::prepare().await;
     app.set("log.format", "json");
     let output = app.walhook(&["run"]).await;
@@ -173,7 +183,7 @@ async fn last_words_are_objects_too_and_wrong_filters_are_named() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("RUST_LOG: `walhook=loud`"));
 }
 
-/// Libraries log what they are at: statements with their parameters, among others.
+/// Libraries log at low levels, among others statements with their parameters.
 #[tokio::test]
 async fn no_level_shows_secrets_or_parameters() {
     const PASSWORD: &str = "hunter2-of-the-database";

@@ -1,4 +1,4 @@
-//! The guide's table of metrics is what the binary exports: names, types and labels, no more and no fewer.
+//! The guide's table of metrics matches exactly what the binary exports: names, types and labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,23 +30,18 @@ fn documented() -> BTreeMap<String, Metric> {
     metrics.collect()
 }
 
-/// As they are described in the source: constant, name and type.
+/// The metrics that the source declares: name and type.
 fn described() -> BTreeMap<String, String> {
     let source = read("src/telemetry.rs");
-    let constants = source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(": &str = \""));
-    let kind = |constant: &str| {
-        let kinds = ["counter", "gauge", "histogram"].into_iter().filter(|kind| {
-            let macro_call = format!("describe_{kind}!(");
-            source.split(&macro_call).skip(1).any(|rest| rest.trim_start().starts_with(&format!("{constant},")))
-        });
-        let kinds: Vec<&str> = kinds.collect();
-        assert_eq!(kinds.len(), 1, "{constant} is described as {kinds:?}");
-        kinds[0].to_owned()
-    };
-    constants.map(|(constant, rest)| (rest.trim_end_matches("\";").to_owned(), kind(constant))).collect()
+    let declarations = source.lines().filter_map(|line| line.trim_start().strip_prefix("describe_")?.split_once(' '));
+    let metrics = declarations.map(|(kind, rest)| {
+        let name = rest.split('"').nth(1).unwrap_or_else(|| panic!("{kind} {rest}"));
+        (name.to_owned(), kind.to_owned())
+    });
+    metrics.collect()
 }
 
-/// What a scrape shows of our own metrics.
+/// Returns Walhook's metrics in a scrape.
 fn scraped(text: &str) -> BTreeMap<String, Metric> {
     let mut metrics = BTreeMap::new();
     for line in text.lines() {
@@ -73,7 +68,7 @@ fn the_guide_lists_every_metric_by_its_type() {
 }
 
 #[tokio::test]
-async fn what_is_scraped_is_as_documented() {
+async fn scraped_metrics_match_the_documentation() {
     let mut app = TestApp::prepare().await;
     app.set("source.heartbeat", "200ms").set_fast_retries();
     app.setup().await;
@@ -123,6 +118,6 @@ async fn what_is_scraped_is_as_documented() {
     for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"] {
         assert!(text.contains(&format!("\n{name} ")), "{name}");
     }
-    // What is asked for by alerts shows its first increase.
+    // Counters that alerts use exist from the start, so that their first increase shows.
     assert!(text.contains("\nwalhook_unrouted_events_total 0\n"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! What an operator sees of a running sidecar: its log, its traces and its metrics.
+//! What an operator observes of a running sidecar: server log, traces and metrics.
 
 mod collector;
 mod logs;

@@ -1,4 +1,4 @@
-//! Whether the process is alive, and whether it does its work, with the reasons where it does not.
+//! Liveness and readiness, with the reasons of unreadiness.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::support::proxy::{Proxy, Weather};
 use crate::support::{TestApp, eventually, fetch};
 
 #[tokio::test]
-async fn a_store_that_hangs_is_a_reason_and_the_process_is_alive() {
+async fn with_a_hanging_store_the_process_is_alive_but_not_ready() {
     let mut app = TestApp::prepare().await;
     let network = Proxy::start(app.server.port()).await;
     let through = app.store_url.replace(&format!(":{}", app.server.port()), &format!(":{}", network.port));

@@ -1,4 +1,4 @@
-//! One event is one trace, from its place in the log to the receiver; a collector that is away holds up nothing.
+//! An event is one trace, from its commit to the receiver. A collector that is down delays nothing.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Scene {
         Scene { app, collector, receiver, platform, user, api, webhook }
     }
 
-    /// Raises an event and waits until the receiver has had `attempts` for it.
+    /// Raises an event and waits for this many attempts.
     async fn event(&self, attempts: usize) -> Vec<Received> {
         self.receiver.clear();
         self.platform.payment(self.user, "ready").await;
@@ -45,7 +45,7 @@ impl Scene {
     }
 }
 
-/// Trace, parent and flags of a header.
+/// Returns trace id, parent id and flags of the header.
 fn traceparent(received: &Received) -> (String, String, String) {
     let parts: Vec<&str> = received.header("traceparent").split('-').collect();
     let [version, trace, parent, flags] = parts[..] else { panic!("{parts:?}") };
@@ -123,7 +123,7 @@ async fn an_event_is_one_trace_from_the_log_to_the_receiver() {
     assert_eq!(export.resource["service.version"], env!("CARGO_PKG_VERSION"));
     let said = format!("{:?}", scene.collector.exports().into_iter().map(|export| export.spans).collect::<Vec<_>>());
     assert!(!said.contains("hush"), "a URL's secret is in a span");
-    // What is told at the end is handed over before the end.
+    // The last spans are exported before the process ends.
     let last = scene.event(1).await;
     let (trace, ..) = traceparent(&last[0]);
     assert!(scene.app.stop().await.success());
@@ -132,7 +132,7 @@ async fn an_event_is_one_trace_from_the_log_to_the_receiver() {
     assert!(!log.contains("hunter"), "{log}");
 }
 
-/// A redelivery belongs to its event's trace, a test has its own.
+/// A redelivery belongs to the trace of its event; a test has its own trace.
 async fn redelivery_and_test(scene: &Scene, trace: &str) {
     let logs = scene.api.wait_for_logs(&scene.webhook, "both attempts", |logs| logs.len() == 2).await;
     let entry = logs[0]["id"].as_str().unwrap();
@@ -152,7 +152,7 @@ async fn redelivery_and_test(scene: &Scene, trace: &str) {
 }
 
 #[tokio::test]
-async fn without_its_collector_everything_goes_on_and_one_line_says_so() {
+async fn without_its_collector_everything_works_and_one_line_is_logged() {
     let mut scene = Scene::start("walhook=info").await;
     let port = scene.collector.port;
     let lines = |app: &TestApp, words: &str| std::fs::read_to_string(app.log_file()).unwrap().matches(words).count();
@@ -162,10 +162,10 @@ async fn without_its_collector_everything_goes_on_and_one_line_says_so() {
         let received = scene.event(1).await;
         let (trace, span, _) = traceparent(&received[0]);
         traces.insert(trace, span);
-        let warned = || async { (lines(&scene.app, "spans cannot be handed to the collector now") > 0).then_some(()) };
+        let warned = || async { (lines(&scene.app, "exporting spans fails") > 0).then_some(()) };
         eventually("the warning", warned).await;
     }
-    // What could not be handed over has waited.
+    // Spans that could not be exported have waited.
     scene.collector = Collector::start(port).await;
     for (trace, span) in &traces {
         let spans = scene.collector.wait_for_trace(trace, 4).await;
@@ -180,10 +180,10 @@ async fn without_its_collector_everything_goes_on_and_one_line_says_so() {
     for reason in ["queue_full", "refused"] {
         assert!(text.contains(&format!("walhook_spans_dropped_total{{reason=\"{reason}\"}} 0\n")), "{text}");
     }
-    assert_eq!(lines(&scene.app, "spans cannot be handed to the collector now"), 1);
-    assert_eq!(lines(&scene.app, "the collector takes spans again"), 1);
+    assert_eq!(lines(&scene.app, "exporting spans fails"), 1);
+    assert_eq!(lines(&scene.app, "exporting spans works again"), 1);
 
-    // Of what is not sampled, receivers learn that it is not, and the collector nothing.
+    // Events that are not sampled are flagged so for receivers, and not exported.
     assert!(scene.app.stop().await.success());
     scene.app.set("tracing.sample_ratio", "0");
     scene.app.run().await;
@@ -193,7 +193,7 @@ async fn without_its_collector_everything_goes_on_and_one_line_says_so() {
     assert!(scene.app.stop().await.success());
     assert_eq!(scene.collector.trace(&trace).len(), 0);
 
-    // A collector that takes connections and never answers delays neither deliveries nor the end for long.
+    // A collector that accepts connections but never responds delays neither deliveries nor shutdown for long.
     let hangs = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", hangs.local_addr().unwrap());
     scene.app.set("tracing.sample_ratio", "1").set("tracing.otlp_endpoint", &endpoint);
