@@ -49,7 +49,7 @@ impl Tracer {
     pub fn stored(&self, events: &[Event], read_at: Timestamp, stored: Timestamp) {
         let Some(inner) = &self.0 else { return };
         for event in events.iter().filter(|event| inner.sampling.includes(event.id)) {
-            spans::stored(event, taken_up, stored).into_iter().for_each(|span| inner.tell(span));
+            spans::stored(event, read_at, stored).into_iter().for_each(|span| inner.record(span));
         }
     }
 
@@ -67,7 +67,7 @@ impl Tracer {
     fn attempt(&self, attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) {
         let Some(inner) = &self.0 else { return };
         if inner.sampling.includes(attempted.delivery.event) {
-            inner.tell(spans::attempt(attempted, outcome, parent));
+            inner.record(spans::attempt(attempted, outcome, parent));
         }
     }
 }
