@@ -24,6 +24,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
     // Not a stage of its own: enqueue's eyes on the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
+    ("erase", &["domain", "store"]),
+    ("partitions", &["postgres", "store"]),
     ("capture", STAGE),
     (
         "enqueue",

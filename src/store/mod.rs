@@ -37,6 +37,8 @@ pub use deadpool_postgres::{GenericClient, Transaction};
 pub use pipelined::PipelinedTransaction;
 pub use pool::Store;
 
+use tokio_postgres::error::SqlState;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the store: {}", crate::postgres::describe(.0))]
@@ -61,9 +63,14 @@ impl StoreError {
         error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
     }
 
+    /// Whether a lock was not granted within `lock_timeout`.
+    pub fn is_lock_timeout(&self) -> bool {
+        matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+    }
+
     /// Whether the server ended the statement because it took longer than it may.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, StoreError::Query(error) if error.code() == Some(&tokio_postgres::error::SqlState::QUERY_CANCELED))
+        matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::QUERY_CANCELED))
     }
 }
 
@@ -78,8 +85,8 @@ impl From<deadpool_postgres::PoolError> for StoreError {
 
 const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
 
-/// For transactions that look for single deliveries, however many there are.
-async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
+/// Makes a transaction find deliveries by their ids, even if the plan was made while few deliveries were pending.
+pub async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
     Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
 }
 
