@@ -244,7 +244,7 @@ impl<C: Clock> Enqueue<C> {
     ) -> Result<(), EnqueueError> {
         let Raised { events, unrouted, ignored, distributed, addons, ledger, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
-        let transaction = self.store.begun().await?;
+        let transaction = self.store.pipelined_transaction().await?;
         // Nothing is asked of a connection that knows them. The end can go out behind them then.
         prepare_inserts(&*transaction).await?;
         // Before the database reads its own clock: no lease is thought longer than it is, and no webhook's state younger.
@@ -289,7 +289,7 @@ impl<C: Clock> Enqueue<C> {
         };
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, keep)?;
-        transaction.end();
+        transaction.release();
         count(events, unrouted, ignored);
         Ok(())
     }

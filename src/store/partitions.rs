@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::logs::lowest_id_at;
 use super::statement::{FromRow, from_row};
 use super::{Result, Store, StoreError, hours, plan_by_index};
+use crate::postgres::fill;
 
 const LIST: &str = include_str!("../../sql/store/partition_list.sql");
 const MAKE: &str = include_str!("../../sql/store/partition_make.sql");
@@ -48,7 +49,7 @@ impl Table {
     }
 
     fn fill_in(self, template: &str) -> String {
-        template.replace("{table}", self.name).replace("{id}", self.id)
+        fill(template, &[("table", self.name), ("id", self.id)])
     }
 }
 
@@ -108,13 +109,11 @@ pub async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
 pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<()> {
     let name = table.partition(day);
     let (from, to) = (first_id(day)?, first_id(day.tomorrow().map_err(out_of_calendar)?)?);
-    let fill_in = |template: &str| {
-        let template = table.fill_in(template).replace("{name}", &name);
-        template.replace("{from}", &from.to_string()).replace("{to}", &to.to_string())
-    };
+    let (from, to) = (from.to_string(), to.to_string());
+    let values = [("table", table.name), ("id", table.id), ("name", &*name), ("from", &*from), ("to", &*to)];
     let lock = "lock table walhook.{table}_default in access exclusive mode";
     for template in [MAKE, FILL, lock, FILL, ATTACH] {
-        transaction.batch_execute(&fill_in(template)).await?;
+        transaction.batch_execute(&fill(template, &values)).await?;
     }
     Ok(())
 }
