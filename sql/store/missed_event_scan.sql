@@ -21,5 +21,7 @@ found as (
 select (select count(*) from looked) as looked,
     (select event_id from looked order by event_id desc limit 1) as last,
     count(*) as found,
-    coalesce(array_agg(event_id) filter (where $7::boolean), '{}') as events
+    '{}'::uuid[] as deliveries,
+    coalesce(array_agg(event_id) filter (where $7::boolean), '{}') as events,
+    '{}'::smallint[] as rounds
 from found

@@ -1,22 +1,22 @@
 -- Reads the next rows of a webhook's attempt log, and returns the deliveries whose last outcome is one of those asked for. A result
 -- ends its round, and is the last outcome if no later round was started. A failure is the last outcome while its retry is pending.
--- $1 webhook, $2 and $3 the ids between which to read, $4 since, $5 until, $6 outcomes, $7 rows to read, $8 whether to return the
--- deliveries or only to count them
+-- $1 webhook, $2 and $3 the ids between which to read, $4 since, $5 until, $6 rows to read, $7 whether to return the deliveries or
+-- only to count them, $8 outcomes
 with looked as materialized (
     select id, delivery_id, event_id, round, attempt, outcome, test, started_at
     from walhook.attempt
     where webhook_id = $1 and id > $2 and id < $3
     order by id
-    limit $7
+    limit $6
 ),
 asked as materialized (
     select delivery_id, event_id, round, attempt, outcome
     from looked
-    where outcome = any ($6::text[]) and not test and started_at >= $4 and started_at < $5
+    where outcome = any ($8::text[]) and not test and started_at >= $4 and started_at < $5
 ),
 -- One index lookup per row: scalar subqueries are never turned into joins over the daily partitions.
 found as (
-    select delivery_id, event_id, round
+    select distinct on (delivery_id) delivery_id, event_id, round
     from asked
     where round = coalesce(
             (select last.round from walhook.delivery_round as last where last.delivery_id = asked.delivery_id), 1)
@@ -28,7 +28,7 @@ found as (
 select (select count(*) from looked) as looked,
     (select id from looked order by id desc limit 1) as last,
     count(*) as found,
-    coalesce(array_agg(delivery_id) filter (where $8::boolean), '{}') as deliveries,
-    coalesce(array_agg(event_id) filter (where $8::boolean), '{}') as events,
-    coalesce(array_agg(round) filter (where $8::boolean), '{}') as rounds
+    coalesce(array_agg(delivery_id order by delivery_id) filter (where $7::boolean), '{}') as deliveries,
+    coalesce(array_agg(event_id order by delivery_id) filter (where $7::boolean), '{}') as events,
+    coalesce(array_agg(round order by delivery_id) filter (where $7::boolean), '{}') as rounds
 from found

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::domain::event::delivery_id;
 use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
-use crate::store::recovery::{self, Job, Phase, Progress, Range, Scan};
+use crate::store::recovery::{self, Job, Phase, Progress, Scan};
 use crate::store::{Result, Store, Transaction};
 
 /// Rows that one step reads. It starts at most as many deliveries.
@@ -30,6 +30,23 @@ pub enum Step {
     },
 }
 
+/// Runs one step of the recovery that has been due longest. What the step does and its progress are one transaction, and other
+/// replicas skip the recovery until it ends.
+pub async fn step(store: &Store) -> Result<Step> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let Some(job) = recovery::take(&transaction).await? else { return Ok(Step::Idle) };
+    let (id, webhook) = (job.id, job.criteria.webhook);
+    let Done { started, next, wait } = work(&transaction, &job).await?;
+    let progress = next.unwrap_or(job.progress);
+    let recovered = recovery::update(&transaction, id, progress, started, next.is_none(), wait).await?;
+    transaction.commit().await?;
+    Ok(match next {
+        Some(_) => Step::Worked,
+        None => Step::Finished { recovery: id, webhook, recovered },
+    })
+}
+
 /// What a step did.
 struct Done {
     started: usize,
@@ -38,63 +55,35 @@ struct Done {
     wait: Duration,
 }
 
-/// Runs one step of the recovery that has been due longest. What the step does and its progress are one transaction, and other
-/// replicas skip the recovery until it ends.
-pub async fn step(store: &Store) -> Result<Step> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    let Some(job) = recovery::take(&transaction).await? else { return Ok(Step::Idle) };
-    let Done { started, next, wait } = work(&transaction, &job).await?;
-    let progress = next.unwrap_or(job.progress);
-    let recovered = recovery::update(&transaction, job.id, progress, started, next.is_none(), wait).await?;
-    transaction.commit().await?;
-    Ok(match next {
-        Some(_) => Step::Worked,
-        None => Step::Finished { recovery: job.id, webhook: job.webhook, recovered },
-    })
-}
-
 async fn work(transaction: &Transaction<'_>, job: &Job) -> Result<Done> {
-    if !job.active {
+    let Job { active, criteria, progress, .. } = job;
+    let webhook = criteria.webhook;
+    if !active {
         return Ok(Done { started: 0, next: None, wait: Duration::ZERO });
     }
-    if recovery::count_first_attempts(transaction, job.webhook, MAX_PENDING).await? >= MAX_PENDING {
-        return Ok(Done { started: 0, next: Some(job.progress), wait: PAUSE });
+    if recovery::count_first_attempts(transaction, webhook, MAX_PENDING).await? >= MAX_PENDING {
+        return Ok(Done { started: 0, next: Some(*progress), wait: PAUSE });
     }
-    let Progress { phase, position } = job.progress;
-    let range = Range { webhook: job.webhook, since: job.since, until: job.until, after: position };
-    let (started, scan) = match phase {
-        Phase::AttemptLog if job.outcomes.is_empty() => (0, None),
-        Phase::AttemptLog => {
-            let found = range.scan_attempts(transaction, &job.outcomes, CHUNK, true).await?;
-            let started = recovery::start_next_rounds(transaction, job.webhook, found.items(), true).await?.len();
-            (started, Some(found.scan))
-        }
-        Phase::MissedEvents => {
-            let found = range.scan_missed(transaction, CHUNK, true).await?;
-            (deliver_missed(transaction, job.webhook, &found.events).await?, Some(found.scan))
-        }
-    };
-    Ok(Done { started, next: next(job, scan), wait: Duration::ZERO })
-}
-
-/// Where the recovery continues after a chunk: behind it if it was full, else in the next phase.
-fn next(job: &Job, chunk: Option<Scan>) -> Option<Progress> {
-    let phase = job.progress.phase;
-    match chunk.filter(|scan| scan.read == CHUNK).and_then(|scan| scan.last) {
-        Some(position) => Some(Progress { phase, position }),
-        None if phase == Phase::AttemptLog && job.missed => {
-            Some(Progress { phase: Phase::MissedEvents, position: Uuid::nil() })
-        }
-        None => None,
+    let (mut started, mut next) = (0, None);
+    if criteria.includes(progress.phase) {
+        let Scan { read, last, deliveries, events, rounds, .. } =
+            recovery::scan(transaction, criteria, *progress, CHUNK, true).await?;
+        started = match progress.phase {
+            Phase::AttemptLog => {
+                recovery::start_next_rounds(transaction, webhook, &deliveries, &events, &rounds, true).await?.len()
+            }
+            Phase::MissedEvents => deliver_missed(transaction, webhook, &events).await?,
+        };
+        next = last.filter(|_| read == CHUNK).map(|position| Progress { position, ..*progress });
     }
+    if next.is_none() && progress.phase == Phase::AttemptLog && criteria.includes(Phase::MissedEvents) {
+        next = Some(Progress { phase: Phase::MissedEvents, position: Uuid::nil() });
+    }
+    Ok(Done { started, next, wait: Duration::ZERO })
 }
 
 /// Creates deliveries of missed events. Returns how many: those that another recovery delivers meanwhile are left out.
 async fn deliver_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<usize> {
-    if events.is_empty() {
-        return Ok(0);
-    }
     let events = recovery::remove_missed(transaction, webhook, events).await?;
     let delivery =
         |event: &Uuid| NewDelivery { id: delivery_id(*event, webhook), webhook, event: *event, leased: false };

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
-use super::statement::{Column, Statements, arrays, from_row};
+use super::statement::{Column, Statements, from_row};
 use super::{Result, Store, superseded};
 use crate::domain::delivery::Outcome;
 
@@ -72,17 +72,16 @@ pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let found: Option<Logged> = transaction.fetch_optional(REDELIVER_FIND, &[&actor.user, &webhook, &log]).await?;
-    let delivery = match found {
+    let (delivery, event) = match found {
         None => return Ok(Redelivery::NoSuchLog),
         Some(Logged { test: true, .. }) => return Ok(Redelivery::Test),
         Some(Logged { kept: false, .. }) => return Ok(Redelivery::EventGone),
         Some(Logged { active: false, .. }) => return Ok(Redelivery::Inactive),
-        // Round 1, unless the store knows a later one.
-        Some(Logged { delivery, event, .. }) => DeliveryRound { delivery, event, round: 1 },
+        Some(Logged { delivery, event, .. }) => (delivery, event),
     };
-    let Some((delivery, round)) = start_next_rounds(&transaction, webhook, vec![delivery], false).await?.pop() else {
-        return Ok(Redelivery::TooManyRounds);
-    };
+    // Round 1, unless the store knows a later one.
+    let started = start_next_rounds(&transaction, webhook, &[delivery], &[event], &[1], false).await?;
+    let Some((delivery, round)) = started.first().copied() else { return Ok(Redelivery::TooManyRounds) };
     audit::record(&transaction, actor, Action::DeliveryRedelivered, webhook, &[]).await?;
     transaction.commit().await?;
     Ok(Redelivery::Started { delivery, round })
@@ -103,20 +102,15 @@ from_row!(Logged { delivery = "delivery_id", event = "event_id", test, kept, act
 /// Returns how many deliveries a recovery of this scope would start.
 pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counted> {
     let connection = store.connection().await?;
-    let Scope { since, until, outcomes, missed } = scope;
-    let range = Range { webhook, since: *since, until: *until, after: Uuid::nil() };
-    let mut scans = Vec::new();
-    if !outcomes.is_empty() {
-        let outcomes = names(outcomes);
-        scans.push(range.scan_attempts(&*connection, &outcomes, MAX_COUNTED + 1, false).await?.scan);
+    let criteria = Criteria::new(webhook, scope);
+    let mut counted = Counted { count: 0, is_exact: true };
+    for phase in [Phase::AttemptLog, Phase::MissedEvents].into_iter().filter(|phase| criteria.includes(*phase)) {
+        let start = Progress { phase, position: Uuid::nil() };
+        let scan = scan(&*connection, &criteria, start, MAX_COUNTED + 1, false).await?;
+        counted.count += scan.found;
+        counted.is_exact &= scan.read <= MAX_COUNTED;
     }
-    if *missed {
-        scans.push(range.scan_missed(&*connection, MAX_COUNTED + 1, false).await?.scan);
-    }
-    Ok(Counted {
-        count: scans.iter().map(|scan| scan.found).sum(),
-        is_exact: scans.iter().all(|scan| scan.read <= MAX_COUNTED),
-    })
+    Ok(counted)
 }
 
 /// Queues a recovery and returns its id. Returns `None` if the webhook has too many unfinished ones.
@@ -124,10 +118,9 @@ pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope) -
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let id = Uuid::now_v7();
-    let Scope { since, until, outcomes, missed } = scope;
-    let names = names(outcomes);
+    let Criteria { since, until, outcomes, missed, .. } = &Criteria::new(webhook, scope);
     let inserted =
-        transaction.run(INSERT, &[&id, &actor.user, &webhook, since, until, &names, missed, &MAX_OPEN]).await?;
+        transaction.run(INSERT, &[&id, &actor.user, &webhook, since, until, outcomes, missed, &MAX_OPEN]).await?;
     if inserted == 0 {
         return Ok(None);
     }
@@ -136,22 +129,24 @@ pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope) -
     Ok(Some(id))
 }
 
-fn names(outcomes: &[Outcome]) -> Vec<String> {
-    outcomes.iter().map(|outcome| outcome.as_str().to_owned()).collect()
-}
-
 /// A recovery that is locked by this transaction.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub id: Uuid,
-    pub webhook: Uuid,
     /// Whether the webhook exists and is active.
     pub active: bool,
-    pub since: Timestamp,
-    pub until: Timestamp,
-    pub outcomes: Vec<String>,
-    pub missed: bool,
+    pub criteria: Criteria,
     pub progress: Progress,
+}
+
+/// What a recovery delivers, as it is stored.
+#[derive(Clone, Debug)]
+pub struct Criteria {
+    pub webhook: Uuid,
+    since: Timestamp,
+    until: Timestamp,
+    outcomes: Vec<String>,
+    missed: bool,
 }
 
 /// How far a recovery has come.
@@ -169,18 +164,24 @@ pub enum Phase {
     MissedEvents,
 }
 
-from_row!(Job {
-    id,
-    webhook = "webhook_id",
-    active,
-    since,
-    until,
-    outcomes,
-    missed,
-    progress: Progress::from_row
-});
-
+from_row!(Job { id, active, criteria: Criteria::from_row, progress: Progress::from_row });
+from_row!(Criteria { webhook = "webhook_id", since, until, outcomes, missed });
 from_row!(Progress { phase, position });
+
+impl Criteria {
+    fn new(webhook: Uuid, Scope { since, until, outcomes, missed }: &Scope) -> Criteria {
+        let outcomes = outcomes.iter().map(|outcome| outcome.as_str().to_owned()).collect();
+        Criteria { webhook, since: *since, until: *until, outcomes, missed: *missed }
+    }
+
+    /// Whether the recovery has this phase.
+    pub fn includes(&self, phase: Phase) -> bool {
+        match phase {
+            Phase::AttemptLog => !self.outcomes.is_empty(),
+            Phase::MissedEvents => self.missed,
+        }
+    }
+}
 
 impl Phase {
     const fn as_str(self) -> &'static str {
@@ -224,109 +225,59 @@ pub async fn count_first_attempts(transaction: &Transaction<'_>, webhook: Uuid, 
     transaction.fetch_one(COUNT_FRESH, &[&webhook, &limit]).await
 }
 
-/// The part of a webhook's attempt log, or of its missed events, that a scan reads.
-#[derive(Clone, Copy, Debug)]
-pub struct Range {
-    pub webhook: Uuid,
-    pub since: Timestamp,
-    pub until: Timestamp,
-    /// Reading starts after this id.
-    pub after: Uuid,
-}
-
-/// How much a scan read and found.
-#[derive(Clone, Copy, Debug)]
+/// The next rows of the attempt log, or of the missed events, and what is to be delivered of them.
+#[derive(Clone, Debug)]
 pub struct Scan {
+    /// How many rows were read.
     pub read: i64,
     /// The last id that was read.
     pub last: Option<Uuid>,
-    /// How many of the rows that were read are to be delivered.
+    /// How many deliveries, or missed events, are to be delivered. The lists hold them if they were asked for.
     pub found: u64,
-}
-
-/// A part of the attempt log, and the deliveries to redeliver, with the rounds they are in.
-#[derive(Clone, Debug)]
-pub struct AttemptScan {
-    pub scan: Scan,
-    deliveries: Vec<Uuid>,
-    events: Vec<Uuid>,
-    rounds: Vec<i16>,
-}
-
-/// A part of the missed events, and those to deliver.
-#[derive(Clone, Debug)]
-pub struct MissedScan {
-    pub scan: Scan,
+    pub deliveries: Vec<Uuid>,
     pub events: Vec<Uuid>,
+    /// The rounds that the deliveries are in.
+    pub rounds: Vec<i16>,
 }
 
-from_row!(Scan { read = "looked", last, found });
-from_row!(AttemptScan { scan: Scan::from_row, deliveries, events, rounds });
-from_row!(MissedScan { scan: Scan::from_row, events });
+from_row!(Scan { read = "looked", last, found, deliveries, events, rounds });
 
-impl Range {
-    /// Reads up to `limit` rows of the attempt log. Returns the deliveries themselves if `with_items`.
-    pub async fn scan_attempts(
-        &self,
-        client: &impl GenericClient,
-        outcomes: &[String],
-        limit: i64,
-        with_items: bool,
-    ) -> Result<AttemptScan> {
-        let Range { webhook, since, until, after } = self;
-        // An attempt's id contains its time by a replica's clock, which differs from the store's.
-        let from = lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS).max(*after);
-        let to = lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS);
-        let params: [&(dyn ToSql + Sync); 8] = [webhook, &from, &to, since, until, &outcomes, &limit, &with_items];
-        client.fetch_one(SCAN_ATTEMPTS, &params).await
-    }
-
-    /// Reads up to `limit` missed events. Returns the events themselves if `with_items`.
-    pub async fn scan_missed(&self, client: &impl GenericClient, limit: i64, with_items: bool) -> Result<MissedScan> {
-        let Range { webhook, since, until, after } = self;
-        // Exact: an event's id is made from the time of its commit.
-        let from = lowest_id_at(since.as_millisecond()).max(*after);
-        let to = lowest_id_at(until.as_millisecond().saturating_add(1));
-        client.fetch_one(SCAN_MISSED, &[webhook, &from, &to, since, until, &limit, &with_items]).await
-    }
-}
-
-/// A delivery to redeliver.
-#[derive(Clone, Copy, Debug)]
-pub struct DeliveryRound {
-    pub delivery: Uuid,
-    pub event: Uuid,
-    /// The round that it was in when it was found.
-    pub round: i16,
-}
-
-impl AttemptScan {
-    pub fn items(&self) -> Vec<DeliveryRound> {
-        let AttemptScan { deliveries, events, rounds, .. } = self;
-        let items = deliveries.iter().zip(events).zip(rounds);
-        items
-            .map(|((delivery, event), round)| DeliveryRound { delivery: *delivery, event: *event, round: *round })
-            .collect()
-    }
+/// Reads up to `limit` rows of the phase, after the position. Returns what is to be delivered, or only counts it.
+pub async fn scan(
+    client: &impl GenericClient,
+    Criteria { webhook, since, until, outcomes, .. }: &Criteria,
+    Progress { phase, position }: Progress,
+    limit: i64,
+    with_lists: bool,
+) -> Result<Scan> {
+    let (statement, tolerance) = match phase {
+        // An attempt's id contains its time by a replica's clock.
+        Phase::AttemptLog => (SCAN_ATTEMPTS, ID_TOLERANCE_MS),
+        // An event's id contains the time of its commit. One millisecond, because `until` has a higher resolution.
+        Phase::MissedEvents => (SCAN_MISSED, 1),
+    };
+    let from = lowest_id_at(since.as_millisecond().saturating_sub(tolerance)).max(position);
+    let to = lowest_id_at(until.as_millisecond().saturating_add(tolerance));
+    let params: [&(dyn ToSql + Sync); 8] = [webhook, &from, &to, since, until, &limit, &with_lists, outcomes];
+    let count = if phase == Phase::AttemptLog { 8 } else { 7 };
+    client.fetch_one(statement, &params[..count]).await
 }
 
 /// Starts the next round of each delivery, and returns the deliveries with their new rounds. With `only_if_unchanged`, skips those of
-/// which another transaction has started a round since they were found.
+/// which another transaction has started a round since they were found. `deliveries` are in ascending order.
 pub async fn start_next_rounds(
     transaction: &Transaction<'_>,
     webhook: Uuid,
-    mut deliveries: Vec<DeliveryRound>,
+    deliveries: &[Uuid],
+    events: &[Uuid],
+    rounds: &[i16],
     only_if_unchanged: bool,
 ) -> Result<Vec<(Uuid, u16)>> {
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
-    deliveries.sort_unstable_by_key(|item| item.delivery);
-    deliveries.dedup_by_key(|item| item.delivery);
-    let ids: Vec<Uuid> = deliveries.iter().map(|item| item.delivery).collect();
-    superseded::note(transaction, &ids).await?;
-    let arrays = arrays!(deliveries, |item| (item.delivery, item.event, item.round));
-    transaction.fetch_all(REDELIVER, &arrays.followed_by(&[&webhook, &only_if_unchanged])).await
+    superseded::note(transaction, deliveries).await?;
+    transaction.fetch_all(REDELIVER, &[&deliveries, &events, &rounds, &webhook, &only_if_unchanged]).await
 }
 
 /// Removes missed events of the webhook. Returns those that no other transaction removed first.
