@@ -1,9 +1,10 @@
-//! What goes over the wire: the body, its signatures and the headers. Pure.
+//! Renders requests: body, signatures and headers. No I/O.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
+use hyper::header::{CONTENT_TYPE, HeaderName, USER_AGENT};
 use jiff::Timestamp;
 use sha2::Sha256;
 use uuid::Uuid;
@@ -14,7 +15,7 @@ use crate::domain::time;
 
 const SECRET_PREFIX: &str = "whsec_";
 
-/// One attempt's facts, all but the time and the secret.
+/// What one attempt sends, except for the time and the secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Notification<'a> {
     pub delivery: Uuid,
@@ -24,7 +25,7 @@ pub struct Notification<'a> {
     pub occurred_at: Timestamp,
     pub data: &'a str,
     pub attempt: u16,
-    /// Asked for by the owner, not raised by the platform.
+    /// Requested by the webhook's owner, not raised by the platform.
     pub test: bool,
 }
 
@@ -43,7 +44,7 @@ impl<'a> From<&'a Delivery> for Notification<'a> {
     }
 }
 
-/// The two keys of a webhook's secret, ready for use.
+/// Signs with a webhook's secret. Holds its two HMAC keys, prepared.
 #[derive(Clone)]
 pub struct Signer {
     body: Hmac<Sha256>,
@@ -51,7 +52,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// The whole secret is the key of `X-Webhook-Signature`; Standard Webhooks' key is what its base64 decodes to.
+    /// The key of `X-Webhook-Signature` is the whole secret; the key of Standard Webhooks' signature is the decoded base64.
     pub fn new(secret: &str) -> Signer {
         let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
         let decoded = STANDARD.decode(encoded).map(zeroize::Zeroizing::new);
@@ -74,21 +75,22 @@ fn mac(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
-/// A request as it will be sent.
+/// A request, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Rendered {
     pub body: Bytes,
+    /// Names as the delivery log shows them.
     pub headers: Vec<(&'static str, String)>,
     pub signatures: Signatures,
 }
 
-/// The body would have this many bytes, which is more than may be sent.
+/// The body would have `bytes` bytes, more than may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge {
     pub bytes: usize,
 }
 
-/// `at` is to the millisecond, and fresh for every attempt: a retry must pass the receiver's replay check.
+/// Renders and signs a request. `at` has milliseconds and is taken for each attempt: a retry must pass the receiver's replay check.
 pub fn render(
     notification: &Notification<'_>,
     at: Timestamp,
@@ -103,17 +105,17 @@ pub fn render(
     Ok(Rendered { body: body.into(), headers, signatures })
 }
 
-/// The request of an attempt in the past, from what the log has kept of it: the secret it was signed with may be gone.
+/// Renders the request of an attempt in the attempt log again. Takes the logged signatures: the secret may have changed since.
 pub fn replay(notification: &Notification<'_>, at: Timestamp, signatures: Signatures, user_agent: &str) -> Rendered {
     let timestamp = time::millis(at);
-    let body = body(notification, &timestamp, usize::MAX).expect("nothing is larger than that");
+    let body = body(notification, &timestamp, usize::MAX).expect("no body is larger than usize::MAX");
     let headers = headers(notification, at, timestamp, &signatures, user_agent);
     Rendered { body: body.into(), headers, signatures }
 }
 
-/// The envelope, with `data` in it byte for byte.
+/// Renders the envelope. Contains `data` byte for byte.
 fn body(notification: &Notification<'_>, timestamp: &str, max_bytes: usize) -> Result<Vec<u8>, TooLarge> {
-    // None of the three has a character that JSON escapes.
+    // None of the three contains a character that JSON escapes.
     let head = format!(
         r#"{{"event":"{}","timestamp":"{timestamp}","webhook_id":"{}","data":"#,
         notification.kind, notification.webhook
@@ -158,6 +160,29 @@ fn headers(
     headers
 }
 
+/// Returns the header name that is sent for `name`. Our own names are constants, so that no attempt has to parse them.
+pub fn header_name(name: &'static str) -> HeaderName {
+    static NAMES: [(&str, HeaderName); 15] = [
+        ("X-Webhook-Signature", HeaderName::from_static("x-webhook-signature")),
+        ("X-Webhook-Timestamp", HeaderName::from_static("x-webhook-timestamp")),
+        ("X-Webhook-Event", HeaderName::from_static("x-webhook-event")),
+        ("X-Webhook-Id", HeaderName::from_static("x-webhook-id")),
+        ("User-Agent", USER_AGENT),
+        ("Content-Type", CONTENT_TYPE),
+        ("X-Webhook-Delivery", HeaderName::from_static("x-webhook-delivery")),
+        ("X-Webhook-Attempt", HeaderName::from_static("x-webhook-attempt")),
+        ("X-Webhook-Event-Id", HeaderName::from_static("x-webhook-event-id")),
+        ("X-Webhook-Occurred-At", HeaderName::from_static("x-webhook-occurred-at")),
+        ("webhook-id", HeaderName::from_static("webhook-id")),
+        ("webhook-timestamp", HeaderName::from_static("webhook-timestamp")),
+        ("webhook-signature", HeaderName::from_static("webhook-signature")),
+        ("X-Webhook-Test", HeaderName::from_static("x-webhook-test")),
+        ("traceparent", HeaderName::from_static("traceparent")),
+    ];
+    let known = NAMES.iter().find(|(known, _)| *known == name);
+    known.map_or_else(|| name.parse().expect("our names are tokens"), |(_, parsed)| parsed.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_and_signatures_are_those_of_the_contract() {
+    fn headers_and_signatures_match_the_contract() {
         let request = rendered(r#"{"release_id": 7,  "t":"ä\u0041"}"#, 65_536).unwrap();
         let expected = [
             ("X-Webhook-Signature", "37449586aaf1d60e87b2df4ec1910bfea681d6cbbc91daa7d280e7b2d7907e35"),
@@ -217,14 +242,23 @@ mod tests {
     }
 
     #[test]
-    fn a_test_says_so() {
+    fn header_names_on_the_wire_differ_in_case_only() {
+        let test = Notification { test: true, ..notification("{}") };
+        let request = render(&test, Timestamp::UNIX_EPOCH, &Signer::new(SECRET), "W", 1_000).unwrap();
+        for name in request.headers.iter().map(|(name, _)| *name).chain(["traceparent"]) {
+            assert!(header_name(name).as_str().eq_ignore_ascii_case(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn tests_have_a_header_of_their_own() {
         let test = Notification { test: true, ..notification("{}") };
         let request = render(&test, Timestamp::UNIX_EPOCH, &Signer::new(SECRET), "W", 1_000).unwrap();
         assert!(request.headers.contains(&("X-Webhook-Test", "true".to_owned())));
     }
 
     #[test]
-    fn the_limit_is_on_the_whole_body() {
+    fn the_size_limit_applies_to_the_whole_body() {
         let envelope = rendered("{}", 65_536).unwrap().body.len() - 2;
         let fitting = format!("\"{}\"", "x".repeat(65_536 - envelope - 2));
         assert_eq!(rendered(&fitting, 65_536).unwrap().body.len(), 65_536);

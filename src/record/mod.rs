@@ -1,6 +1,9 @@
 //! The stage that writes down what attempts ended in: everything that waits in one transaction.
 
-use std::time::Duration;
+mod unmatched;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::sync::mpsc;
@@ -10,7 +13,6 @@ use uuid::Uuid;
 use crate::domain::backoff::RetrySchedule;
 use crate::domain::delivery::{Answer, Attempted, Next, Outcome, next};
 use crate::domain::disablement::Policy;
-use crate::handoff::Commits;
 use crate::store::disable::Disabled;
 use crate::store::record::{Entry, LogLine, Recorded};
 use crate::store::{Store, StoreError};
@@ -18,8 +20,12 @@ use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 use crate::vault::random_bytes;
 
+use self::unmatched::Unmatched;
+
 /// Attempts recorded in one transaction at most.
 pub const MAX_BATCH: usize = 512;
+/// Of these, answers that the store has not matched before at most, so that they hold up no others.
+const MAX_RETRIED: usize = 128;
 /// For how long answers are gathered: a few cost the store little more than one.
 const GATHERING: Duration = Duration::from_millis(25);
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -30,12 +36,20 @@ struct Decided {
     id: Uuid,
     attempted: Attempted,
     next: Next,
+    arrived_at: Instant,
 }
 
 impl Decided {
-    fn new(attempted: Attempted, schedule: &RetrySchedule) -> Decided {
+    fn new(mut attempted: Attempted, schedule: &RetrySchedule) -> Decided {
         let next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
-        Decided { id: log_id(attempted.attempt.started_at), attempted, next }
+        // Not recorded, and too large to be kept with an unmatched answer.
+        attempted.delivery.data = Arc::default();
+        Decided { id: log_id(attempted.attempt.started_at), attempted, next, arrived_at: Instant::now() }
+    }
+
+    /// Whether its delivery may be missing in the store because its first transaction has not committed yet.
+    fn may_be_uncommitted(&self) -> bool {
+        (self.attempted.delivery.round, self.attempted.delivery.attempt) == (1, 1)
     }
 
     fn entry(&self, with_response: bool) -> Entry<'_> {
@@ -78,94 +92,114 @@ pub async fn run(
     schedule: RetrySchedule,
     policy: Policy,
     attempted: mpsc::Receiver<Attempted>,
-    commits: Commits,
     tracer: Tracer,
     give_up: CancellationToken,
 ) {
-    let mut answers = Answers { attempted, commits, early: Vec::new(), ready: Vec::new() };
-    while let Some(ready) = answers.next().await {
-        let batch: Vec<Decided> = ready.into_iter().map(|attempted| Decided::new(attempted, &schedule)).collect();
-        batch.iter().for_each(|decided| tracer.attempted(&decided.attempted, decided.next.outcome()));
-        tokio::select! {
-            () = save(&store, &batch, &policy) => {}
+    let mut answers = Answers { attempted, unmatched: Unmatched::new(), is_last_try: false };
+    while let Some((fresh, mut batch)) = answers.next().await {
+        for attempted in fresh {
+            let decided = Decided::new(attempted, &schedule);
+            tracer.attempted(&decided.attempted, decided.next.outcome());
+            batch.push(decided);
+        }
+        let counted = tokio::select! {
+            counted = save(&store, &batch, &policy) => counted,
             () = give_up.cancelled() => {
                 let count = batch.len() + answers.count();
                 tracing::error!(count, "attempts were not recorded in time: they are made again when their leases end");
                 return;
             }
-        }
+        };
+        answers
+            .keep_unmatched(batch.into_iter().zip(counted).filter(|(_, counted)| !counted).map(|(decided, _)| decided));
     }
 }
 
-/// Answers as they come. What comes before the store knows of its delivery stays here until it does, and holds up nothing else.
+/// Answers to record: those that arrive, and those that the store has not matched yet.
 struct Answers {
     attempted: mpsc::Receiver<Attempted>,
-    commits: Commits,
-    /// Under the lease whose commit is under way, so they are of one transaction: which is how many there can be.
-    early: Vec<Attempted>,
-    ready: Vec<Attempted>,
+    unmatched: Unmatched<Decided>,
+    /// No more answers will come, and all transactions that handed deliveries off have ended.
+    is_last_try: bool,
 }
 
 impl Answers {
-    /// What to record next; nothing when there will be no more.
-    async fn next(&mut self) -> Option<Vec<Attempted>> {
-        loop {
-            if self.ready.is_empty() && !self.gather().await {
-                return None;
+    /// Waits for the next answers to record: new ones, and unmatched ones that are to be tried again. None when there will be no more.
+    async fn next(&mut self) -> Option<(Vec<Attempted>, Vec<Decided>)> {
+        let retried = MAX_RETRIED.min(self.unmatched.len());
+        let mut fresh = Vec::new();
+        let retry_at = self.unmatched.next_retry_at();
+        let retry = async {
+            match retry_at {
+                Some(retry_at) => tokio::time::sleep_until(retry_at.into()).await,
+                None => std::future::pending().await,
             }
-            self.top_up();
-            let committing = self.commits.under_way();
-            let answers = self.early.drain(..).chain(self.ready.drain(..));
-            (self.early, self.ready) = answers.partition(|answer| committing == Some(answer.delivery.lease.token));
-            if !self.ready.is_empty() {
-                let rest = self.ready.split_off(self.ready.len().min(MAX_BATCH));
-                return Some(std::mem::replace(&mut self.ready, rest));
-            }
-        }
-    }
-
-    /// Waits for answers, or for the end of the commit that those here wait for. False when there is neither.
-    async fn gather(&mut self) -> bool {
+        };
         tokio::select! {
-            count = self.attempted.recv_many(&mut self.ready, MAX_BATCH) => match count {
-                0 if self.early.is_empty() => return false,
-                0 => self.commits.change().await,
-                _ => {}
+            count = self.attempted.recv_many(&mut fresh, MAX_BATCH - retried) => if count == 0 {
+                self.is_last_try = true;
+                let last = self.unmatched.take(MAX_BATCH);
+                return (!last.is_empty()).then_some((fresh, last));
             },
-            () = self.commits.change(), if !self.early.is_empty() => {}
+            () = retry => {}
         }
-        if self.ready.len() < MAX_BATCH {
+        let missing = (MAX_BATCH - retried).saturating_sub(fresh.len());
+        if missing > 0 {
             tokio::time::sleep(GATHERING).await;
+            fresh.extend(std::iter::from_fn(|| self.attempted.try_recv().ok()).take(missing));
         }
-        true
+        Some((fresh, self.unmatched.take_due(Instant::now(), retried)))
     }
 
-    fn top_up(&mut self) {
-        let room = MAX_BATCH.saturating_sub(self.ready.len());
-        self.ready.extend(std::iter::from_fn(|| self.attempted.try_recv().ok()).take(room));
+    fn keep_unmatched(&mut self, answers: impl Iterator<Item = Decided>) {
+        let now = Instant::now();
+        for decided in answers.filter(|decided| !self.is_last_try && decided.may_be_uncommitted()) {
+            let (since, lease_ends_at) = (decided.arrived_at, decided.attempted.delivery.lease.until);
+            self.unmatched.keep(decided, since, lease_ends_at, now);
+        }
     }
 
     fn count(&self) -> usize {
-        self.early.len() + self.ready.len() + self.attempted.len()
+        self.unmatched.len() + self.attempted.len()
     }
 }
 
-async fn save(store: &Store, batch: &[Decided], policy: &Policy) {
-    if try_save(store, batch, policy, true).await.is_ok() {
-        return;
+/// Saves a batch. Returns for each attempt whether it counted, or was refused for good.
+async fn save(store: &Store, batch: &[Decided], policy: &Policy) -> Vec<bool> {
+    if let Ok(counted) = try_save(store, batch, policy, true).await {
+        return counted;
     }
+    let mut counted = Vec::new();
     // One of them is at fault: it must not hold up the others for ever.
     for decided in batch.chunks(1) {
-        let Err(error) = try_save(store, decided, policy, true).await else { continue };
-        let delivery = decided[0].attempted.delivery.id;
-        recurring!(error, %delivery, %error, "the store refuses attempts; recording them without the receiver's words");
-        let Err(error) = try_save(store, decided, policy, false).await else { continue };
-        recurring!(error, %delivery, %error, "the store refuses attempts; they are made again when their leases end");
+        counted.push(save_alone(store, decided, policy).await);
     }
+    counted
+}
+
+async fn save_alone(store: &Store, decided: &[Decided], policy: &Policy) -> bool {
+    let delivery = decided[0].attempted.delivery.id;
+    let error = match try_save(store, decided, policy, true).await {
+        Ok(counted) => return counted[0],
+        Err(error) => error,
+    };
+    recurring!(error, %delivery, %error, "the store refuses attempts; recording them without the receiver's words");
+    try_save(store, decided, policy, false).await.map_or_else(
+        |error| {
+            recurring!(error, %delivery, %error, "the store refuses attempts; they are made again when their leases end");
+            true
+        },
+        |counted| counted[0],
+    )
 }
 
 /// Saves all or, where the store refuses what it was given, nothing. Any other error passes, and is waited for.
-async fn try_save(store: &Store, batch: &[Decided], policy: &Policy, with_response: bool) -> Result<(), StoreError> {
+async fn try_save(
+    store: &Store,
+    batch: &[Decided],
+    policy: &Policy,
+    with_response: bool,
+) -> Result<Vec<bool>, StoreError> {
     let entries: Vec<Entry<'_>> = batch.iter().map(|decided| decided.entry(with_response)).collect();
     let mut wait = FIRST_WAIT;
     loop {
@@ -175,7 +209,7 @@ async fn try_save(store: &Store, batch: &[Decided], policy: &Policy, with_respon
                     tracing::info!("recording attempts works again");
                 }
                 tell(batch, &recorded);
-                return Ok(());
+                return Ok(recorded.counted);
             }
             Err(error) if error.refuses_data() => return Err(error),
             Err(error) => {
