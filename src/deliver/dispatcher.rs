@@ -40,12 +40,6 @@ pub struct Context {
     pub settings: Settings,
 }
 
-/// A delivery with the permit to attempt it.
-struct Permitted {
-    delivery: Delivery,
-    permit: Permit,
-}
-
 /// The right to have one request in flight. Returned when dropped, even if the task that held it panicked.
 struct Permit {
     finished: Finished,
@@ -59,16 +53,9 @@ impl Drop for Permit {
     }
 }
 
-struct Read {
-    webhooks: Vec<Uuid>,
-    asked_at: Instant,
-    found: Result<Vec<SealedTarget>, StoreError>,
-}
-
-struct Claim {
-    request: ClaimRequest,
-    result: Result<Claimed, StoreError>,
-}
+/// Webhooks, when they were asked for, and what was found.
+type Read = (Vec<Uuid>, Instant, Result<Vec<SealedTarget>, StoreError>);
+type Claim = (ClaimRequest, Result<Claimed, StoreError>);
 
 pub struct Dispatcher {
     context: Context,
@@ -77,9 +64,9 @@ pub struct Dispatcher {
     schedule: Schedule,
     targets: Targets,
     /// Deliveries whose webhooks the next read is for.
-    unread: Vec<Permitted>,
+    unread: Vec<(Delivery, Permit)>,
     /// Deliveries whose webhooks the current read is for.
-    reading: Vec<Permitted>,
+    reading: Vec<(Delivery, Permit)>,
     read: Option<BoxFuture<'static, Read>>,
     retry_read_at: Option<Instant>,
     claim: Option<BoxFuture<'static, Claim>>,
@@ -178,11 +165,11 @@ impl Dispatcher {
         while let Some(delivery) = self.schedule.next(now) {
             let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
             let finished = Finished { webhook, class, bytes, took: None };
-            let permitted = Permitted { delivery, permit: Permit { finished, returns: self.permits.clone() } };
+            let permit = Permit { finished, returns: self.permits.clone() };
             match self.targets.recent(webhook) {
-                _ if self.is_lease_too_short(&permitted.delivery) => drop(permitted),
-                Some(lookup) => self.start(permitted, lookup),
-                None => self.unread.push(permitted),
+                _ if self.is_lease_too_short(&delivery) => drop(permit),
+                Some(lookup) => self.start(delivery, permit, lookup),
+                None => self.unread.push((delivery, permit)),
             }
         }
     }
@@ -192,13 +179,13 @@ impl Dispatcher {
         delivery.lease.until < Instant::now() + self.context.settings.timeout + TIME_TO_RECORD
     }
 
-    fn start(&mut self, permitted: Permitted, lookup: Lookup) {
+    fn start(&mut self, delivery: Delivery, permit: Permit, lookup: Lookup) {
         let destination = match lookup {
-            Lookup::Found(destination) if !self.is_lease_too_short(&permitted.delivery) => destination,
+            Lookup::Found(destination) if !self.is_lease_too_short(&delivery) => destination,
             Lookup::Found(_) | Lookup::Deleted | Lookup::Unreadable => return,
         };
         let (sender, attempted) = (self.context.sender.clone(), self.attempted.clone());
-        self.tasks.spawn(attempt(permitted, destination, sender, attempted));
+        self.tasks.spawn(attempt(delivery, permit, destination, sender, attempted));
     }
 
     /// Reads the webhooks of all deliveries that wait for theirs, one query at a time.
@@ -208,13 +195,13 @@ impl Dispatcher {
         }
         self.retry_read_at = None;
         // The hand-off may have brought some of them meanwhile.
-        for permitted in std::mem::take(&mut self.unread) {
-            match self.targets.recent(permitted.delivery.webhook) {
-                Some(lookup) => self.start(permitted, lookup),
-                None => self.reading.push(permitted),
+        for (delivery, permit) in std::mem::take(&mut self.unread) {
+            match self.targets.recent(delivery.webhook) {
+                Some(lookup) => self.start(delivery, permit, lookup),
+                None => self.reading.push((delivery, permit)),
             }
         }
-        let mut webhooks: Vec<Uuid> = self.reading.iter().map(|permitted| permitted.delivery.webhook).collect();
+        let mut webhooks: Vec<Uuid> = self.reading.iter().map(|(delivery, _)| delivery.webhook).collect();
         webhooks.sort_unstable();
         webhooks.dedup();
         if webhooks.is_empty() {
@@ -224,14 +211,14 @@ impl Dispatcher {
         self.read = Some(Box::pin(async move {
             let asked_at = Instant::now();
             let found = store.targets(&webhooks).await;
-            Read { webhooks, asked_at, found }
+            (webhooks, asked_at, found)
         }));
     }
 
-    fn end_read(&mut self, read: Read) {
+    fn end_read(&mut self, (webhooks, asked_at, found): Read) {
         self.read = None;
         let waiting = std::mem::take(&mut self.reading);
-        let found = match read.found {
+        let found = match found {
             Ok(found) => found,
             Err(error) => {
                 if self.cannot_read.begins() {
@@ -245,13 +232,13 @@ impl Dispatcher {
         if self.cannot_read.ends() {
             tracing::info!("webhooks can be read again");
         }
-        self.targets.store_read(read.asked_at, &read.webhooks, found);
+        self.targets.store_read(asked_at, &webhooks, found);
         let is_deleted = |webhook: &Uuid| matches!(self.targets.last_read(*webhook), Lookup::Deleted);
-        let deleted = read.webhooks.into_iter().filter(is_deleted).collect();
+        let deleted = webhooks.into_iter().filter(is_deleted).collect();
         self.remove_orphans(deleted, Vec::new());
-        for permitted in waiting {
-            let lookup = self.targets.last_read(permitted.delivery.webhook);
-            self.start(permitted, lookup);
+        for (delivery, permit) in waiting {
+            let lookup = self.targets.last_read(delivery.webhook);
+            self.start(delivery, permit, lookup);
         }
     }
 
@@ -260,11 +247,11 @@ impl Dispatcher {
         let store = self.context.store.clone();
         self.claim = Some(Box::pin(async move {
             let result = store.claim(&request).await;
-            Claim { request, result }
+            (request, result)
         }));
     }
 
-    fn end_claim(&mut self, Claim { request, result }: Claim) {
+    fn end_claim(&mut self, (request, result): Claim) {
         self.claim = None;
         let now = Instant::now();
         let mut claimed = match result {
@@ -314,10 +301,9 @@ impl Dispatcher {
         while let Ok(fresh) = self.fresh.try_recv() {
             waiting.extend(fresh.deliveries);
         }
-        waiting.extend(self.unread.drain(..).chain(self.reading.drain(..)).map(|permitted| permitted.delivery));
+        waiting.extend(self.unread.drain(..).chain(self.reading.drain(..)).map(|(delivery, _)| delivery));
         if self.claim.is_some()
-            && let Ok(claim) = tokio::time::timeout(RELEASE_TIMEOUT, ready(&mut self.claim)).await
-            && let Ok(claimed) = claim.result
+            && let Ok((_, Ok(claimed))) = tokio::time::timeout(RELEASE_TIMEOUT, ready(&mut self.claim)).await
         {
             waiting.extend(claimed.deliveries);
         }
@@ -337,12 +323,12 @@ impl Dispatcher {
 
 /// Makes one attempt and passes its answer on to be recorded.
 async fn attempt(
-    permitted: Permitted,
+    delivery: Delivery,
+    mut permit: Permit,
     destination: Arc<Destination>,
     sender: Sender,
     attempted: mpsc::Sender<Attempted>,
 ) {
-    let Permitted { delivery, mut permit } = permitted;
     let Destination { endpoint, active, signer } = &*destination;
     let attempt = match active {
         true => sender.send(endpoint, signer, &(&delivery).into()).await,

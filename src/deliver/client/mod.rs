@@ -13,7 +13,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -22,7 +22,7 @@ use self::connect::HttpClient;
 pub use self::failure::OwnFault;
 use self::failure::{Cause, Failure, failed};
 use super::guard::Guard;
-use super::request::{Rendered, header_name};
+use super::request::Rendered;
 use super::settings::Settings;
 use crate::domain::delivery::{Answer, ErrorKind};
 use crate::telemetry::{self, Condition, recurring};
@@ -168,6 +168,29 @@ fn post(url: &Uri, request: &Rendered) -> Request<Full<Bytes>> {
     post
 }
 
+/// Returns the header name that is sent for `name`. Our own names are constants, so that no attempt has to parse them.
+fn header_name(name: &'static str) -> HeaderName {
+    static NAMES: [(&str, HeaderName); 15] = [
+        ("X-Webhook-Signature", HeaderName::from_static("x-webhook-signature")),
+        ("X-Webhook-Timestamp", HeaderName::from_static("x-webhook-timestamp")),
+        ("X-Webhook-Event", HeaderName::from_static("x-webhook-event")),
+        ("X-Webhook-Id", HeaderName::from_static("x-webhook-id")),
+        ("User-Agent", USER_AGENT),
+        ("Content-Type", CONTENT_TYPE),
+        ("X-Webhook-Delivery", HeaderName::from_static("x-webhook-delivery")),
+        ("X-Webhook-Attempt", HeaderName::from_static("x-webhook-attempt")),
+        ("X-Webhook-Event-Id", HeaderName::from_static("x-webhook-event-id")),
+        ("X-Webhook-Occurred-At", HeaderName::from_static("x-webhook-occurred-at")),
+        ("webhook-id", HeaderName::from_static("webhook-id")),
+        ("webhook-timestamp", HeaderName::from_static("webhook-timestamp")),
+        ("webhook-signature", HeaderName::from_static("webhook-signature")),
+        ("X-Webhook-Test", HeaderName::from_static("x-webhook-test")),
+        ("traceparent", HeaderName::from_static("traceparent")),
+    ];
+    let known = NAMES.iter().find(|(known, _)| *known == name);
+    known.map_or_else(|| name.parse().expect("our names are tokens"), |(_, parsed)| parsed.clone())
+}
+
 /// Reads the body as far as it is wanted.
 async fn read(body: &mut Incoming, excerpt: &mut Vec<u8>) {
     let mut bytes = 0;
@@ -213,4 +236,31 @@ fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::super::request::{Notification, Signer, render};
+    use super::*;
+    use crate::domain::event::EventKind;
+
+    #[test]
+    fn header_names_on_the_wire_differ_in_case_only() {
+        let test = Notification {
+            delivery: Uuid::nil(),
+            webhook: Uuid::nil(),
+            event: Uuid::nil(),
+            kind: EventKind::ReleaseDistributed,
+            occurred_at: jiff::Timestamp::UNIX_EPOCH,
+            data: "{}",
+            attempt: 1,
+            test: true,
+        };
+        let request = render(&test, jiff::Timestamp::UNIX_EPOCH, &Signer::new("s"), "W", 1_000).unwrap();
+        for name in request.headers.iter().map(|(name, _)| *name).chain(["traceparent"]) {
+            assert!(header_name(name).as_str().eq_ignore_ascii_case(name), "{name}");
+        }
+    }
 }
