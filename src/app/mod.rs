@@ -220,9 +220,9 @@ impl App {
             sender: self.sender.clone(),
             settings: self.settings.clone(),
         };
-        let (room, commits) = (handoff.room.clone(), handoff.commits());
+        let budget = handoff.budget.clone();
         tasks.spawn("delivery", async move {
-            deliver::run(context, fresh, room, attempted, stop).await;
+            deliver::run(context, fresh, budget, attempted, stop).await;
             Ok(())
         });
         tasks.spawn("recovery", recover::run(self.store.clone(), tasks.shutdown.clone()));
@@ -236,7 +236,7 @@ impl App {
         let policy = self.config.disable.policy();
         let (tracer, give_up) = (self.tracer.clone(), tasks.give_up.clone());
         tasks.spawn("recording", async move {
-            record::run(store, schedule, policy, answers, commits, tracer, give_up).await;
+            record::run(store, schedule, policy, answers, tracer, give_up).await;
             Ok(())
         });
         handoff

@@ -21,7 +21,7 @@ use crate::domain::delivery::Lease;
 use crate::domain::event::{Event, UserId};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Checkpoint;
-use crate::handoff::Handoff;
+use crate::handoff::{Handoff, HandoffBatch};
 use crate::health::{GAP, Health};
 use crate::lookup::{LookupError, Lookups};
 use crate::store::addons::change_addons;
@@ -35,7 +35,7 @@ use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 
 use derive::{Derivation, Raised};
-use fan_out::{EVENTS_AT_ONCE, FannedOut, Reserved, fan_out};
+use fan_out::{EVENTS_AT_ONCE, FannedOut, fan_out};
 
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
 const MAX_CHANGES: usize = 1_500;
@@ -250,7 +250,7 @@ impl<C: Clock> Enqueue<C> {
         // Before the database reads its own clock: no lease is thought longer than it is, and no webhook's state younger.
         let read_at = Instant::now();
         let held = Lease { token: lease.token, until: read_at + self.lease_length };
-        let reserved = Reserved::new(self.handoff.as_ref(), held, read_at);
+        let handoff = HandoffBatch::new(self.handoff.as_ref(), held, read_at);
         let window = batch.window.as_ref();
         let (kept, is_kept) = oneshot::channel();
         // All that needs no answer goes out at once, and what needs one while the server is at work on the rest.
@@ -274,7 +274,7 @@ impl<C: Clock> Enqueue<C> {
                 }
             };
             let when = if is_first { HandOver::BehindCommit } else { HandOver::AtOnce };
-            Ok(store_events(&*transaction, events, subscriptions, lease, reserved, when, commit).await?)
+            Ok(store_events(&*transaction, events, subscriptions, lease, handoff, when, commit).await?)
         };
         let keep = async {
             let ledger = self.ledger.then_some(&*ledger);
@@ -409,11 +409,12 @@ async fn store_events(
     events: &[Event],
     subscriptions: HashMap<UserId, Vec<Subscription>>,
     lease: NewLease,
-    mut reserved: Reserved<'_>,
+    mut handoff: HandoffBatch<'_>,
     when: HandOver,
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
-    let mut fan_out = |part| fan_out(part, &subscriptions, |event, delivery| reserved.take(event, delivery));
+    let mut fan_out =
+        |part| fan_out(part, &subscriptions, |event, delivery| handoff.add(event, delivery.id, delivery.webhook));
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
     for part in parts {
@@ -421,14 +422,15 @@ async fn store_events(
     }
     let fanned_out = fan_out(last);
     let store_last = async { tokio::try_join!(biased; insert(transaction, last, &fanned_out, lease, false), commit) };
+    let targets = subscriptions.into_values().flatten().map(|subscription| subscription.target);
     match when {
         HandOver::AtOnce => {
-            let _committing = reserved.hand_over(subscriptions);
+            handoff.send(targets);
             store_last.await?;
         }
         HandOver::BehindCommit => {
             store_last.await?;
-            reserved.hand_over(subscriptions);
+            handoff.send(targets);
         }
     }
     Ok(())

@@ -1,66 +1,70 @@
-//! Collects attempts into batches, and holds back those whose deliveries are not committed yet.
+//! Collects attempts into batches, together with earlier ones that are to be tried again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::decided::Decided;
+use super::unmatched::Unmatched;
 use crate::domain::delivery::Attempted;
-use crate::handoff::Commits;
 
 /// The most attempts in one transaction.
 pub const MAX_BATCH: usize = 512;
+/// The most of these that the store has not matched before, so that they do not delay the others.
+const MAX_RETRIED: usize = 128;
 /// How long a batch is collected: a transaction of a few attempts costs little more than one of a single attempt.
 const COLLECTION_TIME: Duration = Duration::from_millis(25);
 
-/// Attempts that have ended and are not recorded.
+/// Attempts to record: new ones, and those that the store has not matched yet.
 pub struct Answers {
     attempted: mpsc::Receiver<Attempted>,
-    commits: Commits,
-    /// Attempts whose delivery is still being committed. They share the lease of one transaction, which bounds their number.
-    early: Vec<Attempted>,
-    ready: Vec<Attempted>,
+    unmatched: Unmatched<Decided>,
+    /// The channel is closed, and all transactions that handed off deliveries have ended.
+    is_last_try: bool,
 }
 
 impl Answers {
-    pub fn new(attempted: mpsc::Receiver<Attempted>, commits: Commits) -> Answers {
-        Answers { attempted, commits, early: Vec::new(), ready: Vec::new() }
+    pub fn new(attempted: mpsc::Receiver<Attempted>) -> Answers {
+        Answers { attempted, unmatched: Unmatched::new(), is_last_try: false }
     }
 
-    /// The next batch to record. Returns `None` when the channel is closed and everything was returned.
-    pub async fn next(&mut self) -> Option<Vec<Attempted>> {
-        loop {
-            if self.ready.is_empty() && !self.collect().await {
-                return None;
+    /// Waits for the next batch: new attempts, and unmatched ones to try again. Returns `None` when there will be no more.
+    pub async fn next(&mut self) -> Option<(Vec<Attempted>, Vec<Decided>)> {
+        let retried = MAX_RETRIED.min(self.unmatched.len());
+        let mut fresh = Vec::new();
+        let retry_at = self.unmatched.next_retry_at();
+        let retry = async {
+            match retry_at {
+                Some(retry_at) => tokio::time::sleep_until(retry_at.into()).await,
+                None => std::future::pending().await,
             }
-            let missing = MAX_BATCH.saturating_sub(self.ready.len());
-            self.ready.extend(std::iter::from_fn(|| self.attempted.try_recv().ok()).take(missing));
-            let committing = self.commits.under_way();
-            let answers = self.early.drain(..).chain(self.ready.drain(..));
-            (self.early, self.ready) = answers.partition(|answer| committing == Some(answer.delivery.lease.token));
-            if !self.ready.is_empty() {
-                let rest = self.ready.split_off(self.ready.len().min(MAX_BATCH));
-                return Some(std::mem::replace(&mut self.ready, rest));
-            }
-        }
-    }
-
-    /// Waits for attempts, or for the commit that early attempts wait for. Returns false if neither will come.
-    async fn collect(&mut self) -> bool {
+        };
         tokio::select! {
-            count = self.attempted.recv_many(&mut self.ready, MAX_BATCH) => match count {
-                0 if self.early.is_empty() => return false,
-                0 => self.commits.change().await,
-                _ => {}
+            count = self.attempted.recv_many(&mut fresh, MAX_BATCH - retried) => if count == 0 {
+                self.is_last_try = true;
+                let last = self.unmatched.take(MAX_BATCH);
+                return (!last.is_empty()).then_some((fresh, last));
             },
-            () = self.commits.change(), if !self.early.is_empty() => {}
+            () = retry => {}
         }
-        if self.ready.len() < MAX_BATCH {
+        let missing = (MAX_BATCH - retried).saturating_sub(fresh.len());
+        if missing > 0 {
             tokio::time::sleep(COLLECTION_TIME).await;
+            fresh.extend(std::iter::from_fn(|| self.attempted.try_recv().ok()).take(missing));
         }
-        true
+        Some((fresh, self.unmatched.take_due(Instant::now(), retried)))
+    }
+
+    /// Keeps attempts whose deliveries the store does not know, if they may still be committed.
+    pub fn keep_unmatched(&mut self, attempts: impl Iterator<Item = Decided>) {
+        let now = Instant::now();
+        for decided in attempts.filter(|decided| !self.is_last_try && decided.may_be_uncommitted()) {
+            let (since, lease_ends_at) = (decided.arrived_at, decided.attempted.delivery.lease.until);
+            self.unmatched.keep(decided, since, lease_ends_at, now);
+        }
     }
 
     pub fn count(&self) -> usize {
-        self.early.len() + self.ready.len() + self.attempted.len()
+        self.unmatched.len() + self.attempted.len()
     }
 }

@@ -1,78 +1,31 @@
 //! The recording stage: writes the outcome of attempts to the store, in batches.
 
 mod answers;
+mod decided;
 mod transaction;
+mod unmatched;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::domain::backoff::RetrySchedule;
-use crate::domain::delivery::{Answer, Attempted, Next, Outcome, next};
+use crate::domain::delivery::{Answer, Attempted, Outcome};
 use crate::domain::disablement::Policy;
-use crate::handoff::Commits;
 use crate::store::record::{AttemptRow, CompletedAttempt};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
-use crate::vault::random_bytes;
 
 use answers::Answers;
 pub use answers::MAX_BATCH;
+use decided::{Decided, log_id};
 pub use transaction::{Disabled, Recorded, record};
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-
-/// An attempt with its log id and its next state, which stay the same when recording is retried.
-struct Decided {
-    id: Uuid,
-    attempted: Attempted,
-    next: Next,
-}
-
-impl Decided {
-    fn new(attempted: Attempted, schedule: &RetrySchedule) -> Decided {
-        let next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
-        Decided { id: log_id(attempted.attempt.started_at), attempted, next }
-    }
-
-    fn completed(&self, with_response: bool) -> CompletedAttempt<'_> {
-        let row = AttemptRow { with_response, ..AttemptRow::new(self.id, &self.attempted, self.next.outcome()) };
-        CompletedAttempt { row, next: self.next }
-    }
-
-    /// Seconds from the primary's commit to the receiver's answer, if the first attempt succeeded: how long a receiver was down
-    /// is not Walhook's latency.
-    fn commit_to_receipt(&self, took: Duration) -> Option<f64> {
-        let Attempted { delivery, attempt } = &self.attempted;
-        let accepted = matches!(attempt.answer, Answer::Accepted { .. });
-        let first = (delivery.round, delivery.attempt) == (1, 1);
-        let waited = attempt.started_at.duration_since(delivery.occurred_at);
-        (accepted && first).then(|| waited.as_secs_f64().max(0.0) + took.as_secs_f64())
-    }
-
-    /// Updates the metrics.
-    fn report(&self) {
-        let Attempted { delivery, attempt } = &self.attempted;
-        if let Some(error) = attempt.answer.error() {
-            tracing::debug!(event = %delivery.event, delivery = %delivery.id, webhook = %delivery.webhook,
-                round = delivery.round, attempt = delivery.attempt, %error, status = attempt.answer.status(), "attempt failed");
-        }
-        let error = attempt.answer.error().map_or("none", |kind| kind.as_str());
-        let outcome = self.next.outcome().as_str();
-        metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome, "error_kind" => error).increment(1);
-        if let Some(sent) = &attempt.sent {
-            metrics::histogram!(telemetry::ATTEMPT_DURATION).record(sent.duration);
-            if let Some(latency) = self.commit_to_receipt(sent.duration) {
-                metrics::histogram!(telemetry::COMMIT_TO_RECEIPT).record(latency);
-            }
-        }
-    }
-}
 
 /// Records attempts until the channel is closed and empty. While the store does not answer, recording is retried, and the channel's
 /// bound holds back further requests; `give_up` ends the retries when the process must end.
@@ -81,41 +34,66 @@ pub async fn run(
     schedule: RetrySchedule,
     policy: Policy,
     attempted: mpsc::Receiver<Attempted>,
-    commits: Commits,
     tracer: Tracer,
     give_up: CancellationToken,
 ) {
-    let mut answers = Answers::new(attempted, commits);
-    while let Some(batch) = answers.next().await {
-        let batch: Vec<Decided> = batch.into_iter().map(|attempted| Decided::new(attempted, &schedule)).collect();
-        batch.iter().for_each(|decided| tracer.attempted(&decided.attempted, decided.next.outcome()));
-        tokio::select! {
-            () = save(&store, &batch, &policy) => {}
+    let mut answers = Answers::new(attempted);
+    while let Some((fresh, mut batch)) = answers.next().await {
+        for attempted in fresh {
+            let decided = Decided::new(attempted, &schedule);
+            tracer.attempted(&decided.attempted, decided.next.outcome());
+            batch.push(decided);
+        }
+        let matched = tokio::select! {
+            matched = save(&store, &batch, &policy) => matched,
             () = give_up.cancelled() => {
                 let count = batch.len() + answers.count();
-                tracing::error!(count, "attempts were not recorded before the shutdown deadline; they are repeated when their leases end");
+                tracing::error!(count, "attempts were not recorded before the shutdown; they are repeated when their leases end");
                 return;
             }
+        };
+        let unmatched = batch.into_iter().zip(matched).filter(|(_, matched)| !matched);
+        answers.keep_unmatched(unmatched.map(|(decided, _)| decided));
+    }
+}
+
+/// Saves a batch. Returns, for each attempt, whether it needs no other try: it was counted, or the store rejects it.
+async fn save(store: &Store, batch: &[Decided], policy: &Policy) -> Vec<bool> {
+    if let Ok(counted) = try_save(store, batch, policy, true).await {
+        return counted;
+    }
+    // The store rejected one of them, which must not hold back the others.
+    let mut matched = Vec::new();
+    for decided in batch.chunks(1) {
+        matched.push(save_alone(store, decided, policy).await);
+    }
+    matched
+}
+
+async fn save_alone(store: &Store, decided: &[Decided], policy: &Policy) -> bool {
+    let delivery = decided[0].attempted.delivery.id;
+    let error = match try_save(store, decided, policy, true).await {
+        Ok(counted) => return counted[0],
+        Err(error) => error,
+    };
+    recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
+    match try_save(store, decided, policy, false).await {
+        Ok(counted) => counted[0],
+        Err(error) => {
+            recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
+            true
         }
     }
 }
 
-async fn save(store: &Store, batch: &[Decided], policy: &Policy) {
-    if try_save(store, batch, policy, true).await.is_ok() {
-        return;
-    }
-    // The store rejected one of them, which must not hold back the others.
-    for decided in batch.chunks(1) {
-        let Err(error) = try_save(store, decided, policy, true).await else { continue };
-        let delivery = decided[0].attempted.delivery.id;
-        recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
-        let Err(error) = try_save(store, decided, policy, false).await else { continue };
-        recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
-    }
-}
-
-/// Saves the whole batch. Returns an error if the store rejects the data; after any other error it tries again.
-async fn try_save(store: &Store, batch: &[Decided], policy: &Policy, with_response: bool) -> Result<(), StoreError> {
+/// Saves the whole batch and returns, for each attempt, whether it counted. Returns an error if the store rejects the data; after any
+/// other error it tries again.
+async fn try_save(
+    store: &Store,
+    batch: &[Decided],
+    policy: &Policy,
+    with_response: bool,
+) -> Result<Vec<bool>, StoreError> {
     let attempts: Vec<CompletedAttempt<'_>> = batch.iter().map(|decided| decided.completed(with_response)).collect();
     let mut wait = FIRST_WAIT;
     loop {
@@ -125,7 +103,7 @@ async fn try_save(store: &Store, batch: &[Decided], policy: &Policy, with_respon
                     tracing::info!("attempts are recorded again");
                 }
                 report(batch, &recorded);
-                return Ok(());
+                return Ok(recorded.counted);
             }
             Err(error) if error.refuses_data() => return Err(error),
             Err(error) => {
@@ -159,16 +137,4 @@ pub async fn record_test(store: &Store, tracer: &Tracer, attempted: &Attempted) 
     tracer.tested(attempted, outcome);
     store.log_attempt(AttemptRow { test: true, ..AttemptRow::new(id, attempted, outcome) }).await?;
     Ok(id)
-}
-
-/// A UUIDv7 of the attempt's time, so that the log's ids are in the order of the attempts.
-fn log_id(started_at: Timestamp) -> Uuid {
-    let seconds = u64::try_from(started_at.as_second()).unwrap_or(0);
-    let nanos = u32::try_from(started_at.subsec_nanosecond()).unwrap_or(0);
-    Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos))
-}
-
-/// A uniformly distributed number in 0..1.
-fn random() -> f64 {
-    (u64::from_be_bytes(random_bytes()) >> 11) as f64 / (1_u64 << 53) as f64
 }

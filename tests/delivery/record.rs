@@ -8,9 +8,8 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 use walhook::domain::delivery::{self as domain, Attempt, Attempted, Delivery, Next};
 use walhook::domain::event::UserId;
-use walhook::handoff::handoff;
 use walhook::store::audit::{Actor, Via};
-use walhook::store::deliver::{ClaimRequest, Due};
+use walhook::store::deliver::{ClaimRequest, DeliveryClass};
 use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::recovery::{self, Redelivery};
 use walhook::store::webhooks::{self, Changes};
@@ -115,14 +114,14 @@ async fn a_claim_takes_no_more_bytes_than_it_may_and_one_delivery_at_least() {
         bench.delivery_of(webhook, event).await;
     }
     let request = ClaimRequest {
-        due: Due::Fresh,
+        class: DeliveryClass::Fresh,
         timeout: Duration::from_secs(10),
-        behind: Uuid::nil(),
+        start_after: Uuid::nil(),
         max_webhooks: 10,
         max_rows: 100,
         max_bytes: 350_000,
         per_webhook: 100,
-        rooms: Vec::new(),
+        limits: Vec::new(),
     };
     let claimed = bench.store.claim(&request).await.unwrap();
     assert_eq!((claimed.deliveries.len(), claimed.refused), (3, 7));
@@ -171,28 +170,28 @@ async fn claims_go_round_the_webhooks_within_their_rooms() {
     }
     webhooks.sort();
     let request = ClaimRequest {
-        due: Due::Fresh,
+        class: DeliveryClass::Fresh,
         timeout: Duration::from_secs(10),
-        behind: Uuid::nil(),
+        start_after: Uuid::nil(),
         max_webhooks: 3,
         max_rows: 100,
         max_bytes: usize::MAX,
         per_webhook: 2,
-        rooms: vec![(webhooks[1], 0), (webhooks[2], 3)],
+        limits: vec![(webhooks[1], 0), (webhooks[2], 3)],
     };
     let claimed = bench.store.claim(&request).await.unwrap();
     let of = |claimed: &[Delivery], webhook| claimed.iter().filter(|d| d.webhook == webhook).count();
     let counts: Vec<usize> = webhooks.iter().map(|webhook| of(&claimed.deliveries, *webhook)).collect();
     assert_eq!(counts, [2, 0, 3, 0, 0]);
-    assert_eq!(claimed.behind, Some(webhooks[2]));
+    assert_eq!(claimed.last_visited, Some(webhooks[2]));
     assert_eq!(&*claimed.deliveries[0].data, DATA);
-    let rest = ClaimRequest { behind: webhooks[2], rooms: Vec::new(), max_rows: 3, ..request.clone() };
+    let rest = ClaimRequest { start_after: webhooks[2], limits: Vec::new(), max_rows: 3, ..request.clone() };
     let rest = bench.store.claim(&rest).await.unwrap();
-    assert_eq!((rest.deliveries.len(), rest.behind), (3, None));
+    assert_eq!((rest.deliveries.len(), rest.last_visited), (3, None));
     let retries = bench.store.claim(&ClaimRequest { due: Due::Retries, ..request.clone() }).await.unwrap();
     assert!(retries.deliveries.is_empty(), "first attempts are no retries");
     bench.store.release(&claimed.deliveries).await.unwrap();
-    let again = bench.store.claim(&ClaimRequest { rooms: Vec::new(), ..request }).await.unwrap();
+    let again = bench.store.claim(&ClaimRequest { limits: Vec::new(), ..request }).await.unwrap();
     assert_eq!(of(&again.deliveries, webhooks[0]), 2, "what is given back is due at once");
 }
 
@@ -210,7 +209,7 @@ async fn one_attempt_that_the_store_refuses_does_not_hold_up_the_others() {
         attempted_.send(attempted(delivery, answer)).await.unwrap();
     }
     drop(attempted_);
-    bench.recorder(outcomes, handoff().0.commits()).await;
+    bench.recorder(outcomes).await;
     for delivery in [good, bad] {
         assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
     }

@@ -18,10 +18,10 @@ use walhook::deliver::{self, Context, OwnFault, Sender, Settings};
 use walhook::domain::delivery::{Attempt, Attempted, Delivery};
 use walhook::domain::event::EventKind;
 use walhook::domain::webhook::Target;
-use walhook::handoff::{Commits, Handed, Handoff, handoff};
+use walhook::handoff::{FreshDeliveries, Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
 use walhook::record;
-use walhook::store::deliver::{ClaimRequest, Due};
+use walhook::store::deliver::{ClaimRequest, DeliveryClass};
 use walhook::store::record::CompletedAttempt;
 use walhook::store::{Store, migrate};
 use walhook::traces::Tracer;
@@ -51,8 +51,8 @@ pub struct Running {
 impl Running {
     /// As what has just been stored comes to the dispatcher; its place is taken already.
     pub fn hand_over(&self, delivery: Delivery) {
-        let handed = Handed { deliveries: vec![delivery], targets: Vec::new(), read_at: Instant::now() };
-        self.handoff.sender.send(handed).expect("the dispatcher takes it");
+        let fresh = FreshDeliveries { deliveries: vec![delivery], targets: Vec::new(), read_at: Instant::now() };
+        self.handoff.send(fresh).expect("the dispatcher takes it");
     }
 
     /// Stops both and waits for their ends.
@@ -104,9 +104,8 @@ impl Bench {
             sender: Sender::new(&settings, Arc::new(SystemClock)).unwrap(),
             settings,
         };
-        let room = handoff.room.clone();
-        let recorder = self.recorder(outcomes, handoff.commits());
-        let deliverer = deliver::run(context, fresh, room, attempted, stop.clone());
+        let recorder = self.recorder(outcomes);
+        let deliverer = deliver::run(context, fresh, handoff.budget.clone(), attempted, stop.clone());
         let stages = tokio::spawn(async move {
             tokio::join!(deliverer, recorder);
         });
@@ -114,14 +113,10 @@ impl Bench {
     }
 
     /// Records until the channel is closed.
-    pub fn recorder(
-        &self,
-        outcomes: mpsc::Receiver<Attempted>,
-        commits: Commits,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    pub fn recorder(&self, outcomes: mpsc::Receiver<Attempted>) -> impl Future<Output = ()> + Send + use<> {
         let (schedule, policy) = (self.config.delivery.schedule(), self.config.disable.policy());
         let store = self.store.clone();
-        record::run(store, schedule, policy, outcomes, commits, Tracer::default(), CancellationToken::new())
+        record::run(store, schedule, policy, outcomes, Tracer::default(), CancellationToken::new())
     }
 
     /// Whether each attempt counted.
@@ -186,14 +181,14 @@ impl Bench {
 
     pub async fn claim(&self) -> Vec<Delivery> {
         let request = ClaimRequest {
-            due: Due::Fresh,
+            class: DeliveryClass::Fresh,
             timeout: self.config.delivery.timeout.0,
-            behind: Uuid::nil(),
+            start_after: Uuid::nil(),
             max_webhooks: 100,
             max_rows: 100,
             max_bytes: usize::MAX,
             per_webhook: 100,
-            rooms: Vec::new(),
+            limits: Vec::new(),
         };
         self.store.claim(&request).await.unwrap().deliveries
     }
