@@ -1,35 +1,35 @@
-# Everything a contributor or a curious reader needs; CONTRIBUTING.md says more.
+# Commands for contributors and for trying Walhook; see CONTRIBUTING.md.
 
 CARGO ?= cargo
-# `make demo EVENTS=100` ends by itself after so many verified deliveries; RATE is the platform's transactions a second.
+# `make demo EVENTS=100` exits after 100 verified deliveries; RATE is the simulated platform's transactions per second.
 EVENTS ?=
 RATE ?=
 
-# `make soak ROWS=N` reads a log of so many rows; ten million unless told.
+# `make soak ROWS=N` queries a delivery log of N rows; the default is ten million.
 ROWS ?=
 
 # `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, tidy, ui.
 SUITE ?=
 
-# `make bench MEASURE=drain` takes one measure (several in quotes); OPTIONS=--quick to see that all of them work, OPTIONS=--assert
-# to fail where a threshold is missed, OPTIONS=--help for more.
+# `make bench MEASURE=drain` runs one measure (several in quotes). OPTIONS=--quick runs all of them briefly, OPTIONS=--assert fails
+# if a threshold is missed, OPTIONS=--help lists more.
 MEASURE ?=
 OPTIONS ?=
 
-# How the build that is shipped is made.
+# The options of the shipped build.
 DIST = --profile dist --features dist --locked
 
 .PHONY: help demo test soak bench deb check schemathesis screenshots format dependencies test-dependencies package-dependencies
 
 help:
-	@echo 'make demo [EVENTS=N] [RATE=N]   a whole platform on loopback, to watch'
-	@echo 'make test [SUITE=NAME]          all tests, or one suite, on a private PostgreSQL'
-	@echo 'make soak [ROWS=N]              capture on every PostgreSQL version, a very large log, ten minutes of kills'
-	@echo 'make bench [MEASURE=NAME]       figures of the build that is shipped, each beside its reference'
-	@echo 'make deb                        the Debian package, in target/debian'
-	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
-	@echo 'make schemathesis                the API against its OpenAPI document (needs Python 3)'
-	@echo 'make screenshots                pictures of every page of the user interface'
+	@echo 'make demo [EVENTS=N] [RATE=N]   run a whole platform on loopback'
+	@echo 'make test [SUITE=NAME]          run all tests, or one suite, on a private PostgreSQL'
+	@echo 'make soak [ROWS=N]              test capture on every PostgreSQL version, a very large log, ten minutes of kills'
+	@echo 'make bench [MEASURE=NAME]       measure the shipped build, each figure beside its reference'
+	@echo 'make deb                        build the Debian package, in target/debian'
+	@echo 'make check                      check formatting, lints, house rules, documentation, licences, advisories'
+	@echo 'make schemathesis               test the API against its OpenAPI document (needs Python 3)'
+	@echo 'make screenshots                take pictures of every page of the web UI'
 	@echo 'make format                     format the sources'
 
 demo:
@@ -65,7 +65,7 @@ schemathesis: dependencies
 format:
 	$(CARGO) fmt --all
 
-# The three that the README shows are kept; all of them are in target/screenshots.
+# Keeps the three that docs/api.md shows; all of them are in target/screenshots.
 screenshots: test-dependencies
 	$(CARGO) test --locked --test ui -- --ignored pictures_of_every_page
 	mkdir -p docs/screenshots

@@ -1,4 +1,4 @@
-//! The house rules that a compiler does not hold: sizes, layers, and SQL files that somebody uses.
+//! House rules that the compiler does not check: file and function sizes, layers, and unused SQL files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 const FILE_LINES: usize = 500;
 const FUNCTION_LINES: usize = 70;
 
-/// Who may name which module of ours: a file or directory in `src/`, and the modules below it. Stages never name each other;
-/// `app` joins them.
+/// The modules that each module may use. A module is a file or directory in `src/`. Stages never use each other; `app` joins
+/// them.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("clock", &[]),
@@ -22,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("config", &["domain"]),
     ("events", &["domain"]),
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
-    // Not a stage of its own: enqueue's eyes on the primary.
+    // Used by enqueue: reads the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
     ("erase", &["domain", "store"]),
     ("partitions", &["postgres", "store"]),
@@ -72,16 +72,16 @@ const STAGE: &[&str] = &[
 ];
 const ANY: &[&str] = &["*"];
 
-/// Crates that only some places may name, so that each can be exchanged there alone.
+/// Crates that only some modules may use, so that replacing a crate changes only these modules.
 const CRATES: &[(&str, &[&str])] = &[
     ("pg_walstream", &["capture"]),
-    // reqwest cannot call receivers: its proxies resolve names themselves, to addresses that nobody has checked.
-    // The API's listener bounds connections and their silence, which axum's own does not.
+    // reqwest cannot call receivers: its proxies resolve names themselves, to addresses that were not checked.
+    // The API's listener limits connections and idle times, which axum's own listener does not.
     ("hyper", &["deliver/client", "api/serve.rs"]),
     ("hyper_util", &["deliver/client", "api/serve.rs"]),
     ("hyper_rustls", &["deliver/client"]),
     ("h2", &["deliver/client"]),
-    // The demo plays the user of the API, the platform's keys are fetched from where it publishes them, and spans are posted.
+    // The demo calls the API, the JWKS client fetches keys, and the exporter posts spans.
     ("reqwest", &["api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
     ("hickory_resolver", &["deliver/resolver.rs"]),
     ("opentelemetry_proto", &["traces"]),
@@ -90,36 +90,36 @@ const CRATES: &[(&str, &[&str])] = &[
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),
     ("deadpool_postgres", &["store"]),
-    // Only these run SQL: the store, what reads or prepares the primary, and the demo's make-believe platform.
+    // Only these run SQL: the store, the modules that read or prepare the primary, and the demo's simulated platform.
     ("tokio_postgres", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
     ("postgres_types", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
     ("metrics_exporter_prometheus", &["telemetry.rs", "app"]),
 ];
 
-/// What the pure layers may not know at all.
+/// Crates that the pure layers must not use.
 const IMPURE: &[&str] = &["tokio", "tokio_postgres", "postgres_types", "reqwest", "axum", "hyper", "tower"];
 const PURE_LAYERS: &[&str] = &["domain", "events"];
 
-/// A Rust file of ours.
+/// A Rust source file of this repository.
 struct Source {
-    /// From the repository's root.
+    /// The path relative to the repository's root.
     path: String,
     text: String,
 }
 
 impl Source {
-    /// The path below `src/`, where it is there.
+    /// Returns the path relative to `src/`, or None for a file outside it.
     fn in_src(&self) -> Option<&str> {
         self.path.strip_prefix("src/")
     }
 
-    /// The module that it belongs to: `src/store/logs.rs` and `src/store.rs` belong to `store`.
+    /// Returns the top-level module: `src/store/logs.rs` and `src/store.rs` belong to `store`.
     fn module(&self) -> Option<&str> {
         let path = self.in_src()?;
         path.split('/').next()?.split('.').next()
     }
 
-    /// The lines that are neither comments nor tests.
+    /// Returns the numbered lines that are neither comments nor tests.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let end = self.text.find("#[cfg(test)]\nmod tests {").unwrap_or(self.text.len());
         let lines = self.text[..end].lines().enumerate().map(|(index, line)| (index + 1, line));
@@ -150,12 +150,12 @@ fn sources() -> Vec<Source> {
     let paths = directories.iter().flat_map(|directory| files_below(directory, "rs"));
     let read = |path: PathBuf| Source {
         text: std::fs::read_to_string(&path).expect("a source file is UTF-8"),
-        path: path.strip_prefix(root()).expect("it was found below the root").to_string_lossy().into_owned(),
+        path: path.strip_prefix(root()).expect("the path is below the root").to_string_lossy().into_owned(),
     };
     paths.map(read).collect()
 }
 
-/// The sources of the program itself, without files that only tests compile.
+/// Returns the sources of the program itself, without files and directories that are compiled for tests only.
 fn program() -> Vec<Source> {
     let all = sources();
     let mut tests_only = BTreeSet::new();
@@ -165,18 +165,22 @@ fn program() -> Vec<Source> {
         for under_test in lines.windows(3).filter(|lines| lines[0] == "#[cfg(test)]") {
             let named_by_path = under_test[1].strip_prefix("#[path = \"").and_then(|rest| rest.strip_suffix("\"]"));
             let named_by_module = under_test[1].strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
-            let name = named_by_path.map(str::to_owned).or(named_by_module.map(|name| format!("{name}.rs")));
-            tests_only.extend(name.map(|name| directory.join(name).to_string_lossy().into_owned()));
+            let file = named_by_path.map(str::to_owned).or(named_by_module.map(|name| format!("{name}.rs")));
+            let names = file.into_iter().chain(named_by_module.map(|name| format!("{name}/")));
+            tests_only.extend(names.map(|name| directory.join(name).to_string_lossy().into_owned()));
         }
     }
-    all.into_iter().filter(|source| source.in_src().is_some() && !tests_only.contains(&source.path)).collect()
+    let is_test = |source: &Source| {
+        tests_only.iter().any(|name| source.path == *name || name.ends_with('/') && source.path.starts_with(name))
+    };
+    all.into_iter().filter(|source| source.in_src().is_some() && !is_test(source)).collect()
 }
 
 fn is_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// The words that stand directly behind `prefix` in `code`; of a list in braces, the first word of each member.
+/// Returns the words directly after `prefix` in `code`. For a list in braces, these are the first words of its members.
 fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
     let word = |text: &'a str| {
         let text = text.trim_start();
@@ -207,8 +211,8 @@ fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
     names
 }
 
-fn assert_none(complaints: &[String]) {
-    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+fn assert_none(violations: &[String]) {
+    assert!(violations.is_empty(), "\n{}", violations.join("\n"));
 }
 
 #[test]
@@ -220,7 +224,8 @@ fn files_are_short() {
     assert_none(&too_long.collect::<Vec<_>>());
 }
 
-/// Formatted code is taken for granted: a function ends at the first brace that stands where it began.
+/// Returns the first line and the length of each function. Relies on rustfmt: a function ends at the first brace with the
+/// indentation of its first line.
 fn functions(source: &Source) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = source.text.lines().collect();
     let indentation = |line: &str| line.len() - line.trim_start().len();
@@ -246,30 +251,30 @@ fn functions(source: &Source) -> Vec<(usize, usize)> {
 
 #[test]
 fn functions_are_short() {
-    let mut complaints = Vec::new();
-    let mut seen = 0;
+    let mut violations = Vec::new();
+    let mut found = 0;
     for source in sources() {
         for (line, length) in functions(&source) {
-            seen += 1;
+            found += 1;
             if length > FUNCTION_LINES {
-                complaints.push(format!("{}:{line}: {length} lines, {FUNCTION_LINES} are allowed", source.path));
+                violations.push(format!("{}:{line}: {length} lines, {FUNCTION_LINES} are allowed", source.path));
             }
         }
     }
-    assert!(seen > 100, "the search for functions is broken: it finds {seen}");
-    assert_none(&complaints);
+    assert!(found > 100, "the search for functions is broken: it found {found}");
+    assert_none(&violations);
 }
 
 #[test]
-fn modules_name_only_what_lies_below_them() {
-    let mut complaints = Vec::new();
+fn modules_use_only_the_layers_below_them() {
+    let mut violations = Vec::new();
     for source in program() {
         let module = source.module().expect("the program is in src/").to_owned();
         let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == module) else {
-            complaints.push(format!("{}: module {module} has no line in LAYERS", source.path));
+            violations.push(format!("{}: module {module} is missing from LAYERS", source.path));
             continue;
         };
-        // Directly below `src/`, `super` is the crate.
+        // In a file directly below `src/`, `super` is the crate.
         let is_direct = source.path == format!("src/{module}.rs") || source.path == format!("src/{module}/mod.rs");
         let prefixes: &[&str] =
             if is_direct { &["crate::", "walhook::", "super::"] } else { &["crate::", "walhook::"] };
@@ -277,16 +282,16 @@ fn modules_name_only_what_lies_below_them() {
         for name in prefixes.iter().flat_map(|prefix| named_after(&code, prefix)) {
             let is_module = LAYERS.iter().any(|(known, _)| *known == name);
             if is_module && name != module && !allowed.contains(&name) && !allowed.contains(&"*") {
-                complaints.push(format!("{}: {module} may not name {name}", source.path));
+                violations.push(format!("{}: {module} must not use {name}", source.path));
             }
         }
     }
-    assert_none(&complaints);
+    assert_none(&violations);
 }
 
 #[test]
-fn crates_are_named_only_in_their_places() {
-    let mut complaints = Vec::new();
+fn crates_are_used_only_where_allowed() {
+    let mut violations = Vec::new();
     for source in program() {
         let path = source.in_src().expect("the program is in src/").to_owned();
         let is_below =
@@ -299,37 +304,40 @@ fn crates_are_named_only_in_their_places() {
             };
             for (name, places) in CRATES {
                 if names(name) && !places.iter().any(&is_below) {
-                    complaints.push(format!("{}:{number}: {name} may be named in {places:?} only", source.path));
+                    violations.push(format!("{}:{number}: {name} may be used in {places:?} only", source.path));
                 }
             }
             for name in IMPURE {
                 if names(name) && PURE_LAYERS.iter().any(&is_below) {
-                    complaints.push(format!("{}:{number}: {name} in a pure layer", source.path));
+                    violations.push(format!("{}:{number}: {name} in a pure layer", source.path));
                 }
             }
         }
     }
-    assert_none(&complaints);
+    assert_none(&violations);
 }
 
 #[test]
-fn nothing_is_unwrapped_outside_tests() {
-    let mut complaints = Vec::new();
+fn only_tests_unwrap() {
+    let mut violations = Vec::new();
     for source in program() {
         for (number, _) in source.code().filter(|(_, line)| line.contains(".unwrap()")) {
-            complaints.push(format!("{}:{number}: an error, or `expect` with why it cannot fail", source.path));
+            violations.push(format!(
+                "{}:{number}: return an error, or use `expect` with the reason why it cannot fail",
+                source.path
+            ));
         }
     }
-    assert_none(&complaints);
+    assert_none(&violations);
 }
 
 #[test]
 fn every_statement_is_used() {
     let code: String = sources().into_iter().map(|source| source.text).collect();
     let statements = files_below(&root().join("sql"), "sql");
-    assert!(!statements.is_empty(), "no SQL is found at all");
+    assert!(!statements.is_empty(), "found no SQL file");
     let unused = statements.iter().filter_map(|path| {
-        let path = path.strip_prefix(root()).expect("it was found below the root").to_string_lossy().into_owned();
+        let path = path.strip_prefix(root()).expect("the path is below the root").to_string_lossy().into_owned();
         (!code.contains(&format!("{path}\""))).then(|| format!("{path}: no source includes it"))
     });
     assert_none(&unused.collect::<Vec<_>>());

@@ -30,7 +30,7 @@ pub use source::{AwaitVisibility, CaptureMode, ReplicaIdentity, Source};
 pub use units::{Period, Size};
 
 use crate::domain::backoff::RetrySchedule;
-use crate::domain::disablement::{Policy, Rule};
+use crate::domain::disablement::{CountedFailures, Policy};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -199,11 +199,11 @@ impl Default for Disable {
 
 impl Disable {
     pub fn policy(&self) -> Policy {
-        let rule = match self.policy {
-            DisablePolicy::Consecutive => Rule::Consecutive { min_duration: self.min_duration.0 },
-            DisablePolicy::Cumulative => Rule::Cumulative,
+        let counted = match self.policy {
+            DisablePolicy::Consecutive => CountedFailures::Consecutive { min_duration: self.min_duration.0 },
+            DisablePolicy::Cumulative => CountedFailures::Cumulative,
         };
-        Policy { rule, threshold: self.threshold }
+        Policy { counted, threshold: self.threshold }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One event on its way to one webhook: the attempts it has, what each may end in, and what follows.
+//! A delivery: one event for one webhook. Its attempts, their outcomes, and the state machine that decides what follows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use uuid::Uuid;
 
 use super::backoff::RetrySchedule;
 use super::event::EventKind;
+use super::named::named;
 
-/// The right to make the next attempt. Fenced by `token`; `until` is this process's reading of the database's deadline,
-/// never later than it.
+/// The right to make the next attempt of a delivery, fenced by `token`. `until` is the database's deadline on this process's
+/// clock, and never later than it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     pub token: Uuid,
     pub until: Instant,
 }
 
-/// A lease outlasts the request it is for by this much: long enough to record the answer, and how long a dead replica's
-/// deliveries wait at most before another takes them. Nothing begins under what is left of a lease unless the whole request
-/// fits in, so a lease is never renewed: no request outlasts one.
+/// How much longer a lease lasts than a request may take: enough time to record the response. It also limits how long the
+/// deliveries of a dead replica wait. Leases are never renewed: a request starts only if it fits in the rest of its lease.
 const LEASE_MARGIN: Duration = Duration::from_secs(10);
 
-/// How long a lease lasts where requests may take `timeout`.
+/// Returns the length of a lease if requests may take `timeout`.
 pub const fn lease_length(timeout: Duration) -> Duration {
     timeout.saturating_add(LEASE_MARGIN)
 }
 
-/// A delivery in this replica's hands.
+/// A delivery that this replica holds a lease on.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub id: Uuid,
@@ -44,62 +44,33 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// What it takes in memory, but for a little that is the same for each.
+    /// Returns the approximate memory size, without the part that is the same for every delivery.
     pub fn bytes(&self) -> usize {
         self.data.len()
     }
 }
 
-/// Why an attempt failed, in the words of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    Dns,
-    ConnectRefused,
-    ConnectTimeout,
-    ResponseTimeout,
-    Tls,
-    ConnectionReset,
-    HttpStatus,
-    BlockedAddress,
-    PayloadTooLarge,
-    WebhookInactive,
-    /// The event was removed by age before it was delivered.
-    EventExpired,
+named! {
+    /// Why an attempt failed, as the delivery log reports it.
+    pub enum ErrorKind {
+        Dns = "dns",
+        ConnectRefused = "connect_refused",
+        ConnectTimeout = "connect_timeout",
+        ResponseTimeout = "response_timeout",
+        Tls = "tls",
+        ConnectionReset = "connection_reset",
+        HttpStatus = "http_status",
+        BlockedAddress = "blocked_address",
+        PayloadTooLarge = "payload_too_large",
+        WebhookInactive = "webhook_inactive",
+        /// The event reached the end of its retention before it was delivered.
+        EventExpired = "event_expired",
+    }
 }
 
 impl ErrorKind {
-    pub const ALL: &'static [ErrorKind] = &[
-        ErrorKind::Dns,
-        ErrorKind::ConnectRefused,
-        ErrorKind::ConnectTimeout,
-        ErrorKind::ResponseTimeout,
-        ErrorKind::Tls,
-        ErrorKind::ConnectionReset,
-        ErrorKind::HttpStatus,
-        ErrorKind::BlockedAddress,
-        ErrorKind::PayloadTooLarge,
-        ErrorKind::WebhookInactive,
-        ErrorKind::EventExpired,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ErrorKind::Dns => "dns",
-            ErrorKind::ConnectRefused => "connect_refused",
-            ErrorKind::ConnectTimeout => "connect_timeout",
-            ErrorKind::ResponseTimeout => "response_timeout",
-            ErrorKind::Tls => "tls",
-            ErrorKind::ConnectionReset => "connection_reset",
-            ErrorKind::HttpStatus => "http_status",
-            ErrorKind::BlockedAddress => "blocked_address",
-            ErrorKind::PayloadTooLarge => "payload_too_large",
-            ErrorKind::WebhookInactive => "webhook_inactive",
-            ErrorKind::EventExpired => "event_expired",
-        }
-    }
-
-    /// Whether the receiver is to blame, so that the failure counts towards disabling the webhook.
-    pub const fn counts(self) -> bool {
+    /// Returns whether the receiver caused the failure, so that it counts towards disablement.
+    pub const fn counts_towards_disablement(self) -> bool {
         !matches!(self, ErrorKind::PayloadTooLarge | ErrorKind::WebhookInactive | ErrorKind::EventExpired)
     }
 }
@@ -110,86 +81,76 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// What one attempt ended in.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A 2xx status in time.
+    /// A 2xx status within the timeout.
     Accepted { status: u16 },
-    /// Anything else that the receiver, or the way to it, did.
+    /// Any other response, or no response.
     Failed { kind: ErrorKind, message: String, status: Option<u16> },
-    /// The body would be over the limit: it never will be smaller.
+    /// The body exceeds the limit. Retrying cannot help.
     TooLarge { bytes: usize },
-    /// The webhook was switched off or deleted before the attempt began.
+    /// The webhook became inactive or was deleted before the attempt started.
     Inactive,
 }
 
-/// HMAC-SHA256 over what was sent.
+/// The HMAC-SHA256 signatures of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signatures {
     /// Over the body: `X-Webhook-Signature`.
     pub body: [u8; 32],
-    /// Over id, seconds and body: `webhook-signature`.
+    /// Over id, timestamp and body: `webhook-signature`.
     pub standard: [u8; 32],
 }
 
-/// One attempt that is over.
+/// A finished attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// To the millisecond: what `X-Webhook-Timestamp` said.
+    /// The value of `X-Webhook-Timestamp`, in milliseconds.
     pub started_at: Timestamp,
     pub answer: Answer,
-    /// None where nothing was sent, as for a payload that is too large.
+    /// None if nothing was sent, for example because the payload is too large.
     pub sent: Option<Sent>,
 }
 
-/// What went out, and the part of the answer that the log shows.
+/// The request, and the part of the response that the delivery log shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub url: Arc<str>,
     pub signatures: Signatures,
     pub duration: Duration,
-    /// The beginning of the answer's body.
+    /// The first bytes of the response body.
     pub excerpt: Vec<u8>,
 }
 
-/// A delivery whose attempt is over, on its way to the log.
+/// A delivery with its finished attempt, to be recorded.
 #[derive(Clone, Debug)]
 pub struct Attempted {
     pub delivery: Delivery,
     pub attempt: Attempt,
 }
 
-/// A line of the log says one of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    Delivered,
-    Failed,
-    PermanentlyFailed,
-    Cancelled,
-}
-
-impl Outcome {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Delivered => "delivered",
-            Outcome::Failed => "failed",
-            Outcome::PermanentlyFailed => "permanently_failed",
-            Outcome::Cancelled => "cancelled",
-        }
+named! {
+    /// The outcome of an attempt, as the delivery log reports it.
+    pub enum Outcome {
+        Delivered = "delivered",
+        Failed = "failed",
+        PermanentlyFailed = "permanently_failed",
+        Cancelled = "cancelled",
     }
 }
 
-/// What becomes of a delivery behind an answer.
+/// What happens to a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It is over; the row goes.
+    /// The delivery ends, and its row is deleted.
     End(Outcome),
-    /// Another attempt after the wait.
+    /// The next attempt is made after the wait.
     Retry { after: Duration, attempt: u16 },
 }
 
 impl Answer {
-    /// What the receiver answered with, if it did.
+    /// Returns the status of the receiver's response, if there was one.
     pub const fn status(&self) -> Option<u16> {
         match self {
             Answer::Accepted { status } => Some(*status),
@@ -198,7 +159,7 @@ impl Answer {
         }
     }
 
-    /// What the log says of it, where it is no success.
+    /// Returns the message for the delivery log, or None for a success.
     pub fn message(&self) -> Option<&str> {
         match self {
             Answer::Accepted { .. } => None,
@@ -208,7 +169,7 @@ impl Answer {
         }
     }
 
-    /// Why it is no success.
+    /// Returns why the attempt failed, or None for a success.
     pub const fn error(&self) -> Option<ErrorKind> {
         match self {
             Answer::Accepted { .. } => None,
@@ -228,8 +189,8 @@ impl Next {
     }
 }
 
-/// The whole state machine: what follows when attempt `attempt` ended in `answer`.
-/// `random` is asked for a number in 0..1 where a retry is to be put off by chance.
+/// The state machine of a delivery: returns what happens after attempt `attempt` with this result. `random` returns a number in
+/// 0..1, which determines the jitter of a retry.
 pub fn next(attempt: u16, answer: &Answer, schedule: &RetrySchedule, random: impl FnOnce() -> f64) -> Next {
     match answer {
         Answer::Accepted { .. } => Next::End(Outcome::Delivered),
@@ -247,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_failures_are_nine_retries_and_the_end() {
+    fn the_tenth_failure_is_permanent() {
         let schedule = RetrySchedule::new(vec![Duration::from_secs(1); 9], Duration::ZERO);
         let failed = Answer::Failed { kind: ErrorKind::HttpStatus, message: String::new(), status: Some(500) };
         for attempt in 1..=9 {

@@ -1,40 +1,42 @@
-//! When a webhook that keeps failing is switched off, and when its owner is warned before.
+//! When a failing webhook is disabled, and when its owner is warned beforehand.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// At most one warning of a webhook in this time.
+/// The minimum time between two warnings about one webhook.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// When failures disable a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    pub rule: Rule,
-    /// So many failures switch a webhook off; at least 1.
+    pub counted: CountedFailures,
+    /// The number of failures that disables a webhook; at least 1.
     pub threshold: u32,
 }
 
-/// Which failures are held against the threshold.
+/// Which failures count towards the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// Those since the last success; and the run of them must have lasted so long.
+pub enum CountedFailures {
+    /// Failures since the last success. The first of them must also be at least `min_duration` ago.
     Consecutive { min_duration: Duration },
-    /// All since the webhook was created, or reactivated after it had been switched off by itself.
+    /// All failures since the webhook was created, or reactivated after an automatic disablement.
     Cumulative,
 }
 
-/// What a webhook has come to, all of it on the store's clock.
+/// A webhook's failure counters. All times are on the store's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     pub active: bool,
     pub failures: u64,
     pub consecutive_failures: u64,
-    /// When the present run of failures began.
+    /// When the first failure since the last success occurred.
     pub failing_since: Option<Timestamp>,
     pub warned_at: Option<Timestamp>,
     pub now: Timestamp,
 }
 
+/// What to do with a webhook after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Nothing,
@@ -43,15 +45,15 @@ pub enum Verdict {
 }
 
 impl Policy {
-    /// What follows for a webhook that has just failed. It is judged by where it stands and not by the step that took it
-    /// there: several failures are counted at once, a run may reach the number before the time, and the policy may have been
-    /// another when earlier ones were counted.
+    /// Decides what to do with a webhook after a failure. The decision depends on the counters alone and not on how they
+    /// changed: a batch may add several failures, the count may be reached before `min_duration`, and the policy may have
+    /// changed since earlier failures.
     pub fn judge(&self, standing: &Standing) -> Verdict {
         let count = self.count(standing);
         let threshold = u64::from(self.threshold);
         if !standing.active {
             Verdict::Nothing
-        } else if count >= threshold && self.has_lasted(standing) {
+        } else if count >= threshold && self.lasted_long_enough(standing) {
             Verdict::Disable
         } else if count >= threshold.div_ceil(2) && has_passed(BETWEEN_WARNINGS, standing.warned_at, standing.now) {
             Verdict::Warn
@@ -60,25 +62,25 @@ impl Policy {
         }
     }
 
-    /// The failures that are held against the threshold.
+    /// Returns the number of failures that count towards the threshold.
     pub fn count(&self, standing: &Standing) -> u64 {
-        match self.rule {
-            Rule::Consecutive { .. } => standing.consecutive_failures,
-            Rule::Cumulative => standing.failures,
+        match self.counted {
+            CountedFailures::Consecutive { .. } => standing.consecutive_failures,
+            CountedFailures::Cumulative => standing.failures,
         }
     }
 
-    fn has_lasted(&self, standing: &Standing) -> bool {
-        match self.rule {
-            Rule::Consecutive { min_duration } => {
+    fn lasted_long_enough(&self, standing: &Standing) -> bool {
+        match self.counted {
+            CountedFailures::Consecutive { min_duration } => {
                 standing.failing_since.is_some() && has_passed(min_duration, standing.failing_since, standing.now)
             }
-            Rule::Cumulative => true,
+            CountedFailures::Cumulative => true,
         }
     }
 }
 
-/// Whether `time` has passed since `since`; also where there was no such moment.
+/// Returns whether `time` has passed since `since`. True if `since` is None.
 fn has_passed(time: Duration, since: Option<Timestamp>, now: Timestamp) -> bool {
     since.is_none_or(|since| Duration::try_from(now.duration_since(since)).is_ok_and(|passed| passed >= time))
 }
@@ -89,9 +91,10 @@ mod tests {
 
     use super::*;
 
-    const CUMULATIVE: Policy = Policy { rule: Rule::Cumulative, threshold: 10 };
+    const CUMULATIVE: Policy = Policy { counted: CountedFailures::Cumulative, threshold: 10 };
     const MINUTES: Duration = Duration::from_secs(300);
-    const CONSECUTIVE: Policy = Policy { rule: Rule::Consecutive { min_duration: MINUTES }, threshold: 10 };
+    const CONSECUTIVE: Policy =
+        Policy { counted: CountedFailures::Consecutive { min_duration: MINUTES }, threshold: 10 };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_counts_its_own_failures() {
+    fn each_policy_counts_its_own_failures() {
         assert_eq!(CUMULATIVE.judge(&standing(4, 4, 900)), Verdict::Nothing);
         assert_eq!(CUMULATIVE.judge(&standing(5, 1, 0)), Verdict::Warn);
         assert_eq!(CUMULATIVE.judge(&standing(10, 1, 0)), Verdict::Disable);
@@ -114,15 +117,15 @@ mod tests {
     }
 
     #[test]
-    fn a_run_must_last_and_until_then_there_is_a_warning() {
+    fn consecutive_failures_only_warn_until_the_minimum_duration() {
         assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 299)), Verdict::Warn);
         assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 300)), Verdict::Disable);
-        let at_once = Policy { rule: Rule::Consecutive { min_duration: Duration::ZERO }, threshold: 10 };
+        let at_once = Policy { counted: CountedFailures::Consecutive { min_duration: Duration::ZERO }, threshold: 10 };
         assert_eq!(at_once.judge(&standing(10, 10, 0)), Verdict::Disable);
     }
 
     #[test]
-    fn warnings_are_a_day_apart_and_an_inactive_webhook_is_left_alone() {
+    fn warnings_are_a_day_apart_and_inactive_webhooks_are_ignored() {
         let warned = |ago: i64| Standing { warned_at: Some(at(1_000_000 - ago)), ..standing(7, 7, 0) };
         assert_eq!(CUMULATIVE.judge(&warned(86_399)), Verdict::Nothing);
         assert_eq!(CUMULATIVE.judge(&warned(86_400)), Verdict::Warn);
@@ -155,7 +158,7 @@ mod tests {
         failed
     }
 
-    /// Counts and judges as recording does, a batch at a time: whether it ends switched off, and the warnings' times.
+    /// Counts and judges batches as recording does. Returns whether the webhook was disabled, and the times of the warnings.
     fn run(policy: &Policy, attempts: &[Attempt], batch: usize) -> (bool, Vec<Timestamp>) {
         let mut standing = Standing { failing_since: None, ..standing(0, 0, 0) };
         let mut warnings = Vec::new();
@@ -182,16 +185,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_switch_off_what_single_attempts_would(
+        fn batches_disable_only_what_single_attempts_would(
             attempts in attempts(), batch in 1..20_usize, threshold in 1..15_u32, min_seconds in 0..100_u64,
         ) {
             let min_duration = Duration::from_secs(min_seconds);
-            for rule in [Rule::Cumulative, Rule::Consecutive { min_duration }] {
-                let policy = Policy { rule, threshold };
+            for counted in [CountedFailures::Cumulative, CountedFailures::Consecutive { min_duration }] {
+                let policy = Policy { counted, threshold };
                 let ((alone, _), (together, _)) = (run(&policy, &attempts, 1), run(&policy, &attempts, batch));
-                // A success that is counted together with failures before it is the newer word.
+                // A success ends the failures before it in the same batch, so a batch may disable later.
                 prop_assert!(alone || !together);
-                if rule == Rule::Cumulative {
+                if counted == CountedFailures::Cumulative {
                     prop_assert_eq!(alone, together);
                     let failures = attempts.iter().filter(|attempt| attempt.fails).count();
                     prop_assert_eq!(alone, failures >= threshold as usize);
@@ -200,8 +203,8 @@ mod tests {
         }
 
         #[test]
-        fn warnings_come_at_half_and_a_day_apart(attempts in attempts(), batch in 1..20_usize, threshold in 2..80_u32) {
-            let policy = Policy { rule: Rule::Cumulative, threshold };
+        fn warnings_start_at_half_the_threshold_and_are_a_day_apart(attempts in attempts(), batch in 1..20_usize, threshold in 2..80_u32) {
+            let policy = Policy { counted: CountedFailures::Cumulative, threshold };
             let (_, warnings) = run(&policy, &attempts, batch);
             prop_assert!(warnings.windows(2).all(|pair| has_passed(BETWEEN_WARNINGS, Some(pair[0]), pair[1])));
             let failures = attempts.iter().filter(|attempt| attempt.fails).count() as u32;

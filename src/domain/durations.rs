@@ -1,6 +1,7 @@
-//! How long requests took: counts in fixed buckets, from which percentiles are estimated.
+//! A histogram of request durations, from which percentiles are estimated.
 
-/// Bucket `i` holds what took up to √2ⁱ ms and longer than the one before; the last also what took longer, from 33 s on.
+/// The number of buckets. Bucket `i` counts durations up to √2ⁱ ms that exceed the previous bucket. The last one also counts
+/// everything longer (from 33 s).
 pub const BUCKETS: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,13 +17,13 @@ impl Durations {
     pub fn add(&mut self, millis: u64) {
         let bucket = match millis {
             0 | 1 => 0,
-            // A hair less, so that a power of two does not fall a bucket too high by rounding.
+            // Slightly less, so that rounding does not put a power of two into the next bucket.
             millis => ((millis as f64).log2() * 2.0 - 1e-9).ceil() as usize,
         };
         self.0[bucket.min(BUCKETS - 1)] += 1;
     }
 
-    /// Adds counts in the order of the buckets.
+    /// Adds the counts of all buckets, in order.
     pub fn add_counts(&mut self, counts: &[i32]) {
         for (bucket, count) in self.0.iter_mut().zip(counts) {
             *bucket += u64::try_from(*count).unwrap_or(0);
@@ -37,8 +38,8 @@ impl Durations {
         self.0.iter().map(|count| i32::try_from(*count).unwrap_or(i32::MAX))
     }
 
-    /// The time in milliseconds that the share `quantile` of the requests did not exceed: off by a fifth at most, since a bucket
-    /// is known by its middle. None where nothing was sent.
+    /// Returns the estimated quantile in milliseconds, or None if there are no requests. The error is at most a fifth, because
+    /// the result is the middle of a bucket.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let total: u64 = self.0.iter().sum();
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_right_to_a_fifth() {
+    fn quantiles_are_accurate_to_a_fifth() {
         let mut durations = Durations::default();
         assert_eq!(durations.quantile(0.5), None);
         (1..=1_000).for_each(|millis| durations.add(millis));
@@ -67,13 +68,13 @@ mod tests {
     }
 
     #[test]
-    fn what_no_bucket_is_wide_enough_for_is_in_the_last() {
+    fn the_last_bucket_counts_everything_longer() {
         let mut durations = Durations::default();
         durations.add(u64::MAX);
         assert_eq!(durations.counts().last(), Some(1));
         durations.add(0);
         durations.add(2);
-        assert_eq!(durations.counts().take(3).collect::<Vec<_>>(), [1, 0, 1], "two is the end of its bucket");
+        assert_eq!(durations.counts().take(3).collect::<Vec<_>>(), [1, 0, 1], "2 ms is the upper bound of its bucket");
         let mut sum = Durations::default();
         sum.add_counts(&durations.counts().collect::<Vec<_>>());
         assert_eq!(sum, durations);

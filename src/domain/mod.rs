@@ -1,4 +1,4 @@
-//! Pure types: what a change, an event, a webhook and a delivery are. No I/O, no clock of its own, no randomness of its own.
+//! The shared types: changes, events, webhooks and deliveries, with their state machines. No I/O, no clock, no randomness.
 
 pub mod backoff;
 pub mod change;
@@ -8,6 +8,7 @@ pub mod durations;
 pub mod event;
 pub mod ledger;
 pub mod lsn;
+mod named;
 pub mod notice;
 pub mod table;
 pub mod time;

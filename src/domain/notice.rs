@@ -1,11 +1,12 @@
-//! What the owner of a webhook is told by e-mail.
+//! E-mail notices to the owners of webhooks.
 
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::event::UserId;
+use super::named::named;
 
-/// Something to tell, with the webhook as it was when it happened.
+/// A notice, with the webhook's name and URL at the time of the event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub id: Uuid,
@@ -15,29 +16,19 @@ pub struct Notice {
     pub user: UserId,
     pub name: String,
     pub url: String,
-    /// How its attempts failed, in words.
+    /// How its attempts failed, as text for the owner.
     pub reason: String,
-    /// Failed attempts that counted.
+    /// The failed attempts that count towards the threshold.
     pub failures: u64,
-    /// How many switch the webhook off.
+    /// The number of failures that disables the webhook.
     pub threshold: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NoticeKind {
-    /// The webhook has been switched off.
-    Disabled,
-    /// It will be, if it fails on.
-    Warning,
-}
-
-impl NoticeKind {
-    pub const ALL: &'static [NoticeKind] = &[NoticeKind::Disabled, NoticeKind::Warning];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            NoticeKind::Disabled => "disabled",
-            NoticeKind::Warning => "warning",
-        }
+named! {
+    pub enum NoticeKind {
+        /// The webhook was disabled.
+        Disabled = "disabled",
+        /// The webhook will be disabled if it continues to fail.
+        Warning = "warning",
     }
 }

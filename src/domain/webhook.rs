@@ -1,4 +1,4 @@
-//! A webhook as the dispatcher sees it, and what answers do to its counters.
+//! A webhook as the dispatcher sees it, and the counters that its attempts update.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::delivery::{Answer, Attempt, ErrorKind};
 
-/// Where to deliver and with which secret to sign: read afresh shortly before each attempt, so that an edit, a toggle or a
-/// new secret holds for deliveries already pending.
+/// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed URL, state or secret also
+/// applies to pending deliveries.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub webhook: Uuid,
@@ -18,7 +18,7 @@ pub struct Target {
     pub secret: SecretString,
 }
 
-/// A webhook as the store keeps it: the secret is still sealed.
+/// A [`Target`] as stored: the secret is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedTarget {
     pub webhook: Uuid,
@@ -28,31 +28,31 @@ pub struct SealedTarget {
     pub secret_key_id: String,
 }
 
-/// What some attempts, in their order, change of a webhook's counters.
+/// The changes that a sequence of attempts makes to a webhook's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub successes: u64,
     pub failures: u64,
-    /// Failures behind the last success, or all of them when there was none.
+    /// Failures after the last success, or all failures if there was no success.
     pub trailing_failures: u64,
-    /// The last of the failures: what the owner is told.
+    /// The last failure, which the notice to the owner names.
     pub last_failure: Option<Failure>,
-    /// The latest attempt that went out, or tried to.
+    /// When the latest attempt started, whether or not it reached the receiver.
     pub last_triggered_at: Option<Timestamp>,
 }
 
-/// How an attempt failed, for those who do not read logs.
+/// How an attempt failed, for the notice to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub kind: ErrorKind,
-    /// What the receiver answered with, if it did.
+    /// The status of the receiver's response, if there was one.
     pub status: Option<u16>,
 }
 
 impl Failure {
-    /// As a label understands it: `connection timeout`, `HTTP 500 answers`.
-    pub fn in_words(&self) -> String {
-        let words = match self.kind {
+    /// Describes the failure for a reader without technical background: `connection timeout`, `HTTP 500 answers`.
+    pub fn describe(&self) -> String {
+        let description = match self.kind {
             ErrorKind::HttpStatus => {
                 return self.status.map_or("HTTP error answers".to_owned(), |status| format!("HTTP {status} answers"));
             }
@@ -67,7 +67,7 @@ impl Failure {
             ErrorKind::WebhookInactive => "webhook inactive",
             ErrorKind::EventExpired => "event too old",
         };
-        words.to_owned()
+        description.to_owned()
     }
 }
 
@@ -78,7 +78,7 @@ impl Tally {
                 self.successes += 1;
                 self.trailing_failures = 0;
             }
-            Answer::Failed { kind, status, .. } if kind.counts() => {
+            Answer::Failed { kind, status, .. } if kind.counts_towards_disablement() => {
                 self.failures += 1;
                 self.trailing_failures += 1;
                 self.last_failure = Some(Failure { kind: *kind, status: *status });
@@ -88,7 +88,7 @@ impl Tally {
         self.last_triggered_at = self.last_triggered_at.max(Some(attempt.started_at));
     }
 
-    /// Whether there is nothing to change.
+    /// Returns whether no counter changes.
     pub fn is_empty(&self) -> bool {
         self.last_triggered_at.is_none()
     }
@@ -115,17 +115,17 @@ mod tests {
     }
 
     #[test]
-    fn a_success_ends_the_run_of_failures_before_it_and_none_behind_it() {
+    fn a_success_resets_the_failures_before_it_but_not_those_after_it() {
         let ok = Answer::Accepted { status: 200 };
         let bad = failed(ErrorKind::Dns);
         let counted = tally(&[(1, bad.clone()), (2, ok), (5, bad.clone()), (4, bad)]);
         assert_eq!((counted.successes, counted.failures, counted.trailing_failures), (1, 3, 2));
         assert_eq!(counted.last_triggered_at, Some(at(5)));
-        assert_eq!(counted.last_failure.unwrap().in_words(), "host name not found");
+        assert_eq!(counted.last_failure.unwrap().describe(), "host name not found");
     }
 
     #[test]
-    fn what_is_not_the_receivers_fault_counts_nowhere() {
+    fn failures_that_the_receiver_did_not_cause_are_not_counted() {
         let counted = tally(&[(1, Answer::Inactive), (2, Answer::TooLarge { bytes: 70_000 })]);
         assert!(counted.is_empty());
         assert_eq!(counted, Tally::default());
@@ -133,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_in_words() {
+    fn each_kind_of_failure_has_its_own_description() {
         let status = Failure { kind: ErrorKind::HttpStatus, status: Some(500) };
-        assert_eq!(status.in_words(), "HTTP 500 answers");
-        assert_eq!(Failure { kind: ErrorKind::ConnectTimeout, status: None }.in_words(), "connection timeout");
-        let words: std::collections::BTreeSet<String> =
-            ErrorKind::ALL.iter().map(|kind| Failure { kind: *kind, status: None }.in_words()).collect();
-        assert_eq!(words.len(), ErrorKind::ALL.len(), "each kind has words of its own");
+        assert_eq!(status.describe(), "HTTP 500 answers");
+        assert_eq!(Failure { kind: ErrorKind::ConnectTimeout, status: None }.describe(), "connection timeout");
+        let descriptions: std::collections::BTreeSet<String> =
+            ErrorKind::ALL.iter().map(|kind| Failure { kind: *kind, status: None }.describe()).collect();
+        assert_eq!(descriptions.len(), ErrorKind::ALL.len(), "two kinds have the same description");
     }
 }

@@ -10,7 +10,7 @@ use crate::domain::event::{Event, event_id};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::{Lineage, Position};
 use crate::domain::table::Column;
-use crate::events::{Halt, LookupKey, Rule, Verdict, rules_for};
+use crate::events::{Derived, LookupKey, NoEvent, Rule, rules_for};
 use crate::lookup::{LookupError, Lookups, follow_addons};
 use crate::store::addons::AddonChanges;
 use crate::store::enqueue::Unrouted;
@@ -141,15 +141,15 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     let mut verdicts = Vec::new();
     for rule in rules_for(change.table) {
         match judge(rule, change, lookups) {
-            Err(Halt::Lookup(_)) => return Step::FactMissing,
+            Err(NoEvent::Lookup(_)) => return Step::FactMissing,
             verdict => verdicts.push((rule, verdict)),
         }
     }
     for (rule, verdict) in verdicts {
         match verdict {
-            Ok(Verdict::Nothing) | Err(Halt::Lookup(_)) => {}
-            Ok(Verdict::Ignored(reason)) => raised.ignored.push(reason),
-            Ok(Verdict::Raise(derived)) => {
+            Err(NoEvent::NotApplicable | NoEvent::Lookup(_)) => {}
+            Err(NoEvent::Ignored(reason)) => raised.ignored.push(reason),
+            Ok(derived) => {
                 let id = event_id(lineage.system_identifier, change, rule.kind);
                 if let Some(release) = derived.once_for_release {
                     if !raised.distributed.insert(release) {
@@ -167,8 +167,8 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     data: derived.data.into(),
                 });
             }
-            Err(Halt::Unrouted(reason)) => raised.unrouted.push(unrouted(rule, change, lineage, reason)),
-            Err(Halt::Malformed(detail)) => {
+            Err(NoEvent::Unrouted(reason)) => raised.unrouted.push(unrouted(rule, change, lineage, reason)),
+            Err(NoEvent::Malformed(detail)) => {
                 let (table, lsn) = (change.table.name(), change.position.commit);
                 recurring!(warn, table, detail, %lsn, "rows are not what the mapping promises: they are counted as unrouted");
                 raised.unrouted.push(unrouted(rule, change, lineage, "malformed_row"));
@@ -179,9 +179,9 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
 }
 
 /// What a rule says; that nobody can say it any more where a value was not sent and its row is gone.
-fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Verdict, Halt> {
+fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
     match (rule.derive)(change, lookups) {
-        Err(Halt::Lookup(key)) if lookups.is_gone(&key) => Err(Halt::Unrouted("row_gone")),
+        Err(NoEvent::Lookup(key)) if lookups.is_gone(&key) => Err(NoEvent::Unrouted("row_gone")),
         verdict => verdict,
     }
 }
@@ -190,8 +190,8 @@ fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Verdict, Hal
 fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step {
     for rule in rules_for(change.table) {
         match judge(rule, change, lookups) {
-            Err(Halt::Lookup(_)) => return Step::FactMissing,
-            Ok(Verdict::Raise(derived)) => raised.distributed.extend(derived.once_for_release),
+            Err(NoEvent::Lookup(_)) => return Step::FactMissing,
+            Ok(derived) => raised.distributed.extend(derived.once_for_release),
             _ => {}
         }
     }
@@ -226,7 +226,7 @@ fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
     let mut missing = HashSet::new();
     for change in changes {
         for rule in rules_for(change.table) {
-            if let Err(Halt::Lookup(key)) = judge(rule, &lookups.completed(change), lookups) {
+            if let Err(NoEvent::Lookup(key)) = judge(rule, &lookups.completed(change), lookups) {
                 missing.insert(key);
             }
         }

@@ -1,45 +1,44 @@
-//! What becomes of a release at an outlet: every move of a distribution queue entry, and the ends it can come to.
+//! The distribution of a release to an outlet: every status change of a distribution queue entry, and its final statuses.
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::row::{Row, Transition, owner_of, word};
-use super::value::{schema_of, to_json};
-use super::{Derived, Fact, Facts, Rule, Verdict};
+use super::row::{Transition, owner_of, require, variant};
+use super::{EventData, Fact, Facts, NoEvent};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, distro_queue};
 
 const COMPLETE: &str = "complete";
 
-// What all four events tell. A doc comment would become the description of each one's schema.
+// Common to all four events. A doc comment would become part of each event's schema.
 #[derive(Serialize, JsonSchema)]
 struct Entry {
     /// The platform's queue entry for this release and outlet.
     distro_queue_id: i64,
-    /// The release on its way.
+    /// The release that is distributed.
     release_id: i64,
     /// The label that owns the release.
     label_id: i64,
     /// The release's catalogue reference.
     release_cat: Option<String>,
-    /// The outlet it goes to.
+    /// The outlet that the release is distributed to.
     outlet_id: Option<i64>,
-    /// The outlet's name for people.
+    /// The outlet's display name.
     outlet_name: Option<Arc<str>>,
 }
 
 impl Entry {
-    /// Reads the entry and finds whom to tell.
-    fn read(row: &Row<'_>, facts: &dyn Facts) -> Fact<(UserId, Entry)> {
+    /// Reads the entry and looks up its owner.
+    fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(UserId, Self)> {
         let release_id = row.parent(distro_queue::release_id, "distro_queue_without_release")?;
         let release = facts.release(release_id)?;
         let owner = owner_of(release.label_id, facts)?;
-        let outlet_id = row.optional_integer(distro_queue::outlet_id)?;
+        let outlet_id = row.optional(distro_queue::outlet_id)?;
         let entry = Entry {
-            distro_queue_id: row.integer(distro_queue::id)?,
+            distro_queue_id: row.required(distro_queue::id)?,
             release_id,
             label_id: release.label_id,
             release_cat: release.cat.clone(),
@@ -48,70 +47,55 @@ impl Entry {
         };
         Ok((owner, entry))
     }
-
-    fn example() -> Self {
-        Entry {
-            distro_queue_id: 482_913,
-            release_id: 20_417,
-            label_id: 311,
-            release_cat: Some("NLR-0042".into()),
-            outlet_id: Some(12),
-            outlet_name: Some("Example Music".into()),
-        }
-    }
 }
 
-pub(super) static DELIVERY_COMPLETED: Rule = Rule {
-    kind: EventKind::DeliveryCompleted,
-    description: "An outlet has taken a release: raised once for each outlet when delivery to it ends well.",
-    requires_addon: None,
-    table: Table::DistroQueue,
-    derive: delivery_completed,
-    schema: schema_of::<DeliveryCompleted>,
-    example: || to_json(&DeliveryCompleted { entry: Entry::example(), status: COMPLETE }),
-};
+/// An example of an event's data: the common fields, then the given ones.
+macro_rules! example {
+    ($fields:literal) => {
+        concat!(
+            r#"{"distro_queue_id":482913,"release_id":20417,"label_id":311,"release_cat":"NLR-0042","#,
+            r#""outlet_id":12,"outlet_name":"Example Music","#,
+            $fields,
+            "}"
+        )
+    };
+}
+
+/// Reads an entry that became `complete`: that of a takedown if `takedown`, otherwise that of a delivery.
+fn completed(takedown: bool, change: &Change, facts: &dyn Facts) -> Fact<(UserId, Entry)> {
+    let row = Transition::to(change, distro_queue::status, COMPLETE)?;
+    require(row.optional(distro_queue::takedown)?.unwrap_or(false) == takedown)?;
+    Entry::read(&row, facts)
+}
 
 #[derive(Serialize, JsonSchema)]
-struct DeliveryCompleted {
+pub(super) struct DeliveryCompleted {
     #[serde(flatten)]
     entry: Entry,
-    /// How the delivery ended.
+    /// The final status of the delivery.
     #[schemars(extend("const" = COMPLETE))]
     status: &'static str,
 }
 
-fn delivery_completed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
-    let Some(moved) = Transition::to(change, distro_queue::status, COMPLETE) else { return Ok(Verdict::Nothing) };
-    if moved.boolean(distro_queue::takedown)? {
-        return Ok(Verdict::Nothing);
+impl EventData for DeliveryCompleted {
+    const KIND: EventKind = EventKind::DeliveryCompleted;
+    const DESCRIPTION: &'static str = "A release was delivered to an outlet. Sent once per outlet.";
+    const TABLE: Table = Table::DistroQueue;
+    const EXAMPLE: &'static str = example!(r#""status":"complete""#);
+
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let (owner, entry) = completed(false, change, facts)?;
+        Ok((owner, DeliveryCompleted { entry, status: COMPLETE }))
     }
-    let (owner, entry) = Entry::read(&moved, facts)?;
-    Ok(Verdict::Raise(Derived::new(owner, &DeliveryCompleted { entry, status: COMPLETE })))
 }
 
-pub(super) static DELIVERY_FAILED: Rule = Rule {
-    kind: EventKind::DeliveryFailed,
-    description: "A release, or its takedown, did not get to an outlet: raised once for each outlet when delivery to it fails for good.",
-    requires_addon: None,
-    table: Table::DistroQueue,
-    derive: delivery_failed,
-    schema: schema_of::<DeliveryFailed>,
-    example: || {
-        to_json(&DeliveryFailed {
-            entry: Entry::example(),
-            status: Failure::Rejected,
-            message: Some("Artwork is smaller than 3000 x 3000 pixels".into()),
-        })
-    },
-};
-
 #[derive(Serialize, JsonSchema)]
-struct DeliveryFailed {
+pub(super) struct DeliveryFailed {
     #[serde(flatten)]
     entry: Entry,
-    /// How the delivery failed.
+    /// The final status of the delivery or takedown.
     status: Failure,
-    /// Why, in the words of the outlet or of the distribution pipeline.
+    /// The reason given by the outlet or the distribution pipeline.
     message: Option<String>,
 }
 
@@ -124,84 +108,74 @@ enum Failure {
     BatchException,
 }
 
-fn delivery_failed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
-    let Some(moved) = Transition::of(change, distro_queue::status) else { return Ok(Verdict::Nothing) };
-    let Some(status) = moved.to.and_then(word::<Failure>) else { return Ok(Verdict::Nothing) };
-    let (owner, entry) = Entry::read(&moved, facts)?;
-    let message = moved.optional(distro_queue::message)?.map(str::to_owned);
-    Ok(Verdict::Raise(Derived::new(owner, &DeliveryFailed { entry, status, message })))
+impl EventData for DeliveryFailed {
+    const KIND: EventKind = EventKind::DeliveryFailed;
+    const DESCRIPTION: &'static str =
+        "A release's delivery to an outlet, or its takedown there, failed permanently. Sent once per outlet.";
+    const TABLE: Table = Table::DistroQueue;
+    const EXAMPLE: &'static str =
+        example!(r#""status":"rejected","message":"Artwork is smaller than 3000 x 3000 pixels""#);
+
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let row = Transition::of(change, distro_queue::status)?;
+        let status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
+        let (owner, entry) = Entry::read(&row, facts)?;
+        Ok((owner, DeliveryFailed { entry, status, message: row.optional(distro_queue::message)? }))
+    }
 }
 
-pub(super) static TAKEDOWN_COMPLETED: Rule = Rule {
-    kind: EventKind::TakedownCompleted,
-    description: "An outlet has taken a release down as asked: raised once for each outlet.",
-    requires_addon: None,
-    table: Table::DistroQueue,
-    derive: takedown_completed,
-    schema: schema_of::<TakedownCompleted>,
-    example: || to_json(&TakedownCompleted { entry: Entry::example(), status: COMPLETE, takedown: true }),
-};
-
 #[derive(Serialize, JsonSchema)]
-struct TakedownCompleted {
+pub(super) struct TakedownCompleted {
     #[serde(flatten)]
     entry: Entry,
-    /// How the takedown ended.
+    /// The final status of the takedown.
     #[schemars(extend("const" = COMPLETE))]
     status: &'static str,
-    /// Tells a takedown from a delivery.
+    /// Always true: distinguishes a takedown from a delivery.
     #[schemars(extend("const" = true))]
     takedown: bool,
 }
 
-fn takedown_completed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
-    let Some(moved) = Transition::to(change, distro_queue::status, COMPLETE) else { return Ok(Verdict::Nothing) };
-    if !moved.boolean(distro_queue::takedown)? {
-        return Ok(Verdict::Nothing);
+impl EventData for TakedownCompleted {
+    const KIND: EventKind = EventKind::TakedownCompleted;
+    const DESCRIPTION: &'static str = "An outlet took down a release as requested. Sent once per outlet.";
+    const TABLE: Table = Table::DistroQueue;
+    const EXAMPLE: &'static str = example!(r#""status":"complete","takedown":true"#);
+
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let (owner, entry) = completed(true, change, facts)?;
+        Ok((owner, TakedownCompleted { entry, status: COMPLETE, takedown: true }))
     }
-    let (owner, entry) = Entry::read(&moved, facts)?;
-    Ok(Verdict::Raise(Derived::new(owner, &TakedownCompleted { entry, status: COMPLETE, takedown: true })))
 }
 
-pub(super) static OUTLET_STATUS_CHANGED: Rule = Rule {
-    kind: EventKind::DistributionOutletStatusChanged,
-    description: "The distribution status of a release at an outlet moved. Raised for every move, those on the way included, so expect many.",
-    requires_addon: None,
-    table: Table::DistroQueue,
-    derive: outlet_status_changed,
-    schema: schema_of::<OutletStatusChanged>,
-    example: || {
-        to_json(&OutletStatusChanged {
-            entry: Entry::example(),
-            previous_status: Some("transcoding".into()),
-            status: "batched".into(),
-        })
-    },
-};
-
 #[derive(Serialize, JsonSchema)]
-struct OutletStatusChanged {
+pub(super) struct OutletStatusChanged {
     #[serde(flatten)]
     entry: Entry,
-    /// Where the entry stood before; null for a new entry and where the earlier status is not a recognised one.
+    /// The status before the change; null if the entry is new or the earlier status is not a recognised one.
     previous_status: Option<String>,
-    /// Where it stands now.
+    /// The status after the change.
     status: String,
 }
 
-fn outlet_status_changed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
-    let Some(moved) = Transition::of(change, distro_queue::status) else { return Ok(Verdict::Nothing) };
-    let Some(status) = moved.to else { return Ok(Verdict::Ignored("null_distribution_status")) };
-    let (owner, entry) = Entry::read(&moved, facts)?;
-    let previous = moved.from.filter(|status| facts.recognises_distribution_status(status));
-    let data = OutletStatusChanged { entry, previous_status: previous.map(str::to_owned), status: status.to_owned() };
-    Ok(Verdict::Raise(Derived::new(owner, &data)))
+impl EventData for OutletStatusChanged {
+    const KIND: EventKind = EventKind::DistributionOutletStatusChanged;
+    const DESCRIPTION: &'static str = "The distribution status of a release at an outlet changed. Sent for every change, intermediate statuses included, so expect many.";
+    const TABLE: Table = Table::DistroQueue;
+    const EXAMPLE: &'static str = example!(r#""previous_status":"transcoding","status":"batched""#);
+
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let row = Transition::of(change, distro_queue::status)?;
+        let status = row.to.ok_or(NoEvent::Ignored("null_distribution_status"))?.to_owned();
+        let (owner, entry) = Entry::read(&row, facts)?;
+        let previous_status = row.from.filter(|status| facts.recognises_distribution_status(status)).map(str::to_owned);
+        Ok((owner, OutletStatusChanged { entry, previous_status, status }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Halt;
-    use super::super::testing::{FakeFacts, insert, moved, tuple, update, user, with};
+    use super::super::tests::fixtures::{FakeFacts, insert, moved, tuple, update, user, with};
     use super::*;
     use crate::domain::change::{Datum, Operation, Tuple};
 
@@ -222,7 +196,7 @@ mod tests {
     /// The events that one change raises.
     fn raised(change: &Change) -> Vec<EventKind> {
         let facts = FakeFacts::default();
-        let raises = |kind: &EventKind| matches!(facts.derive(*kind, change), Ok(Verdict::Raise(_)));
+        let raises = |kind: &EventKind| matches!(facts.derive(*kind, change), Ok(_));
         ALL.into_iter().filter(raises).collect()
     }
 
@@ -231,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_that_completes_tells_the_labels_owner_where_it_went() {
+    fn a_completed_delivery_is_sent_to_the_labels_owner() {
         let change = moved(TABLE, &entry("complete", "f"), "status", Some("batched"));
         let derived = FakeFacts::default().raised(EventKind::DeliveryCompleted, &change);
         assert_eq!((derived.owner, derived.once_for_release), (user("alice"), None));
@@ -240,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_takedown_that_completes_is_no_delivery() {
+    fn a_completed_takedown_is_not_a_delivery() {
         let change = moved(TABLE, &entry("complete", "t"), "status", Some("batched"));
         assert_eq!(raised(&change), [EventKind::TakedownCompleted, EventKind::DistributionOutletStatusChanged]);
         let expected = r#"{"distro_queue_id":7,"release_id":10,"label_id":1,"release_cat":"CAT-10","outlet_id":5,"outlet_name":"Example Music","status":"complete","takedown":true}"#;
@@ -248,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_tell_why_and_a_failed_takedown_is_one_of_them() {
+    fn failures_of_deliveries_and_takedowns_carry_the_message() {
         for status in ["error", "fault", "rejected", "batch_exception"] {
             for takedown in ["f", "t"] {
                 let row = with(TABLE, &entry(status, takedown), "message", Some("no \"artwork\""));
@@ -260,12 +234,12 @@ mod tests {
                 assert_eq!(data(EventKind::DeliveryFailed, &change), expected);
             }
         }
-        let silent = moved(TABLE, &entry("error", "f"), "status", Some("batched"));
-        assert!(data(EventKind::DeliveryFailed, &silent).ends_with(r#""status":"error","message":null}"#));
+        let without_message = moved(TABLE, &entry("error", "f"), "status", Some("batched"));
+        assert!(data(EventKind::DeliveryFailed, &without_message).ends_with(r#""status":"error","message":null}"#));
     }
 
     #[test]
-    fn every_entry_into_an_end_raises_once() {
+    fn every_change_into_a_final_status_raises_one_event() {
         use EventKind::{DeliveryCompleted, DeliveryFailed, DistributionOutletStatusChanged};
         for (from, to, expected) in [
             ("scheduled", "transcoding", vec![DistributionOutletStatusChanged]),
@@ -280,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_entry_is_a_transition_from_nothing() {
+    fn an_inserted_entry_is_a_transition_without_previous_status() {
         for (status, expected) in [("scheduled", 1), ("complete", 2), ("fault", 2)] {
             let change = insert(TABLE, entry(status, "f"));
             assert_eq!(raised(&change).len(), expected, "{status}");
@@ -290,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_name_the_earlier_status_where_it_is_recognised() {
+    fn the_previous_status_is_null_unless_recognised() {
         for (from, previous) in [
             (Some("batched"), "\"batched\""),
             (Some("complete"), "\"complete\""),
@@ -308,15 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_null_in_the_rows_is_null_in_the_data() {
+    fn nulls_in_rows_become_nulls_in_the_data() {
         let row = with(TABLE, &with(TABLE, &entry("complete", "f"), "outlet_id", None), "release_id", Some("11"));
         let expected = r#"{"distro_queue_id":7,"release_id":11,"label_id":1,"release_cat":null,"outlet_id":null,"outlet_name":null,"status":"complete"}"#;
         assert_eq!(data(EventKind::DeliveryCompleted, &insert(TABLE, row)), expected);
-        let nameless = insert(TABLE, with(TABLE, &entry("complete", "f"), "outlet_id", Some("6")));
-        assert!(data(EventKind::DeliveryCompleted, &nameless).contains(r#""outlet_id":6,"outlet_name":null"#));
-        let flagless = Datum::Null;
-        let mut row = entry("complete", "t");
-        row.set(distro_queue::takedown, flagless);
+        let without_name = insert(TABLE, with(TABLE, &entry("complete", "f"), "outlet_id", Some("6")));
+        assert!(data(EventKind::DeliveryCompleted, &without_name).contains(r#""outlet_id":6,"outlet_name":null"#));
+        let row = with(TABLE, &entry("complete", "t"), "takedown", None);
         assert!(raised(&insert(TABLE, row)).contains(&EventKind::DeliveryCompleted));
     }
 
@@ -326,28 +298,28 @@ mod tests {
             let change = insert(TABLE, with(TABLE, &entry("complete", "f"), "release_id", release));
             FakeFacts::default().derive(EventKind::DeliveryCompleted, &change)
         };
-        assert!(matches!(of_release(Some("20")), Ok(Verdict::Raise(derived)) if derived.owner == user("bob")));
-        assert_eq!(of_release(Some("30")), Err(Halt::Unrouted("label_without_user")));
-        assert_eq!(of_release(Some("99")), Err(Halt::Unrouted("release_not_found")));
-        assert_eq!(of_release(None), Err(Halt::Unrouted("distro_queue_without_release")));
+        assert!(matches!(of_release(Some("20")), Ok(derived) if derived.owner == user("bob")));
+        assert_eq!(of_release(Some("30")), Err(NoEvent::Unrouted("label_without_user")));
+        assert_eq!(of_release(Some("99")), Err(NoEvent::Unrouted("release_not_found")));
+        assert_eq!(of_release(None), Err(NoEvent::Unrouted("distro_queue_without_release")));
     }
 
     #[test]
-    fn rows_that_are_not_what_they_should_be_are_reported() {
+    fn malformed_rows_are_reported() {
         let facts = FakeFacts::default();
         let bad = |column, value| insert(TABLE, with(TABLE, &entry("complete", "f"), column, value));
         for (column, value) in
             [("id", None), ("release_id", Some("ten")), ("outlet_id", Some("5.5")), ("takedown", Some("x"))]
         {
             let end = facts.derive(EventKind::DeliveryCompleted, &bad(column, value));
-            assert!(matches!(end, Err(Halt::Malformed(_))), "{column}: {end:?}");
+            assert!(matches!(end, Err(NoEvent::Malformed(_))), "{column}: {end:?}");
         }
-        let nowhere = facts.derive(EventKind::DistributionOutletStatusChanged, &bad("status", None));
-        assert_eq!(nowhere, Ok(Verdict::Ignored("null_distribution_status")));
+        let without_status = facts.derive(EventKind::DistributionOutletStatusChanged, &bad("status", None));
+        assert_eq!(without_status, Err(NoEvent::Ignored("null_distribution_status")));
     }
 
     #[test]
-    fn what_is_no_transition_raises_nothing_and_asks_for_nothing() {
+    fn other_changes_raise_nothing_and_look_nothing_up() {
         let facts = FakeFacts::default();
         let row = || entry("complete", "f");
         let mut unknown = row();
@@ -359,9 +331,9 @@ mod tests {
             Operation::Update { old: Some(unknown), new: row() },
             Operation::Update { old: Some(with(TABLE, &row(), "message", Some("before"))), new: row() },
         ] {
-            let change = super::super::testing::change(TABLE, operation);
+            let change = super::super::tests::fixtures::change(TABLE, operation);
             for kind in ALL {
-                assert_eq!(facts.derive(kind, &change), Ok(Verdict::Nothing), "{kind}: {change:?}");
+                assert_eq!(facts.derive(kind, &change), Err(NoEvent::NotApplicable), "{kind}: {change:?}");
             }
         }
         for change in [insert(TABLE, row()), update(TABLE, Some(entry("batched", "f")), row())] {

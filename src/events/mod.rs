@@ -1,18 +1,15 @@
-//! The catalogue: which transition of which row raises which event, with what data.
+//! The event catalogue: the twelve events, the row transitions that raise them, and their `data`.
 //!
-//! One file a family. Each rule is pure: it is shown one change and may ask [`Facts`] for rows of other tables. What is
-//! not at hand ends the rule with [`Halt::Lookup`]; the caller fetches it and asks again.
+//! One file per family of events. In each, an event's data struct, its catalogue entry and its derivation rule stand side
+//! by side. Rules do no I/O: a rule reads one change and the [`Facts`] about other rows. If a fact is not cached, the rule
+//! returns [`NoEvent::Lookup`]; the caller fetches the row and runs the rule again.
 
 mod distribution;
 mod payment;
 mod preflight;
-#[cfg(test)]
-mod properties;
 mod release;
 mod row;
 mod stream_radar;
-#[cfg(test)]
-mod testing;
 #[cfg(test)]
 mod tests;
 mod transcode;
@@ -20,27 +17,29 @@ mod value;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::domain::change::Change;
 use crate::domain::event::{Addon, EventKind, UserId};
 use crate::domain::table::Table;
 
-/// What a rule may know beside the change itself, as of the change's place in the stream.
+/// What a rule may know about rows other than the changed one, as of the change's position in the stream.
 pub trait Facts {
     fn release(&self, id: i64) -> Fact<Arc<Release>>;
     fn label_owner(&self, label: i64) -> Fact<Option<UserId>>;
     fn outlet_name(&self, outlet: i64) -> Fact<Option<Arc<str>>>;
-    /// The release that a track belongs to.
+    /// Returns the release that a track belongs to.
     fn track_release(&self, track: i64) -> Fact<i64>;
-    /// The files of a transcoder queue entry, by id.
+    /// Returns the files of a transcoder queue entry, ordered by their ids.
     fn transcoded_files(&self, entry: i64) -> Fact<Arc<[TranscodedFile]>>;
     fn has_addon(&self, user: &UserId, addon: Addon) -> Fact<bool>;
-    /// Whether a distribution status is one of the documented or configured ones.
+    /// Returns whether a distribution status is documented or configured.
     fn recognises_distribution_status(&self, status: &str) -> bool;
 }
 
-pub type Fact<T> = Result<T, Halt>;
+/// A value that a rule needs, or the reason why the rule raises no event without it.
+pub type Fact<T> = Result<T, NoEvent>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
@@ -50,27 +49,35 @@ pub struct Release {
     pub pre_review_hold: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One file of a transcode, as `data` contains it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(description = "")]
 pub struct TranscodedFile {
+    /// The kind of asset.
     pub asset_type_id: i64,
+    /// The status of the file.
     pub status: String,
 }
 
-/// Why a rule could not come to its end.
+/// Why a rule raises no event for a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Halt {
-    /// A row that is not at hand: fetch it and ask again.
+pub enum NoEvent {
+    /// The change is not a transition that raises this event, or its owner lacks the add-on.
+    NotApplicable,
+    /// The transition involves an undocumented value. Counted under this reason.
+    Ignored(&'static str),
+    /// A row is not cached: fetch it and run the rule again.
     Lookup(LookupKey),
-    /// The event happened and nobody can be told: no owner can be found.
+    /// The event occurred, but its owner cannot be determined, for this reason.
     Unrouted(&'static str),
-    /// The change's own row is not what the reference schema promises, such as an id that is no number.
+    /// The changed row does not match the reference schema, for example because an id is not an integer.
     Malformed(String),
 }
 
-/// What to fetch.
+/// The row that a rule needs and that is not cached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LookupKey {
-    /// The changed row itself: it has a long value that did not change, and such are not in the log.
+    /// The changed row itself: the WAL omits a long value (TOAST) that the update left unchanged.
     Row(Table, i64),
     Release(i64),
     Label(i64),
@@ -80,65 +87,86 @@ pub enum LookupKey {
     Addons(UserId),
 }
 
-/// What one rule makes of one change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Nothing,
-    /// A transition that would be an event but for a value nobody defined; counted under the reason.
-    Ignored(&'static str),
-    Raise(Derived),
-}
-
+/// What a rule derives from a change: the event's owner and data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Derived {
     pub owner: UserId,
     /// The `data` object as JSON.
     pub data: String,
-    /// Raised at most once for this release, ever.
+    /// The release for which this event is raised at most once, ever.
     pub once_for_release: Option<i64>,
 }
 
-impl Derived {
-    fn new<T: Serialize>(owner: UserId, data: &T) -> Self {
-        Derived { owner, data: value::to_json(data), once_for_release: None }
+/// The `data` of one event. Its fields define the JSON Schema, its constants the catalogue entry, and `derive` the rule.
+trait EventData: Serialize + JsonSchema + Sized {
+    const KIND: EventKind;
+    const DESCRIPTION: &'static str;
+    const REQUIRES_ADDON: Option<Addon> = None;
+    const TABLE: Table;
+    /// The data that the documentation shows and that test deliveries send, as JSON.
+    const EXAMPLE: &'static str;
+
+    /// Derives the owner and the data from a change of [`Self::TABLE`].
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent>;
+
+    /// Returns the release for which this event is raised at most once, ever.
+    fn once_for_release(&self) -> Option<i64> {
+        None
     }
 }
 
-/// One event of the catalogue: what it is called, what its data looks like, and what raises it.
+/// An entry of the catalogue: one event, its schema, and the rule that derives it.
 pub struct Rule {
     pub kind: EventKind,
     pub description: &'static str,
     pub requires_addon: Option<Addon>,
-    /// The one table whose changes can raise it.
+    /// The one table whose changes can raise the event.
     pub table: Table,
-    pub derive: fn(&Change, &dyn Facts) -> Result<Verdict, Halt>,
-    /// The JSON Schema (2020-12) of `data`.
+    pub derive: fn(&Change, &dyn Facts) -> Result<Derived, NoEvent>,
+    /// Returns the JSON Schema (2020-12) of `data`.
     pub schema: fn() -> serde_json::Value,
-    /// An instance of the schema, as JSON text.
+    /// Returns an instance of the schema, as JSON text.
     pub example: fn() -> String,
+}
+
+impl Rule {
+    const fn of<T: EventData>() -> Rule {
+        Rule {
+            kind: T::KIND,
+            description: T::DESCRIPTION,
+            requires_addon: T::REQUIRES_ADDON,
+            table: T::TABLE,
+            derive: |change, facts| {
+                let (owner, data) = T::derive(change, facts)?;
+                Ok(Derived { owner, data: value::to_json(&data), once_for_release: data.once_for_release() })
+            },
+            schema: value::schema_of::<T>,
+            example: || T::EXAMPLE.to_owned(),
+        }
+    }
 }
 
 /// Every event, in [`EventKind::ALL`]'s order.
 pub static CATALOGUE: [&Rule; EventKind::ALL.len()] = [
-    &distribution::DELIVERY_COMPLETED,
-    &distribution::DELIVERY_FAILED,
-    &distribution::TAKEDOWN_COMPLETED,
-    &release::REVIEW_STATUS_CHANGED,
-    &preflight::REPORT_READY,
-    &stream_radar::FLAG_CREATED,
-    &stream_radar::FLAG_RESOLVED,
-    &release::RELEASE_DISTRIBUTED,
-    &payment::STATEMENT_READY,
-    &transcode::TRANSCODE_COMPLETED,
-    &transcode::TRANSCODE_FAILED,
-    &distribution::OUTLET_STATUS_CHANGED,
+    &Rule::of::<distribution::DeliveryCompleted>(),
+    &Rule::of::<distribution::DeliveryFailed>(),
+    &Rule::of::<distribution::TakedownCompleted>(),
+    &Rule::of::<release::ReviewStatusChanged>(),
+    &Rule::of::<preflight::ReportReady>(),
+    &Rule::of::<stream_radar::FlagCreated>(),
+    &Rule::of::<stream_radar::FlagResolved>(),
+    &Rule::of::<release::ReleaseDistributed>(),
+    &Rule::of::<payment::StatementReady>(),
+    &Rule::of::<transcode::TranscodeEnded<true>>(),
+    &Rule::of::<transcode::TranscodeEnded<false>>(),
+    &Rule::of::<distribution::OutletStatusChanged>(),
 ];
 
 pub fn rule(kind: EventKind) -> &'static Rule {
     CATALOGUE[kind as usize]
 }
 
-/// The rules that changes of `table` can set off.
+/// Returns the rules that apply to changes of `table`.
 pub fn rules_for(table: Table) -> impl Iterator<Item = &'static Rule> {
     CATALOGUE.iter().copied().filter(move |rule| rule.table == table)
 }

@@ -1,11 +1,11 @@
-//! Statements of what a user is owed.
+//! Payment statements.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::row::Transition;
-use super::value::{Amount, Date, schema_of, to_json};
-use super::{Derived, Fact, Facts, Halt, Rule, Verdict};
+use super::value::{Amount, Date};
+use super::{EventData, Facts, NoEvent};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, payment};
@@ -13,27 +13,8 @@ use crate::domain::table::{Table, payment};
 const READY: &str = "ready";
 const DEFAULT_CURRENCY: &str = "USD";
 
-pub(super) static STATEMENT_READY: Rule = Rule {
-    kind: EventKind::PaymentStatementReady,
-    description: "A payment statement has been drawn up and can be viewed.",
-    requires_addon: None,
-    table: Table::Payment,
-    derive: statement_ready,
-    schema: schema_of::<StatementReady>,
-    example: || {
-        to_json(&StatementReady {
-            payment_request_id: 7_731,
-            invoice_number: "INV-2026-00731".into(),
-            period: Date::parse("2026-03-31"),
-            amount: Amount::parse("120.50").expect("a constant number"),
-            total_due_usd: Amount::parse("131.27").expect("a constant number"),
-            currency: "EUR".into(),
-        })
-    },
-};
-
 #[derive(Serialize, JsonSchema)]
-struct StatementReady {
+pub(super) struct StatementReady {
     /// The platform's payment request.
     payment_request_id: i64,
     /// The invoice's reference.
@@ -44,28 +25,38 @@ struct StatementReady {
     amount: Amount,
     /// The statement's total, converted to US dollars.
     total_due_usd: Amount,
-    /// ISO 4217 code; USD where the platform names none.
+    /// ISO 4217 code; USD if the platform has none.
     currency: String,
 }
 
-fn statement_ready(change: &Change, _: &dyn Facts) -> Fact<Verdict> {
-    let Some(row) = Transition::to(change, payment::status, READY) else { return Ok(Verdict::Nothing) };
-    let owner = row.optional(payment::user_id)?.ok_or(Halt::Unrouted("payment_without_user"))?;
-    let currency = row.optional(payment::currency)?.map(str::trim).filter(|code| !code.is_empty());
-    let data = StatementReady {
-        payment_request_id: row.integer(payment::id)?,
-        invoice_number: row.required(payment::invoice_number)?.to_owned(),
-        period: row.optional_date(payment::period_end)?,
-        amount: row.amount(payment::amount)?,
-        total_due_usd: row.amount(payment::total_due_usd)?,
-        currency: currency.unwrap_or(DEFAULT_CURRENCY).to_owned(),
-    };
-    Ok(Verdict::Raise(Derived::new(UserId(owner.into()), &data)))
+impl EventData for StatementReady {
+    const KIND: EventKind = EventKind::PaymentStatementReady;
+    const DESCRIPTION: &'static str = "A payment statement is ready and can be viewed.";
+    const TABLE: Table = Table::Payment;
+    const EXAMPLE: &'static str = concat!(
+        r#"{"payment_request_id":7731,"invoice_number":"INV-2026-00731","period":"2026-03-31","amount":120.50,"#,
+        r#""total_due_usd":131.27,"currency":"EUR"}"#
+    );
+
+    fn derive(change: &Change, _: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let row = Transition::to(change, payment::status, READY)?;
+        let owner = row.text(payment::user_id)?.ok_or(NoEvent::Unrouted("payment_without_user"))?;
+        let currency = row.text(payment::currency)?.map(str::trim).filter(|code| !code.is_empty());
+        let data = StatementReady {
+            payment_request_id: row.required(payment::id)?,
+            invoice_number: row.required(payment::invoice_number)?,
+            period: row.optional(payment::period_end)?,
+            amount: row.required(payment::amount)?,
+            total_due_usd: row.required(payment::total_due_usd)?,
+            currency: currency.unwrap_or(DEFAULT_CURRENCY).to_owned(),
+        };
+        Ok((UserId(owner.into()), data))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{FakeFacts, insert, moved, tuple, user, with};
+    use super::super::tests::fixtures::{FakeFacts, insert, moved, tuple, user, with};
     use super::*;
     use crate::domain::change::Tuple;
 
@@ -87,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_is_ready_once_with_all_its_digits() {
+    fn a_ready_statement_keeps_all_digits_of_its_amounts() {
         let expected = r#"{"payment_request_id":900,"invoice_number":"INV-900","period":"2026-03-31","amount":120.50,"total_due_usd":12345678901234.00,"currency":"EUR"}"#;
         for change in [
             insert(TABLE, payment()),
@@ -103,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_that_is_not_ready_or_was_already_raises_nothing() {
+    fn a_statement_raises_nothing_before_it_is_ready_and_after() {
         let facts = FakeFacts::default();
         let paid = with(TABLE, &payment(), "status", Some("paid"));
         for change in [
@@ -111,7 +102,7 @@ mod tests {
             moved(TABLE, &paid, "status", Some("ready")),
             moved(TABLE, &payment(), "amount", Some("1.00")),
         ] {
-            assert_eq!(facts.derive(KIND, &change), Ok(Verdict::Nothing), "{change:?}");
+            assert_eq!(facts.derive(KIND, &change), Err(NoEvent::NotApplicable), "{change:?}");
         }
     }
 
@@ -131,10 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn a_payment_to_nobody_is_unrouted_and_what_json_does_not_have_malformed() {
+    fn a_payment_without_user_is_unrouted_and_invalid_values_are_malformed() {
         let derive =
             |column, value| FakeFacts::default().derive(KIND, &insert(TABLE, with(TABLE, &payment(), column, value)));
-        assert_eq!(derive("user_id", None), Err(Halt::Unrouted("payment_without_user")));
+        assert_eq!(derive("user_id", None), Err(NoEvent::Unrouted("payment_without_user")));
         for (column, value) in [
             ("id", Some("x")),
             ("invoice_number", None),
@@ -143,7 +134,7 @@ mod tests {
             ("amount", Some("NaN")),
             ("total_due_usd", Some("-Infinity")),
         ] {
-            assert!(matches!(derive(column, value), Err(Halt::Malformed(_))), "{column}: {value:?}");
+            assert!(matches!(derive(column, value), Err(NoEvent::Malformed(_))), "{column}: {value:?}");
         }
     }
 }

@@ -1,50 +1,30 @@
-//! The automatic quality checks of a release that is held back before its review.
+//! Preflight QC: the automatic quality checks of a release that is held back before its review.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::row::{Transition, owner_of};
-use super::value::{Time, schema_of, to_json};
-use super::{Derived, Fact, Facts, Rule, Verdict};
+use super::row::{Transition, owner_of, require};
+use super::value::Time;
+use super::{EventData, Facts, NoEvent};
 use crate::domain::change::Change;
-use crate::domain::event::{Addon, EventKind};
+use crate::domain::event::{Addon, EventKind, UserId};
 use crate::domain::table::{Table, preflight_report};
 
-pub(super) static REPORT_READY: Rule = Rule {
-    kind: EventKind::ReleasePreflightReportReady,
-    description: "The Preflight QC report of a release on the pre-review hold can be fetched. Needs the Preflight QC add-on.",
-    requires_addon: Some(Addon::PreflightQc),
-    table: Table::PreflightReport,
-    derive: report_ready,
-    schema: schema_of::<ReportReady>,
-    example: || {
-        to_json(&ReportReady {
-            release_id: 20_417,
-            label_id: 311,
-            release_cat: Some("NLR-0042".into()),
-            release_title: Some("Northern Lights".into()),
-            generated_at: Time::parse("2026-03-01T09:05:00.123456Z").expect("a constant time"),
-            profile: Profile { name: "default".into(), version: 3 },
-            counts: Counts { blocking: 1, informational: 4, requires_feedback: 2 },
-        })
-    },
-};
-
 #[derive(Serialize, JsonSchema)]
-struct ReportReady {
+pub(super) struct ReportReady {
     /// The release that was checked.
     release_id: i64,
-    /// The label that owns it.
+    /// The label that owns the release.
     label_id: i64,
-    /// Its catalogue reference.
+    /// The release's catalogue reference.
     release_cat: Option<String>,
-    /// Its title.
+    /// The release's title.
     release_title: Option<String>,
-    /// When the checks were through; the quality report itself has the same time.
+    /// When the checks finished. The report itself has the same time.
     generated_at: Time,
-    /// The quality profile behind the counts.
+    /// The quality profile that the release was checked against.
     profile: Profile,
-    /// How many findings there are.
+    /// The numbers of findings.
     counts: Counts,
 }
 
@@ -60,45 +40,53 @@ struct Counts {
     blocking: i64,
     /// Findings for information.
     informational: i64,
-    /// Findings to answer. They are among the other two counts as well.
+    /// Findings that need an answer. They are included in the other two counts.
     requires_feedback: i64,
 }
 
-fn report_ready(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
-    let generated = Transition::of(change, preflight_report::generated_at).filter(|moved| moved.to.is_some());
-    let Some(row) = generated else { return Ok(Verdict::Nothing) };
-    let release_id = row.parent(preflight_report::release_id, "preflight_report_without_release")?;
-    let release = facts.release(release_id)?;
-    if !release.pre_review_hold {
-        return Ok(Verdict::Nothing);
+impl EventData for ReportReady {
+    const KIND: EventKind = EventKind::ReleasePreflightReportReady;
+    const DESCRIPTION: &'static str =
+        "The Preflight QC report of a release on pre-review hold is ready. Requires the Preflight QC add-on.";
+    const REQUIRES_ADDON: Option<Addon> = Some(Addon::PreflightQc);
+    const TABLE: Table = Table::PreflightReport;
+    const EXAMPLE: &'static str = concat!(
+        r#"{"release_id":20417,"label_id":311,"release_cat":"NLR-0042","release_title":"Northern Lights","#,
+        r#""generated_at":"2026-03-01T09:05:00.123456+00:00","profile":{"name":"default","version":3},"#,
+        r#""counts":{"blocking":1,"informational":4,"requires_feedback":2}}"#
+    );
+
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let row = Transition::of(change, preflight_report::generated_at)?;
+        require(row.to.is_some())?;
+        let release_id = row.parent(preflight_report::release_id, "preflight_report_without_release")?;
+        let release = facts.release(release_id)?;
+        require(release.pre_review_hold)?;
+        let owner = owner_of(release.label_id, facts)?;
+        require(facts.has_addon(&owner, Addon::PreflightQc)?)?;
+        let data = ReportReady {
+            release_id,
+            label_id: release.label_id,
+            release_cat: release.cat.clone(),
+            release_title: release.title.clone(),
+            generated_at: row.required(preflight_report::generated_at)?,
+            profile: Profile {
+                name: row.required(preflight_report::profile_name)?,
+                version: row.required(preflight_report::profile_version)?,
+            },
+            counts: Counts {
+                blocking: row.required(preflight_report::blocking)?,
+                informational: row.required(preflight_report::informational)?,
+                requires_feedback: row.required(preflight_report::requires_feedback)?,
+            },
+        };
+        Ok((owner, data))
     }
-    let owner = owner_of(release.label_id, facts)?;
-    if !facts.has_addon(&owner, Addon::PreflightQc)? {
-        return Ok(Verdict::Nothing);
-    }
-    let data = ReportReady {
-        release_id,
-        label_id: release.label_id,
-        release_cat: release.cat.clone(),
-        release_title: release.title.clone(),
-        generated_at: row.time(preflight_report::generated_at)?,
-        profile: Profile {
-            name: row.required(preflight_report::profile_name)?.to_owned(),
-            version: row.integer(preflight_report::profile_version)?,
-        },
-        counts: Counts {
-            blocking: row.integer(preflight_report::blocking)?,
-            informational: row.integer(preflight_report::informational)?,
-            requires_feedback: row.integer(preflight_report::requires_feedback)?,
-        },
-    };
-    Ok(Verdict::Raise(Derived::new(owner, &data)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Halt;
-    use super::super::testing::{FakeFacts, insert, moved, tuple, user, with};
+    use super::super::tests::fixtures::{FakeFacts, insert, moved, tuple, user, with};
     use super::*;
     use crate::domain::change::Tuple;
 
@@ -120,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_ready_when_it_has_been_generated_or_generated_anew() {
+    fn a_report_is_ready_when_it_is_generated_or_regenerated() {
         let expected = r#"{"release_id":10,"label_id":1,"release_cat":"CAT-10","release_title":"Title 10","generated_at":"2026-03-01T09:05:00.123000+00:00","profile":{"name":"strict","version":3},"counts":{"blocking":1,"informational":4,"requires_feedback":2}}"#;
         for change in [
             insert(TABLE, report()),
@@ -134,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_is_not_generated_or_stays_as_it_is_raises_nothing_and_asks_for_nothing() {
+    fn other_changes_raise_nothing_and_look_nothing_up() {
         let facts = FakeFacts::default();
         let pending = with(TABLE, &report(), "generated_at", None);
         for change in [
@@ -142,18 +130,18 @@ mod tests {
             moved(TABLE, &pending, "generated_at", Some("2026-02-28 09:05:00+00")),
             moved(TABLE, &report(), "blocking", Some("9")),
         ] {
-            assert_eq!(facts.derive(KIND, &change), Ok(Verdict::Nothing), "{change:?}");
+            assert_eq!(facts.derive(KIND, &change), Err(NoEvent::NotApplicable), "{change:?}");
         }
         assert_eq!(facts.lookups(), 0);
     }
 
     #[test]
-    fn only_a_release_on_hold_of_an_owner_with_the_addon_raises() {
+    fn the_release_must_be_on_hold_and_its_owner_have_the_addon() {
         let off_hold = insert(TABLE, with(TABLE, &report(), "release_id", Some("11")));
-        assert_eq!(FakeFacts::default().derive(KIND, &off_hold), Ok(Verdict::Nothing));
+        assert_eq!(FakeFacts::default().derive(KIND, &off_hold), Err(NoEvent::NotApplicable));
         let facts = FakeFacts::default();
         facts.without_addons.set(true);
-        assert_eq!(facts.derive(KIND, &insert(TABLE, report())), Ok(Verdict::Nothing));
+        assert_eq!(facts.derive(KIND, &insert(TABLE, report())), Err(NoEvent::NotApplicable));
     }
 
     #[test]
@@ -161,13 +149,13 @@ mod tests {
         let of_release = |release: Option<&str>| {
             FakeFacts::default().derive(KIND, &insert(TABLE, with(TABLE, &report(), "release_id", release)))
         };
-        assert!(matches!(of_release(Some("20")), Ok(Verdict::Raise(derived)) if derived.owner == user("bob")));
-        assert_eq!(of_release(Some("30")), Err(Halt::Unrouted("label_without_user")));
-        assert_eq!(of_release(None), Err(Halt::Unrouted("preflight_report_without_release")));
+        assert!(matches!(of_release(Some("20")), Ok(derived) if derived.owner == user("bob")));
+        assert_eq!(of_release(Some("30")), Err(NoEvent::Unrouted("label_without_user")));
+        assert_eq!(of_release(None), Err(NoEvent::Unrouted("preflight_report_without_release")));
     }
 
     #[test]
-    fn rows_that_are_not_what_they_should_be_are_reported() {
+    fn malformed_rows_are_reported() {
         for (column, value) in [
             ("generated_at", Some("infinity")),
             ("profile_name", None),
@@ -177,7 +165,7 @@ mod tests {
             ("requires_feedback", None),
         ] {
             let end = FakeFacts::default().derive(KIND, &insert(TABLE, with(TABLE, &report(), column, value)));
-            assert!(matches!(end, Err(Halt::Malformed(_))), "{column}: {end:?}");
+            assert!(matches!(end, Err(NoEvent::Malformed(_))), "{column}: {end:?}");
         }
     }
 }

@@ -1,80 +1,54 @@
-//! A release under review, and a release that has reached its outlets.
+//! Releases: changes of the review status, and the first distribution.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::row::{Row, Transition, owner_of, word};
-use super::value::{Issues, schema_of, to_json};
-use super::{Derived, Fact, Facts, Rule, Verdict};
+use super::row::{Transition, owner_of, require, variant};
+use super::value::Issues;
+use super::{EventData, Fact, Facts, NoEvent};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, release};
 
 const DISTRIBUTED: &str = "distributed";
 
-// What both events tell. A doc comment would become the description of each one's schema.
+// Common to both events. A doc comment would become part of each event's schema.
 #[derive(Serialize, JsonSchema)]
 struct Identity {
     /// The release.
     release_id: i64,
-    /// The label that owns it.
+    /// The label that owns the release.
     label_id: i64,
-    /// Its catalogue reference.
+    /// The release's catalogue reference.
     release_cat: Option<String>,
-    /// Its title.
+    /// The release's title.
     release_title: Option<String>,
 }
 
 impl Identity {
-    /// Reads the release and finds whom to tell.
-    fn read(row: &Row<'_>, facts: &dyn Facts) -> Fact<(UserId, Identity)> {
+    /// Reads the release's identity and looks up its owner.
+    fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(UserId, Self)> {
         let label_id = row.parent(release::label_id, "release_without_label")?;
         let owner = owner_of(label_id, facts)?;
         let identity = Identity {
-            release_id: row.integer(release::id)?,
+            release_id: row.required(release::id)?,
             label_id,
-            release_cat: row.optional(release::cat)?.map(str::to_owned),
-            release_title: row.optional(release::title)?.map(str::to_owned),
+            release_cat: row.optional(release::cat)?,
+            release_title: row.optional(release::title)?,
         };
         Ok((owner, identity))
     }
-
-    fn example() -> Self {
-        Identity {
-            release_id: 20_417,
-            label_id: 311,
-            release_cat: Some("NLR-0042".into()),
-            release_title: Some("Northern Lights".into()),
-        }
-    }
 }
 
-pub(super) static REVIEW_STATUS_CHANGED: Rule = Rule {
-    kind: EventKind::ReleaseReviewStatusChanged,
-    description: "A release moved from one review status to another.",
-    requires_addon: None,
-    table: Table::Release,
-    derive: review_status_changed,
-    schema: schema_of::<ReviewStatusChanged>,
-    example: || {
-        to_json(&ReviewStatusChanged {
-            identity: Identity::example(),
-            previous_status: ReviewStatus::ToReview,
-            new_status: ReviewStatus::RequireChanges,
-            review_issues: Issues::parse(Some(r#"[{"code":"artwork_blurred","message":"The cover is out of focus"}]"#)),
-        })
-    },
-};
-
 #[derive(Serialize, JsonSchema)]
-struct ReviewStatusChanged {
+pub(super) struct ReviewStatusChanged {
     #[serde(flatten)]
     identity: Identity,
-    /// Where the review stood before.
+    /// The review status before the change.
     previous_status: ReviewStatus,
-    /// Where it stands now.
+    /// The review status after the change.
     new_status: ReviewStatus,
-    /// What needs attention. The key is there when changes are required and when the release is rejected, and only then.
+    /// What needs attention. Present only if the new status is `require_changes` or `rejected`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Issues")]
     review_issues: Option<Issues>,
@@ -91,58 +65,67 @@ enum ReviewStatus {
     Audit,
 }
 
-impl ReviewStatus {
-    const fn has_issues(self) -> bool {
-        matches!(self, ReviewStatus::RequireChanges | ReviewStatus::Rejected)
+impl EventData for ReviewStatusChanged {
+    const KIND: EventKind = EventKind::ReleaseReviewStatusChanged;
+    const DESCRIPTION: &'static str = "A release moved from one review status to another.";
+    const TABLE: Table = Table::Release;
+    const EXAMPLE: &'static str = concat!(
+        r#"{"release_id":20417,"label_id":311,"release_cat":"NLR-0042","release_title":"Northern Lights","#,
+        r#""previous_status":"to_review","new_status":"require_changes","#,
+        r#""review_issues":[{"code":"artwork_blurred","message":"The cover is out of focus"}]}"#
+    );
+
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let row = Transition::of(change, release::review_status)?;
+        // A new release did not move: it has no status before.
+        require(!row.inserted)?;
+        let statuses = row.from.and_then(variant).zip(row.to.and_then(variant));
+        let (previous_status, new_status) = statuses.ok_or(NoEvent::Ignored("unknown_review_status"))?;
+        let (owner, identity) = Identity::read(&row, facts)?;
+        let review_issues = match new_status {
+            ReviewStatus::RequireChanges | ReviewStatus::Rejected => {
+                Some(row.optional(release::review_issues)?.unwrap_or_default())
+            }
+            _ => None,
+        };
+        Ok((owner, ReviewStatusChanged { identity, previous_status, new_status, review_issues }))
     }
 }
 
-fn review_status_changed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
-    let moved = Transition::of(change, release::review_status).filter(|moved| !moved.inserted);
-    let Some(moved) = moved else { return Ok(Verdict::Nothing) };
-    let statuses = moved.from.and_then(word::<ReviewStatus>).zip(moved.to.and_then(word::<ReviewStatus>));
-    let Some((previous_status, new_status)) = statuses else { return Ok(Verdict::Ignored("unknown_review_status")) };
-    let (owner, identity) = Identity::read(&moved, facts)?;
-    let review_issues = new_status.has_issues().then(|| {
-        let issues = Issues::parse(moved.optional(release::review_issues)?);
-        issues.ok_or_else(|| moved.malformed(release::review_issues, "no JSON"))
-    });
-    let data = ReviewStatusChanged { identity, previous_status, new_status, review_issues: review_issues.transpose()? };
-    Ok(Verdict::Raise(Derived::new(owner, &data)))
-}
-
-pub(super) static RELEASE_DISTRIBUTED: Rule = Rule {
-    kind: EventKind::ReleaseDistributed,
-    description: "A release has become distributed: raised once for each release, however often it is saved afterwards.",
-    requires_addon: None,
-    table: Table::Release,
-    derive: release_distributed,
-    schema: schema_of::<ReleaseDistributed>,
-    example: || to_json(&ReleaseDistributed { identity: Identity::example(), delivery_status: DISTRIBUTED }),
-};
-
 #[derive(Serialize, JsonSchema)]
-struct ReleaseDistributed {
+pub(super) struct ReleaseDistributed {
     #[serde(flatten)]
     identity: Identity,
-    /// The delivery state that the release moved into.
+    /// The delivery status after the change.
     #[schemars(extend("const" = DISTRIBUTED))]
     delivery_status: &'static str,
 }
 
-fn release_distributed(change: &Change, facts: &dyn Facts) -> Fact<Verdict> {
-    let moved = Transition::to(change, release::delivery_status, DISTRIBUTED);
-    let Some(moved) = moved else { return Ok(Verdict::Nothing) };
-    let (owner, identity) = Identity::read(&moved, facts)?;
-    let release = identity.release_id;
-    let derived = Derived::new(owner, &ReleaseDistributed { identity, delivery_status: DISTRIBUTED });
-    Ok(Verdict::Raise(Derived { once_for_release: Some(release), ..derived }))
+impl EventData for ReleaseDistributed {
+    const KIND: EventKind = EventKind::ReleaseDistributed;
+    const DESCRIPTION: &'static str =
+        "A release was distributed. Sent once per release, even if it is distributed again.";
+    const TABLE: Table = Table::Release;
+    const EXAMPLE: &'static str = concat!(
+        r#"{"release_id":20417,"label_id":311,"release_cat":"NLR-0042","release_title":"Northern Lights","#,
+        r#""delivery_status":"distributed"}"#
+    );
+
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let row = Transition::to(change, release::delivery_status, DISTRIBUTED)?;
+        let (owner, identity) = Identity::read(&row, facts)?;
+        Ok((owner, ReleaseDistributed { identity, delivery_status: DISTRIBUTED }))
+    }
+
+    fn once_for_release(&self) -> Option<i64> {
+        Some(self.identity.release_id)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{FakeFacts, insert, moved, tuple, update, user, with};
-    use super::super::{Halt, LookupKey};
+    use super::super::tests::fixtures::{FakeFacts, insert, moved, tuple, update, user, with};
+    use super::super::{LookupKey, NoEvent};
     use super::*;
     use crate::domain::change::{Datum, Tuple};
 
@@ -161,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn every_move_between_the_six_review_statuses_raises() {
+    fn every_change_between_the_six_review_statuses_raises_an_event() {
         for from in STATUSES {
             for to in STATUSES {
                 let facts = FakeFacts::default();
                 if from == to {
-                    assert_eq!(facts.derive(REVIEW, &review(from, to)), Ok(Verdict::Nothing));
+                    assert_eq!(facts.derive(REVIEW, &review(from, to)), Err(NoEvent::NotApplicable));
                     continue;
                 }
                 let derived = facts.raised(REVIEW, &review(from, to));
@@ -181,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn issues_go_out_byte_for_byte_on_their_two_transitions_only() {
+    fn issues_are_sent_byte_for_byte_with_two_statuses_only() {
         let issues = r#"[{"code": "artwork", "at": 1.50, "note": "caf\u00e9 \"x\""}]"#;
         for (to, present) in [("require_changes", true), ("rejected", true), ("approved", false), ("audit", false)] {
             let row = with(TABLE, &release(to, "none"), "review_issues", Some(issues));
@@ -199,27 +182,31 @@ mod tests {
         let mut unsent = release("rejected", "none");
         unsent.set(release::review_issues, Datum::Absent);
         let end = FakeFacts::default().derive(REVIEW, &moved(TABLE, &unsent, "review_status", Some("to_review")));
-        assert_eq!(end, Err(Halt::Lookup(LookupKey::Row(TABLE, 10))), "long issues are read, not taken for none");
+        assert_eq!(
+            end,
+            Err(NoEvent::Lookup(LookupKey::Row(TABLE, 10))),
+            "a long value that was not sent is looked up, not taken as null"
+        );
         let garbled = with(TABLE, &release("rejected", "none"), "review_issues", Some("[{"));
         let end = FakeFacts::default().derive(REVIEW, &moved(TABLE, &garbled, "review_status", Some("draft")));
-        assert!(matches!(end, Err(Halt::Malformed(_))), "{end:?}");
+        assert!(matches!(end, Err(NoEvent::Malformed(_))), "{end:?}");
     }
 
     #[test]
-    fn review_statuses_that_nobody_defined_are_counted_and_raise_nothing() {
+    fn undocumented_review_statuses_are_counted_and_raise_nothing() {
         let facts = FakeFacts::default();
         let null = || moved(TABLE, &release("draft", "none"), "review_status", None);
         for change in [review("draft", "limbo"), review("limbo", "draft"), review("draft", "Approved"), null()] {
-            assert_eq!(facts.derive(REVIEW, &change), Ok(Verdict::Ignored("unknown_review_status")));
+            assert_eq!(facts.derive(REVIEW, &change), Err(NoEvent::Ignored("unknown_review_status")));
         }
         assert_eq!(facts.lookups(), 0);
     }
 
     #[test]
-    fn a_new_release_has_not_moved_in_review() {
+    fn an_inserted_release_raises_no_review_event() {
         let facts = FakeFacts::default();
         for status in STATUSES {
-            assert_eq!(facts.derive(REVIEW, &insert(TABLE, release(status, "none"))), Ok(Verdict::Nothing));
+            assert_eq!(facts.derive(REVIEW, &insert(TABLE, release(status, "none"))), Err(NoEvent::NotApplicable));
         }
     }
 
@@ -242,24 +229,24 @@ mod tests {
             moved(TABLE, &release("approved", "pending"), "delivery_status", Some("distributed")),
             insert(TABLE, release("approved", "pending")),
         ] {
-            assert_eq!(facts.derive(DISTRIBUTED_EVENT, &change), Ok(Verdict::Nothing), "{change:?}");
+            assert_eq!(facts.derive(DISTRIBUTED_EVENT, &change), Err(NoEvent::NotApplicable), "{change:?}");
         }
     }
 
     #[test]
-    fn the_two_statuses_move_independently() {
+    fn review_and_delivery_status_change_independently() {
         let old = release("to_review", "pending");
         let facts = FakeFacts::default();
         let both = update(TABLE, Some(old.clone()), release("approved", "distributed"));
         facts.raised(REVIEW, &both);
         facts.raised(DISTRIBUTED_EVENT, &both);
         let one = update(TABLE, Some(old), release("to_review", "distributed"));
-        assert_eq!(facts.derive(REVIEW, &one), Ok(Verdict::Nothing));
+        assert_eq!(facts.derive(REVIEW, &one), Err(NoEvent::NotApplicable));
         facts.raised(DISTRIBUTED_EVENT, &one);
     }
 
     #[test]
-    fn the_owner_is_the_owner_of_the_label_that_the_release_now_has() {
+    fn the_owner_is_the_owner_of_the_releases_new_label() {
         let of_label = |label: Option<&str>| {
             let old = release("draft", "none");
             let new = with(TABLE, &release("to_review", "distributed"), "label_id", label);
@@ -267,13 +254,13 @@ mod tests {
             [REVIEW, DISTRIBUTED_EVENT].map(|kind| FakeFacts::default().derive(kind, &change))
         };
         for end in of_label(Some("2")) {
-            assert!(matches!(end, Ok(Verdict::Raise(derived)) if derived.owner == user("bob")));
+            assert!(matches!(end, Ok(derived) if derived.owner == user("bob")));
         }
         for end in of_label(Some("3")) {
-            assert_eq!(end, Err(Halt::Unrouted("label_without_user")));
+            assert_eq!(end, Err(NoEvent::Unrouted("label_without_user")));
         }
         for end in of_label(None) {
-            assert_eq!(end, Err(Halt::Unrouted("release_without_label")));
+            assert_eq!(end, Err(NoEvent::Unrouted("release_without_label")));
         }
     }
 

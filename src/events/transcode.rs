@@ -1,38 +1,19 @@
-//! The transcoding of a track's audio into the files that outlets take.
+//! The transcoding of a track's audio into the files that outlets accept.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::row::{Transition, owner_of, word};
-use super::value::{schema_of, to_json};
-use super::{Derived, Fact, Facts, Rule, TranscodedFile, Verdict};
+use super::row::{Transition, owner_of, require, variant};
+use super::{EventData, Facts, NoEvent, TranscodedFile};
 use crate::domain::change::Change;
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, UserId};
 use crate::domain::table::{Table, transcoder_queue};
 
-pub(super) static TRANSCODE_COMPLETED: Rule = Rule {
-    kind: EventKind::TranscodeCompleted,
-    description: "The audio of a track has been transcoded.",
-    requires_addon: None,
-    table: Table::TranscoderQueue,
-    derive: |change, facts| transcode_ended(change, facts, |status| status == Status::Complete),
-    schema: schema_of::<TranscodeEnded>,
-    example: || to_json(&TranscodeEnded::example(Status::Complete)),
-};
-
-pub(super) static TRANSCODE_FAILED: Rule = Rule {
-    kind: EventKind::TranscodeFailed,
-    description: "The audio of a track could not be transcoded, or not all of it.",
-    requires_addon: None,
-    table: Table::TranscoderQueue,
-    derive: |change, facts| transcode_ended(change, facts, |status| status != Status::Complete),
-    schema: schema_of::<TranscodeEnded>,
-    example: || to_json(&TranscodeEnded::example(Status::Incomplete)),
-};
-
+/// The data of both events: of `transcode.completed` if `COMPLETED`, otherwise of `transcode.failed`.
 #[derive(Serialize, JsonSchema)]
-struct TranscodeEnded {
-    /// The release that the track is on.
+#[schemars(rename = "TranscodeEnded", description = "")]
+pub(super) struct TranscodeEnded<const COMPLETED: bool> {
+    /// The release that contains the track.
     release_id: i64,
     /// The label that owns the release.
     label_id: i64,
@@ -40,12 +21,12 @@ struct TranscodeEnded {
     track_id: i64,
     /// The platform's queue entry for this transcode.
     transcoder_queue_id: i64,
-    /// How the transcode ended.
+    /// The final status of the transcode.
     status: Status,
-    /// The same, as the key of a message.
+    /// The status as a message key.
     status_message: StatusMessage,
-    /// What became of each file.
-    files: Vec<File>,
+    /// The result for each file.
+    files: Vec<TranscodedFile>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -76,63 +57,57 @@ impl From<Status> for StatusMessage {
     }
 }
 
-#[derive(Serialize, JsonSchema)]
-struct File {
-    /// The kind of asset.
-    asset_type_id: i64,
-    /// How the file turned out.
-    status: String,
+/// An example of an event's data with this status of the transcode and of its second file.
+macro_rules! example {
+    ($status:literal, $file:literal) => {
+        concat!(
+            r#"{"release_id":20417,"label_id":311,"track_id":88120,"transcoder_queue_id":650233,"status":""#,
+            $status,
+            r#"","status_message":"transcode_"#,
+            $status,
+            r#"","files":[{"asset_type_id":1,"status":"complete"},{"asset_type_id":4,"status":""#,
+            $file,
+            r#""}]}"#
+        )
+    };
 }
 
-impl From<&TranscodedFile> for File {
-    fn from(file: &TranscodedFile) -> Self {
-        File { asset_type_id: file.asset_type_id, status: file.status.clone() }
-    }
-}
+impl<const COMPLETED: bool> EventData for TranscodeEnded<COMPLETED> {
+    const KIND: EventKind = if COMPLETED { EventKind::TranscodeCompleted } else { EventKind::TranscodeFailed };
+    const DESCRIPTION: &'static str = if COMPLETED {
+        "The audio of a track was transcoded."
+    } else {
+        "The audio of a track could not be transcoded completely."
+    };
+    const TABLE: Table = Table::TranscoderQueue;
+    const EXAMPLE: &'static str =
+        if COMPLETED { example!("complete", "complete") } else { example!("incomplete", "error") };
 
-impl TranscodeEnded {
-    fn example(status: Status) -> Self {
-        let second = if status == Status::Complete { "complete" } else { "error" };
-        TranscodeEnded {
-            release_id: 20_417,
-            label_id: 311,
-            track_id: 88_120,
-            transcoder_queue_id: 650_233,
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+        let row = Transition::of(change, transcoder_queue::status)?;
+        let status: Status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
+        require((status == Status::Complete) == COMPLETED)?;
+        let track_id = row.parent(transcoder_queue::track_id, "transcoder_queue_without_track")?;
+        let release_id = facts.track_release(track_id)?;
+        let label_id = facts.release(release_id)?.label_id;
+        let owner = owner_of(label_id, facts)?;
+        let transcoder_queue_id = row.required(transcoder_queue::id)?;
+        let data = TranscodeEnded {
+            release_id,
+            label_id,
+            track_id,
+            transcoder_queue_id,
             status,
             status_message: status.into(),
-            files: vec![
-                File { asset_type_id: 1, status: "complete".into() },
-                File { asset_type_id: 4, status: second.into() },
-            ],
-        }
+            files: facts.transcoded_files(transcoder_queue_id)?.to_vec(),
+        };
+        Ok((owner, data))
     }
-}
-
-fn transcode_ended(change: &Change, facts: &dyn Facts, wanted: fn(Status) -> bool) -> Fact<Verdict> {
-    let Some(moved) = Transition::of(change, transcoder_queue::status) else { return Ok(Verdict::Nothing) };
-    let ended = moved.to.and_then(word::<Status>).filter(|status| wanted(*status));
-    let Some(status) = ended else { return Ok(Verdict::Nothing) };
-    let track_id = moved.parent(transcoder_queue::track_id, "transcoder_queue_without_track")?;
-    let release_id = facts.track_release(track_id)?;
-    let label_id = facts.release(release_id)?.label_id;
-    let owner = owner_of(label_id, facts)?;
-    let transcoder_queue_id = moved.integer(transcoder_queue::id)?;
-    let data = TranscodeEnded {
-        release_id,
-        label_id,
-        track_id,
-        transcoder_queue_id,
-        status,
-        status_message: status.into(),
-        files: facts.transcoded_files(transcoder_queue_id)?.iter().map(File::from).collect(),
-    };
-    Ok(Verdict::Raise(Derived::new(owner, &data)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Halt;
-    use super::super::testing::{FakeFacts, insert, moved, tuple, user, with};
+    use super::super::tests::fixtures::{FakeFacts, insert, moved, tuple, user, with};
     use super::*;
     use crate::domain::change::Tuple;
 
@@ -144,12 +119,12 @@ mod tests {
     }
 
     fn raised(change: &Change) -> Vec<EventKind> {
-        let raises = |kind: &EventKind| matches!(FakeFacts::default().derive(*kind, change), Ok(Verdict::Raise(_)));
+        let raises = |kind: &EventKind| matches!(FakeFacts::default().derive(*kind, change), Ok(_));
         BOTH.into_iter().filter(raises).collect()
     }
 
     #[test]
-    fn a_transcode_ends_well_or_not_with_its_files_by_id() {
+    fn every_final_status_raises_one_event_with_the_files() {
         for (status, kind) in [
             ("complete", EventKind::TranscodeCompleted),
             ("error", EventKind::TranscodeFailed),
@@ -168,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn a_transcode_without_files_has_none() {
+    fn a_transcode_may_have_no_files() {
         let change = insert(TABLE, with(TABLE, &entry("error"), "id", Some("8")));
         assert!(FakeFacts::default().raised(EventKind::TranscodeFailed, &change).data.ends_with(r#","files":[]}"#));
     }
 
     #[test]
-    fn every_entry_into_an_end_raises_and_nothing_else_does() {
+    fn only_a_change_into_a_final_status_raises_an_event() {
         let facts = FakeFacts::default();
         assert_eq!(raised(&moved(TABLE, &entry("incomplete"), "status", Some("error"))), [EventKind::TranscodeFailed]);
         for change in [
@@ -184,7 +159,7 @@ mod tests {
             insert(TABLE, with(TABLE, &entry("complete"), "status", None)),
         ] {
             for kind in BOTH {
-                assert_eq!(facts.derive(kind, &change), Ok(Verdict::Nothing), "{kind}: {change:?}");
+                assert_eq!(facts.derive(kind, &change), Err(NoEvent::NotApplicable), "{kind}: {change:?}");
             }
         }
         assert_eq!(facts.lookups(), 0);
@@ -196,9 +171,9 @@ mod tests {
             let change = insert(TABLE, with(TABLE, &entry("complete"), "track_id", track));
             FakeFacts::default().derive(EventKind::TranscodeCompleted, &change)
         };
-        assert!(matches!(of_track(Some("200")), Ok(Verdict::Raise(derived)) if derived.owner == user("bob")));
-        assert_eq!(of_track(Some("300")), Err(Halt::Unrouted("label_without_user")));
-        assert_eq!(of_track(Some("999")), Err(Halt::Unrouted("track_not_found")));
-        assert_eq!(of_track(None), Err(Halt::Unrouted("transcoder_queue_without_track")));
+        assert!(matches!(of_track(Some("200")), Ok(derived) if derived.owner == user("bob")));
+        assert_eq!(of_track(Some("300")), Err(NoEvent::Unrouted("label_without_user")));
+        assert_eq!(of_track(Some("999")), Err(NoEvent::Unrouted("track_not_found")));
+        assert_eq!(of_track(None), Err(NoEvent::Unrouted("transcoder_queue_without_track")));
     }
 }

@@ -1,4 +1,4 @@
-//! The types that `data` is made of beside strings and integers, each with its JSON form and its schema.
+//! The types of `data` that are neither text nor integers, each with its JSON form and its schema.
 
 use std::borrow::Cow;
 
@@ -10,35 +10,36 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::row::FromText;
 use crate::domain::time;
 
-/// The JSON Schema of a data struct, whole in itself.
+/// Returns the self-contained JSON Schema of a data struct.
 pub(super) fn schema_of<T: JsonSchema>() -> serde_json::Value {
     let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| settings.inline_subschemas = true);
     settings.with_transform(RecursiveTransform(drop_width)).into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// `int64` is no format of JSON Schema's own: validators in their strict modes refuse a schema that has it.
+/// Removes formats such as `int64`: JSON Schema does not define them, and strict validators reject a schema that has one.
 fn drop_width(schema: &mut Schema) {
     if schema.get("format").and_then(|format| format.as_str()).is_some_and(|format| format.starts_with("int")) {
         schema.remove("format");
     }
 }
 
-/// The JSON text of a data object.
+/// Returns a data object as JSON text.
 pub(super) fn to_json<T: Serialize>(data: &T) -> String {
     serde_json::to_string(data).expect("data has string keys and values that always serialise")
 }
 
 macro_rules! schema {
-    ($type:ty, $name:literal, $schema:tt) => {
+    ($type:ident, $schema:tt) => {
         impl JsonSchema for $type {
             fn inline_schema() -> bool {
                 true
             }
 
             fn schema_name() -> Cow<'static, str> {
-                $name.into()
+                stringify!($type).into()
             }
 
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
@@ -48,17 +49,20 @@ macro_rules! schema {
     };
 }
 
-/// As seconds the year 5138, as milliseconds 1973: no platform has rows of the other.
+/// The smallest number that is read as milliseconds. As seconds it is the year 5138, as milliseconds 1973: no platform has
+/// rows of the former, nor of the time before the latter.
 const FIRST_MILLISECONDS: u64 = 100_000_000_000;
 
-/// A point in time, in UTC and with microseconds.
+/// A point in time, in UTC with microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Time(Timestamp);
 
-impl Time {
-    /// Reads the server's text. A column without time zone is taken to hold UTC, as such columns do by convention; a whole
-    /// number is Unix time, in seconds, or in milliseconds from twelve digits on.
-    pub fn parse(text: &str) -> Option<Self> {
+impl FromText for Time {
+    const EXPECTED: &'static str = "a finite time";
+
+    /// Parses Postgres's text. A column without time zone is taken as UTC, which is the convention; an integer as Unix time,
+    /// in seconds, or in milliseconds if it has twelve digits or more.
+    fn from_text(text: &str) -> Option<Self> {
         if let Ok(number) = text.parse::<i64>() {
             let in_seconds = number.unsigned_abs() < FIRST_MILLISECONDS;
             let at = if in_seconds { Timestamp::from_second(number) } else { Timestamp::from_millisecond(number) };
@@ -82,28 +86,32 @@ impl Serialize for Time {
     }
 }
 
-schema!(Time, "Time", { "type": "string", "format": "date-time" });
+schema!(Time, { "type": "string", "format": "date-time" });
 
 /// A calendar day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Date(civil::Date);
 
-impl Date {
-    pub fn parse(text: &str) -> Option<Self> {
+impl FromText for Date {
+    const EXPECTED: &'static str = "a finite date";
+
+    fn from_text(text: &str) -> Option<Self> {
         text.parse().ok().map(Date)
     }
 }
 
-schema!(Date, "Date", { "type": "string", "format": "date" });
+schema!(Date, { "type": "string", "format": "date" });
 
-/// A decimal number with every digit that the database keeps: through a binary float, `120.50` would lose its zero and a
-/// long one its end.
+/// A decimal number with exactly the digits that the database stores. A binary float would drop the zero of `120.50` and
+/// round long numbers.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Amount(Box<RawValue>);
 
-impl Amount {
-    /// Nothing for NaN and the infinities, which JSON does not have.
-    pub fn parse(text: &str) -> Option<Self> {
+impl FromText for Amount {
+    /// NaN and the infinities have no JSON form.
+    const EXPECTED: &'static str = "a finite number";
+
+    fn from_text(text: &str) -> Option<Self> {
         let starts = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
         let ends = text.ends_with(|last: char| last.is_ascii_digit());
         let number = (starts && ends).then(|| RawValue::from_string(text.to_owned()))?;
@@ -111,27 +119,34 @@ impl Amount {
     }
 }
 
-schema!(Amount, "Amount", { "type": "number" });
+schema!(Amount, { "type": "number" });
 
-/// A JSON array that the platform wrote, byte for byte.
+/// The platform's JSON array of review issues, byte for byte.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Issues(Box<RawValue>);
 
-impl Issues {
-    /// Nothing, in SQL's or JSON's words, is no issues; a lone value is one. None where the text is no JSON.
-    pub fn parse(text: Option<&str>) -> Option<Self> {
-        let text = text.map_or("null", str::trim);
+impl FromText for Issues {
+    const EXPECTED: &'static str = "JSON";
+
+    /// Reads a JSON null as no issues, and a value that is not an array as one issue.
+    fn from_text(text: &str) -> Option<Self> {
         let value: &RawValue = serde_json::from_str(text).ok()?;
         let array = match value.get() {
-            "null" => RawValue::from_string("[]".to_owned()),
+            "null" => return Some(Issues::default()),
             array if array.starts_with('[') => Ok(value.to_owned()),
-            lone => RawValue::from_string(format!("[{lone}]")),
+            single => RawValue::from_string(format!("[{single}]")),
         };
         array.ok().map(Issues)
     }
 }
 
-schema!(Issues, "Issues", { "type": "array", "items": true });
+impl Default for Issues {
+    fn default() -> Self {
+        Issues(RawValue::from_string("[]".to_owned()).expect("valid JSON"))
+    }
+}
+
+schema!(Issues, { "type": "array", "items": true });
 
 #[cfg(test)]
 mod tests {
@@ -142,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_utc_with_six_digits_whatever_the_server_sent() {
+    fn times_are_utc_with_microseconds_in_every_format_the_server_sends() {
         for (text, expected) in [
             ("2026-03-01 09:05:00.123+00", "2026-03-01T09:05:00.123000+00:00"),
             ("2026-03-01 09:05:00+00", "2026-03-01T09:05:00.000000+00:00"),
@@ -156,46 +171,46 @@ mod tests {
             ("1772355900123", "2026-03-01T09:05:00.123000+00:00"),
             ("0", "1970-01-01T00:00:00.000000+00:00"),
         ] {
-            assert_eq!(json(Time::parse(text)), Some(format!("\"{expected}\"")), "{text}");
+            assert_eq!(json(Time::from_text(text)), Some(format!("\"{expected}\"")), "{text}");
         }
         for text in ["infinity", "-infinity", "", "0044-03-15 00:00:00+00 BC", "12000-01-01 00:00:00+00", "yesterday"] {
-            assert_eq!(Time::parse(text), None, "{text}");
+            assert_eq!(Time::from_text(text), None, "{text}");
         }
     }
 
     #[test]
-    fn dates_are_days() {
-        assert_eq!(json(Date::parse("2026-03-31")), Some("\"2026-03-31\"".into()));
+    fn dates_have_no_time() {
+        assert_eq!(json(Date::from_text("2026-03-31")), Some("\"2026-03-31\"".into()));
         for text in ["infinity", "", "0044-03-15 BC", "31.03.2026"] {
-            assert_eq!(Date::parse(text), None, "{text}");
+            assert_eq!(Date::from_text(text), None, "{text}");
         }
     }
 
     #[test]
     fn amounts_keep_their_digits() {
         for text in ["120.50", "0.00", "-3.10", "12345678901234567890.123456789012345678901", "7", "1e+20"] {
-            assert_eq!(json(Amount::parse(text)).as_deref(), Some(text));
+            assert_eq!(json(Amount::from_text(text)).as_deref(), Some(text));
         }
         for text in ["NaN", "Infinity", "-Infinity", "", "-", "$120.50", " 1", "1 ", "1,5", "01", "null", "\"1\"", "[1"]
         {
-            assert!(Amount::parse(text).is_none(), "{text}");
+            assert!(Amount::from_text(text).is_none(), "{text}");
         }
     }
 
     #[test]
-    fn issues_are_an_array_byte_for_byte() {
+    fn issues_are_a_json_array_byte_for_byte() {
         for (text, expected) in [
-            (Some(r#"[{"code": "artwork",  "n": 1.50}]"#), r#"[{"code": "artwork",  "n": 1.50}]"#),
-            (Some("[]"), "[]"),
-            (Some(" null "), "[]"),
-            (None, "[]"),
-            (Some(r#"{"code": "artwork"}"#), r#"[{"code": "artwork"}]"#),
-            (Some(r#""blurred""#), r#"["blurred"]"#),
+            (r#"[{"code": "artwork",  "n": 1.50}]"#, r#"[{"code": "artwork",  "n": 1.50}]"#),
+            ("[]", "[]"),
+            (" null ", "[]"),
+            (r#"{"code": "artwork"}"#, r#"[{"code": "artwork"}]"#),
+            (r#""blurred""#, r#"["blurred"]"#),
         ] {
-            assert_eq!(json(Issues::parse(text)).as_deref(), Some(expected), "{text:?}");
+            assert_eq!(json(Issues::from_text(text)).as_deref(), Some(expected), "{text}");
         }
         for text in ["", "[", "blurred", "[] []"] {
-            assert!(Issues::parse(Some(text)).is_none(), "{text}");
+            assert!(Issues::from_text(text).is_none(), "{text}");
         }
+        assert_eq!(to_json(&Issues::default()), "[]");
     }
 }

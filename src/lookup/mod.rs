@@ -14,7 +14,7 @@ use crate::config;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
 use crate::domain::table::{Table, distro_queue, user_addon};
-use crate::events::{Fact, Facts, Halt, LookupKey, Release, TranscodedFile};
+use crate::events::{Fact, Facts, LookupKey, NoEvent, Release, TranscodedFile};
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::Store;
 use crate::store::addons::AddonChanges;
@@ -218,30 +218,30 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
 
 impl Facts for Lookups {
     fn release(&self, id: i64) -> Fact<std::sync::Arc<Release>> {
-        let release = self.cache.release(id).ok_or(Halt::Lookup(LookupKey::Release(id)))?;
-        release.ok_or(Halt::Unrouted("release_not_found"))
+        let release = self.cache.release(id).ok_or(NoEvent::Lookup(LookupKey::Release(id)))?;
+        release.ok_or(NoEvent::Unrouted("release_not_found"))
     }
 
     fn label_owner(&self, label: i64) -> Fact<Option<UserId>> {
-        let owner = self.cache.label_owner(label).ok_or(Halt::Lookup(LookupKey::Label(label)))?;
-        owner.ok_or(Halt::Unrouted("label_not_found"))
+        let owner = self.cache.label_owner(label).ok_or(NoEvent::Lookup(LookupKey::Label(label)))?;
+        owner.ok_or(NoEvent::Unrouted("label_not_found"))
     }
 
     fn outlet_name(&self, outlet: i64) -> Fact<Option<std::sync::Arc<str>>> {
-        self.cache.outlet_name(outlet).ok_or(Halt::Lookup(LookupKey::Outlet(outlet)))
+        self.cache.outlet_name(outlet).ok_or(NoEvent::Lookup(LookupKey::Outlet(outlet)))
     }
 
     fn track_release(&self, track: i64) -> Fact<i64> {
-        let release = self.cache.track_release(track).ok_or(Halt::Lookup(LookupKey::Track(track)))?;
-        release.ok_or(Halt::Unrouted("track_not_found"))
+        let release = self.cache.track_release(track).ok_or(NoEvent::Lookup(LookupKey::Track(track)))?;
+        release.ok_or(NoEvent::Unrouted("track_not_found"))
     }
 
     fn transcoded_files(&self, entry: i64) -> Fact<std::sync::Arc<[TranscodedFile]>> {
-        self.cache.files(entry).ok_or(Halt::Lookup(LookupKey::Files(entry)))
+        self.cache.files(entry).ok_or(NoEvent::Lookup(LookupKey::Files(entry)))
     }
 
     fn has_addon(&self, user: &UserId, addon: Addon) -> Fact<bool> {
-        self.cache.has_addon(user, addon).ok_or_else(|| Halt::Lookup(LookupKey::Addons(user.clone())))
+        self.cache.has_addon(user, addon).ok_or_else(|| NoEvent::Lookup(LookupKey::Addons(user.clone())))
     }
 
     fn recognises_distribution_status(&self, status: &str) -> bool {

@@ -122,7 +122,7 @@ fn report(batch: &[Decided], recorded: &Recorded) {
     batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.report());
     for Disabled { webhook, user, failure } in &recorded.disabled {
         // No warning: the owner gets an e-mail, and the operator has nothing to fix.
-        tracing::info!(%webhook, %user, reason = failure.in_words(), "a webhook kept failing and was disabled");
+        tracing::info!(%webhook, %user, reason = failure.describe(), "a webhook kept failing and was disabled");
         metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
     }
 }

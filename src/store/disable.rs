@@ -49,7 +49,7 @@ pub async fn disable(transaction: &Transaction<'_>, failing: &Failing) -> Result
 
 impl Failing {
     async fn notify(&self, transaction: &Transaction<'_>, sql: &str) -> Result<Option<UserId>> {
-        let (reason, kind) = (self.failure.in_words(), self.failure.kind.as_str());
+        let (reason, kind) = (self.failure.describe(), self.failure.kind.as_str());
         let (failures, threshold) = (self.failures as i64, i64::from(self.threshold));
         let notice = Uuid::now_v7();
         transaction.fetch_optional(sql, &[&self.webhook, &reason, &kind, &notice, &failures, &threshold]).await

@@ -48,7 +48,7 @@ impl Tracer {
     /// Events that are in the store now; `taken_up` is when the transaction that stored them was begun.
     pub fn stored(&self, events: &[Event], taken_up: Timestamp, stored: Timestamp) {
         let Some(inner) = &self.0 else { return };
-        for event in events.iter().filter(|event| inner.sampling.takes(event.id)) {
+        for event in events.iter().filter(|event| inner.sampling.includes(event.id)) {
             spans::stored(event, taken_up, stored).into_iter().for_each(|span| inner.tell(span));
         }
     }
@@ -66,7 +66,7 @@ impl Tracer {
 
     fn attempt(&self, attempted: &Attempted, outcome: Outcome, parent: Option<SpanId>) {
         let Some(inner) = &self.0 else { return };
-        if inner.sampling.takes(attempted.delivery.event) {
+        if inner.sampling.includes(attempted.delivery.event) {
             inner.tell(spans::attempt(attempted, outcome, parent));
         }
     }

@@ -1,5 +1,5 @@
-//! The shell blocks of the README and the guides, run one behind the other as a reader would: with the binary on the path, a
-//! platform's Postgres, and the documentation's host names standing for what is there.
+//! Runs the shell blocks of the README and the guides in order, as a reader would: with the binary on the path and a
+//! platform's Postgres. The host names of the documentation are replaced by the test's addresses.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use walhook::private_postgres::{Options, PrivatePostgres, free_port};
 
 const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
 
-/// One ```sh block.
+/// A block that begins with ```sh.
 struct Block {
     line: usize,
     text: String,
@@ -35,18 +35,18 @@ fn blocks(text: &str) -> Vec<Block> {
             _ => {}
         }
     }
-    assert!(open.is_none(), "a block that does not end");
+    assert!(open.is_none(), "a block has no end");
     blocks
 }
 
-/// Where the blocks run: a machine with a platform on it.
+/// The environment in which the blocks run: a Postgres with a platform's database, and a receiver.
 struct Machine {
     _server: PrivatePostgres,
     receiver: Receiver,
     directory: TempDir,
     environment: Vec<(String, String)>,
     address: String,
-    /// API and metrics.
+    /// The ports of the API and of the metrics.
     ports: (u16, u16),
 }
 
@@ -56,7 +56,7 @@ impl Machine {
         server.create_database("platform").await.expect("a database");
         let admin = server.url("platform");
         let client = walhook::postgres::connect(&admin).await.expect("the platform's database");
-        // The platform's tables belong to a role of its own, as they do where people are careful.
+        // A separate role owns the platform's tables, as is usual in production.
         let roles =
             "create role platform; alter database platform owner to platform; grant all on schema public to platform;";
         client.batch_execute(&format!("{roles} set role platform; {REFERENCE_SCHEMA}")).await.expect("a platform");
@@ -78,9 +78,9 @@ impl Machine {
         Machine { _server: server, receiver: Receiver::start().await, directory, environment, address, ports }
     }
 
-    /// The block with what its names stand for here. Commands that do not end go to the background; what builds or tests the
-    /// project is only asked what it would do, since this is a part of it.
-    fn here(&self, text: &str) -> String {
+    /// Returns the block with this environment's addresses. Commands that do not end run in the background; commands that build or
+    /// test the project only run dry, because this test is part of them.
+    fn adapt(&self, text: &str) -> String {
         let listen = format!("127.0.0.1:{}", free_port().expect("a port"));
         let lines = text.lines().map(|line| match line.split_whitespace().next() {
             Some("make") => format!("make -n -C '{}' {}", env!("CARGO_MANIFEST_DIR"), &line[4..]),
@@ -99,25 +99,26 @@ impl Machine {
             .replace("whsec_…", "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
     }
 
-    /// Runs the blocks in one shell, so that later ones see what earlier ones exported; a block that fails is named.
+    /// Runs the blocks in one shell, so that later blocks see the variables that earlier ones exported. Names a block that fails.
     async fn run(&self, document: &str, before: &str, blocks: &[Block]) {
         let mut script = format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{before}\n");
         for block in blocks {
-            script.push_str(&format!("echo 'BLOCK {document}:{}' >&2\n{}\n", block.line, self.here(&block.text)));
+            script.push_str(&format!("echo 'BLOCK {document}:{}' >&2\n{}\n", block.line, self.adapt(&block.text)));
         }
         let file: PathBuf = self.directory.path().join("blocks.sh");
         std::fs::write(&file, &script).expect("a script");
         let mut command = Command::new("bash");
         command.arg(&file).current_dir(self.directory.path()).env_clear().envs(self.environment.clone());
         command.stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(DEADLINE, command.output()).await.expect("the blocks end").expect("bash");
+        let output =
+            tokio::time::timeout(DEADLINE, command.output()).await.expect("the blocks end in time").expect("bash");
         let errors = String::from_utf8_lossy(&output.stderr);
         let printed = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{document}: {}\n{errors}\n--- printed:\n{printed}", output.status);
     }
 }
 
-/// What the operator's guide does in its first blocks, for guides that begin behind them.
+/// Creates the role and database, as the first blocks of the operator's guide do, for documents that assume them.
 const PREPARED: &str = "psql -q \"$ADMIN_URL\" -c \"create role walhook login replication superuser password 'a long random one'\" \
      -c 'create database walhook owner walhook'\n";
 
@@ -132,9 +133,9 @@ const SETTINGS: &str = "export WALHOOK_SOURCE__URL=postgres://walhook:…@db.int
      export WALHOOK_STORE__URL=postgres://walhook:…@db.internal/walhook\n\
      export WALHOOK_SECRETS__MASTER_KEY=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n";
 
-/// They are run, as they stand, by the tests of the web interface.
+/// The tests of the web UI run these snippets.
 #[test]
-fn the_receivers_guide_verifies_as_the_web_interface_does() {
+fn the_receivers_guide_contains_the_verification_code_of_the_web_ui() {
     let guide = read("docs/receivers.md");
     for (language, snippet) in [("python", "py"), ("js", "mjs"), ("go", "go"), ("php", "php"), ("ruby", "rb")] {
         let text = read(&format!("templates/ui/verify/verify.{snippet}"));
@@ -143,7 +144,7 @@ fn the_receivers_guide_verifies_as_the_web_interface_does() {
 }
 
 #[tokio::test]
-async fn the_readme() {
+async fn blocks_of_the_readme_run() {
     if !are_installed(&["psql", "curl", "python3"]) {
         return;
     }
@@ -152,26 +153,26 @@ async fn the_readme() {
 }
 
 #[tokio::test]
-async fn the_operators_guide() {
+async fn blocks_of_the_operators_guide_run() {
     if !are_installed(&["psql", "curl", "python3"]) {
         return;
     }
     let machine = Machine::start().await;
     let mut blocks = blocks(&read("docs/operators.md"));
-    let asks = |block: &Block| block.text.contains("127.0.0.1:9464");
-    let first = blocks.iter().position(asks).expect("a block that asks the running process");
+    let calls_readyz = |block: &Block| block.text.contains("127.0.0.1:9464");
+    let first = blocks.iter().position(calls_readyz).expect("a block that calls /readyz");
     blocks[first].text.insert_str(0, RUNNING);
     let repair = blocks.iter_mut().find(|block| block.text.contains("walhook repair")).expect("a block that repairs");
     repair.text.insert_str(0, &format!("{STOPPED}{GAP}"));
-    repair.text.push_str(&machine.here(RUNNING));
-    let last = blocks.iter().position(|block| block.text.contains("teardown")).expect("a block that ends it all");
+    repair.text.push_str(&machine.adapt(RUNNING));
+    let last = blocks.iter().position(|block| block.text.contains("teardown")).expect("a block that runs teardown");
     blocks[last].text.insert_str(0, STOPPED);
-    // The role has what the guide gives it and no more.
-    machine.run("docs/operators.md", &machine.here(SETTINGS), &blocks).await;
+    // The role has only the privileges that the guide grants.
+    machine.run("docs/operators.md", &machine.adapt(SETTINGS), &blocks).await;
 }
 
 #[tokio::test]
-async fn the_other_guides() {
+async fn blocks_of_the_other_guides_run() {
     if !are_installed(&["psql", "curl", "python3"]) {
         return;
     }
@@ -181,9 +182,9 @@ async fn the_other_guides() {
         -d '{\"name\": \"x\", \"url\": \"https://label.example/hooks\", \"events\": [\"delivery.failed\"]}')\n\
         WEBHOOK=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"id\"])')\n\
         SECRET=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"secret\"])')\n";
-    let before = machine.here(&[PREPARED, SETTINGS, RUNNING, create].concat());
+    let before = machine.adapt(&[PREPARED, SETTINGS, RUNNING, create].concat());
     let [receivers, integrators] = ["docs/receivers.md", "docs/integrators.md"].map(|document| blocks(&read(document)));
     assert!(!receivers.is_empty() && !integrators.is_empty());
     machine.run("docs/receivers.md", &before, &receivers).await;
-    machine.run("docs/integrators.md", &machine.here(SETTINGS), &integrators).await;
+    machine.run("docs/integrators.md", &machine.adapt(SETTINGS), &integrators).await;
 }

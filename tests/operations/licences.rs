@@ -1,4 +1,4 @@
-//! What is shipped may be shipped: the licences of linked crates, and the notices that go with them.
+//! Tests that the licences of linked crates are allowed, and that the shipped notices contain them.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -7,16 +7,16 @@ use crate::support::are_installed;
 
 fn licences(arguments: &[&str]) -> Output {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/licences"));
-    command.args(arguments).output().expect("scripts/licences, by python3")
+    command.args(arguments).output().expect("scripts/licences runs with python3")
 }
 
 #[test]
-fn a_licence_that_the_policy_does_not_allow_is_named_with_its_crate() {
+fn crates_with_a_licence_outside_the_policy_are_reported() {
     if !are_installed(&["python3"]) {
         return;
     }
     let policy = tempfile::NamedTempFile::new().unwrap();
-    let refused = |allowed: &str| -> Vec<String> {
+    let rejected = |allowed: &str| -> Vec<String> {
         std::fs::write(policy.path(), format!("[licenses]\nallow = [{allowed}]\n")).unwrap();
         let output = licences(&["check", policy.path().to_str().unwrap()]);
         let errors = String::from_utf8(output.stderr).unwrap();
@@ -25,15 +25,15 @@ fn a_licence_that_the_policy_does_not_allow_is_named_with_its_crate() {
         crates.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
     };
     let has = |crates: &[String], name: &str| crates.iter().any(|found| found == name);
-    let without_mit = refused(r#""Apache-2.0", "BSD-3-Clause", "ISC", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#);
+    let without_mit = rejected(r#""Apache-2.0", "BSD-3-Clause", "ISC", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#);
     assert!(has(&without_mit, "axum"), "{without_mit:?}");
-    assert!(!has(&without_mit, "serde"), "it may be had under Apache-2.0: {without_mit:?}");
-    let without_isc = refused(r#""Apache-2.0", "MIT", "BSD-3-Clause", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#);
-    assert!(has(&without_isc, "ring"), "it wants both of its licences: {without_isc:?}");
+    assert!(!has(&without_mit, "serde"), "serde is also licensed under Apache-2.0: {without_mit:?}");
+    let without_isc = rejected(r#""Apache-2.0", "MIT", "BSD-3-Clause", "Unicode-3.0", "Zlib", "PostgreSQL", "0BSD""#);
+    assert!(has(&without_isc, "ring"), "ring requires both of its licences: {without_isc:?}");
 }
 
 #[test]
-fn the_notices_hold_the_licences_of_all_that_is_linked() {
+fn the_notices_contain_the_licences_of_everything_linked() {
     if !are_installed(&["python3"]) {
         return;
     }
@@ -44,10 +44,10 @@ fn the_notices_hold_the_licences_of_all_that_is_linked() {
     for name in linked {
         assert!(text.lines().any(|line| line.starts_with(name)), "{name}");
     }
-    for words in
+    for phrase in
         ["PostgreSQL Global Development Group", "Permission is hereby granted, free of charge", "Apache License"]
     {
-        assert!(text.contains(words), "{words}");
+        assert!(text.contains(phrase), "{phrase}");
     }
     for other in ["serde_derive ", "tempfile ", "proptest "] {
         assert!(!text.lines().any(|line| line.starts_with(other)), "{other} is not linked");

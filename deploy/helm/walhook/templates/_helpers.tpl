@@ -14,7 +14,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ .Values.existingSecret | default .Release.Name }}
 {{- end }}
 
-{{- /* The settings that are secret, each with its key in the Secret and its value in `secrets`. */ -}}
+{{- /* The secret settings, each with its key in the Secret and its value in `secrets`. */ -}}
 {{- define "walhook.secretSettings" -}}
 - { setting: source.url, key: source-url, value: sourceUrl }
 - { setting: store.url, key: store-url, value: storeUrl }
@@ -25,7 +25,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - { setting: tracing.headers, key: tracing-headers, value: tracingHeaders }
 {{- end }}
 
-{{- /* The keys that the Secret has: three always, the others where they are given. */ -}}
+{{- /* The keys of the Secret: three always, the others if they are set. */ -}}
 {{- define "walhook.secretKeys" -}}
 {{- $keys := list "source-url" "store-url" "master-key" }}
 {{- if .Values.existingSecret }}
@@ -38,7 +38,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- toYaml ($keys | uniq) }}
 {{- end }}
 
-{{- /* A value as TOML. JSON is the same but for objects; Helm's toToml would write whole numbers as fractions. */ -}}
+{{- /* A value as TOML, which equals JSON except for objects. Helm's toToml would write integers as floats. */ -}}
 {{- define "walhook.toml" -}}
 {{- if kindIs "map" . -}}
 { {{- range $index, $key := keys . | sortAlpha }}{{ if $index }}, {{ end }}{{ toJson $key }} = {{ include "walhook.toml" (index $ $key) }}{{ end -}} }

@@ -1,13 +1,13 @@
-//! Random histories of two tenants' rows: the rules must raise what an oracle that knows nothing of them expects, and tell
-//! nobody else.
+//! Property test: for random histories of two tenants' rows, the rules raise exactly the events that an independent oracle
+//! expects, for the right owner.
 
 use std::collections::HashMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::testing::{FakeFacts, assert_valid, change, tuple, user, validator, with};
-use super::{CATALOGUE, Verdict};
+use super::super::{CATALOGUE, NoEvent};
+use super::fixtures::{FakeFacts, assert_valid, change, tuple, user, validator, with};
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::EventKind;
 use crate::domain::table::Table;
@@ -23,7 +23,7 @@ const TABLES: [Table; 6] = [
 
 type Value = Option<&'static str>;
 
-/// The columns that a history writes, and what it writes there.
+/// Returns the columns that a history writes, and the values to choose from.
 fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
     const TIMES: &[Value] = &[None, Some("2026-03-01 09:05:00.1+00"), Some("2026-03-02 09:05:00+00")];
     match table {
@@ -76,15 +76,15 @@ fn written(table: Table) -> &'static [(&'static str, &'static [Value])] {
             ("severity", &[Some("low"), Some("medium"), Some("high")]),
             ("resolved_at", TIMES),
         ],
-        _ => unreachable!("not captured"),
+        _ => unreachable!("only captured tables are written"),
     }
 }
 
-/// What a history does not write. `tenant` is 1 or 2, and the ids of its rows begin with that digit.
+/// Returns a row with the columns that a history does not write. `tenant` is 1 or 2; the ids of its rows begin with that digit.
 fn constants(table: Table, tenant: usize) -> Tuple {
     let (label, release, track) = (tenant.to_string(), format!("{tenant}0"), format!("{tenant}00"));
     let of_release = [("id", "7"), ("release_id", release.as_str())];
-    let further: &[(&str, &str)] = match table {
+    let columns_of_table: &[(&str, &str)] = match table {
         Table::Release => return tuple(table, &[("id", &release), ("label_id", &label), ("title", "A title")]),
         Table::TranscoderQueue => return tuple(table, &[("id", "7"), ("track_id", &track)]),
         Table::Payment => {
@@ -98,14 +98,14 @@ fn constants(table: Table, tenant: usize) -> Tuple {
         Table::StreamRadarFlag => &[("dsp", "Music"), ("isrc", "X"), ("published_at", "2026-03-01 09:05:00+00")],
         _ => &[],
     };
-    tuple(table, &[&of_release, further].concat())
+    tuple(table, &[&of_release, columns_of_table].concat())
 }
 
 const NAMES: [&str; 2] = ["alice", "bob"];
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// Writes each of the table's columns: the row is inserted or updated.
+    /// Inserts or updates the row, with one value per column.
     Write([prop::sample::Index; 3]),
     Delete,
     Truncate,
@@ -131,18 +131,18 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-/// What of the old row an update brings along.
+/// The replica identity: which old values an update contains.
 #[derive(Clone, Copy, Debug)]
 enum Identity {
     Full,
-    /// The id and the watched columns, and those only when one of them changed.
+    /// The id and the watched columns, and only if a watched column changed.
     Index,
 }
 
-/// A row of the oracle: the written columns' values.
+/// A row of the oracle: the values of the written columns.
 type Row = Vec<Value>;
 
-/// What the rows hold after each step, and the changes that the server would send.
+/// Applies steps to rows, and produces the changes that the server would send.
 struct History {
     identity: Identity,
     rows: HashMap<(Table, usize), Row>,
@@ -161,7 +161,7 @@ impl History {
                 self.rows.insert(key, row);
                 match old {
                     None => Operation::Insert { new },
-                    Some(old) => Operation::Update { old: self.sent(step.table, old, &new), new },
+                    Some(old) => Operation::Update { old: self.old_values(step.table, old, &new), new },
                 }
             }
             Action::Delete => {
@@ -177,7 +177,7 @@ impl History {
         Some((change(step.table, operation), before, after))
     }
 
-    fn sent(&self, table: Table, mut old: Tuple, new: &Tuple) -> Option<Tuple> {
+    fn old_values(&self, table: Table, mut old: Tuple, new: &Tuple) -> Option<Tuple> {
         let watched = || table.watched().iter().map(|name| table.column(name).unwrap());
         match self.identity {
             Identity::Full => Some(old),
@@ -197,22 +197,22 @@ fn full(table: Table, tenant: usize, row: &Row) -> Tuple {
     columns.fold(constants(table, tenant), |tuple, ((column, _), value)| with(table, &tuple, column, *value))
 }
 
-/// The events that a row's step from `before` to `after` has to raise, from the two rows alone.
+/// The oracle: returns the events that a step from `before` to `after` must raise.
 fn expected(table: Table, before: Option<&Row>, after: &Row, addons: bool) -> Vec<EventKind> {
-    let moved = |column: usize| before.is_none_or(|before| before[column] != after[column]);
+    let changed = |column: usize| before.is_none_or(|before| before[column] != after[column]);
     let was = |column: usize| before.and_then(|before| before[column]);
     let mut events = Vec::new();
     match table {
         Table::Release => {
             let known = |status: Value| status.is_some_and(|status| status != "limbo");
-            if moved(0) && before.is_some() && known(was(0)) && known(after[0]) {
+            if changed(0) && before.is_some() && known(was(0)) && known(after[0]) {
                 events.push(EventKind::ReleaseReviewStatusChanged);
             }
-            if moved(1) && after[1] == Some("distributed") {
+            if changed(1) && after[1] == Some("distributed") {
                 events.push(EventKind::ReleaseDistributed);
             }
         }
-        Table::DistroQueue if moved(0) => {
+        Table::DistroQueue if changed(0) => {
             match (after[0], after[1]) {
                 (Some("complete"), Some("t")) => events.push(EventKind::TakedownCompleted),
                 (Some("complete"), _) => events.push(EventKind::DeliveryCompleted),
@@ -221,16 +221,16 @@ fn expected(table: Table, before: Option<&Row>, after: &Row, addons: bool) -> Ve
             }
             events.extend(after[0].map(|_| EventKind::DistributionOutletStatusChanged));
         }
-        Table::TranscoderQueue if moved(0) => match after[0] {
+        Table::TranscoderQueue if changed(0) => match after[0] {
             Some("complete") => events.push(EventKind::TranscodeCompleted),
             Some("error" | "incomplete") => events.push(EventKind::TranscodeFailed),
             _ => {}
         },
-        Table::Payment if moved(0) && after[0] == Some("ready") => events.push(EventKind::PaymentStatementReady),
-        Table::PreflightReport if addons && moved(0) && after[0].is_some() => {
+        Table::Payment if changed(0) && after[0] == Some("ready") => events.push(EventKind::PaymentStatementReady),
+        Table::PreflightReport if addons && changed(0) && after[0].is_some() => {
             events.push(EventKind::ReleasePreflightReportReady);
         }
-        Table::StreamRadarFlag if addons && moved(0) => match (was(0), after[0]) {
+        Table::StreamRadarFlag if addons && changed(0) => match (was(0), after[0]) {
             (_, Some("active")) => events.push(EventKind::StreamRadarFlagCreated),
             (Some("active"), Some("resolved")) => events.push(EventKind::StreamRadarFlagResolved),
             _ => {}
@@ -244,7 +244,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn histories_raise_their_transitions_to_their_owners_and_nothing_else(
+    fn histories_raise_exactly_the_expected_events_for_their_owners(
         steps in vec(step(), 1..60),
         identity in prop::sample::select(&[Identity::Full, Identity::Index][..]),
         addons in any::<bool>(),
@@ -262,13 +262,13 @@ proptest! {
             let mut raised = Vec::new();
             for (rule, validator) in CATALOGUE.iter().zip(&validators).filter(|(rule, _)| rule.table == step.table) {
                 match facts.derive(rule.kind, &change) {
-                    Ok(Verdict::Raise(derived)) => {
+                    Ok(derived) => {
                         prop_assert_eq!(&derived.owner, &user(NAMES[step.tenant - 1]));
                         assert_valid(validator, &derived.data);
                         raised.push(rule.kind);
                     }
-                    Ok(Verdict::Nothing | Verdict::Ignored(_)) => {}
-                    Err(halt) => prop_assert!(false, "{}: {:?}", rule.kind, halt),
+                    Err(NoEvent::NotApplicable | NoEvent::Ignored(_)) => {}
+                    Err(reason) => prop_assert!(false, "{}: {:?}", rule.kind, reason),
                 }
             }
             prop_assert_eq!(raised, oracle, "{:?}", change);

@@ -1,4 +1,4 @@
-//! What the tests of the rules share: two tenants whose rows are fetched one by one, and changes to show to the rules.
+//! Fixtures for the tests of the rules: facts about two tenants, and constructors of rows and changes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jsonschema::Validator;
 use serde_json::Value;
 
-use super::{Derived, Fact, Facts, Halt, LookupKey, Release, Rule, TranscodedFile, Verdict, rule};
+use super::super::{Derived, Fact, Facts, LookupKey, NoEvent, Release, Rule, TranscodedFile, rule};
 use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
 use crate::domain::event::{Addon, EventKind, UserId};
 use crate::domain::lsn::Position;
@@ -16,9 +16,9 @@ use crate::domain::table::Table;
 const RECOGNISED: [&str; 8] =
     ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
 
-/// Two tenants. Every id of alice's rows begins with 1, every id of bob's with 2; label 3 and what is under it have no user.
+/// Facts about two tenants. The ids of alice's rows begin with 1, those of bob's with 2. Label 3 and its releases have no user.
 ///
-/// Nothing is at hand before it was asked for once, as in a cold cache.
+/// Like a cold cache, it returns a fact only after a lookup for it was requested.
 #[derive(Default)]
 pub struct FakeFacts {
     fetched: RefCell<HashSet<LookupKey>>,
@@ -27,32 +27,32 @@ pub struct FakeFacts {
 
 impl FakeFacts {
     fn fetch(&self, key: LookupKey) -> Fact<()> {
-        if self.fetched.borrow().contains(&key) { Ok(()) } else { Err(Halt::Lookup(key)) }
+        if self.fetched.borrow().contains(&key) { Ok(()) } else { Err(NoEvent::Lookup(key)) }
     }
 
-    /// How many rows were asked for so far.
+    /// Returns the number of rows looked up so far.
     pub fn lookups(&self) -> usize {
         self.fetched.borrow().len()
     }
 
-    /// Asks the rule until it has all that it needs.
-    pub fn derive(&self, kind: EventKind, change: &Change) -> Result<Verdict, Halt> {
+    /// Runs the rule again after each lookup until it returns an event or another reason.
+    pub fn derive(&self, kind: EventKind, change: &Change) -> Result<Derived, NoEvent> {
         loop {
             match (rule(kind).derive)(change, self) {
-                // Only the changed row itself can be asked for without this knowing.
-                end @ Err(Halt::Lookup(LookupKey::Row(..))) => return end,
-                Err(Halt::Lookup(key)) => {
-                    assert!(self.fetched.borrow_mut().insert(key.clone()), "{key:?} asked for twice");
+                // The changed row itself is not part of these facts.
+                end @ Err(NoEvent::Lookup(LookupKey::Row(..))) => return end,
+                Err(NoEvent::Lookup(key)) => {
+                    assert!(self.fetched.borrow_mut().insert(key.clone()), "{key:?} was looked up twice");
                 }
                 end => return end,
             }
         }
     }
 
-    /// What the rule must raise, its data held against the schema.
+    /// Returns the event that the rule must raise, after checking its data against the schema.
     pub fn raised(&self, kind: EventKind, change: &Change) -> Derived {
         match self.derive(kind, change) {
-            Ok(Verdict::Raise(derived)) => {
+            Ok(derived) => {
                 assert_valid(&validator(rule(kind)), &derived.data);
                 derived
             }
@@ -69,7 +69,7 @@ impl Facts for FakeFacts {
             11 => (1, true),
             20 => (2, false),
             30 => (3, false),
-            _ => return Err(Halt::Unrouted("release_not_found")),
+            _ => return Err(NoEvent::Unrouted("release_not_found")),
         };
         Ok(Arc::new(Release {
             label_id,
@@ -85,7 +85,7 @@ impl Facts for FakeFacts {
             1 => Ok(Some(user("alice"))),
             2 => Ok(Some(user("bob"))),
             3 => Ok(None),
-            _ => Err(Halt::Unrouted("label_not_found")),
+            _ => Err(NoEvent::Unrouted("label_not_found")),
         }
     }
 
@@ -100,7 +100,7 @@ impl Facts for FakeFacts {
             100 => Ok(10),
             200 => Ok(20),
             300 => Ok(30),
-            _ => Err(Halt::Unrouted("track_not_found")),
+            _ => Err(NoEvent::Unrouted("track_not_found")),
         }
     }
 
@@ -124,7 +124,7 @@ pub fn user(name: &str) -> UserId {
     UserId(name.into())
 }
 
-/// A row with these columns; the others are null.
+/// Returns a row with these columns; the others are null.
 pub fn tuple(table: Table, values: &[(&str, &str)]) -> Tuple {
     let mut tuple = Tuple::absent(table);
     for name in table.columns() {
@@ -135,7 +135,7 @@ pub fn tuple(table: Table, values: &[(&str, &str)]) -> Tuple {
     tuple
 }
 
-/// The same row with one column of another value.
+/// Returns the row with another value in one column.
 pub fn with(table: Table, row: &Tuple, column: &str, value: Option<&str>) -> Tuple {
     let mut row = row.clone();
     row.set(table.column(column).unwrap(), value.map_or(Datum::Null, Datum::text));
@@ -162,17 +162,17 @@ pub fn update(table: Table, old: Option<Tuple>, new: Tuple) -> Change {
     change(table, Operation::Update { old, new })
 }
 
-/// An update that moves `column` of `new` from `from` to what it is now.
+/// Returns an update that changes `column` from `from` to its value in `new`.
 pub fn moved(table: Table, new: &Tuple, column: &str, from: Option<&str>) -> Change {
     update(table, Some(with(table, new, column, from)), new.clone())
 }
 
 pub fn validator(rule: &Rule) -> Validator {
-    jsonschema::options().should_validate_formats(true).build(&(rule.schema)()).expect("the schema is one")
+    jsonschema::options().should_validate_formats(true).build(&(rule.schema)()).expect("a valid schema")
 }
 
 pub fn assert_valid(validator: &Validator, data: &str) {
     let instance: Value = serde_json::from_str(data).expect("data is JSON");
-    let faults: Vec<String> = validator.iter_errors(&instance).map(|fault| fault.to_string()).collect();
-    assert!(faults.is_empty(), "{data}: {faults:?}");
+    let errors: Vec<String> = validator.iter_errors(&instance).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{data}: {errors:?}");
 }

@@ -1,13 +1,16 @@
-//! The catalogue as a whole: its order, its schemas and its examples.
+//! Tests of the catalogue as a whole: its order, schemas and examples.
+
+pub mod fixtures;
+mod histories;
 
 use serde_json::Value;
 
-use super::testing::{assert_valid, validator};
+use self::fixtures::{assert_valid, validator};
 use super::{CATALOGUE, Rule, rule, rules_for};
 use crate::domain::event::{Addon, EventKind};
 use crate::domain::table::Table;
 
-/// The keys of each event's data, in their order.
+/// Returns the keys of an event's data, in order.
 fn keys(kind: EventKind) -> Vec<&'static str> {
     const ENTRY: [&str; 6] = ["distro_queue_id", "release_id", "label_id", "release_cat", "outlet_id", "outlet_name"];
     const RELEASE: [&str; 4] = ["release_id", "label_id", "release_cat", "release_title"];
@@ -39,7 +42,7 @@ fn names(object: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_catalogue_has_every_event_in_its_place() {
+fn the_catalogue_lists_every_event_in_order() {
     let kinds: Vec<EventKind> = CATALOGUE.iter().map(|rule| rule.kind).collect();
     assert_eq!(kinds, EventKind::ALL);
     for kind in EventKind::ALL {
@@ -48,14 +51,14 @@ fn the_catalogue_has_every_event_in_its_place() {
 }
 
 #[test]
-fn captured_tables_and_no_others_have_rules() {
+fn only_captured_tables_have_rules() {
     for table in Table::ALL {
         assert_eq!(rules_for(*table).next().is_some(), table.is_captured(), "{}", table.name());
     }
 }
 
 #[test]
-fn addons_are_needed_where_the_description_says_so() {
+fn the_description_names_the_required_addon() {
     for rule in CATALOGUE {
         let expected = match rule.kind {
             EventKind::ReleasePreflightReportReady => Some(Addon::PreflightQc),
@@ -68,7 +71,7 @@ fn addons_are_needed_where_the_description_says_so() {
 }
 
 #[test]
-fn examples_have_all_keys_in_order_and_meet_their_schemas() {
+fn examples_have_all_keys_in_order_and_match_their_schemas() {
     for rule in CATALOGUE {
         let example = (rule.example)();
         assert_valid(&validator(rule), &example);
@@ -78,7 +81,7 @@ fn examples_have_all_keys_in_order_and_meet_their_schemas() {
 }
 
 #[test]
-fn schemas_are_whole_open_and_require_every_key_but_the_issues() {
+fn schemas_are_self_contained_and_extensible_and_require_every_key_except_review_issues() {
     for rule in CATALOGUE {
         let schema = (rule.schema)();
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{}", rule.kind);
@@ -98,7 +101,7 @@ fn strings(array: &Value) -> Vec<&str> {
     array.as_array().expect("an array").iter().map(|item| item.as_str().expect("a string")).collect()
 }
 
-/// Whether the example still meets the schema with one value exchanged, or without the key where there is none.
+/// Returns whether the example still matches the schema with this value for `key`, or without the key if the value is None.
 fn accepts(rule: &Rule, key: &str, value: Option<Value>) -> bool {
     let mut example: Value = serde_json::from_str(&(rule.example)()).unwrap();
     let object = example.as_object_mut().unwrap();
@@ -110,7 +113,7 @@ fn accepts(rule: &Rule, key: &str, value: Option<Value>) -> bool {
 }
 
 #[test]
-fn schemas_allow_null_exactly_where_the_data_can_have_it() {
+fn schemas_allow_null_only_where_the_data_may_have_it() {
     let nullable = [
         "release_cat",
         "release_title",
@@ -134,12 +137,12 @@ fn schemas_allow_null_exactly_where_the_data_can_have_it() {
             assert_eq!(accepts(rule, key, Some(Value::Null)), expected, "{}: {key}", rule.kind);
             assert_eq!(accepts(rule, key, None), key == "review_issues", "{}: {key}", rule.kind);
         }
-        assert!(accepts(rule, "a_key_of_tomorrow", Some(Value::from(1))), "{}", rule.kind);
+        assert!(accepts(rule, "a_future_key", Some(Value::from(1))), "{}", rule.kind);
     }
 }
 
 #[test]
-fn schemas_know_their_words() {
+fn schemas_restrict_the_values() {
     let cases = [
         (EventKind::DeliveryCompleted, "status", "complete", "error"),
         (EventKind::DeliveryFailed, "status", "batch_exception", "complete"),
