@@ -25,6 +25,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
     // Used by enqueue: reads the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
+    ("erase", &["domain", "store"]),
+    ("partitions", &["postgres", "store"]),
     ("capture", STAGE),
     (
         "enqueue",
@@ -76,13 +78,14 @@ const ANY: &[&str] = &["*"];
 /// Crates that only some modules may use, so that replacing a crate changes only these modules.
 const CRATES: &[(&str, &[&str])] = &[
     ("pg_walstream", &["capture"]),
-    // Receivers are called with reqwest, and through a proxy with hyper: see `deliver/client/tunnel.rs`.
+    // reqwest cannot call receivers: its proxies resolve names themselves, to addresses that were not checked.
     // The API's listener limits connections and idle times, which axum's own listener does not.
     ("hyper", &["deliver/client", "api/serve.rs"]),
     ("hyper_util", &["deliver/client", "api/serve.rs"]),
     ("hyper_rustls", &["deliver/client"]),
-    // Beside deliveries: the demo calls the API, the JWKS client fetches keys, and the exporter posts spans.
-    ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
+    ("h2", &["deliver/client"]),
+    // The demo calls the API, the JWKS client fetches keys, and the exporter posts spans.
+    ("reqwest", &["api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
     ("hickory_resolver", &["deliver/resolver.rs"]),
     ("opentelemetry_proto", &["traces"]),
     ("prost", &["traces"]),

@@ -1,7 +1,7 @@
--- $1 webhook, $2 why, in the log's words: ends every pending delivery and logs that it was cancelled. Attempts under way are
--- noted.
--- Both halves of the condition on the attempt are there for the two partial indexes.
--- The log's ids are UUIDv7: the milliseconds of now in front of random bits, version 4 turned into 7 by two bits.
+-- Cancels and logs every pending delivery of a webhook, and notes the attempts in flight.
+-- The condition names both halves of the attempts for the two partial indexes.
+-- Log ids are UUIDv7: the current milliseconds, then random bits, with two bits turning version 4 into 7.
+-- $1 webhook, $2 the reason, for the log
 with gone as (
     delete from walhook.delivery
     where webhook_id = $1 and (attempt = 1 or attempt > 1)

@@ -1,5 +1,5 @@
--- Removes the deliveries of those attempts that were made under the lease that still holds, found as delivery_fence.sql does:
--- gives the attempts' places.
+-- Removes the deliveries of those attempts that were made under the current lease, and returns the attempts' positions, which are found as
+-- in delivery_fence.sql.
 -- $1 ids in ascending order, $2 leases, $3 attempts
 delete from walhook.delivery
 where id = any ($1::uuid[])

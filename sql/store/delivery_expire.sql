@@ -1,4 +1,4 @@
--- Ends pending deliveries of events that are about to be removed by age, and logs that they were cancelled: how many, by webhook.
+-- Cancels pending deliveries of events that are about to be removed because of their age, and logs them. Returns how many, by webhook.
 -- A delivery's id begins with the time of its event.
 -- $1 the lowest id to keep, $2 deliveries at most
 with picked as materialized (
@@ -17,7 +17,7 @@ noted as (
 logged as (
     insert into walhook.attempt
         (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message)
-    -- As delivery_cancel.sql makes ids.
+    -- A UUIDv7, made as in delivery_cancel.sql.
     select encode(
                set_bit(set_bit(overlay(
                    uuid_send(gen_random_uuid())

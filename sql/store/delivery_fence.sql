@@ -1,6 +1,6 @@
--- Which of the attempts were made under the lease that still holds, by their places; their rows stay locked. In order of id, as
--- everybody locks. An id's place in the ordered array is searched for, never joined with: a join's plan, made while few
--- deliveries wait, walks through all that wait later.
+-- Locks the deliveries of those attempts that were made under the current lease, and returns the attempts' positions. In order of id,
+-- like every transaction. A position in the sorted array is found by binary search, not by a join: a join's plan, made while
+-- few deliveries are pending, would read all of them later.
 -- $1 ids in ascending order, $2 leases, $3 attempts
 select width_bucket(id, $1::uuid[])
 from walhook.delivery

@@ -1,5 +1,5 @@
--- Holds the deliveries of a batch and everything that is pending for some webhooks, in order of id, before the webhooks
--- themselves are held. Each part has an index of its own.
+-- Locks the deliveries of a batch and all pending deliveries of some webhooks, in order of id, before the webhooks are locked. Each part
+-- has its own index.
 -- $1 ids of the batch, $2 webhooks
 select id
 from walhook.delivery

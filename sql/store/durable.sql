@@ -1,3 +1,3 @@
--- This transaction's commit is flushed before it counts, also where the role or the database says otherwise. A setting that
--- waits for more than that stays as it is.
+-- Makes this transaction's commit wait until it is flushed, even if the role or the database is set not to. A setting that waits for more
+-- is kept.
 select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'

@@ -1,5 +1,6 @@
--- $1 webhook, $2 rows at most. Held in order of id, as everybody locks; an answer that is being recorded is waited for, and one
--- that comes later finds no delivery. Arrays, as a join's plan could walk through all that waits.
+-- Locks the deliveries in order of id, like every transaction. It waits for an attempt that is being recorded; one that is recorded later
+-- finds no delivery. Arrays, because a join's plan could read all pending deliveries.
+-- $1 webhook, $2 rows at most
 with picked as materialized (
     select id from walhook.delivery where webhook_id = $1 and (attempt = 1 or attempt > 1) limit $2
 ),

@@ -1,6 +1,5 @@
--- Of the next events in the order of their ids, removes the user's. Always one row: how many were looked at, where the last
--- stands, how many went.
--- $1 user, $2 behind this id, $3 rows to look at
+-- Reads the next events in order of id, and removes the user's. Returns how many were read, the last id, and how many were removed.
+-- $1 user, $2 the id after which to start, $3 rows to read
 with looked as materialized (
     select id, user_id from walhook.event where id > $2 order by id limit $3
 ),

@@ -1,3 +1,4 @@
--- $1 webhook, $2 rows at most. One that is being worked off is waited for: what it makes is pending then.
+-- Waits for a recovery that a replica is running: the deliveries that it starts are pending afterwards.
+-- $1 webhook, $2 rows at most
 delete from walhook.recovery
 where id in (select id from walhook.recovery where webhook_id = $1 limit $2)

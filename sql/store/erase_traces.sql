@@ -1,5 +1,6 @@
--- $1 user: the ids of webhooks of theirs that were deleted, by what is left of them. Each distinct id is one look at an index;
--- whose it was is told by the event of any one row.
+-- The ids of a user's deleted webhooks, found by the rows that are left of them. Each distinct id is one index lookup; the event of
+-- any one row names the user.
+-- $1 user
 with recursive logged (webhook_id) as (
     (select webhook_id from walhook.attempt order by webhook_id limit 1)
     union all

@@ -1,2 +1,2 @@
--- $1 user. In order of id, as everybody locks.
+-- $1 user
 delete from walhook.webhook where user_id = $1 returning id

@@ -1,5 +1,5 @@
 -- Leases the notice that has been due longest.
--- $1 lease, $2 its length in seconds
+-- $1 lease, $2 seconds until it ends
 update walhook.notice
 set lease = $1::uuid, due_at = now() + make_interval(secs => $2)
 where id = (
@@ -9,4 +9,4 @@ where id = (
     limit 1
     for update skip locked
 )
-returning id, kind, at, webhook_id, user_id, name, url, reason, failures, threshold, tries, last_error
+returning id, kind, at, webhook_id, user_id, name, url, reason, failures, threshold, lease, tries, last_error

@@ -1,4 +1,5 @@
--- A warning that could not be sent for a day tells nothing any more: if the webhook fails on, another is behind it.
+-- Removes old notices, and returns how many were never sent. A warning that could not be sent for a day is outdated: if the webhook keeps
+-- failing, there is a newer one.
 -- $1 how many days the others are kept
 with gone as (
     delete from walhook.notice

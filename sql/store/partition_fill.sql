@@ -1,5 +1,5 @@
 -- Moves a day's rows from the default partition into the day's own. {id} is the column that the table is partitioned by; the bounds
--- are made by us of digits alone.
+-- consist of digits.
 with moved as (
     delete from walhook.{table}_default where {id} >= '{from}' and {id} < '{to}' returning *
 )

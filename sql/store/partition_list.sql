@@ -1,4 +1,4 @@
--- The daily partitions of a table. $1 its name
+-- The partitions of a table. $1 its name
 select child.relname
 from pg_catalog.pg_inherits inherits
 join pg_catalog.pg_class child on child.oid = inherits.inhrelid

@@ -1,2 +1,2 @@
--- One day of a table, not attached yet: ids begin with their time. {name} and {table} are made by us.
+-- Creates a day's partition without attaching it. {name} and {table} are no user input.
 create table walhook.{name} (like walhook.{table} including all)

@@ -1,2 +1,2 @@
--- $1 since when the finished ones are kept
+-- $1 since when finished recoveries are kept
 delete from walhook.recovery where finished_at < $1

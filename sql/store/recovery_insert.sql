@@ -1,4 +1,4 @@
--- $1 id, $2 user, $3 webhook, $4 since, $5 until, $6 outcomes, $7 missed events too, $8 how many may be open
+-- $1 id, $2 user, $3 webhook, $4 since, $5 until, $6 outcomes, $7 whether to deliver missed events, $8 the most unfinished recoveries
 insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed)
 select $1, webhook.id, $4, $5, $6, $7
 from walhook.webhook

@@ -1,4 +1,4 @@
--- $1 id, $2 phase, $3 position, $4 deliveries made, $5 whether it is over, $6 seconds until the next look
+-- $1 id, $2 phase, $3 position, $4 deliveries started, $5 whether it is finished, $6 seconds until the next step
 update walhook.recovery
 set phase = $2, position = $3, recovered = recovered + $4,
     finished_at = case when $5::boolean then clock_timestamp() end,

@@ -1,4 +1,4 @@
--- The recovery whose turn it is, held until the transaction ends; no other replica sees it meanwhile.
+-- Locks the recovery that has been due longest. Other replicas skip it until the transaction ends.
 select id, webhook_id, since, until, outcomes, missed, phase, position,
     (select active from walhook.webhook where webhook.id = webhook_id) is true as active
 from walhook.recovery

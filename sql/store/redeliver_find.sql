@@ -1,4 +1,4 @@
--- $1 user, $2 webhook, $3 the attempt: what there is to make again, and whether it can be
+-- Finds the delivery of an attempt, and whether it can be redelivered. $1 user, $2 webhook, $3 the attempt
 select webhook.active, attempt.delivery_id, attempt.event_id, attempt.test,
     (select true from walhook.event where event.id = attempt.event_id) is true as kept
 from walhook.webhook

@@ -1,4 +1,4 @@
--- Under which keys anything is encrypted, and how much
+-- How many values are encrypted under each key
 select key_id, count(*)
 from (
     select secret_key_id as key_id from walhook.webhook

@@ -1,4 +1,4 @@
--- Secrets that are not encrypted under the key $1, of webhooks behind the id $2, $3 at most
+-- Secrets that are encrypted under other keys than $1, of webhooks after the id $2, at most $3
 select id, secret as sealed, secret_key_id as key_id
 from walhook.webhook
 where id > $2 and secret_key_id <> $1

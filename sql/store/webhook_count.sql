@@ -1,6 +1,6 @@
--- Adds to the counters, and says what the webhooks have come to. The rows are locked in order of id: two replicas that count
--- for the same webhooks wait, never deadlock. Runs of failures are timed by this clock alone, whatever replicas' clocks say.
--- $1 webhooks, $2 successes, $3 failures, $4 failures behind the last success, $5 last triggered
+-- Adds to the webhooks' counters and returns their new values. The rows are locked in order of id, so that two replicas that count for
+-- the same webhooks cannot deadlock. Runs of failures are timed by this clock alone: those of replicas may differ.
+-- $1 webhooks, $2 successes, $3 failures, $4 failures after the last success, $5 last triggered
 with counted as materialized (
     select webhook.id, successes, failures, recent, triggered
     from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::timestamptz[])

@@ -1,5 +1,5 @@
--- Switches a webhook off and leaves a notice for its owner, who is returned.
--- $1 webhook, $2 how its attempts failed, in words, $3 in the log's, $4 the notice's id, $5 failures, $6 the threshold
+-- Disables a webhook and inserts a notice for its owner, who is returned.
+-- $1 webhook, $2 the failure, described, $3 its kind in the log, $4 the notice's id, $5 failures, $6 the threshold
 with disabled as (
     update walhook.webhook
     set active = false,

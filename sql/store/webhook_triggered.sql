@@ -1,2 +1,3 @@
--- $1 webhook, $2 when it was called, or null: keeps the row locked, so that nobody deletes the webhook before the commit
+-- Sets when the webhook was last called. The row stays locked, so that the webhook cannot be deleted before the commit.
+-- $1 webhook, $2 the time, or null
 update walhook.webhook set last_triggered_at = greatest(last_triggered_at, $2) where id = $1 returning id

@@ -1,4 +1,4 @@
--- $1 user, $2 id, $3 name, $4 url, $5 events, $6 active, $7 whether an automatic disablement ends
+-- $1 user, $2 id, $3 name, $4 url, $5 events, $6 active, $7 whether to reset the failures of an automatic disablement
 update walhook.webhook
 set name = $3,
     url = $4,

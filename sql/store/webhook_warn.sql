@@ -1,5 +1,5 @@
--- Leaves a warning for a webhook's owner.
--- $1 webhook, $2 how its attempts failed, in words, $3 in the log's, $4 the notice's id, $5 failures, $6 the threshold
+-- Inserts a warning for a webhook's owner.
+-- $1 webhook, $2 the failure, described, $3 its kind in the log, $4 the notice's id, $5 failures, $6 the threshold
 with warned as (
     update walhook.webhook set warned_at = now() where id = $1::uuid
     returning id, user_id, name, url

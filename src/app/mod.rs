@@ -111,8 +111,8 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
 
 /// Opens the store. Fails if this build cannot work on its schema.
 pub async fn open_store(url: &str, connections: usize) -> anyhow::Result<Store> {
-    if let Some(misfit) = migrate::misfit(url).await? {
-        anyhow::bail!("{misfit}");
+    if let Some(problem) = migrate::incompatibility(url).await? {
+        anyhow::bail!("{problem}");
     }
     Ok(Store::open(url, connections)?)
 }
@@ -200,8 +200,8 @@ impl App {
             sender: self.sender.clone(),
             settings: self.settings.clone(),
         };
-        let (room, commits) = (handoff.room.clone(), handoff.commits());
-        tasks.spawn("delivery", deliver::run(context, fresh, room, attempted, stop).map(Ok));
+        let budget = handoff.budget.clone();
+        tasks.spawn("delivery", deliver::run(context, fresh, budget, attempted, stop).map(Ok));
         tasks.spawn("recovery", recover::run(self.store.clone(), tasks.shutdown.clone()));
         let notices = notify::Context {
             store: self.store.clone(),
@@ -212,8 +212,7 @@ impl App {
         let (store, schedule) = (self.store.clone(), self.config.delivery.schedule());
         let policy = self.config.disable.policy();
         let (tracer, give_up) = (self.tracer.clone(), tasks.give_up.clone());
-        let recording = record::run(store, schedule, policy, answers, commits, tracer, give_up);
-        tasks.spawn("recording", recording.map(Ok));
+        tasks.spawn("recording", record::run(store, schedule, policy, answers, tracer, give_up).map(Ok));
         handoff
     }
 

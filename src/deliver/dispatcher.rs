@@ -1,6 +1,8 @@
-//! The loop that owns the lanes: takes work in, gives slots out, and starts one task an attempt.
+//! The dispatcher: takes deliveries from the hand-off and from claims, and starts one task per attempt. All I/O of the schedule.
 
 use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
@@ -9,116 +11,98 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::Context;
-use super::claims::{Holding, Pace};
-use super::gate::RetryGate;
-use super::lanes::{Class, Lanes, Limits};
+use super::schedule::{Finished, Limits, Schedule};
+use super::sender::Sender;
+use super::settings::Settings;
 use super::targets::{Destination, Lookup, Targets};
 use crate::domain::delivery::{Attempted, Delivery};
 use crate::domain::webhook::SealedTarget;
-use crate::handoff::{Handed, Room};
-use crate::store::StoreError;
-use crate::store::deliver::{ClaimRequest, Claimed, Due};
+use crate::handoff::{DeliveryBudget, FreshDeliveries};
+use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, recurring};
+use crate::vault::Vault;
 
-/// What is left of a lease behind the timeout must do for recording the answer.
+/// What must be left of a lease after the timeout, for recording the answer.
 const TIME_TO_RECORD: Duration = Duration::from_secs(2);
-/// Between two tries to read targets while the store does not answer.
-const LOAD_RETRY: Duration = Duration::from_millis(250);
-/// A slot rests so long when what is at fault is ours.
-const REST_AFTER_OWN_FAULT: Duration = Duration::from_secs(1);
-/// How long the end of the process waits for the store.
-const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two tries to read webhooks while the store does not answer.
+const READ_RETRY: Duration = Duration::from_millis(250);
+/// How long a permit is held after a fault of our own, so that due deliveries are not tried as fast as they fail.
+const PAUSE_AFTER_OWN_FAULT: Duration = Duration::from_secs(1);
+/// How long shutdown waits for the store to release leases.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A delivery whose turn it is.
-struct Turn {
-    delivery: Delivery,
-    slot: Slot,
+/// What the dispatcher works with.
+pub struct Context {
+    pub store: Store,
+    pub vault: Arc<Vault>,
+    pub sender: Sender,
+    pub settings: Settings,
 }
 
-/// A delivery's place in this process and its slot among the requests; both are free again when it is dropped, whatever
-/// became of the task that held it.
-struct Slot {
-    webhook: Uuid,
-    class: Class,
-    bytes: usize,
-    room: Room,
-    finished: mpsc::UnboundedSender<(Uuid, Class)>,
+/// The right to have one request in flight. Returned when dropped, even if the task that held it panicked.
+struct Permit {
+    finished: Finished,
+    returns: mpsc::UnboundedSender<Finished>,
 }
 
-impl Drop for Slot {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.room.release(self.webhook, self.bytes);
-        // The dispatcher may have ended, and counts no more.
-        let _ = self.finished.send((self.webhook, self.class));
+        // After shutdown the dispatcher no longer counts.
+        let _ = self.returns.send(self.finished);
     }
 }
 
-struct Load {
-    webhooks: Vec<Uuid>,
-    asked_at: Instant,
-    found: Result<Vec<SealedTarget>, StoreError>,
-}
+/// Webhooks, when they were asked for, and what was found.
+type Read = (Vec<Uuid>, Instant, Result<Vec<SealedTarget>, StoreError>);
+type Claim = (ClaimRequest, Result<Claimed, StoreError>);
 
-struct Claim {
-    request: ClaimRequest,
-    result: Result<Claimed, StoreError>,
-}
-
-pub(super) struct Dispatcher {
+pub struct Dispatcher {
     context: Context,
-    fresh: mpsc::UnboundedReceiver<Handed>,
-    room: Room,
+    fresh: mpsc::UnboundedReceiver<FreshDeliveries>,
     attempted: mpsc::Sender<Attempted>,
-    lanes: Lanes,
-    retry_gate: RetryGate,
+    schedule: Schedule,
     targets: Targets,
-    /// Waiting for a question for their targets to be put.
-    parked: Vec<Turn>,
-    /// Waiting for the answer to the question under way.
-    loading: Vec<Turn>,
-    load: Option<BoxFuture<'static, Load>>,
-    load_again_at: Option<Instant>,
-    fresh_pace: Pace,
-    retry_pace: Pace,
+    /// Deliveries whose webhooks the next read is for.
+    unread: Vec<(Delivery, Permit)>,
+    /// Deliveries whose webhooks the current read is for.
+    reading: Vec<(Delivery, Permit)>,
+    read: Option<BoxFuture<'static, Read>>,
+    retry_read_at: Option<Instant>,
     claim: Option<BoxFuture<'static, Claim>>,
-    loading_webhooks: Activity,
+    reading_webhooks: Activity,
     claiming: Activity,
     tasks: JoinSet<()>,
-    finished: mpsc::UnboundedSender<(Uuid, Class)>,
-    finishes: mpsc::UnboundedReceiver<(Uuid, Class)>,
+    permits: mpsc::UnboundedSender<Finished>,
+    returned: mpsc::UnboundedReceiver<Finished>,
 }
 
 impl Dispatcher {
     pub fn new(
         context: Context,
-        fresh: mpsc::UnboundedReceiver<Handed>,
-        room: Room,
+        fresh: mpsc::UnboundedReceiver<FreshDeliveries>,
+        budget: DeliveryBudget,
         attempted: mpsc::Sender<Attempted>,
     ) -> Dispatcher {
-        let (finished, finishes) = mpsc::unbounded_channel();
-        let now = Instant::now();
+        let (permits, returned) = mpsc::unbounded_channel();
         let settings = &context.settings;
         let limits = Limits { total: settings.concurrency, per_webhook: settings.per_webhook_concurrency };
+        let schedule = Schedule::new(limits, settings.retries_per_second, settings.timeout, budget, Instant::now());
         Dispatcher {
-            lanes: Lanes::new(limits),
-            retry_gate: RetryGate::new(settings.retries_per_second, now),
+            schedule,
             targets: Targets::new(context.vault.clone(), settings.guard.clone()),
-            parked: Vec::new(),
-            loading: Vec::new(),
-            load: None,
-            load_again_at: None,
-            fresh_pace: Pace::new(Due::Fresh, now),
-            retry_pace: Pace::new(Due::Retries, now),
+            unread: Vec::new(),
+            reading: Vec::new(),
+            read: None,
+            retry_read_at: None,
             claim: None,
-            loading_webhooks: Activity::new("loading webhooks"),
+            reading_webhooks: Activity::new("reading webhooks"),
             claiming: Activity::new("claiming deliveries"),
             tasks: JoinSet::new(),
-            finished,
-            finishes,
+            permits,
+            returned,
             context,
             fresh,
-            room,
             attempted,
         }
     }
@@ -126,229 +110,167 @@ impl Dispatcher {
     pub async fn run(mut self, stop: CancellationToken) {
         let in_flight = metrics::gauge!(telemetry::IN_FLIGHT);
         let mut fresh_is_open = true;
+        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
-            self.give_turns();
-            self.begin_load();
-            self.begin_claim();
+            let now = Instant::now();
+            self.start_attempts(now);
+            self.start_read(now);
+            self.start_claim(now);
             self.reap();
-            in_flight.set(self.lanes.in_flight() as f64);
-            let wake_at = self.wake_at();
+            in_flight.set(self.schedule.in_flight() as f64);
+            let wake_at = self.schedule.wake_at(now).min(self.retry_read_at.unwrap_or(now + RELEASE_TIMEOUT));
+            // Set only when it must fire earlier: most turns of the loop leave it alone.
+            if timer.is_elapsed() || wake_at < timer.deadline().into_std() {
+                timer.as_mut().reset(wake_at.into());
+            }
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(finish) = self.finishes.recv() => self.finish(finish),
-                load = ready(&mut self.load) => self.end_load(load),
+                Some(finished) = self.returned.recv() => self.finish(finished),
+                read = ready(&mut self.read) => self.end_read(read),
                 claim = ready(&mut self.claim) => self.end_claim(claim),
                 fresh = self.fresh.recv(), if fresh_is_open => match fresh {
-                    Some(handed) => self.take(handed),
+                    Some(fresh) => self.take(fresh),
                     None => fresh_is_open = false,
                 },
-                () = tokio::time::sleep_until(wake_at.into()) => {}
+                () = &mut timer => {}
             }
         }
         self.drain().await;
         in_flight.set(0.0);
     }
 
-    /// Takes in what is being stored. Its targets were read in the same transaction: mostly so lately that nobody need ask again.
-    fn take(&mut self, handed: Handed) {
-        self.targets.told(handed.read_at, handed.targets);
-        handed.deliveries.into_iter().for_each(|delivery| self.lanes.push(delivery));
-        self.retry_gate.fresh(Instant::now());
+    /// Takes deliveries from the hand-off. Their webhooks were mostly read so recently that no further read is needed.
+    fn take(&mut self, fresh: FreshDeliveries) {
+        self.targets.store_handed_off(fresh.read_at, fresh.targets);
+        self.schedule.add_fresh(fresh.deliveries, Instant::now());
     }
 
-    fn wake_at(&self) -> Instant {
-        let now = Instant::now();
-        let claim_at = self.fresh_pace.next_at().min(self.retry_pace.next_at());
-        // A claim under way wakes us by itself.
-        let claim_at = if self.claim.is_some() { now + GIVE_BACK_TIMEOUT } else { claim_at };
-        let wake_at = self.load_again_at.map_or(claim_at, |load_at| load_at.min(claim_at));
-        // While slots are wanting, one that is given back wakes us.
-        let opens_at = self.retry_gate.opens_at(now);
-        if self.lanes.queued_retries() > 0 && opens_at > now { wake_at.min(opens_at) } else { wake_at }
-    }
-
-    fn finish(&mut self, first: (Uuid, Class)) {
-        let mut count = 0;
-        let mut next = Some(first);
-        while let Some((webhook, class)) = next {
-            self.lanes.finish(webhook, class);
-            count += 1;
-            next = self.finishes.try_recv().ok();
+    fn finish(&mut self, first: Finished) {
+        self.schedule.finish(first);
+        while let Ok(finished) = self.returned.try_recv() {
+            self.schedule.finish(finished);
         }
-        self.fresh_pace.left(count);
-        self.retry_pace.left(count);
     }
 
     fn reap(&mut self) {
         while let Some(end) = self.tasks.try_join_next() {
             if let Err(error) = end {
-                recurring!(error, %error, "an attempt's task failed; its lease runs out and it is made again");
+                recurring!(error, %error, "a task of the dispatcher failed; its attempt is made when the lease ends");
             }
         }
     }
 
-    /// Starts what has a turn and a target; the others wait for theirs to be read.
-    fn give_turns(&mut self) {
-        let now = Instant::now();
-        while let Some(delivery) = self.lanes.pop(self.retry_gate.opens_at(now) <= now) {
-            let class = Class::of(&delivery);
-            if class == Class::Retry {
-                self.retry_gate.passed(now);
-            }
-            let (room, finished) = (self.room.clone(), self.finished.clone());
-            let slot = Slot { webhook: delivery.webhook, class, bytes: delivery.bytes(), room, finished };
-            let turn = Turn { delivery, slot };
-            match self.targets.recent(turn.delivery.webhook) {
-                _ if self.has_lapsed(&turn.delivery) => drop(turn),
-                Some(lookup) => self.start(turn, lookup),
-                None => self.parked.push(turn),
+    /// Starts the deliveries that have a permit. Those whose webhook was not read recently wait for that.
+    fn start_attempts(&mut self, now: Instant) {
+        while let Some(delivery) = self.schedule.next(now) {
+            let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+            let finished = Finished { webhook, class, bytes, took: None };
+            let permit = Permit { finished, returns: self.permits.clone() };
+            match self.targets.recent(webhook) {
+                _ if self.is_lease_too_short(&delivery) => drop(permit),
+                Some(lookup) => self.start(delivery, permit, lookup),
+                None => self.unread.push((delivery, permit)),
             }
         }
     }
 
-    /// Whether the lease might end before the attempt is recorded: then the delivery comes due by itself, for whoever claims it.
-    fn has_lapsed(&self, delivery: &Delivery) -> bool {
+    /// Whether the lease might end before the answer is recorded. Then the delivery becomes due by itself, and is claimed again.
+    fn is_lease_too_short(&self, delivery: &Delivery) -> bool {
         delivery.lease.until < Instant::now() + self.context.settings.timeout + TIME_TO_RECORD
     }
 
-    fn start(&mut self, turn: Turn, lookup: Lookup) {
+    fn start(&mut self, delivery: Delivery, permit: Permit, lookup: Lookup) {
         let destination = match lookup {
-            Lookup::Found(destination) if !self.has_lapsed(&turn.delivery) => destination,
-            Lookup::Found(_) | Lookup::Gone | Lookup::Unreadable => return,
+            Lookup::Found(destination) if !self.is_lease_too_short(&delivery) => destination,
+            Lookup::Found(_) | Lookup::Deleted | Lookup::Unreadable => return,
         };
-        let sender = self.context.sender.clone();
-        let attempted = self.attempted.clone();
-        self.tasks.spawn(async move {
-            let Turn { delivery, slot } = turn;
-            let Destination { endpoint, active, signer } = &*destination;
-            let attempt = match active {
-                true => sender.signed(endpoint, signer, &(&delivery).into()).await,
-                false => Ok(sender.cancelled()),
-            };
-            let Ok(attempt) = attempt else {
-                // No attempt was made and none is used up: the lease runs out. The slot stays taken for a while, so that
-                // not everything that is due is tried as fast as it fails.
-                return tokio::time::sleep(REST_AFTER_OWN_FAULT).await;
-            };
-            if attempted.send(Attempted { delivery, attempt }).await.is_err() {
-                recurring!(error, "attempts cannot be recorded: nobody records any more");
-            }
-            drop(slot);
-        });
+        let (sender, attempted) = (self.context.sender.clone(), self.attempted.clone());
+        self.tasks.spawn(attempt(delivery, permit, destination, sender, attempted));
     }
 
-    /// Asks for the targets of all that wait for one; one question at a time.
-    fn begin_load(&mut self) {
-        let too_soon = self.load_again_at.is_some_and(|again| Instant::now() < again);
-        if self.load.is_some() || self.parked.is_empty() || too_soon {
+    /// Reads the webhooks of all deliveries that wait for theirs, one query at a time.
+    fn start_read(&mut self, now: Instant) {
+        if self.read.is_some() || self.unread.is_empty() || self.retry_read_at.is_some_and(|retry_at| now < retry_at) {
             return;
         }
-        self.load_again_at = None;
-        // Another's answer may have come while these waited.
-        for turn in std::mem::take(&mut self.parked) {
-            match self.targets.recent(turn.delivery.webhook) {
-                Some(lookup) => self.start(turn, lookup),
-                None => self.loading.push(turn),
+        self.retry_read_at = None;
+        // The hand-off may have brought some of them meanwhile.
+        for (delivery, permit) in std::mem::take(&mut self.unread) {
+            match self.targets.recent(delivery.webhook) {
+                Some(lookup) => self.start(delivery, permit, lookup),
+                None => self.reading.push((delivery, permit)),
             }
         }
-        let mut webhooks: Vec<Uuid> = self.loading.iter().map(|turn| turn.delivery.webhook).collect();
+        let mut webhooks: Vec<Uuid> = self.reading.iter().map(|(delivery, _)| delivery.webhook).collect();
         webhooks.sort_unstable();
         webhooks.dedup();
         if webhooks.is_empty() {
             return;
         }
         let store = self.context.store.clone();
-        self.load = Some(Box::pin(async move {
+        self.read = Some(Box::pin(async move {
             let asked_at = Instant::now();
             let found = store.targets(&webhooks).await;
-            Load { webhooks, asked_at, found }
+            (webhooks, asked_at, found)
         }));
     }
 
-    fn end_load(&mut self, load: Load) {
-        self.load = None;
-        let waiting = std::mem::take(&mut self.loading);
-        let found = match load.found {
+    fn end_read(&mut self, (webhooks, asked_at, found): Read) {
+        self.read = None;
+        let waiting = std::mem::take(&mut self.reading);
+        let found = match found {
             Ok(found) => found,
             Err(error) => {
-                self.loading_webhooks.failed(&error);
-                self.load_again_at = Some(Instant::now() + LOAD_RETRY);
-                self.parked.extend(waiting);
+                self.reading_webhooks.failed(&error);
+                self.retry_read_at = Some(Instant::now() + READ_RETRY);
+                self.unread.extend(waiting);
                 return;
             }
         };
-        self.loading_webhooks.succeeded();
-        self.targets.learn(load.asked_at, &load.webhooks, found);
-        let gone = load.webhooks.iter().filter(|webhook| matches!(self.targets.learned(**webhook), Lookup::Gone));
-        self.remove_orphans(gone.copied().collect(), Vec::new());
-        for turn in waiting {
-            let lookup = self.targets.learned(turn.delivery.webhook);
-            self.start(turn, lookup);
+        self.reading_webhooks.succeeded();
+        self.targets.store_read(asked_at, &webhooks, found);
+        let is_deleted = |webhook: &Uuid| matches!(self.targets.last_read(*webhook), Lookup::Deleted);
+        let deleted = webhooks.into_iter().filter(is_deleted).collect();
+        self.remove_orphans(deleted, Vec::new());
+        for (delivery, permit) in waiting {
+            let lookup = self.targets.last_read(delivery.webhook);
+            self.start(delivery, permit, lookup);
         }
     }
 
-    fn begin_claim(&mut self) {
-        let now = Instant::now();
-        let queued = self.lanes.queued();
-        if self.claim.is_some() {
-            return;
-        }
-        for due in [Due::Fresh, Due::Retries] {
-            if !self.pace(due).is_due(now, queued) {
-                continue;
-            }
-            let holding = Holding { by_webhook: self.lanes.held(), queued_retries: self.lanes.queued_retries() };
-            let (timeout, per_webhook) = (self.context.settings.timeout, self.context.settings.per_webhook_concurrency);
-            let room = self.room.clone();
-            if let Some(request) = self.pace(due).begin(now, timeout, per_webhook, &holding, &room) {
-                let store = self.context.store.clone();
-                self.claim = Some(Box::pin(async move {
-                    let result = store.claim(&request).await;
-                    Claim { request, result }
-                }));
-                return;
-            }
-        }
+    fn start_claim(&mut self, now: Instant) {
+        let Some(request) = self.schedule.next_claim(now) else { return };
+        let store = self.context.store.clone();
+        self.claim = Some(Box::pin(async move {
+            let result = store.claim(&request).await;
+            (request, result)
+        }));
     }
 
-    fn pace(&mut self, due: Due) -> &mut Pace {
-        match due {
-            Due::Fresh => &mut self.fresh_pace,
-            Due::Retries => &mut self.retry_pace,
-        }
-    }
-
-    fn end_claim(&mut self, claim: Claim) {
+    fn end_claim(&mut self, (request, result): Claim) {
         self.claim = None;
         let now = Instant::now();
-        let queued = self.lanes.queued();
-        let claimed = match claim.result {
+        let mut claimed = match result {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.claiming.failed(&error);
-                return self.pace(claim.request.due).failed(now);
+                return self.schedule.claim_failed(&request, now);
             }
         };
         self.claiming.succeeded();
-        self.pace(claim.request.due).found(now, &claim.request, &claimed, queued);
-        let (kept, refused): (Vec<Delivery>, Vec<Delivery>) =
-            claimed.deliveries.into_iter().partition(|delivery| self.room.reserve(delivery.webhook, delivery.bytes()));
-        if claim.request.due == Due::Fresh && !kept.is_empty() {
-            self.retry_gate.fresh(now);
-        }
-        kept.into_iter().for_each(|delivery| self.lanes.push(delivery));
+        let refused = self.schedule.claimed(&request, &mut claimed, now);
         self.remove_orphans(Vec::new(), claimed.orphans);
         if !refused.is_empty() {
             let store = self.context.store.clone();
             self.tasks.spawn(async move {
                 if let Err(error) = store.release(&refused).await {
-                    tracing::debug!(%error, "leases were not given back; they run out");
+                    tracing::debug!(%error, "leases were not released; they run out");
                 }
             });
         }
     }
 
-    /// Nothing can come of deliveries whose webhook or event is gone.
+    /// Removes deliveries of these webhooks, and these deliveries, where the webhook or the event no longer exists.
     fn remove_orphans(&mut self, webhooks: Vec<Uuid>, deliveries: Vec<Uuid>) {
         if webhooks.is_empty() && deliveries.is_empty() {
             return;
@@ -356,45 +278,65 @@ impl Dispatcher {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             match store.remove_orphans(&webhooks, &deliveries).await {
-                Ok(removed) => tracing::info!(removed, "removed deliveries whose webhook or event is gone"),
-                Err(error) => tracing::debug!(%error, "deliveries of deleted webhooks stay until the next look"),
+                Ok(removed) => tracing::info!(removed, "removed deliveries whose webhook or event no longer exists"),
+                Err(error) => tracing::debug!(%error, "deliveries without webhook or event were not removed yet"),
             }
         });
     }
 
-    /// No new attempts. What waits is given back at once, so that another replica need not wait for leases to end.
+    /// Starts no more attempts. Releases the leases of waiting deliveries, so that another replica need not wait for their end, and
+    /// lets requests in flight finish within the drain time.
     async fn drain(mut self) {
         let deadline = tokio::time::Instant::now() + self.context.settings.drain;
-        let mut waiting = self.lanes.drain();
+        let mut waiting = self.schedule.drain();
         self.fresh.close();
-        while let Ok(handed) = self.fresh.try_recv() {
-            waiting.extend(handed.deliveries);
+        while let Ok(fresh) = self.fresh.try_recv() {
+            waiting.extend(fresh.deliveries);
         }
-        for delivery in &waiting {
-            self.room.release(delivery.webhook, delivery.bytes());
-        }
-        waiting.extend(self.parked.drain(..).chain(self.loading.drain(..)).map(|turn| turn.delivery));
+        waiting.extend(self.unread.drain(..).chain(self.reading.drain(..)).map(|(delivery, _)| delivery));
         if self.claim.is_some()
-            && let Ok(claim) = tokio::time::timeout(GIVE_BACK_TIMEOUT, ready(&mut self.claim)).await
-            && let Ok(claimed) = claim.result
+            && let Ok((_, Ok(claimed))) = tokio::time::timeout(RELEASE_TIMEOUT, ready(&mut self.claim)).await
         {
             waiting.extend(claimed.deliveries);
         }
         if !waiting.is_empty() {
-            match tokio::time::timeout(GIVE_BACK_TIMEOUT, self.context.store.release(&waiting)).await {
-                Ok(Ok(())) => tracing::info!(deliveries = waiting.len(), "gave back deliveries that were not begun"),
-                Ok(Err(_)) | Err(_) => tracing::warn!("leases were not given back; they run out by themselves"),
+            match tokio::time::timeout(RELEASE_TIMEOUT, self.context.store.release(&waiting)).await {
+                Ok(Ok(())) => tracing::info!(deliveries = waiting.len(), "released deliveries that were not attempted"),
+                Ok(Err(_)) | Err(_) => tracing::warn!("leases were not released; they run out by themselves"),
             }
         }
         let end = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout_at(deadline, end).await.is_err() {
-            tracing::warn!(requests = self.tasks.len(), "requests under way are dropped; they are made again");
+            tracing::warn!(requests = self.tasks.len(), "requests in flight are dropped; they are made again");
             self.tasks.shutdown().await;
         }
     }
 }
 
-/// The end of a future that may not be there.
+/// Makes one attempt and passes its answer on to be recorded.
+async fn attempt(
+    delivery: Delivery,
+    mut permit: Permit,
+    destination: Arc<Destination>,
+    sender: Sender,
+    attempted: mpsc::Sender<Attempted>,
+) {
+    let Destination { endpoint, active, signer } = &*destination;
+    let attempt = match active {
+        true => sender.send(endpoint, signer, &(&delivery).into()).await,
+        false => Ok(sender.cancelled()),
+    };
+    let Ok(attempt) = attempt else {
+        // No attempt was made, and none is used up: the lease runs out.
+        return tokio::time::sleep(PAUSE_AFTER_OWN_FAULT).await;
+    };
+    permit.finished.took = attempt.sent.as_ref().map(|sent| sent.duration);
+    if attempted.send(Attempted { delivery, attempt }).await.is_err() {
+        recurring!(error, "attempts cannot be recorded: the recording stage has ended");
+    }
+}
+
+/// Waits for a future that may not exist.
 async fn ready<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
     match future {
         Some(future) => future.await,

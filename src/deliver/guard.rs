@@ -1,22 +1,21 @@
-//! Which receivers may be called: addresses that are globally reachable by IANA's special-purpose registries, and those that
-//! the configuration exempts. Asked when a webhook is saved and again for every connection, on the address dialled.
+//! Decides which receivers may be called: addresses that are globally reachable by IANA's special-purpose registries, and those
+//! that the configuration exempts. Used when a webhook is saved, and again for each connection, on the address that is dialled.
 
-use futures_util::future::BoxFuture;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use url::{Host, Url};
 
-use super::resolver::{Resolver, ResolverFault};
+use super::resolver::Resolver;
+pub use super::resolver::{Lookup, Unreachable};
 
 pub const MAX_URL_BYTES: usize = 2_048;
-/// What an attempt may take, where nothing else is said.
+/// The timeout of an attempt, where none is configured.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a URL cannot be a receiver's, before any look at where it leads.
+/// Why a URL is rejected by its form, before its host is looked up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlProblem {
     #[error("must be at most {MAX_URL_BYTES} bytes long")]
@@ -35,29 +34,10 @@ pub enum UrlProblem {
     Localhost,
 }
 
-/// Why a host is not connected to.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreachable {
-    #[error("the host's name does not resolve")]
-    Unresolved,
-    #[error("the host's name does not resolve: its nameservers do not answer")]
-    Unanswered,
-    /// No fault of the host's.
-    #[error("the host's name could not be looked up: {0}")]
-    Fault(ResolverFault),
-    #[error("the host resolves to {0}, which is not reachable from the internet or is denied by this service")]
-    Blocked(IpAddr),
-}
-
-/// Asks for the addresses of a name, to be called at a port. Ends by itself. An error of the kind `TimedOut` says that the
-/// name's nameservers do not answer, one around a [`ResolverFault`] that ours do not, and any other that there is no such name.
-pub type Lookup = Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
-
-/// The parts of the configuration that decide, and the resolver to ask.
+/// Allows or refuses receivers, by the configuration and the addresses that the resolver finds.
 #[derive(Clone)]
 pub struct Guard {
     allow_http: bool,
-    /// Cloned with every request.
     allow_networks: Arc<[IpNet]>,
     deny_networks: Arc<[IpNet]>,
     lookup: Lookup,
@@ -71,28 +51,28 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// With this host's nameservers.
+    /// Creates a guard that uses this host's nameservers.
     pub fn new(allow_http: bool, allow_networks: Vec<IpNet>) -> Guard {
         let lookup = Resolver::of_this_host(DEFAULT_TIMEOUT).into_lookup();
         Guard { allow_http, allow_networks: allow_networks.into(), deny_networks: Arc::default(), lookup }
     }
 
-    /// Refuses these networks, even where they are global or allowed.
+    /// Refuses these networks, even if they are global or allowed.
     pub fn denying(self, deny_networks: Vec<IpNet>) -> Guard {
         Guard { deny_networks: deny_networks.into(), ..self }
     }
 
-    /// With another resolver, such as one whose answers change.
+    /// Uses another resolver.
     pub fn with_lookup(self, lookup: Lookup) -> Guard {
         Guard { lookup, ..self }
     }
 
-    /// What can be said of a URL by looking at it alone.
+    /// Checks the form of a URL.
     pub fn check_url(&self, url: &str) -> Result<Url, UrlProblem> {
         check_url(url, self.allow_http)
     }
 
-    /// Whether an address may be connected to.
+    /// Whether connections to an address are allowed.
     pub fn allows(&self, ip: IpAddr) -> bool {
         let embedded = embedded_v4(ip).map(IpAddr::V4);
         let is_in = |networks: &[IpNet]| {
@@ -102,7 +82,7 @@ impl Guard {
         !is_in(&self.deny_networks) && (is_global(ip) || is_in(&self.allow_networks))
     }
 
-    /// The address in the URL itself, where its host is one: no resolver is asked for those.
+    /// Checks the URL's host if it is an IP address: the resolver never sees those.
     pub fn check_literal(&self, url: &Url) -> Result<(), Unreachable> {
         match literal(url) {
             Some(ip) if !self.allows(ip) => Err(Unreachable::Blocked(ip)),
@@ -110,11 +90,11 @@ impl Guard {
         }
     }
 
-    /// The addresses of a name, if every one of them may be connected to.
+    /// Returns the addresses of a name, if connections to all of them are allowed.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
         let addresses = match host.parse() {
             Ok(ip) => vec![SocketAddr::new(ip, port)],
-            Err(_) => (self.lookup)(host.to_owned(), port).await.map_err(unresolved)?,
+            Err(_) => (self.lookup)(host.to_owned(), port).await?,
         };
         if addresses.is_empty() {
             return Err(Unreachable::Unresolved);
@@ -125,7 +105,7 @@ impl Guard {
         }
     }
 
-    /// Whether a connection to the URL's host would be made now.
+    /// Checks whether connections to the URL's host are allowed at present.
     pub async fn check_reachable(&self, url: &Url) -> Result<(), Unreachable> {
         self.check_literal(url)?;
         let Some(Host::Domain(name)) = url.host() else { return Ok(()) };
@@ -133,16 +113,7 @@ impl Guard {
     }
 }
 
-fn unresolved(error: io::Error) -> Unreachable {
-    let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<ResolverFault>());
-    match (fault, error.kind()) {
-        (Some(fault), _) => Unreachable::Fault(fault.clone()),
-        (None, io::ErrorKind::TimedOut) => Unreachable::Unanswered,
-        (None, _) => Unreachable::Unresolved,
-    }
-}
-
-/// What can be said of a URL by looking at it alone.
+/// Checks the form of a URL.
 pub fn check_url(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
     if text.len() > MAX_URL_BYTES {
         return Err(UrlProblem::TooLong);
@@ -151,7 +122,7 @@ pub fn check_url(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
         url::ParseError::EmptyHost => UrlProblem::NoHost,
         error => UrlProblem::Malformed(error),
     })?;
-    // Normalised it may be longer, such as by percent-encoding; this is what is sent.
+    // The normalised form is what is sent. Percent-encoding may have made it longer.
     if url.as_str().len() > MAX_URL_BYTES {
         return Err(UrlProblem::TooLong);
     }
@@ -212,8 +183,8 @@ const SPECIAL_V4: [Ipv4Net; 16] = [
     v4(255, 255, 255, 255, 32),
 ];
 
-/// All of global unicast that is assigned. Unique local, link local, site local, multicast, loopback, discard and the local
-/// NAT64 prefix 64:ff9b:1::/48 are outside of it.
+/// All assigned global unicast addresses. Unique local, link local, site local, multicast, loopback, discard and the local
+/// NAT64 prefix 64:ff9b:1::/48 are outside it.
 const GLOBAL_UNICAST: Ipv6Net = v6(0x2000, 0, 0, 3);
 const SPECIAL_V6: [Ipv6Net; 3] = [
     v6(0x2001, 0, 0, 23),     // protocol assignments: Teredo, benchmarking, ORCHID
@@ -223,7 +194,7 @@ const SPECIAL_V6: [Ipv6Net; 3] = [
 const NAT64: Ipv6Net = v6(0x64, 0xff9b, 0, 96);
 const SIX_TO_FOUR: Ipv6Net = v6(0x2002, 0, 0, 16);
 
-/// Whether an address is globally reachable; an IPv4 address inside an IPv6 one is what decides.
+/// Whether an address is globally reachable. An IPv4 address embedded in an IPv6 one decides.
 pub fn is_global(ip: IpAddr) -> bool {
     match (ip, embedded_v4(ip)) {
         (IpAddr::V4(ip), _) | (IpAddr::V6(_), Some(ip)) => !SPECIAL_V4.iter().any(|network| network.contains(&ip)),
@@ -233,8 +204,8 @@ pub fn is_global(ip: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address that a packet to this IPv6 address ends up at: mapped, NAT64 and 6to4 forms. The deprecated compatible
-/// form (::/96) is no global unicast and needs no look inside.
+/// Returns the IPv4 address that packets to this IPv6 address are sent to: mapped, NAT64 and 6to4 forms. The deprecated
+/// compatible form (::/96) is not global unicast and is refused as a whole.
 fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
     let octets = ip.octets();
@@ -321,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_special_networks_are_global() {
+    fn addresses_next_to_special_networks_are_global() {
         let global = [
             "1.1.1.1",
             "8.8.8.8",
@@ -361,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_can_be_exempted_in_whatever_form_the_address_comes() {
+    fn exempted_networks_are_allowed_in_every_form_of_the_address() {
         let guard = Guard::new(false, vec!["10.1.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()]);
         for allowed in ["10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "fd00::1", "8.8.8.8"] {
             assert!(guard.allows(ip(allowed)), "{allowed}");
@@ -372,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_judged_by_their_looks() {
+    fn urls_are_checked_by_their_form() {
         let ok = [
             "https://example.com",
             "https://example.com:8443/hook?a=b#c",
@@ -383,7 +354,7 @@ mod tests {
             assert!(check_url(url, false).is_ok(), "{url}");
         }
         let long = format!("https://example.com/{}", "a".repeat(MAX_URL_BYTES));
-        let swelling = format!("https://example.com/{}", "é".repeat(500));
+        let grows_when_encoded = format!("https://example.com/{}", "é".repeat(500));
         let cases = [
             ("http://example.com", UrlProblem::NotHttps),
             ("ftp://example.com", UrlProblem::NotHttps),
@@ -395,7 +366,7 @@ mod tests {
             ("https://a.b.localhost./", UrlProblem::Localhost),
             ("https://", UrlProblem::NoHost),
             (long.as_str(), UrlProblem::TooLong),
-            (swelling.as_str(), UrlProblem::TooLong),
+            (grows_when_encoded.as_str(), UrlProblem::TooLong),
         ];
         for (url, problem) in cases {
             assert_eq!(check_url(url, false).unwrap_err(), problem, "{url}");
@@ -407,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn literals_are_refused_however_they_are_written() {
+    async fn literal_addresses_are_refused_in_every_notation() {
         let guard = Guard::new(true, Vec::new());
         for url in [
             "http://127.0.0.1/",
@@ -428,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_refused_when_any_address_is_or_when_there_is_none() {
+    async fn names_are_refused_if_any_address_is_refused_or_none_is_found() {
         let guard = Guard::new(false, Vec::new());
         assert!(matches!(guard.resolve("localhost", 443).await, Err(Unreachable::Blocked(ip)) if ip.is_loopback()));
         assert_eq!(guard.resolve("no-such-host.invalid", 443).await, Err(Unreachable::Unresolved));

@@ -1,4 +1,4 @@
-//! What goes over the wire: the body, its signatures and the headers. Pure.
+//! Renders requests: body, signatures and headers. No I/O.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,7 @@ use crate::domain::time;
 
 const SECRET_PREFIX: &str = "whsec_";
 
-/// One attempt's facts, all but the time and the secret.
+/// What one attempt sends, except for the time and the secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Notification<'a> {
     pub delivery: Uuid,
@@ -24,7 +24,7 @@ pub struct Notification<'a> {
     pub occurred_at: Timestamp,
     pub data: &'a str,
     pub attempt: u16,
-    /// Asked for by the owner, not raised by the platform.
+    /// Requested by the webhook's owner, not raised by the platform.
     pub test: bool,
 }
 
@@ -43,7 +43,7 @@ impl<'a> From<&'a Delivery> for Notification<'a> {
     }
 }
 
-/// The two keys of a webhook's secret, ready for use.
+/// Signs with a webhook's secret. Holds its two HMAC keys, prepared.
 #[derive(Clone)]
 pub struct Signer {
     body: Hmac<Sha256>,
@@ -51,7 +51,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// The whole secret is the key of `X-Webhook-Signature`; Standard Webhooks' key is what its base64 decodes to.
+    /// The key of `X-Webhook-Signature` is the whole secret; the key of Standard Webhooks' signature is the decoded base64.
     pub fn new(secret: &str) -> Signer {
         let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
         let decoded = STANDARD.decode(encoded).map(zeroize::Zeroizing::new);
@@ -74,21 +74,22 @@ fn mac(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
-/// A request as it will be sent.
+/// A request, ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Rendered {
     pub body: Bytes,
+    /// Names as the delivery log shows them.
     pub headers: Vec<(&'static str, String)>,
     pub signatures: Signatures,
 }
 
-/// The body would have this many bytes, which is more than may be sent.
+/// The body would have `bytes` bytes, more than may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge {
     pub bytes: usize,
 }
 
-/// `at` is to the millisecond, and fresh for every attempt: a retry must pass the receiver's replay check.
+/// Renders and signs a request. `at` has milliseconds and is taken for each attempt: a retry must pass the receiver's replay check.
 pub fn render(
     notification: &Notification<'_>,
     at: Timestamp,
@@ -103,17 +104,17 @@ pub fn render(
     Ok(Rendered { body: body.into(), headers, signatures })
 }
 
-/// The request of an attempt in the past, from what the log has kept of it: the secret it was signed with may be gone.
+/// Renders the request of an attempt in the attempt log again. Takes the logged signatures: the secret may have changed since.
 pub fn replay(notification: &Notification<'_>, at: Timestamp, signatures: Signatures, user_agent: &str) -> Rendered {
     let timestamp = time::millis(at);
-    let body = body(notification, &timestamp, usize::MAX).expect("nothing is larger than that");
+    let body = body(notification, &timestamp, usize::MAX).expect("no body is larger than usize::MAX");
     let headers = headers(notification, at, timestamp, &signatures, user_agent);
     Rendered { body: body.into(), headers, signatures }
 }
 
-/// The envelope, with `data` in it byte for byte.
+/// Renders the envelope. Contains `data` byte for byte.
 fn body(notification: &Notification<'_>, timestamp: &str, max_bytes: usize) -> Result<Vec<u8>, TooLarge> {
-    // None of the three has a character that JSON escapes.
+    // None of the three contains a character that JSON escapes.
     let head = format!(
         r#"{{"event":"{}","timestamp":"{timestamp}","webhook_id":"{}","data":"#,
         notification.kind, notification.webhook
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_and_signatures_are_those_of_the_contract() {
+    fn headers_and_signatures_match_the_contract() {
         let request = rendered(r#"{"release_id": 7,  "t":"ä\u0041"}"#, 65_536).unwrap();
         let expected = [
             ("X-Webhook-Signature", "37449586aaf1d60e87b2df4ec1910bfea681d6cbbc91daa7d280e7b2d7907e35"),
@@ -217,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_test_says_so() {
+    fn tests_have_a_header_of_their_own() {
         let test = Notification { test: true, ..notification("{}") };
         let request = render(&test, Timestamp::UNIX_EPOCH, &Signer::new(SECRET), "W", 1_000).unwrap();
         assert!(request.headers.contains(&("X-Webhook-Test", "true".to_owned())));
     }
 
     #[test]
-    fn the_limit_is_on_the_whole_body() {
+    fn the_size_limit_applies_to_the_whole_body() {
         let envelope = rendered("{}", 65_536).unwrap().body.len() - 2;
         let fitting = format!("\"{}\"", "x".repeat(65_536 - envelope - 2));
         assert_eq!(rendered(&fitting, 65_536).unwrap().body.len(), 65_536);

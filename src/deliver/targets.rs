@@ -1,4 +1,4 @@
-//! Where deliveries go: read from the store right before they go there, with the secrets decrypted.
+//! The destinations of deliveries: webhooks as they were read from the store shortly before, with their secrets decrypted.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -16,12 +16,12 @@ use crate::domain::webhook::SealedTarget;
 use crate::telemetry::recurring;
 use crate::vault::Vault;
 
-/// How long what was read may be used again: an edit, a toggle or a new secret holds for what begins later than this.
-const REUSE: Duration = Duration::from_millis(5);
-/// Destinations that are kept, for when their webhooks are found as they were.
-const KEPT: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+/// How long a webhook that was read may be used: attempts that start later than this after an edit, a toggle or a new secret follow it.
+const MAX_AGE: Duration = Duration::from_millis(5);
+/// Prepared destinations that are kept, for webhooks that are read again unchanged.
+const MAX_PREPARED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
-/// A webhook, ready to be delivered to.
+/// A webhook, prepared for attempts.
 pub struct Destination {
     pub endpoint: Endpoint,
     pub active: bool,
@@ -31,72 +31,73 @@ pub struct Destination {
 #[derive(Clone)]
 pub enum Lookup {
     Found(Arc<Destination>),
-    /// Deleted.
-    Gone,
-    /// There, but its secret does not decrypt: our own fault and not the receiver's.
+    Deleted,
+    /// The secret cannot be decrypted. The receiver is not to blame.
     Unreadable,
 }
 
+/// Caches destinations for a few milliseconds.
 pub struct Targets {
     vault: Arc<Vault>,
     guard: Guard,
+    /// With the time before which they were not read.
     recent: HashMap<Uuid, (Instant, Lookup)>,
-    /// With what they were made from.
-    kept: LruCache<Uuid, (SealedTarget, Arc<Destination>)>,
+    /// With the webhooks from which they were prepared.
+    prepared: LruCache<Uuid, (SealedTarget, Arc<Destination>)>,
 }
 
 impl Targets {
     pub fn new(vault: Arc<Vault>, guard: Guard) -> Targets {
-        Targets { vault, guard, recent: HashMap::new(), kept: LruCache::new(KEPT) }
+        Targets { vault, guard, recent: HashMap::new(), prepared: LruCache::new(MAX_PREPARED) }
     }
 
-    /// What was read of a webhook, if that was just now.
+    /// Returns what was read of a webhook, if that is recent enough.
     pub fn recent(&self, webhook: Uuid) -> Option<Lookup> {
         let (read_at, lookup) = self.recent.get(&webhook)?;
-        (read_at.elapsed() <= REUSE).then(|| lookup.clone())
+        (read_at.elapsed() <= MAX_AGE).then(|| lookup.clone())
     }
 
-    /// Takes in the answer to a question for `webhooks` that was put at `asked_at`.
-    pub fn learn(&mut self, asked_at: Instant, webhooks: &[Uuid], found: Vec<SealedTarget>) {
-        self.recent.retain(|_, (read_at, _)| read_at.elapsed() <= REUSE);
+    /// Stores the result of a query for `webhooks` that was sent at `asked_at`. Those not found are deleted.
+    pub fn store_read(&mut self, asked_at: Instant, webhooks: &[Uuid], found: Vec<SealedTarget>) {
+        self.recent.retain(|_, (read_at, _)| read_at.elapsed() <= MAX_AGE);
         for webhook in webhooks {
-            self.recent.insert(*webhook, (asked_at, Lookup::Gone));
+            self.recent.insert(*webhook, (asked_at, Lookup::Deleted));
         }
         for target in found {
             let webhook = target.webhook;
-            let lookup = self.open(target);
+            let lookup = self.prepare(target);
             self.recent.insert(webhook, (asked_at, lookup));
         }
     }
 
-    /// Takes in targets that were read at `read_at` for another purpose.
-    pub fn told(&mut self, read_at: Instant, targets: Vec<SealedTarget>) {
-        if read_at.elapsed() > REUSE {
+    /// Stores webhooks that came with the hand-off, read at `read_at` or later. Newer reads take precedence.
+    pub fn store_handed_off(&mut self, read_at: Instant, targets: Vec<SealedTarget>) {
+        if read_at.elapsed() > MAX_AGE {
             return;
         }
         for target in targets {
             let webhook = target.webhook;
             if self.recent.get(&webhook).is_none_or(|(known_at, _)| *known_at < read_at) {
-                let lookup = self.open(target);
+                let lookup = self.prepare(target);
                 self.recent.insert(webhook, (read_at, lookup));
             }
         }
     }
 
-    /// What `learn` took in last, for those who waited for it, however long the answer took.
-    pub fn learned(&self, webhook: Uuid) -> Lookup {
-        self.recent.get(&webhook).map_or(Lookup::Gone, |(_, lookup)| lookup.clone())
+    /// Returns what the last query found, for deliveries that waited for it, however long it took.
+    pub fn last_read(&self, webhook: Uuid) -> Lookup {
+        self.recent.get(&webhook).map_or(Lookup::Deleted, |(_, lookup)| lookup.clone())
     }
 
-    fn open(&mut self, target: SealedTarget) -> Lookup {
+    fn prepare(&mut self, target: SealedTarget) -> Lookup {
         let webhook = target.webhook;
-        if let Some((_, destination)) = self.kept.get(&webhook).filter(|(known, _)| *known == target) {
+        if let Some((_, destination)) = self.prepared.get(&webhook).filter(|(known, _)| *known == target) {
             return Lookup::Found(Arc::clone(destination));
         }
         let secret = match self.vault.open_text(webhook, &target.secret_key_id, &target.secret) {
             Ok(secret) => secret,
             Err(error) => {
-                recurring!(error, %webhook, %error, "webhooks' secrets cannot be read: their deliveries wait");
+                recurring!(error, %webhook, %error, "secrets of webhooks cannot be decrypted: their deliveries wait");
                 return Lookup::Unreadable;
             }
         };
@@ -105,7 +106,7 @@ impl Targets {
             active: target.active,
             signer: Signer::new(secret.expose_secret()),
         });
-        self.kept.put(webhook, (target, Arc::clone(&destination)));
+        self.prepared.put(webhook, (target, Arc::clone(&destination)));
         Lookup::Found(destination)
     }
 }
@@ -142,12 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn a_new_secret_replaces_the_one_kept() {
+    fn a_new_secret_replaces_the_prepared_one() {
         let (vault, webhook) = (vault(), Uuid::from_u128(1));
         let mut targets = Targets::new(vault.clone(), guard());
         let mut signed = |secret: &str| {
-            targets.learn(Instant::now(), &[webhook], vec![sealed(&vault, webhook, secret)]);
-            signature(targets.learned(webhook))
+            targets.store_read(Instant::now(), &[webhook], vec![sealed(&vault, webhook, secret)]);
+            signature(targets.last_read(webhook))
         };
         let first = signed("whsec_a");
         assert_eq!(first, signed("whsec_a"));
@@ -155,37 +156,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found_is_gone_and_what_does_not_decrypt_is_neither() {
+    fn webhooks_not_found_are_deleted_and_those_with_unreadable_secrets_are_not() {
         let (mine, other) = (vault(), vault());
-        let (gone, unreadable) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let (deleted, unreadable) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let mut targets = Targets::new(mine, guard());
-        targets.learn(Instant::now(), &[gone, unreadable], vec![sealed(&other, unreadable, "s")]);
-        assert!(matches!(targets.learned(gone), Lookup::Gone));
-        assert!(matches!(targets.learned(unreadable), Lookup::Unreadable));
+        targets.store_read(Instant::now(), &[deleted, unreadable], vec![sealed(&other, unreadable, "s")]);
+        assert!(matches!(targets.last_read(deleted), Lookup::Deleted));
+        assert!(matches!(targets.last_read(unreadable), Lookup::Unreadable));
     }
 
     #[test]
-    fn what_was_read_for_another_purpose_counts_unless_something_newer_is_known() {
+    fn webhooks_from_the_hand_off_are_used_unless_a_newer_read_is_known() {
         let (vault, webhook) = (vault(), Uuid::from_u128(1));
         let mut targets = Targets::new(vault.clone(), guard());
         let (before, now) = (Instant::now(), Instant::now() + Duration::from_millis(1));
-        targets.told(before, vec![sealed(&vault, webhook, "whsec_a")]);
-        assert!(matches!(targets.learned(webhook), Lookup::Found(_)));
-        targets.learn(now, &[webhook], Vec::new());
-        targets.told(before, vec![sealed(&vault, webhook, "whsec_a")]);
-        assert!(matches!(targets.learned(webhook), Lookup::Gone));
-        let long_ago = Instant::now().checked_sub(REUSE * 2).unwrap();
-        targets.told(long_ago, vec![sealed(&vault, Uuid::from_u128(2), "whsec_a")]);
+        targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")]);
+        assert!(matches!(targets.last_read(webhook), Lookup::Found(_)));
+        targets.store_read(now, &[webhook], Vec::new());
+        targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")]);
+        assert!(matches!(targets.last_read(webhook), Lookup::Deleted));
+        let long_ago = Instant::now().checked_sub(MAX_AGE * 2).unwrap();
+        targets.store_handed_off(long_ago, vec![sealed(&vault, Uuid::from_u128(2), "whsec_a")]);
         assert!(targets.recent(Uuid::from_u128(2)).is_none());
     }
 
     #[test]
-    fn what_was_read_too_long_ago_is_read_again() {
+    fn old_reads_are_not_used_again() {
         let webhook = Uuid::from_u128(1);
         let mut targets = Targets::new(vault(), guard());
-        let long_ago = Instant::now().checked_sub(REUSE * 2).unwrap();
-        targets.learn(long_ago, &[webhook], Vec::new());
+        let long_ago = Instant::now().checked_sub(MAX_AGE * 2).unwrap();
+        targets.store_read(long_ago, &[webhook], Vec::new());
         assert!(targets.recent(webhook).is_none());
-        assert!(matches!(targets.learned(webhook), Lookup::Gone));
+        assert!(matches!(targets.last_read(webhook), Lookup::Deleted));
     }
 }

@@ -21,7 +21,7 @@ use crate::domain::delivery::Lease;
 use crate::domain::event::{Event, UserId};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Checkpoint;
-use crate::handoff::Handoff;
+use crate::handoff::{Handoff, HandoffBatch};
 use crate::health::{GAP, Health};
 use crate::lookup::{LookupError, Lookups};
 use crate::retry::Backoff;
@@ -36,7 +36,7 @@ use crate::telemetry::{self, recurring};
 use crate::traces::Tracer;
 
 use derive::{Derivation, Raised};
-use fan_out::{EVENTS_AT_ONCE, FannedOut, Reserved, fan_out};
+use fan_out::{EVENTS_AT_ONCE, FannedOut, fan_out};
 
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
 const MAX_CHANGES: usize = 1_500;
@@ -240,13 +240,13 @@ impl<C: Clock> Enqueue<C> {
     ) -> Result<(), EnqueueError> {
         let Raised { events, unrouted, ignored, distributed, addons, ledger, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
-        let transaction = self.store.begun().await?;
+        let transaction = self.store.pipelined_transaction().await?;
         // Nothing is asked of a connection that knows them. The end can go out behind them then.
         prepare_inserts(&*transaction).await?;
         // Before the database reads its own clock: no lease is thought longer than it is, and no webhook's state younger.
         let read_at = Instant::now();
         let held = Lease { token: lease.token, until: read_at + self.lease_length };
-        let reserved = Reserved::new(self.handoff.as_ref(), held, read_at);
+        let handoff = HandoffBatch::new(self.handoff.as_ref(), held, read_at);
         let window = batch.window.as_ref();
         let (kept, is_kept) = oneshot::channel();
         // All that needs no answer goes out at once, and what needs one while the server is at work on the rest.
@@ -270,7 +270,7 @@ impl<C: Clock> Enqueue<C> {
                 }
             };
             let when = if is_first { HandOver::BehindCommit } else { HandOver::AtOnce };
-            Ok(store_events(&*transaction, events, subscriptions, lease, reserved, when, commit).await?)
+            Ok(store_events(&*transaction, events, subscriptions, lease, handoff, when, commit).await?)
         };
         let keep = async {
             let ledger = self.ledger.then_some(&*ledger);
@@ -285,7 +285,7 @@ impl<C: Clock> Enqueue<C> {
         };
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, keep)?;
-        transaction.end();
+        transaction.release();
         count(events, unrouted, ignored);
         Ok(())
     }
@@ -405,11 +405,12 @@ async fn store_events(
     events: &[Event],
     subscriptions: HashMap<UserId, Vec<Subscription>>,
     lease: NewLease,
-    mut reserved: Reserved<'_>,
+    mut handoff: HandoffBatch<'_>,
     when: HandOver,
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
-    let mut fan_out = |part| fan_out(part, &subscriptions, |event, delivery| reserved.take(event, delivery));
+    let mut fan_out =
+        |part| fan_out(part, &subscriptions, |event, delivery| handoff.add(event, delivery.id, delivery.webhook));
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
     for part in parts {
@@ -417,14 +418,15 @@ async fn store_events(
     }
     let fanned_out = fan_out(last);
     let store_last = async { tokio::try_join!(biased; insert(transaction, last, &fanned_out, lease, false), commit) };
+    let targets = subscriptions.into_values().flatten().map(|subscription| subscription.target);
     match when {
         HandOver::AtOnce => {
-            let _committing = reserved.hand_over(subscriptions);
+            handoff.send(targets);
             store_last.await?;
         }
         HandOver::BehindCommit => {
             store_last.await?;
-            reserved.hand_over(subscriptions);
+            handoff.send(targets);
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
-//! What the dispatcher needs of the store: work to do, where to send it, and a way to give work back.
+//! Statements of the dispatcher: claim and release deliveries, and read the webhooks they go to.
 
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::Transaction;
@@ -15,73 +16,85 @@ use crate::domain::webhook::SealedTarget;
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::telemetry::recurring;
 
-const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim_fresh.sql");
-const CLAIM_RETRY: &str = include_str!("../../sql/store/delivery_claim_retry.sql");
+const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim.sql");
+static CLAIM_RETRIES: LazyLock<String> = LazyLock::new(|| CLAIM_FRESH.replace("attempt = 1", "attempt > 1"));
 const RELEASE: &str = include_str!("../../sql/store/delivery_release.sql");
 const REMOVE_ORPHANS: &str = include_str!("../../sql/store/delivery_remove_orphans.sql");
 const TARGETS: &str = include_str!("../../sql/store/webhook_targets.sql");
 
-/// First attempts and retries are claimed apart.
+/// First attempts and retries are claimed and queued separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum DeliveryClass {
     Fresh,
-    Retries,
+    Retry,
 }
 
-/// How much to claim, and where to begin.
+impl DeliveryClass {
+    pub fn of(delivery: &Delivery) -> DeliveryClass {
+        if delivery.attempt > 1 { DeliveryClass::Retry } else { DeliveryClass::Fresh }
+    }
+
+    /// Returns the SQL statement that claims deliveries of this class.
+    pub fn claim_statement(self) -> &'static str {
+        match self {
+            DeliveryClass::Fresh => CLAIM_FRESH,
+            DeliveryClass::Retry => &CLAIM_RETRIES,
+        }
+    }
+}
+
+/// How much to claim, and from which webhooks.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    pub due: Due,
-    /// How long a request may take: leases are longer.
+    pub class: DeliveryClass,
+    /// How long a request may take. Leases last longer.
     pub timeout: Duration,
-    /// Webhooks are visited in order of id, from behind this one.
-    pub behind: Uuid,
+    /// Webhooks are visited in order of id, starting after this one.
+    pub start_after: Uuid,
     pub max_webhooks: usize,
     pub max_rows: usize,
-    /// Bytes of data in memory. What is found beyond is released at once; one delivery is always taken.
+    /// Bytes of event data. Deliveries beyond are released at once; the first is always taken.
     pub max_bytes: usize,
-    /// Rows of each webhook that is not in `rooms`.
+    /// Deliveries of each webhook that is not listed in `limits`.
     pub per_webhook: usize,
-    pub rooms: Vec<(Uuid, usize)>,
+    pub limits: Vec<(Uuid, usize)>,
 }
 
 #[derive(Debug, Default)]
 pub struct Claimed {
     pub deliveries: Vec<Delivery>,
-    /// Deliveries whose event is gone by age: they can only be removed.
+    /// Deliveries whose event was removed by age. They can only be removed.
     pub orphans: Vec<Uuid>,
-    /// How many were found and released because they did not fit into `max_bytes`.
+    /// Deliveries that were due but exceeded `max_bytes`, and were released.
     pub refused: usize,
-    /// Where the next claim should begin; none when all webhooks have been visited.
-    pub behind: Option<Uuid>,
+    /// The last webhook visited. None when all webhooks were visited.
+    pub last_visited: Option<Uuid>,
 }
 
 impl Store {
-    /// Leases deliveries that are due and nobody's.
+    /// Leases deliveries that are due and not leased.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
         self.in_time(ANSWER_TIMEOUT, self.claim_due(request)).await
     }
 
     async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed> {
         let mut connection = self.connection().await?;
-        let token = Uuid::now_v7();
         let length = lease_length(request.timeout);
-        // Read before the database reads its own clock, which is when the transaction begins: ours ends first.
-        let until = Instant::now() + length;
+        // Taken before the database reads its clock, when the transaction begins: by our clock the lease ends first.
+        let lease = Lease { token: Uuid::now_v7(), until: Instant::now() + length };
         let transaction = connection.transaction().await?;
-        let lease = Lease { token, until };
         let ((), (claimed, mut refused)) =
             tokio::try_join!(biased; plan_by_index(&transaction), claim(&transaction, request, lease, length))?;
         if !refused.is_empty() {
             refused.sort_unstable();
             let statement = transaction.prepare_cached(RELEASE).await?;
-            transaction.execute(&statement, &[&refused, &vec![token; refused.len()]]).await?;
+            transaction.execute(&statement, &[&refused, &vec![lease.token; refused.len()]]).await?;
         }
         transaction.commit().await?;
         Ok(claimed)
     }
 
-    /// Gives leases back that nothing was done with.
+    /// Releases the leases of deliveries that were not attempted.
     pub async fn release(&self, deliveries: &[Delivery]) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
@@ -95,14 +108,14 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Removes the deliveries of those `webhooks` that are gone, and those of `deliveries` whose event is gone.
+    /// Removes the deliveries of those `webhooks` that do not exist, and those of `deliveries` whose event does not.
     pub async fn remove_orphans(&self, webhooks: &[Uuid], deliveries: &[Uuid]) -> Result<u64> {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(REMOVE_ORPHANS).await?;
         Ok(connection.execute(&statement, &[&webhooks, &deliveries]).await?)
     }
 
-    /// Those of `webhooks` that exist, as they are now.
+    /// Reads those of `webhooks` that exist.
     pub async fn targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
         self.in_time(ANSWER_TIMEOUT, self.read_targets(webhooks)).await
     }
@@ -122,34 +135,31 @@ impl Store {
     }
 }
 
-/// What was claimed, and the deliveries that did not fit. Rows are read one by one, so that no more of them are in memory.
+/// Returns what was claimed, and the deliveries beyond `max_bytes`. Reads rows one by one, so that the data of the latter is not kept
+/// in memory.
 async fn claim(
     transaction: &Transaction<'_>,
     request: &ClaimRequest,
     lease: Lease,
     length: Duration,
 ) -> Result<(Claimed, Vec<Uuid>)> {
-    let statement = match request.due {
-        Due::Fresh => CLAIM_FRESH,
-        Due::Retries => CLAIM_RETRY,
-    };
-    let statement = transaction.prepare_cached(statement).await?;
-    let (webhooks, rooms): (Vec<Uuid>, Vec<i64>) =
-        request.rooms.iter().map(|(webhook, room)| (*webhook, *room as i64)).unzip();
+    let statement = transaction.prepare_cached(request.class.claim_statement()).await?;
+    let (webhooks, limits): (Vec<Uuid>, Vec<i64>) =
+        request.limits.iter().map(|(webhook, limit)| (*webhook, *limit as i64)).unzip();
     let (seconds, max_webhooks) = (length.as_secs_f64(), i32::try_from(request.max_webhooks).unwrap_or(i32::MAX));
     let (max_rows, per_webhook) = (request.max_rows as i64, request.per_webhook as i64);
     let arguments: [&(dyn ToSql + Sync); 8] =
-        [&lease.token, &seconds, &request.behind, &max_webhooks, &max_rows, &per_webhook, &webhooks, &rooms];
-    let rows = transaction.query_raw(&statement, arguments).await?;
-    let mut rows = pin!(rows);
+        [&lease.token, &seconds, &request.start_after, &max_webhooks, &max_rows, &per_webhook, &webhooks, &limits];
+    let mut rows = pin!(transaction.query_raw(&statement, arguments).await?);
     let (mut claimed, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
     while let Some(row) = rows.next().await.transpose()? {
         let visited: i64 = row.get("visited");
-        claimed.behind = row.get::<_, Option<Uuid>>("last").filter(|_| visited as usize >= request.max_webhooks);
+        claimed.last_visited = row.get::<_, Option<Uuid>>("last").filter(|_| visited as usize >= request.max_webhooks);
         bytes += row.get::<_, Option<&str>>("data").map_or(0, str::len);
         match row.get::<_, Option<Uuid>>("id") {
             Some(id) if bytes > request.max_bytes && !claimed.deliveries.is_empty() => refused.push(id),
-            _ => claimed.add(&row, lease)?,
+            Some(id) => claimed.add(id, &row, lease)?,
+            None => {}
         }
     }
     claimed.refused = refused.len();
@@ -157,15 +167,14 @@ async fn claim(
 }
 
 impl Claimed {
-    fn add(&mut self, row: &Row, lease: Lease) -> Result<()> {
-        let Some(id) = row.get::<_, Option<Uuid>>("id") else { return Ok(()) };
+    fn add(&mut self, id: Uuid, row: &Row, lease: Lease) -> Result<()> {
         let Some(kind) = row.get::<_, Option<&str>>("kind") else {
             self.orphans.push(id);
             return Ok(());
         };
         let Ok(kind) = kind.parse() else {
-            // Of a newer build, perhaps: its replicas know it. The lease keeps it from us for a while.
-            recurring!(warn, delivery = %id, kind, "deliveries of an event that this build does not know are left alone");
+            // Replicas of a newer build may know it. The lease keeps this replica from claiming it again for a while.
+            recurring!(warn, delivery = %id, kind, "deliveries of an event type that this build does not know are left alone");
             return Ok(());
         };
         let number = |name: &str| {

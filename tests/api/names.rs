@@ -1,14 +1,13 @@
 //! Names that resolve to something else than they seem to, through the API that saves them. The resolver is a stand-in; the
 //! guard is the real one.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use tokio::sync::Semaphore;
 use walhook::app::url_check;
-use walhook::deliver::guard::{Guard, Lookup};
+use walhook::deliver::guard::{Guard, Lookup, Unreachable};
 
 use crate::fixture::Service;
 use crate::support::eventually;
@@ -19,7 +18,7 @@ fn resolver() -> Lookup {
         let first = host.split('.').next().unwrap_or_default().replace('x', ".").replace('-', ":");
         let addresses: Result<Vec<_>, _> =
             first.split('_').map(|address| address.parse().map(|ip: std::net::IpAddr| (ip, port).into())).collect();
-        Box::pin(async move { addresses.map_err(|_| io::Error::other("no such name")) })
+        Box::pin(async move { addresses.map_err(|_| Unreachable::Unresolved) })
     })
 }
 
@@ -117,7 +116,7 @@ async fn a_user_has_two_lookups_at_a_time() {
         let closed = closed.clone();
         Box::pin(async move {
             closed.acquire().await.unwrap().forget();
-            Err(io::ErrorKind::TimedOut.into())
+            Err(Unreachable::Unanswered)
         })
     });
     let guard = Guard::new(false, Vec::new()).with_lookup(lookup);

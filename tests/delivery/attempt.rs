@@ -12,9 +12,9 @@ use walhook::domain::event::EventKind;
 use walhook::domain::webhook::Target;
 use walhook::vault;
 
-/// A receiver's end in every way, as one attempt sees it.
+/// Every way in which a request to a receiver can end.
 #[tokio::test]
-async fn failures_are_told_by_their_kinds() {
+async fn failures_are_reported_by_kind() {
     let mut bench = Bench::new().await;
     bench.config.delivery.timeout = Period(Duration::from_millis(300));
     let mut receiver = Receiver::start().await;
@@ -54,7 +54,7 @@ async fn failures_are_told_by_their_kinds() {
     for blocked in ["http://10.0.0.1/", "http://[::1]/", "http://[::ffff:10.0.0.1]/", "http://0.0.0.0/"] {
         assert_eq!(probe(blocked.into()).await.0, Some("blocked_address"), "{blocked}");
     }
-    // Listens and never accepts: the queue of connections is full.
+    // Listens and never accepts: its backlog is full.
     let full = tokio::net::TcpSocket::new_v4().unwrap();
     full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let full = full.listen(1).unwrap();

@@ -1,4 +1,4 @@
-//! Deliveries from outside: attempts, signatures, the log, and what one user sees of another's.
+//! Deliveries as receivers and API clients see them: attempts, signatures, the delivery log, and isolation of users.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ fn standard_signature(secret: &str, received: &Received) -> String {
     format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
 }
 
-/// Running, with all of a delivery's attempts within a second.
+/// Starts a sidecar that makes all attempts of a delivery within a second.
 async fn with_fast_retries() -> TestApp {
     let mut app = TestApp::prepare().await;
     app.set_fast_retries();
@@ -32,7 +32,7 @@ async fn with_fast_retries() -> TestApp {
 }
 
 #[tokio::test]
-async fn a_test_is_the_last_call_of_its_webhook_and_counts_nowhere() {
+async fn a_test_updates_last_triggered_at_and_no_counter() {
     let app = with_fast_retries().await;
     let receiver = Receiver::start().await;
     let api = app.api("7").await;
@@ -78,7 +78,7 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
     let attempts: Vec<u32> = received.iter().map(Received::attempt).collect();
     assert_eq!(attempts, (1..=10).collect::<Vec<_>>());
 
-    // Newest first; the last attempt's end is final.
+    // Newest first. The last attempt is final.
     for (index, log) in logs.iter().rev().enumerate() {
         assert_eq!(log["attempt"], index + 1);
         assert_eq!(log["round"], 1);
@@ -96,11 +96,11 @@ async fn ten_attempts_have_ten_fresh_timestamps_and_one_delivery_id() {
     assert_eq!(webhook["last_triggered_at"], logs[0]["timestamp"]);
     let store = app.store().await;
     let left: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
-    assert_eq!(left, 0, "what has ended leaves the table of what is to be delivered");
+    assert_eq!(left, 0, "finished deliveries are removed from the table of pending ones");
 }
 
 #[tokio::test]
-async fn a_receiver_that_recovers_gets_the_event_once_and_the_run_of_failures_ends() {
+async fn a_receiver_that_recovers_gets_the_event_once_and_consecutive_failures_are_reset() {
     let app = with_fast_retries().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -111,16 +111,16 @@ async fn a_receiver_that_recovers_gets_the_event_once_and_the_run_of_failures_en
     platform.payment(user, "ready").await;
     let logs =
         api.wait_for_logs(&webhook, "a success", |logs| logs.iter().any(|log| log["outcome"] == "delivered")).await;
-    let told: Vec<(&str, Option<&str>)> =
+    let attempts: Vec<(&str, Option<&str>)> =
         logs.iter().rev().map(|log| (log["outcome"].as_str().unwrap(), log["error"]["kind"].as_str())).collect();
-    assert_eq!(told, [("failed", Some("connection_reset")), ("failed", Some("http_status")), ("delivered", None)]);
+    assert_eq!(attempts, [("failed", Some("connection_reset")), ("failed", Some("http_status")), ("delivered", None)]);
     let webhook = api.webhook(&webhook).await;
     assert_eq!((&webhook["success_count"], &webhook["failure_count"]), (&1.into(), &2.into()));
     assert_eq!(webhook["consecutive_failures"], 0);
 }
 
 #[tokio::test]
-async fn two_tenants_see_their_own_alone() {
+async fn two_tenants_see_only_their_own() {
     let app = TestApp::start().await;
     let platform = app.platform().await;
     let mut tenants = Vec::new();
@@ -155,7 +155,7 @@ async fn two_tenants_see_their_own_alone() {
 }
 
 #[tokio::test]
-async fn a_hanging_receiver_holds_up_nobody_else() {
+async fn a_hanging_receiver_delays_no_other() {
     let app = TestApp::start().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -168,14 +168,14 @@ async fn a_hanging_receiver_holds_up_nobody_else() {
         platform.payment(user, "ready").await;
     }
     quick.wait_for(200).await;
-    // The cap of one webhook's requests is all that the hanging one ever had under way.
+    // The hanging receiver never had more requests in flight than the limit of one webhook.
     let cap = walhook::config::Delivery::default().per_webhook_concurrency;
     assert!(hanging.requests().len() <= cap, "{}", hanging.requests().len());
 }
 
-/// The process goes by what it knows of webhooks: never by what is so no more.
+/// The process caches webhooks, and must never use a stale one.
 #[tokio::test]
-async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
+async fn a_change_to_a_webhook_applies_to_the_next_event() {
     const READY: &str = "payment.statement_ready";
     let app = TestApp::start().await;
     let (platform, store, receiver) = (app.platform().await, app.store().await, Receiver::start().await);
@@ -186,7 +186,7 @@ async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
 
     let (webhook, _) = api.create_webhook(&receiver.url("/first"), &[READY]).await;
     let path = format!("/webhooks/{webhook}");
-    // What is changed, and where the next event goes then.
+    // A change, and where the next event is delivered then.
     let changes = [
         (json!({ "name": "the same" }), Some("/first")),
         (json!({ "url": receiver.url("/second") }), Some("/second")),
@@ -202,26 +202,26 @@ async fn a_change_to_a_webhook_holds_for_the_very_next_event() {
         stored += 1;
         app.wait_for_events(stored).await;
         expected.extend(goes_to);
-        // Otherwise the next change could overtake a delivery that is on its way.
+        // Otherwise the next change could overtake a delivery in flight.
         receiver.wait_for(expected.len()).await;
     }
     let missed: i64 = store.query_one("select count(*) from walhook.missed_event", &[]).await.unwrap().get(0);
-    assert_eq!(missed, 1, "what came while it was inactive");
+    assert_eq!(missed, 1, "the event that occurred while it was inactive");
     api.wait_for_logs(&webhook, "every attempt", |logs| logs.len() == expected.len()).await;
     api.delete(&path).await.expect(204);
     platform.payment(user, "ready").await;
     app.wait_for_events(stored + 1).await;
     let pending: i64 = store.query_one("select count(*) from walhook.delivery", &[]).await.unwrap().get(0);
-    assert_eq!(pending, 0, "nothing for a webhook that is gone");
+    assert_eq!(pending, 0, "nothing is pending for a deleted webhook");
 
     let received = receiver.requests();
     let paths: Vec<&str> = received.iter().map(|request| &*request.path).collect();
     assert_eq!(paths, expected);
 }
 
-/// Nothing of a batch may be left outside its transaction, on a connection that knows no statement yet either.
+/// Everything a batch writes must be in its transaction, even on a connection that has no prepared statements yet.
 #[tokio::test]
-async fn all_that_a_batch_brings_is_in_one_transaction() {
+async fn a_batch_is_stored_in_one_transaction() {
     let app = TestApp::start().await;
     let (platform, store) = (app.platform().await, app.store().await);
     let user = platform.user(&[]).await;
@@ -246,6 +246,6 @@ async fn all_that_a_batch_brings_is_in_one_transaction() {
             (select count(*) from walhook.last_seen where xmin::text = $1)";
         let row = store.query_one(together, &[&newest]).await.unwrap();
         let counts: Vec<i64> = (0..4).map(|column| row.get(column)).collect();
-        assert_eq!(counts, [1, 1, 1, 2], "round {round}: of an event, one unrouted, an add-on, two states");
+        assert_eq!(counts, [1, 1, 1, 2], "round {round}: one event, one unrouted event, one add-on, two ledger states");
     }
 }

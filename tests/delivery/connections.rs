@@ -1,4 +1,4 @@
-//! Connections: which are used again, what happens when one turns out to be closed, and what happens when none can be opened.
+//! Connections to receivers: which are reused, and what happens when one was closed or none can be opened.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use walhook::domain::delivery::Answer as Outcome;
 
 use crate::support::{Bench, Receiver, TestApp, attempt, eventually};
 
-/// A receiver that answers the first `answers[n]` requests on its connection `n`, and closes that connection when it has
-/// read one more. Counts requests and connections.
+/// A receiver that answers the first `answers[n]` requests on its connection `n`, and closes the connection after reading one
+/// more. Counts requests and connections.
 struct Closing {
     address: SocketAddr,
     requests: Arc<AtomicUsize>,
@@ -48,7 +48,7 @@ impl Closing {
 async fn serve(mut stream: TcpStream, answers: usize, requests: Arc<AtomicUsize>) {
     for number in 0..=answers {
         let mut request = Vec::new();
-        // The body is the last part, and the only one with this end.
+        // Only the body ends like this.
         while !request.ends_with(b"}}") {
             if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
                 return;
@@ -64,13 +64,13 @@ async fn serve(mut stream: TcpStream, answers: usize, requests: Arc<AtomicUsize>
 const DELIVERED: Outcome = Outcome::Accepted { status: 200 };
 
 #[tokio::test]
-async fn a_kept_connection_that_the_receiver_closes_uses_up_no_attempt() {
+async fn an_idle_connection_that_the_receiver_closes_uses_up_no_attempt() {
     let sender = Bench::new().await.sender();
     let receiver = Closing::start(&[1, 2]).await;
     for number in 1..=3 {
         assert_eq!(attempt(&sender, &receiver.url()).await.unwrap().answer, DELIVERED, "{number}");
     }
-    assert_eq!(receiver.seen(), (4, 2), "the second request was sent again, on a connection of its own");
+    assert_eq!(receiver.seen(), (4, 2), "the second request was sent again, on a new connection");
 }
 
 #[tokio::test]
@@ -82,10 +82,10 @@ async fn a_new_connection_that_the_receiver_closes_is_a_failure() {
     assert_eq!(receiver.seen(), (1, 1), "nothing is sent twice");
     assert_eq!(kind().await, None);
     assert_eq!(kind().await, Some("connection_reset"));
-    assert_eq!(receiver.seen(), (4, 3), "sent again once, and not for ever");
+    assert_eq!(receiver.seen(), (4, 3), "sent again at most once");
 }
 
-/// Lets the process open no further descriptor, or as many as it may by right.
+/// Forbids the process to open another file descriptor, or restores its limit.
 fn limit_descriptors(pid: u32, is_limited: bool) {
     let lowest_free = || (3..).find(|number| !std::path::Path::new(&format!("/proc/{pid}/fd/{number}")).exists());
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
@@ -95,15 +95,15 @@ fn limit_descriptors(pid: u32, is_limited: bool) {
 }
 
 #[tokio::test]
-async fn without_descriptors_left_nothing_is_used_up() {
+async fn without_free_file_descriptors_no_attempt_is_used_up() {
     let mut app = TestApp::prepare().await;
-    // So that leases end soon.
+    // Leases end soon.
     app.set("delivery.timeout", "1s");
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    // From now on lookups and the metrics listener have their connections.
+    // From now on, lookups and the metrics listener have open connections.
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
     let receiver = Receiver::start().await;
@@ -117,7 +117,7 @@ async fn without_descriptors_left_nothing_is_used_up() {
     platform.payment(user, "ready").await;
     let sidecar = app.sidecar();
     let met = || async { (sidecar.metric(faults).await? >= 1.0).then_some(()) };
-    eventually("a try without a descriptor", met).await;
+    eventually("a try without a file descriptor", met).await;
     assert!(receiver.requests().is_empty());
     limit_descriptors(pid, false);
     let logs = api.wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty()).await;

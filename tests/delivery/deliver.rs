@@ -1,4 +1,4 @@
-//! Deliver and record together, on a real store and a real receiver.
+//! The delivery and recording stages together, on a real store and real receivers.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use walhook::domain::delivery::{Lease, lease_length};
 use walhook::vault;
 
 #[tokio::test]
-async fn ten_attempts_each_signed_anew_and_then_no_more() {
+async fn ten_attempts_are_made_and_each_is_signed_separately() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     receiver.answer(|_| Answer::Full(503, Vec::new(), b"not\0now".to_vec()));
@@ -56,10 +56,10 @@ async fn ten_attempts_each_signed_anew_and_then_no_more() {
 }
 
 #[tokio::test]
-async fn a_success_ends_the_delivery_and_the_run_of_failures() {
+async fn a_success_ends_the_delivery_and_resets_consecutive_failures() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
-    // Reset twice: what is sent on a connection that was open already is sent again on a new one, within the attempt.
+    // Reset twice: a request on an open connection is sent again on a new one, within the same attempt.
     receiver.answer_in_turn(&[Answer::Status(500), Answer::Reset, Answer::Reset, Answer::Status(204)]);
     let (webhook, _) = bench.webhook(&receiver.url("/")).await;
     let delivery = bench.delivery(webhook).await;
@@ -78,28 +78,28 @@ async fn a_success_ends_the_delivery_and_the_run_of_failures() {
 }
 
 #[tokio::test]
-async fn what_is_handed_over_is_sent_without_a_claim() {
+async fn handed_off_deliveries_are_sent_without_a_claim() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     let (webhook, secret) = bench.webhook(&receiver.url("/")).await;
     let id = bench.delivery(webhook).await;
     let [mut delivery] = bench.claim().await.try_into().unwrap();
-    // Bytes that the store does not have show where they came from.
-    delivery.data = r#"{"by":"hand"}"#.into();
+    // Data that the store does not have shows that the delivery came from the hand-off.
+    delivery.data = r#"{"from":"hand-off"}"#.into();
     let running = bench.run();
-    assert!(running.handoff.room.reserve(webhook, delivery.bytes()));
+    assert!(running.handoff.budget.reserve(webhook, delivery.bytes()));
     running.hand_over(delivery);
     bench.wait_for_end(id).await;
-    let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
-    eventually("its place to be free again", free).await;
+    let free = || async { (running.handoff.budget.counters().free() == walhook::handoff::CAPACITY).then_some(()) };
+    eventually("its budget to be released", free).await;
     running.stop().await;
     let requests = receiver.requests();
     requests[0].assert_sound(secret.expose_secret());
-    assert_eq!((requests.len(), requests[0].data()), (1, serde_json::json!({"by": "hand"})));
+    assert_eq!((requests.len(), requests[0].data()), (1, serde_json::json!({"from": "hand-off"})));
 }
 
 #[tokio::test]
-async fn receivers_that_hang_delay_no_other() {
+async fn hanging_receivers_delay_no_other() {
     let mut bench = Bench::new().await;
     bench.config.delivery.concurrency = 16;
     bench.config.delivery.per_webhook_concurrency = 8;
@@ -112,8 +112,8 @@ async fn receivers_that_hang_delay_no_other() {
         }
     }
     let running = bench.run();
-    // They hold as many slots as they get.
-    hanging.wait_for(10).await;
+    // They hold all permits that they can get.
+    hanging.wait_for(8).await;
     let (webhook, _) = bench.webhook(&other.url("/")).await;
     let mut deliveries = Vec::new();
     for _ in 0..30 {
@@ -126,7 +126,7 @@ async fn receivers_that_hang_delay_no_other() {
     let ended: i64 = bench.client.query_one("select count(*) from walhook.attempt", &[]).await.unwrap().get(0);
     assert_eq!(ended, 30, "none of the hanging requests has ended");
     running.stop().await;
-    // Neither what waited nor what was cut off has used up an attempt.
+    // Neither waiting nor aborted deliveries have used up an attempt.
     let statement = "select count(*) filter (where attempt = 1), count(*) filter (where lease is null) > 0 \
                      from walhook.delivery";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
@@ -134,7 +134,7 @@ async fn receivers_that_hang_delay_no_other() {
 }
 
 #[tokio::test]
-async fn a_dead_holders_delivery_is_made_when_its_lease_ends() {
+async fn a_dead_replicas_delivery_is_made_when_its_lease_ends() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     let (webhook, _) = bench.webhook(&receiver.url("/")).await;
@@ -145,7 +145,7 @@ async fn a_dead_holders_delivery_is_made_when_its_lease_ends() {
     let length = lease_length(bench.config.delivery.timeout.0).as_secs_f64();
     assert!((length - 10.0..=length).contains(&left), "{left}");
     let running = bench.run();
-    // Another delivery passes by the one that is held.
+    // Another delivery overtakes the leased one.
     let other = bench.delivery(webhook).await;
     bench.wait_for_end(other).await;
     assert!(bench.is_pending(id).await);
@@ -157,7 +157,7 @@ async fn a_dead_holders_delivery_is_made_when_its_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_delivery_whose_lease_is_too_short_is_left_to_others() {
+async fn a_delivery_whose_lease_is_too_short_is_not_attempted() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     let (webhook, _) = bench.webhook(&receiver.url("/")).await;
@@ -165,16 +165,16 @@ async fn a_delivery_whose_lease_is_too_short_is_left_to_others() {
     let [mut delivery] = bench.claim().await.try_into().unwrap();
     delivery.lease = Lease { until: Instant::now() + bench.config.delivery.timeout.0, ..delivery.lease };
     let running = bench.run();
-    assert!(running.handoff.room.reserve(webhook, delivery.bytes()));
+    assert!(running.handoff.budget.reserve(webhook, delivery.bytes()));
     running.hand_over(delivery);
-    let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
-    eventually("its place to be free again", free).await;
+    let free = || async { (running.handoff.budget.counters().free() == walhook::handoff::CAPACITY).then_some(()) };
+    eventually("its budget to be released", free).await;
     running.stop().await;
     assert_eq!(receiver.requests().len(), 0);
 }
 
 #[tokio::test]
-async fn an_inactive_webhook_is_not_called_and_a_deleted_one_leaves_nothing() {
+async fn deliveries_of_inactive_webhooks_are_cancelled_and_orphans_removed() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     let (inactive, _) = bench.webhook(&receiver.url("/")).await;
@@ -195,7 +195,7 @@ async fn an_inactive_webhook_is_not_called_and_a_deleted_one_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn redirects_are_not_followed_and_large_payloads_not_sent() {
+async fn redirects_are_not_followed_and_large_payloads_are_not_sent() {
     let mut bench = Bench::new().await;
     bench.config.delivery.retry_schedule = Vec::new();
     let receiver = Receiver::start().await;
@@ -218,7 +218,7 @@ async fn redirects_are_not_followed_and_large_payloads_not_sent() {
 }
 
 #[tokio::test]
-async fn a_new_secret_and_a_new_url_hold_for_what_is_pending() {
+async fn a_new_secret_and_a_new_url_apply_to_pending_deliveries() {
     let mut bench = Bench::new().await;
     bench.config.delivery.retry_schedule = vec![Period::secs(3_600)];
     let (old, new) = (Receiver::start().await, Receiver::start().await);
@@ -241,30 +241,30 @@ async fn a_new_secret_and_a_new_url_hold_for_what_is_pending() {
 }
 
 #[tokio::test]
-async fn an_hours_pile_of_retries_holds_up_nothing_that_is_fresh() {
-    const PILE: i64 = 50_000;
+async fn an_hours_backlog_of_retries_does_not_delay_fresh_deliveries() {
+    const BACKLOG: i64 = 50_000;
     let bench = Bench::new().await;
-    let (piled, other) = (Receiver::start().await, Receiver::start().await);
-    // Back again, and slow.
-    piled.answer(|_| Answer::After(std::time::Duration::from_millis(50), 200));
-    let (busy, _) = bench.webhook(&piled.url("/")).await;
+    let (backlogged, other) = (Receiver::start().await, Receiver::start().await);
+    // It works again, but slowly.
+    backlogged.answer(|_| Answer::After(std::time::Duration::from_millis(50), 200));
+    let (busy, _) = bench.webhook(&backlogged.url("/")).await;
     let (quiet, _) = bench.webhook(&other.url("/")).await;
     let event = bench.event(DATA).await;
-    let pile = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
+    let backlog = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at)
                 select gen_random_uuid(), $1, $2, 2 + n % 8, now() - n * interval '72 ms'
                 from generate_series(1, $3::bigint) as n";
-    bench.client.execute(pile, &[&busy, &event, &PILE]).await.unwrap();
+    bench.client.execute(backlog, &[&busy, &event, &BACKLOG]).await.unwrap();
     let running = bench.run();
-    piled.wait_for(50).await;
+    backlogged.wait_for(50).await;
     let fresh = [bench.delivery(busy).await, bench.delivery(quiet).await];
     for delivery in fresh {
         bench.wait_for_end(delivery).await;
     }
     let retries = "select count(*) from walhook.delivery where attempt > 1";
     let left: i64 = bench.client.query_one(retries, &[]).await.unwrap().get(0);
-    assert!(left > PILE / 2, "{left} of {PILE} are left: the fresh ones did not go first");
-    let done = piled.requests().iter().filter(|request| request.attempt() > 1).count();
-    assert!(done >= 49, "retries go on meanwhile: {done}");
+    assert!(left > BACKLOG / 2, "{left} of {BACKLOG} are left: the fresh ones were not sent first");
+    let done = backlogged.requests().iter().filter(|request| request.attempt() > 1).count();
+    assert!(done >= 49, "retries continue meanwhile: {done}");
     running.stop().await;
     assert_eq!(other.requests().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! When recording switches a webhook off and when it warns, on a real store.
+//! When recording disables a webhook and when it warns, on a real store.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use uuid::Uuid;
 use walhook::config::{DisablePolicy, Period};
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Next, Outcome};
-use walhook::store::record::{Entry, LogLine, Recorded};
+use walhook::record::Recorded;
+use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::{StoreError, notices};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -37,7 +38,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, answers: Vec<Answer>) 
     let attempt = |answer| Attempt { started_at: Timestamp::now(), answer, sent: None };
     let attempted = |(delivery, answer)| Attempted { delivery, attempt: attempt(answer) };
     let batch: Vec<Attempted> = deliveries.into_iter().zip(answers).map(attempted).collect();
-    let entries: Vec<Entry<'_>> = batch
+    let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
         .map(|attempted| {
             let next = match attempted.attempt.answer {
@@ -45,13 +46,13 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, answers: Vec<Answer>) 
                 Answer::TooLarge { .. } => Next::End(Outcome::PermanentlyFailed),
                 _ => Next::Retry { after: HOUR, attempt: attempted.delivery.attempt + 1 },
             };
-            Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+            CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
         })
         .collect();
-    bench.store.record(&entries, &bench.config.disable.policy()).await
+    walhook::record::record(&bench.store, &entries, &bench.config.disable.policy()).await
 }
 
-/// One batch of fresh deliveries that are answered so, in this order. Gives whether the webhook was switched off by it.
+/// Records one batch of fresh deliveries with these answers, in this order. Returns whether that disabled the webhook.
 async fn answer(bench: &Bench, webhook: Uuid, answers: Vec<Answer>) -> bool {
     for _ in &answers {
         bench.delivery(webhook).await;
@@ -71,7 +72,7 @@ async fn notices(bench: &Bench, webhook: Uuid) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_success_ends_a_run_and_the_number_that_is_left_decides() {
+async fn a_success_resets_consecutive_failures() {
     let bench = bench(DisablePolicy::Consecutive, 3, Duration::ZERO).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     for (batch, disables) in [("--", false), ("+", false), ("--+", false), ("--", false), ("-+--", false), ("--", true)]
@@ -87,20 +88,20 @@ async fn a_success_ends_a_run_and_the_number_that_is_left_decides() {
     let statement = "select via, action, subject_id, user_id from walhook.audit";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
     assert_eq!((row.get(0), row.get(1), row.get(2)), ("automatic", "webhook.disabled", webhook));
-    // What is pending is cancelled, once, and told as when somebody switches it off.
+    // Pending deliveries are cancelled and logged once, as when the owner deactivates the webhook.
     let statement = "select count(*), min(error_kind), (select count(*) from walhook.delivery), \
                      (select sum(cancelled)::bigint from walhook.webhook_hour) \
                      from walhook.attempt where outcome = 'cancelled'";
     let row = bench.client.query_one(statement, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, &str>(1)), (11, "webhook_inactive"));
     assert_eq!((row.get::<_, i64>(2), row.get::<_, i64>(3)), (0, 11));
-    // An answer that comes late, for a delivery that was inserted late, counts and disables nothing.
+    // A late answer, to a delivery that was inserted late, counts and disables nothing.
     assert!(!answer(&bench, webhook, answers("---")).await);
     assert_eq!(notices(&bench, webhook).await, ["warning", "disabled"]);
 }
 
 #[tokio::test]
-async fn under_the_cumulative_policy_no_success_helps_and_our_own_faults_do_no_harm() {
+async fn under_the_cumulative_policy_successes_reset_nothing_and_our_own_faults_do_not_count() {
     let bench = bench(DisablePolicy::Cumulative, 4, HOUR).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let too_large = || vec![Answer::TooLarge { bytes: 70_000 }; 9];
@@ -114,7 +115,7 @@ async fn under_the_cumulative_policy_no_success_helps_and_our_own_faults_do_no_h
 }
 
 #[tokio::test]
-async fn a_run_must_have_lasted_and_warnings_are_a_day_apart() {
+async fn failures_must_last_min_duration_and_warnings_are_a_day_apart() {
     let bench = bench(DisablePolicy::Consecutive, 4, HOUR).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let age = async |column: &str, by: &str| {
@@ -134,7 +135,7 @@ async fn a_run_must_have_lasted_and_warnings_are_a_day_apart() {
     assert_eq!(notices(&bench, webhook).await, ["warning", "warning"]);
     age("failing_since", "59 minutes").await;
     assert!(!answer(&bench, webhook, answers("-")).await);
-    // Another run: the old one's time does not count.
+    // New consecutive failures: the time of the earlier ones does not count.
     assert!(!answer(&bench, webhook, answers("+----")).await);
     age("failing_since", "59 minutes").await;
     assert!(!answer(&bench, webhook, answers("-")).await);
@@ -144,7 +145,7 @@ async fn a_run_must_have_lasted_and_warnings_are_a_day_apart() {
 }
 
 #[tokio::test]
-async fn a_second_run_of_failures_warns_again_on_another_day() {
+async fn consecutive_failures_warn_again_on_another_day() {
     let bench = bench(DisablePolicy::Consecutive, 4, HOUR).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let warn_at = async |batch: &str, warnings: usize| {
@@ -160,11 +161,11 @@ async fn a_second_run_of_failures_warns_again_on_another_day() {
     let statement = "select failures, threshold from walhook.notice order by at";
     let rows = bench.client.query(statement, &[]).await.unwrap();
     let told: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    assert_eq!(told, [(2, 4), (2, 4)], "failures of its own run alone");
+    assert_eq!(told, [(2, 4), (2, 4)], "only consecutive failures count");
 }
 
 #[tokio::test]
-async fn replicas_that_record_at_once_switch_off_once_and_wait_for_nobody_in_a_circle() {
+async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
     let bench = bench(DisablePolicy::Consecutive, 10, Duration::ZERO).await;
     for _ in 0..10 {
         let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
@@ -173,7 +174,7 @@ async fn replicas_that_record_at_once_switch_off_once_and_wait_for_nobody_in_a_c
             bench.delivery(webhook).await;
             bench.delivery(other).await;
         }
-        // Both batches cross for both webhooks, and hold deliveries in between each other's.
+        // Both batches cross the threshold of both webhooks, and lock deliveries that interleave.
         let mut halves = [Vec::new(), Vec::new()];
         for (place, delivery) in bench.claim().await.into_iter().enumerate() {
             halves[place / 2 % 2].push(delivery);
@@ -182,7 +183,7 @@ async fn replicas_that_record_at_once_switch_off_once_and_wait_for_nobody_in_a_c
             let failures = answers(&"-".repeat(half.len()));
             record(&bench, half, failures)
         });
-        // A deadlock would be an error of one of them.
+        // A deadlock would fail one of them.
         let (one, two) = tokio::join!(one, two);
         let disabled: Vec<Uuid> =
             [one.unwrap(), two.unwrap()].iter().flat_map(|r| &r.disabled).map(|d| d.webhook).collect();
@@ -197,7 +198,7 @@ async fn replicas_that_record_at_once_switch_off_once_and_wait_for_nobody_in_a_c
 }
 
 #[tokio::test]
-async fn a_notice_is_one_senders_at_a_time_and_goes_with_its_age() {
+async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
     let bench = bench(DisablePolicy::Cumulative, 2, HOUR).await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     assert!(!answer(&bench, webhook, answers("-")).await);
@@ -209,7 +210,7 @@ async fn a_notice_is_one_senders_at_a_time_and_goes_with_its_age() {
     assert_ne!(first.notice.id, second.notice.id);
     assert!(claim().await.is_none());
     assert!(notices::extend(store, &first, lease).await.unwrap());
-    // Its lease has run out and another has it: what the first says of it is late.
+    // Its lease has ended and another replica has claimed it: the report of the first is too late.
     due().await;
     let (third, _) = (claim().await.unwrap(), claim().await.unwrap());
     let late = if third.notice.id == first.notice.id { &first } else { &second };
@@ -220,7 +221,7 @@ async fn a_notice_is_one_senders_at_a_time_and_goes_with_its_age() {
     let again = claim().await.unwrap();
     assert_eq!((again.notice, again.tries, again.last_error.as_deref()), (third.notice, 1, Some("put off")));
     assert_eq!(notices::count_pending(store).await.unwrap(), 2);
-    // The warning is of no use a day later, the other is for as long as it is kept.
+    // A warning is of no use a day later; the other notice is sent for as long as it is kept.
     bench.client.execute("update walhook.notice set at = at - interval '25 hours'", &[]).await.unwrap();
     assert_eq!(notices::remove_old(store, 2).await.unwrap(), 1);
     assert_eq!(notices(&bench, webhook).await, ["disabled"]);

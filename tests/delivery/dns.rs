@@ -18,11 +18,11 @@ use crate::support::{Answer, Bench, Receiver, attempt, eventually};
 const TYPE_A: u16 = 1;
 const NO_SUCH_NAME: u8 = 3;
 const SERVER_FAILURE: u8 = 2;
-/// How long a lookup may take is half of this.
+/// A lookup may take half of this.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Answers for names by their first label: `up` leads to loopback, `silent` and what begins so gets no answer, `broken` a server
-/// failure, `many` more addresses than anybody wants; the others do not exist.
+/// A nameserver that answers by the first label of a name: `up` has a loopback address, names that start with `silent` get no answer,
+/// `broken` gets a server failure, `many` has more addresses than are used, and others do not exist.
 struct Nameserver {
     address: SocketAddr,
     questions: Arc<AtomicUsize>,
@@ -50,7 +50,7 @@ impl Nameserver {
             }
         });
         let directory = tempfile::tempdir().unwrap();
-        // Search domains and ndots are for people: `up` must not become `up.search.example`.
+        // Search domains and ndots must not be applied: `up` must not become `up.search.example`.
         let resolv_conf = "search search.example\noptions ndots:5 attempts:9 timeout:30\nnameserver 127.0.0.1\n";
         std::fs::write(directory.path().join("resolv.conf"), resolv_conf).unwrap();
         std::fs::write(directory.path().join("hosts"), "# ours\n127.0.0.1 known.example Other # and more\n").unwrap();
@@ -86,7 +86,7 @@ impl Drop for Nameserver {
     }
 }
 
-/// The answer to a question, in DNS's own format (RFC 1035, 4.1).
+/// Encodes the response to a query (RFC 1035, section 4.1).
 fn answer(question: &[u8]) -> Option<Vec<u8>> {
     let (mut at, mut labels) = (12, Vec::new());
     while question[at] != 0 {
@@ -107,13 +107,13 @@ fn answer(question: &[u8]) -> Option<Vec<u8>> {
     };
     let addresses = if kind == TYPE_A { addresses } else { Vec::new() };
     let mut answer = question[..2].to_vec();
-    // A response, recursion wished for and available.
+    // Flags: response, recursion desired and available.
     answer.extend([0x81, 0x80 | code, 0, 1]);
     answer.extend(u16::try_from(addresses.len()).unwrap().to_be_bytes());
     answer.extend([0; 4]);
     answer.extend(&question[12..at + 5]);
     for address in addresses {
-        // The question's name, an address for a minute.
+        // The name of the query, and an address with a TTL of a minute.
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
         answer.extend(address.octets());
     }
@@ -134,14 +134,14 @@ async fn names_are_absolute_and_the_hosts_file_comes_first() {
     for name in ["known.example", "KNOWN.example.", "other"] {
         assert_eq!(guard.resolve(name, 443).await, loopback, "{name}");
     }
-    assert_eq!(nameserver.questions.load(Ordering::Relaxed), asked, "what the file knows nobody is asked for");
+    assert_eq!(nameserver.questions.load(Ordering::Relaxed), asked, "names in the hosts file are not queried");
     let many = guard.resolve("many.example", 443).await.unwrap();
-    assert_eq!(many.len(), 16, "not all of them are tried");
+    assert_eq!(many.len(), 16, "the number of addresses is limited");
 }
 
-/// The getaddrinfo of old held a thread for each of them, of 512, for longer than anybody waited.
+/// With getaddrinfo, each of them would block one of 512 threads for longer than the timeout.
 #[tokio::test]
-async fn silent_names_of_one_tenant_delay_nobody_else() {
+async fn unanswered_names_of_one_tenant_delay_no_other() {
     let nameserver = Nameserver::start().await;
     let guard = nameserver.guard_within(16, Duration::from_secs(10));
     let hostile: Vec<JoinHandle<_>> = (0..600)
@@ -152,19 +152,19 @@ async fn silent_names_of_one_tenant_delay_nobody_else() {
         })
         .collect();
     let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) >= 10).then_some(()) };
-    eventually("questions that wait for an answer", waiting).await;
-    assert!(guard.resolve("up.example", 443).await.is_ok(), "there is a place for others");
-    assert!(hostile.iter().all(|lookup| !lookup.is_finished()), "while those still wait");
+    eventually("queries without an answer", waiting).await;
+    assert!(guard.resolve("up.example", 443).await.is_ok(), "other names are looked up");
+    assert!(hostile.iter().all(|lookup| !lookup.is_finished()), "the others still wait");
     for lookup in hostile {
         assert_eq!(lookup.await.unwrap(), Err(Unreachable::Unanswered));
     }
     let asked = nameserver.questions.load(Ordering::Relaxed);
     assert_eq!(guard.resolve("silent1.example", 443).await, Err(Unreachable::Unanswered));
-    assert_eq!(nameserver.questions.load(Ordering::Relaxed), asked, "silence is remembered for a while");
+    assert_eq!(nameserver.questions.load(Ordering::Relaxed), asked, "unanswered names are remembered for a while");
 }
 
 #[tokio::test]
-async fn a_full_budget_is_no_fault_of_the_receiver() {
+async fn a_full_budget_does_not_count_against_the_receiver() {
     let nameserver = Nameserver::start().await;
     let guard = nameserver.guard(1);
     let first = tokio::spawn({
@@ -172,15 +172,15 @@ async fn a_full_budget_is_no_fault_of_the_receiver() {
         async move { guard.resolve("silent1.example", 443).await }
     });
     let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
-    eventually("a question that waits for an answer", waiting).await;
+    eventually("a query without an answer", waiting).await;
     assert!(matches!(guard.resolve("up.example", 443).await, Err(Unreachable::Fault(_))));
     first.await.unwrap().unwrap_err();
-    assert!(guard.resolve("up.example", 443).await.is_ok(), "the place is free again");
+    assert!(guard.resolve("up.example", 443).await.is_ok(), "the budget is free again");
 }
 
-/// Either the receiver's nameserver is silent, or all of this host's: only the former is the receiver's fault.
+/// Only if this host's nameservers answer other queries is the receiver's nameserver to blame for a missing answer.
 #[tokio::test]
-async fn silence_is_blamed_on_who_is_silent() {
+async fn missing_answers_are_attributed_to_the_right_nameserver() {
     let nameserver = Nameserver::start().await;
     let receiver = Receiver::start().await;
     let sender = nameserver.sender();
@@ -198,7 +198,7 @@ async fn silence_is_blamed_on_who_is_silent() {
 }
 
 #[tokio::test]
-async fn while_nobody_answers_nothing_is_used_up() {
+async fn while_nameservers_do_not_answer_no_attempt_is_used_up() {
     let nameserver = Nameserver::start().await;
     nameserver.is_mute.store(true, Ordering::Relaxed);
     let mut bench = Bench::new().await;
@@ -209,11 +209,11 @@ async fn while_nobody_answers_nothing_is_used_up() {
     let delivery = bench.delivery(webhook).await;
     let settings = Settings { guard: nameserver.guard(64), ..bench.settings() };
     let running = bench.run_with(settings);
-    // The question, and the probe that no answer came to either.
+    // The query and the probe, both unanswered.
     let asked = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
-    eventually("a first try", asked).await;
-    let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
-    eventually("its end", free).await;
+    eventually("a first lookup", asked).await;
+    let free = || async { (running.handoff.budget.counters().free() == walhook::handoff::CAPACITY).then_some(()) };
+    eventually("the budget to be released", free).await;
     assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
     nameserver.is_mute.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Edits hold for what is pending already, on every replica: one process takes them, two others deliver.
+//! Edits of a webhook apply to pending deliveries on every replica: one process serves the API, two others deliver.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::support::{Answer, Api, Received, Receiver, Sidecar, TestApp, eventual
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-/// So many first attempts are under way while the webhook is edited; all of them fail then.
+/// First attempts in flight while the webhook is edited. All of them fail then.
 const PENDING: usize = 20;
 
 struct Scene {
@@ -21,7 +21,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// First attempts wait at the receiver; what comes after `release` is answered 200.
+    /// Starts with first attempts waiting at the receiver. Requests after `release` are answered 200.
     async fn begin() -> Scene {
         let mut app = TestApp::prepare().await;
         app.set_fast_retries();
@@ -50,13 +50,13 @@ impl Scene {
     }
 
     fn release(&self) {
-        // A waiting request each; no permit is kept that a later one could take.
+        // One notification per waiting request: none is left for a later request.
         for _ in 0..PENDING {
             self.gate.notify_one();
         }
     }
 
-    /// The second attempts.
+    /// Waits for the second attempts.
     async fn retries(&self) -> Vec<Received> {
         let of = |requests: &[Received]| requests.iter().filter(|request| request.attempt() > 1).cloned().collect();
         let all = |requests: &[Received]| Vec::<Received>::len(&of(requests)) >= PENDING;
@@ -70,7 +70,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_new_url_holds_for_what_is_pending() {
+async fn a_new_url_applies_to_pending_deliveries() {
     let scene = Scene::begin().await;
     let url = scene.receiver.url("/new");
     scene.api.patch(&scene.path(), json!({ "url": url })).await.expect(200);
@@ -83,7 +83,7 @@ async fn a_new_url_holds_for_what_is_pending() {
 }
 
 #[tokio::test]
-async fn a_new_secret_holds_for_what_is_pending() {
+async fn a_new_secret_applies_to_pending_deliveries() {
     let scene = Scene::begin().await;
     let answer = scene.api.post(&format!("{}/regenerate-secret", scene.path()), json!({})).await.expect(200).json();
     let secret = answer["secret"].as_str().unwrap();
@@ -95,7 +95,7 @@ async fn a_new_secret_holds_for_what_is_pending() {
 }
 
 #[tokio::test]
-async fn a_webhook_switched_off_gets_nothing_more_and_says_so_in_its_log() {
+async fn a_deactivated_webhook_gets_no_requests_and_cancellations_are_logged() {
     let scene = Scene::begin().await;
     scene.api.patch(&scene.path(), json!({ "active": false })).await.expect(200);
     scene.release();
@@ -109,17 +109,17 @@ async fn a_webhook_switched_off_gets_nothing_more_and_says_so_in_its_log() {
 
     scene.api.patch(&scene.path(), json!({ "active": true })).await.expect(200);
     scene.api.post(&format!("{}/test", scene.path()), json!({})).await.expect(200);
-    assert_eq!(scene.receiver.requests().len(), PENDING + 1, "what was cancelled stays so");
+    assert_eq!(scene.receiver.requests().len(), PENDING + 1, "cancelled deliveries stay cancelled");
 }
 
 #[tokio::test]
-async fn a_deleted_webhook_gets_nothing_more() {
+async fn a_deleted_webhook_gets_no_requests() {
     let scene = Scene::begin().await;
     scene.api.delete(&scene.path()).await.expect(204);
     scene.release();
     eventually("nothing is pending", || async { (scene.pending().await == 0).then_some(()) }).await;
     scene.api.get(&format!("{}/logs", scene.path())).await.expect(404);
-    // What comes later is delivered: by then a retry would have been.
+    // A later event is delivered: by then a retry would have been made.
     scene.receiver.answer_status(500);
     scene.api.create_webhook(&scene.receiver.url("/later"), &["payment.statement_ready"]).await;
     scene.app.platform().await.payment(scene.user, "ready").await;

@@ -1,4 +1,4 @@
-//! Replicas that freeze, end or are killed in the middle of a request: what they held moves on, once.
+//! Replicas that freeze, shut down or are killed during a request: another replica takes over their deliveries, once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,20 +39,20 @@ impl Scene {
         self.platform.payment(self.user, "ready").await;
     }
 
-    /// Attempt and outcome of each line of the log, the oldest first.
+    /// Attempt and outcome of each entry of the attempt log, the oldest first.
     async fn log(&self) -> Vec<(i16, String)> {
         let lines = "select attempt, outcome from walhook.attempt order by id";
         let rows = self.app.store().await.query(lines, &[]).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 
-    /// Waits for a request, and for the store to have the delivery that it is of: one may be there before the other.
-    async fn under_way(&self) {
+    /// Waits for a request, and until the store has its delivery: either may come first.
+    async fn in_flight(&self) {
         self.receiver.wait_for(1).await;
         eventually("a delivery", || async { (self.pending().await.len() == 1).then_some(()) }).await;
     }
 
-    /// The attempts that pending deliveries are at, and whether somebody holds them.
+    /// The next attempt of each pending delivery, and whether it is leased.
     async fn pending(&self) -> Vec<(i16, bool)> {
         let pending = "select attempt, lease is not null from walhook.delivery";
         let rows = self.app.store().await.query(pending, &[]).await.unwrap();
@@ -75,9 +75,9 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
     let gate = Arc::new(Notify::new());
     it.receiver.answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
     it.payment().await;
-    it.under_way().await;
+    it.in_flight().await;
     it.app.sidecar().signal(Signal::STOP);
-    // No hand is laid on the lease: it ends by itself, and the other replica makes the attempt.
+    // The lease ends by itself, and the other replica makes the attempt.
     let requests = it.receiver.wait_for(2).await;
     assert_eq!((requests[0].delivery(), requests[0].attempt()), (requests[1].delivery(), requests[1].attempt()));
     let waited = requests[1].at.duration_since(requests[0].at).unwrap();
@@ -86,7 +86,7 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
     api.wait_for_logs(&it.webhook, "an entry", |logs| logs.len() == 1).await;
     gate.notify_one();
     it.app.sidecar().signal(Signal::CONT);
-    // What it still had to record is recorded, or refused, when it has ended.
+    // When it has ended, its remaining answers have been recorded or refused.
     assert!(it.app.stop().await.success());
     assert_eq!(it.log().await, [(1, "delivered".to_owned())]);
     assert_eq!(counts(&api.webhook(&it.webhook).await), (json!(1), json!(0)));
@@ -95,11 +95,11 @@ async fn a_frozen_replicas_late_answer_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_replicas_delivery_moves_on_with_the_same_attempt() {
+async fn a_killed_replicas_delivery_is_taken_over_at_the_same_attempt() {
     let mut it = Scene::begin(&[("delivery.timeout", "1s")]).await;
     it.receiver.answer_in_turn(&[Answer::Hang, Answer::Status(200)]);
     it.payment().await;
-    it.under_way().await;
+    it.in_flight().await;
     it.app.kill().await;
     let left = "select extract(epoch from due_at - now())::float8 from walhook.delivery";
     let left: f64 = it.app.store().await.query_one(left, &[]).await.unwrap().get(0);
@@ -112,31 +112,31 @@ async fn a_killed_replicas_delivery_moves_on_with_the_same_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_waits_for_requests_as_long_as_it_may_and_no_longer() {
+async fn shutdown_waits_for_requests_within_the_drain_time() {
     let settings = [("shutdown.drain", "30s"), ("delivery.timeout", "60s"), ("delivery.per_webhook_concurrency", "1")];
     let mut it = Scene::begin(&settings).await;
     let gate = Arc::new(Notify::new());
     it.receiver.answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang]);
-    // The second waits for its turn: the webhook has one slot. It uses up nothing, and is given back at once.
+    // The second waits, as the webhook has one permit. Its lease is released at once, and no attempt is used up.
     it.payment().await;
     it.receiver.wait_for(1).await;
     it.payment().await;
-    eventually("both to be held", || async { (it.pending().await == [(1, true); 2]).then_some(()) }).await;
+    eventually("both to be leased", || async { (it.pending().await == [(1, true); 2]).then_some(()) }).await;
     it.app.sidecar().signal(Signal::TERM);
-    let given_back = || async { it.pending().await.contains(&(1, false)).then_some(()) };
-    eventually("the waiting one to be given back", given_back).await;
+    let released = || async { it.pending().await.contains(&(1, false)).then_some(()) };
+    eventually("the waiting one to be released", released).await;
     gate.notify_one();
     assert!(it.app.stop_signalled().await.success());
     assert_eq!((it.log().await, it.pending().await), (vec![(1, "delivered".to_owned())], vec![(1, false)]));
 
-    // Longer than the drain time: cut off, and not used up.
+    // Longer than the drain time: the request is aborted, and no attempt is used up.
     it.app.set("shutdown.drain", "200ms");
     it.app.run().await;
     it.receiver.wait_for(2).await;
     assert!(it.app.stop().await.success());
     assert_eq!((it.log().await.len(), it.pending().await), (1, vec![(1, true)]));
 
-    // A second signal ends at once, whatever is under way.
+    // A second signal ends the process at once, even with requests in flight.
     it.app.set("shutdown.drain", "1h");
     it.end_leases().await;
     it.app.run().await;

@@ -1,4 +1,4 @@
-//! Receivers that must not be called: refused when they are saved, and again when they are dialled.
+//! Receivers that must not be called: rejected when a webhook is saved, and again when they are dialled.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use walhook::domain::delivery::ErrorKind;
 use walhook::domain::event::EventKind;
 use walhook::domain::webhook::Target;
 
-/// Exempts nothing that a test could call: what the reserved network has is nowhere.
+/// Exempts nothing that a test could call: the network is reserved for documentation.
 const NOTHING: &str = "192.0.2.0/24";
 
-/// By family and disguise, with a word of the reason that the owner is told.
+/// Rejected URLs by address family and notation, with a part of the error message.
 const REFUSED: &[(&str, &str)] = &[
-    // Special IPv4 networks, plainly.
+    // Special IPv4 networks.
     ("https://0.0.0.0/", "not reachable"),
     ("https://10.0.0.1/", "not reachable"),
     ("https://100.64.0.1/", "not reachable"),
@@ -35,7 +35,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("https://203.0.113.9/", "not reachable"),
     ("https://224.0.0.1/", "not reachable"),
     ("https://255.255.255.255/", "not reachable"),
-    // Other ways to write 127.0.0.1 and the metadata address.
+    // Other notations of 127.0.0.1 and the metadata address.
     ("https://2130706433/", "not reachable"),
     ("https://2852039166/", "not reachable"),
     ("https://0x7f000001/", "not reachable"),
@@ -53,7 +53,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("https://127。0。0。1/", "not reachable"),
     ("https:127.0.0.1/", "not reachable"),
     ("https:\\\\127.0.0.1/", "not reachable"),
-    // IPv6, and IPv4 inside of it.
+    // IPv6, and IPv4 embedded in it.
     ("https://[::]/", "not reachable"),
     ("https://[::1]/", "not reachable"),
     ("https://[0:0:0:0:0:0:0:1]:8443/", "not reachable"),
@@ -79,7 +79,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("https://ⓛocalhost/", "localhost"),
     ("https://loc\u{ad}alhost/", "localhost"),
     ("https://ｌｏｃａｌｈｏｓｔ/", "localhost"),
-    // What is no receiver's URL.
+    // Not the URL of a receiver.
     ("http://1.1.1.1/", "https://"),
     ("HTTP://1.1.1.1/", "https://"),
     ("ftp://1.1.1.1/", "https://"),
@@ -99,7 +99,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn no_disguise_gets_an_address_saved() {
+async fn special_addresses_are_rejected_in_every_notation() {
     let mut app = TestApp::prepare().await;
     app.set("delivery.allow_http", "false").set("delivery.allow_networks", NOTHING);
     app.set("limits.requests_per_second", "0");
@@ -129,7 +129,7 @@ async fn no_disguise_gets_an_address_saved() {
     api.patch(&format!("/webhooks/{id}"), json!({ "url": longest })).await.expect(200);
 }
 
-/// SPEC has it that a receiver must be reachable for deliveries to succeed, not for a webhook to be saved.
+/// A receiver must be reachable for deliveries to succeed, not for a webhook to be saved.
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_saved_with_a_warning() {
     let mut app = TestApp::prepare().await;
@@ -143,20 +143,20 @@ async fn a_name_that_does_not_resolve_is_saved_with_a_warning() {
         assert_eq!(created["warnings"][0]["pointer"], "/url", "{created}");
         assert_eq!(created["warnings"][0]["detail"], "the host's name does not resolve");
         assert!(created["secret"].as_str().is_some_and(|secret| secret.starts_with("whsec_")));
-        // What was saved so can be edited, by a form too, which sends all of it again.
+        // It can be edited, also by a form that sends all fields again.
         let path = format!("/webhooks/{}", created["id"].as_str().unwrap());
         let changed = api.patch(&path, json!({ "name": "y", "url": url })).await.expect(200).json();
         assert_eq!((&changed["name"], &changed["url"]), (&json!("y"), &json!(url)));
         assert_eq!(changed["warnings"], created["warnings"]);
         let renamed = api.patch(&path, json!({ "name": "z" })).await.expect(200).json();
-        assert_eq!(renamed["warnings"], json!(null), "nothing is said of what the request does not set");
+        assert_eq!(renamed["warnings"], json!(null), "there is no warning about fields that the request does not set");
         let test = api.post(&format!("{path}/test"), json!({})).await.expect(200).json();
         assert_eq!(test["error"]["kind"], "dns", "{test}");
     }
 }
 
 #[tokio::test]
-async fn an_address_that_was_allowed_once_is_refused_when_it_is_dialled() {
+async fn an_address_that_is_no_longer_allowed_is_refused_when_it_is_dialled() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -188,7 +188,7 @@ async fn an_address_that_was_allowed_once_is_refused_when_it_is_dialled() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_a_failure_and_nobody_goes_there() {
+async fn a_redirect_is_a_failure_and_is_not_followed() {
     let app = TestApp::start().await;
     let (receiver, hidden) = (Receiver::start().await, Receiver::start().await);
     let api = app.api("1").await;
@@ -204,7 +204,7 @@ async fn a_redirect_is_a_failure_and_nobody_goes_there() {
     assert!(hidden.requests().is_empty());
 }
 
-/// Gives these addresses, one set a question and the last for ever.
+/// Returns one set of addresses per lookup, and the last set from then on.
 fn resolver(answers: &'static [&'static [&'static str]]) -> (Lookup, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -238,7 +238,7 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
 }
 
 #[tokio::test]
-async fn a_name_that_resolves_otherwise_when_it_is_dialled_is_not_called() {
+async fn a_name_that_resolves_to_a_private_address_when_it_is_dialled_is_not_called() {
     let receiver = Receiver::start().await;
     let url = receiver.url("/in").replace("127.0.0.1", "rebound.example");
     for inside in [&["127.0.0.1"][..], &["1.1.1.1", "127.0.0.1"], &["127.0.0.1", "1.1.1.1"], &["::ffff:127.0.0.1"]] {
@@ -246,13 +246,13 @@ async fn a_name_that_resolves_otherwise_when_it_is_dialled_is_not_called() {
         let (lookup, asked) = resolver(answers);
         let guard = Guard::new(true, Vec::new()).with_lookup(lookup);
         let parsed = guard.check_url(&url).unwrap();
-        guard.check_reachable(&parsed).await.expect("when it is saved, the name leads outside");
+        guard.check_reachable(&parsed).await.expect("the name resolves to a public address when it is saved");
         assert_eq!(attempt(guard, &url).await, Some(ErrorKind::BlockedAddress), "{inside:?}");
-        assert_eq!(asked.load(Ordering::Relaxed), 2, "what is dialled is what was checked");
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "the dialled addresses are those that were checked");
     }
     assert!(receiver.requests().is_empty());
 
-    // The same way does lead there where it is allowed: what the guard checked, and no third answer.
+    // Where the address is allowed, it is dialled: the checked one, and not that of a third lookup.
     let (lookup, asked) = resolver(&[&["127.0.0.1"], &["127.0.0.1"], &["192.0.2.1"]]);
     let guard = Guard::new(true, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup);
     guard.check_reachable(&guard.check_url(&url).unwrap()).await.unwrap();
@@ -270,7 +270,7 @@ async fn a_name_without_addresses_does_not_resolve() {
 }
 
 #[tokio::test]
-async fn a_denied_network_is_refused_at_save_and_at_dial_whatever_allows_it() {
+async fn a_denied_network_is_refused_at_save_and_at_dial_even_if_it_is_allowed() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -284,7 +284,7 @@ async fn a_denied_network_is_refused_at_save_and_at_dial_whatever_allows_it() {
     let logs = api.wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty()).await;
     assert_eq!(logs[0]["error"]["kind"], "blocked_address", "{}", logs[0]);
     assert!(receiver.requests().is_empty(), "nothing was sent");
-    // Global, allowed, and in disguise.
+    // Global, allowed, and in other notations.
     for host in ["1.1.1.1", "127.0.0.2", "[::ffff:1.1.1.1]", "[64:ff9b::101:101]", "[2002:101:101::]"] {
         let body = json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
         let problem = api.post("/webhooks", body).await.expect(422).json();

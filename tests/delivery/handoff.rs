@@ -1,5 +1,5 @@
-//! Requests leave while the store is at work on what brings them in: whatever becomes of that transaction, nothing is lost,
-//! invented or counted twice.
+//! Requests are sent before the transaction that stores their deliveries commits. However it ends, nothing is lost, invented or
+//! counted twice.
 
 use crate::support::{Api, Receiver, TestApp};
 use serde_json::json;
@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 const READY: &str = "payment.statement_ready";
 
-/// An installation that has delivered one event, so that it knows how its store is, and what belongs to it.
+/// An installation that has delivered one event: until then, it hands deliveries off only after the commit.
 struct Running {
     app: TestApp,
     store: Client,
@@ -29,7 +29,7 @@ impl Running {
         Running { app, store, receiver, api, user, webhook }
     }
 
-    /// Has every transaction that brings leased deliveries in do this when it commits.
+    /// Has every transaction that stores leased deliveries execute this when it commits.
     async fn at_commit(&self, what: &str) {
         let sql = format!(
             "create sequence public.commits;
@@ -44,9 +44,9 @@ impl Running {
         self.store.query_one("select count(*) from walhook.event", &[]).await.unwrap().get(0)
     }
 
-    /// Waits for so many lines in the log and asserts that each tells of a first attempt that was accepted.
+    /// Waits for `count` entries in the delivery log and asserts that each is a first attempt that was accepted.
     async fn assert_delivered(&self, count: usize) {
-        let logs = self.api.wait_for_logs(&self.webhook, "each of them", |logs| logs.len() == count).await;
+        let logs = self.api.wait_for_logs(&self.webhook, "all log entries", |logs| logs.len() == count).await;
         assert!(logs.iter().all(|line| line["attempt"] == 1 && line["outcome"] == "delivered"), "{logs:?}");
         assert_eq!(self.api.webhook(&self.webhook).await["success_count"], count);
     }
@@ -59,7 +59,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_request_does_not_wait_for_the_commit_but_its_outcome_does_and_holds_up_no_other() {
+async fn an_answer_before_the_commit_is_recorded_after_it_and_delays_no_other() {
     let running = Running::start().await;
     let holder = running.app.store().await;
     holder.batch_execute("select pg_advisory_lock(7)").await.unwrap();
@@ -67,7 +67,7 @@ async fn a_request_does_not_wait_for_the_commit_but_its_outcome_does_and_holds_u
 
     running.app.platform().await.payment(running.user, "ready").await;
     running.receiver.wait_for(2).await;
-    // What is answered behind it goes to the log before it.
+    // A later answer is recorded before it.
     running.redeliver_first().await;
     running.assert_delivered(2).await;
     assert_eq!(running.events().await, 1, "the second is not committed yet");
@@ -75,11 +75,11 @@ async fn a_request_does_not_wait_for_the_commit_but_its_outcome_does_and_holds_u
     holder.batch_execute("select pg_advisory_unlock(7)").await.unwrap();
     running.assert_delivered(3).await;
     assert_eq!(running.events().await, 2);
-    assert_eq!(running.receiver.requests().len(), 3, "none had to be made again");
+    assert_eq!(running.receiver.requests().len(), 3, "no request was repeated");
 }
 
 #[tokio::test]
-async fn commits_that_fail_repeat_a_request_once_under_the_same_id_and_are_not_in_the_log() {
+async fn an_answer_before_a_failed_commit_is_dropped_and_the_request_repeated_once_under_the_same_id() {
     let running = Running::start().await;
     running.at_commit("if nextval('public.commits') <= 3 then raise exception 'the disk is full'; end if").await;
 

@@ -1,5 +1,5 @@
-//! Failing webhooks are switched off and their owners told, as seen from outside: a real mail server, receivers that fail, and
-//! replicas that are killed.
+//! Failing webhooks are disabled and their owners notified by e-mail: a real mail server, receivers that fail, and replicas that are
+//! killed.
 
 use crate::support::{Api, Platform, Receiver, SmtpSink, TestApp, eventually};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use walhook::private_postgres::free_port;
 
 const EVENT: &str = "payment.statement_ready";
 
-/// Ten failures in a row switch off.
+/// Prepares a sidecar that disables after ten consecutive failures.
 async fn prepare(settings: &[(&str, &str)]) -> TestApp {
     let mut app = TestApp::prepare().await;
     app.set_fast_retries().set("disable.threshold", "10").set("disable.min_duration", "0s");
@@ -29,10 +29,10 @@ async fn create(api: &Api, name: &str, receiver: &Receiver) -> String {
 
 async fn wait_until_disabled(api: &Api, webhook: &str) -> Value {
     let disabled = || async { Some(api.webhook(webhook).await).filter(|webhook| webhook["active"] == false) };
-    eventually("the webhook to be switched off", disabled).await
+    eventually("the webhook to be disabled", disabled).await
 }
 
-/// Waits until every notice has come to its end, and gives their kinds and ends.
+/// Waits until every notice has ended, and returns their kinds and results.
 async fn ended_notices(app: &TestApp) -> Vec<(String, String)> {
     let client = app.store().await;
     let ended = || async {
@@ -60,7 +60,7 @@ async fn pay(platform: &Platform, user: i64, times: usize) {
 }
 
 #[tokio::test]
-async fn a_failing_webhook_is_switched_off_told_of_once_and_brought_back() {
+async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_reactivated() {
     if !SmtpSink::is_available() {
         return;
     }
@@ -82,7 +82,7 @@ async fn a_failing_webhook_is_switched_off_told_of_once_and_brought_back() {
     let disabled = wait_until_disabled(&api, &webhook).await;
     assert_eq!(disabled["disabled_reason"], "HTTP 500 answers (http_status)");
     assert!(disabled["disabled_at"].is_string() && disabled["consecutive_failures"].as_u64() >= Some(10), "{disabled}");
-    // Three events, ten failures: something was pending, and is cancelled.
+    // Three events, ten failures: some deliveries were pending, and are cancelled.
     let logs = api.logs(&webhook).await;
     let cancelled: Vec<&Value> = logs.iter().filter(|line| line["outcome"] == "cancelled").collect();
     assert!(
@@ -116,7 +116,7 @@ async fn a_failing_webhook_is_switched_off_told_of_once_and_brought_back() {
     assert_eq!(sidecar.metric("walhook_notice_failures_total{cause=\"put_off\"}").await, Some(2.0));
 }
 
-/// What happens while it is off is kept; switched on it begins anew, and a recovery delivers everything.
+/// Events that occur while it is disabled are kept. Reactivation resets its counters, and a recovery delivers everything.
 async fn comes_back(
     app: &TestApp,
     api: &Api,
@@ -142,7 +142,7 @@ async fn comes_back(
         assert_eq!(active[key], value, "{active}");
     }
     assert_eq!(active["disabled_reason"], Value::Null);
-    assert!(receiver.requests().is_empty(), "nothing was sent while it was off");
+    assert!(receiver.requests().is_empty(), "nothing was sent while it was disabled");
     api.post(&format!("{path}/recover"), json!({ "since": since })).await.expect(202);
     let events = |requests: &[crate::support::Received]| {
         let ids = requests.iter().map(|request| request.header("x-webhook-event-id").to_owned());
@@ -154,7 +154,7 @@ async fn comes_back(
 }
 
 #[tokio::test]
-async fn one_event_that_fails_for_good_counts_ten_and_notices_wait_for_mail_to_be_configured() {
+async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail_is_configured() {
     if !SmtpSink::is_available() {
         return;
     }
@@ -164,7 +164,7 @@ async fn one_event_that_fails_for_good_counts_ten_and_notices_wait_for_mail_to_b
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     let receiver = Receiver::start().await;
-    // Three failures and a success, which the cumulative policy does not care for; then failures for good.
+    // Three failures and a success, which resets nothing under the cumulative policy; then permanent failures.
     let mut count = 0;
     receiver.answer(move |_| {
         count += 1;
@@ -185,7 +185,7 @@ async fn one_event_that_fails_for_good_counts_ten_and_notices_wait_for_mail_to_b
     let told =
         || async { Some(std::fs::read_to_string(app.log_file()).unwrap().matches(words).count()).filter(|n| *n == 2) };
     eventually("the warning and the disablement in the log", told).await;
-    // The user of the second is known and has no address, and another refuses everything.
+    // The user of the second exists but has no address, and the mail server rejects that of another.
     let store = app.store().await;
     let others = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
                   select gen_random_uuid(), 'disabled', gen_random_uuid(), who, 'n', 'u', 'r', 'dns', 1, 1 from unnest($1::text[]) who";
@@ -199,7 +199,7 @@ async fn one_event_that_fails_for_good_counts_ten_and_notices_wait_for_mail_to_b
     set_mail(&mut app, &format!("smtp://127.0.0.1:{port}"));
     app.run().await;
     sink.wait_for("taken", 2).await;
-    // Who is refused holds up nobody, is tried again, and can be seen.
+    // A rejected notice delays no other, is retried, and is visible.
     sink.wait_for("forbidden", 2).await;
     let statement = "select count(*) filter (where outcome = 'sent'), count(*) filter (where outcome = 'no_address'), \
                      min(last_error) filter (where ended_at is null), count(*) filter (where ended_at is null) \
@@ -224,7 +224,7 @@ async fn one_event_that_fails_for_good_counts_ten_and_notices_wait_for_mail_to_b
 }
 
 #[tokio::test]
-async fn one_mail_a_disablement_whoever_is_killed_between_disabling_and_mailing() {
+async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_is_sent() {
     if !SmtpSink::is_available() {
         return;
     }
@@ -242,7 +242,7 @@ async fn one_mail_a_disablement_whoever_is_killed_between_disabling_and_mailing(
     pay(&platform, user, 30).await;
     let disabled = wait_until_disabled(&api, &webhook).await;
     assert!(disabled["failure_count"].as_u64() >= Some(10), "{disabled}");
-    // First the mail server is away.
+    // First the mail server is down.
     let store = app.store().await;
     let statement = "select count(*), count(last_error), count(ended_at) from walhook.notice where kind = 'disabled'";
     let tried = || async {
@@ -253,31 +253,31 @@ async fn one_mail_a_disablement_whoever_is_killed_between_disabling_and_mailing(
     eventually("a try to send the notice", tried).await;
     beside.kill().await;
     app.kill().await;
-    // Then it takes connections and hangs before it has the mail.
+    // Then it accepts connections and hangs before it has received the mail.
     let hanging = SmtpSink::start(port, &["--hang", "9"]).await;
     app.run().await;
     hanging.wait_for("hung", 1).await;
     app.kill().await;
     drop(hanging);
-    // The dead replica's lease would end by itself.
+    // The killed replica's lease would end by itself.
     store.execute("update walhook.notice set due_at = now() where ended_at is null", &[]).await.unwrap();
     let sink = SmtpSink::start(port, &["--refuse", "1"]).await;
     app.run().await;
     let beside = app.replica(&["--roles", "deliver"]).await;
-    // A single batch may have taken it past half the threshold and over the whole: then there was no warning.
+    // If a single batch crossed both half of the threshold and all of it, there was no warning.
     let ended = ended_notices(&app).await;
     assert_eq!(ended.iter().filter(|(kind, _)| kind == "disabled").count(), 1);
     let mails = sink.events("taken");
     assert_eq!((mails.len(), sink.events("refused").len()), (ended.len(), 1), "{mails:?}");
     let [mail] = with_subject(&mails, "Webhook disabled: Hooks")[..] else { panic!("{mails:?}") };
-    // Were it ever sent twice, the two would have one id.
+    // If it was ever sent twice, both would have the same message id.
     let id: String =
         store.query_one("select id::text from walhook.notice where kind = 'disabled'", &[]).await.unwrap().get(0);
     assert_eq!(mail["message_id"], format!("<{id}@example.com>"));
     beside.kill().await;
 }
 
-/// A certificate for 127.0.0.1 and its authority's, as files.
+/// A certificate for 127.0.0.1 and that of its authority, in files.
 struct Certificates {
     directory: tempfile::TempDir,
 }
@@ -310,7 +310,7 @@ impl Certificates {
 }
 
 #[tokio::test]
-async fn mail_goes_over_tls_with_a_login_and_check_says_what_is_wrong() {
+async fn mail_is_sent_over_tls_with_a_login_and_check_reports_faults() {
     if !SmtpSink::is_available() {
         return;
     }
@@ -328,7 +328,7 @@ async fn mail_goes_over_tls_with_a_login_and_check_says_what_is_wrong() {
     assert!(check(&app).await.starts_with("warn  mail: not configured; set mail.smtp_url"), "no mail");
     let url = format!("smtp://us%40er:p%2Fw@127.0.0.1:{start}?tls=required");
     set_mail(&mut app, &url);
-    // Nobody on this machine knows the authority yet.
+    // This machine does not trust the authority yet.
     assert!(check(&app).await.starts_with("fail  mail: 127.0.0.1"), "an unknown authority");
     app.set("mail.extra_ca_file", &certificates.path("ca.pem"));
     assert!(check(&app).await.starts_with("ok    mail: 127.0.0.1"), "{}", check(&app).await);

@@ -1,4 +1,4 @@
-//! Deliveries, from the stages on a real store to the whole process as receivers see it.
+//! Deliveries: the stages on a real store, and the whole process as receivers see it.
 
 #[path = "../support/mod.rs"]
 mod support;

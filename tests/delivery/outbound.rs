@@ -1,4 +1,4 @@
-//! The way to a receiver: TLS, HTTP/2, the proxy, and answers that are no answers.
+//! Requests to receivers: TLS, HTTP/2, the proxy, and receivers that misbehave.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use walhook::deliver::guard::{Guard, Lookup};
 use walhook::deliver::{Sender, Settings};
 use walhook::domain::delivery::{Answer as Outcome, Attempt};
 
-/// In every certificate; leads to loopback.
+/// The name in every certificate. Resolves to loopback.
 const NAME: &str = "receiver.example";
 
 fn config() -> Config {
@@ -23,7 +23,7 @@ fn config() -> Config {
     config
 }
 
-/// Names that begin with `inside` lead to a private address, all others to loopback, which is allowed.
+/// Creates a sender for which names that start with `inside` resolve to a private address, and others to loopback, which is allowed.
 fn sender(config: &Config) -> Sender {
     let lookup: Lookup = Arc::new(|name, port| {
         let ip: IpAddr = if name.starts_with("inside") { "10.0.0.1" } else { "127.0.0.1" }.parse().unwrap();
@@ -43,7 +43,7 @@ async fn kind_at(sender: &Sender, url: &str) -> Option<&'static str> {
 }
 
 #[tokio::test]
-async fn tls_is_verified_with_the_extra_authority_and_http_2_taken_where_offered() {
+async fn tls_is_verified_with_the_extra_authority_and_http_2_is_used_if_offered() {
     let authority = Authority::new();
     let file = authority.file();
     let mut config = config();
@@ -64,7 +64,7 @@ async fn tls_is_verified_with_the_extra_authority_and_http_2_taken_where_offered
         }
         let requests = receiver.requests();
         assert_eq!((requests[1].version, requests[1].path.as_str()), (version, "/in?a=b"), "{offered:?}");
-        assert_eq!(kind_at(&other, &url).await, Some("tls"), "nobody else knows this authority");
+        assert_eq!(kind_at(&other, &url).await, Some("tls"), "without the extra authority it is not trusted");
     }
     let wrong_name = Receiver::start_tls(authority.server("other.example", &[])).await;
     assert_eq!(kind_at(&trusting, &wrong_name.url_at(NAME, "/")).await, Some("tls"));
@@ -75,11 +75,11 @@ async fn tls_is_verified_with_the_extra_authority_and_http_2_taken_where_offered
     let plain = Receiver::start().await;
     assert_eq!(kind_at(&trusting, &plain.url_at(NAME, "/").replace("http:", "https:")).await, Some("tls"));
     let none = [&wrong_name, &expired, &self_signed, &plain].iter().all(|receiver| receiver.requests().is_empty());
-    assert!(none, "nothing is sent to whom it is not for");
+    assert!(none, "nothing is sent to an unverified receiver");
 }
 
 #[tokio::test]
-async fn a_proxy_is_told_checked_addresses_and_no_names() {
+async fn a_proxy_gets_checked_addresses_and_no_names() {
     let authority = Authority::new();
     let file = authority.file();
     let proxy = TunnelProxy::start().await;
@@ -98,7 +98,7 @@ async fn a_proxy_is_told_checked_addresses_and_no_names() {
     assert!(asked.contains(&"Proxy-Authorization: Basic d2FsaG9vazpwQHNz".to_owned()), "{asked:?}");
     assert!(!asked.concat().contains(NAME), "{asked:?}");
 
-    // Plain http in a tunnel too: the receiver is told its name, the proxy is not, and neither password nor address leak.
+    // Plain http uses a tunnel too: the receiver gets its own name, the proxy does not, and the password does not leak.
     let plain = Receiver::start().await;
     attempt(&sender, &plain.url_at(NAME, "/in")).await.unwrap();
     let [asked] = proxy.take_requests().try_into().unwrap();
@@ -110,9 +110,13 @@ async fn a_proxy_is_told_checked_addresses_and_no_names() {
     for url in ["https://inside.example/", "http://inside.example/", "https://10.0.0.1/", "https://[::1]/"] {
         assert_eq!(kind_at(&sender, url).await, Some("blocked_address"), "{url}");
     }
-    assert!(proxy.take_requests().is_empty(), "it is not even asked");
+    assert!(proxy.take_requests().is_empty(), "the proxy gets no request");
     let wrong_name = Receiver::start_tls(authority.server("other.example", &[])).await;
-    assert_eq!(kind_at(&sender, &wrong_name.url_at(NAME, "/")).await, Some("tls"), "TLS is with the receiver");
+    assert_eq!(
+        kind_at(&sender, &wrong_name.url_at(NAME, "/")).await,
+        Some("tls"),
+        "the certificate checked is the receiver's"
+    );
     let closed = walhook::private_postgres::free_port().unwrap();
     assert_eq!(kind_at(&sender, &format!("https://{NAME}:{closed}/")).await, Some("connect_refused"));
     proxy.refuse(407);
@@ -121,7 +125,7 @@ async fn a_proxy_is_told_checked_addresses_and_no_names() {
 }
 
 #[tokio::test]
-async fn while_our_proxy_is_away_nothing_is_used_up() {
+async fn while_the_proxy_is_down_no_attempt_is_used_up() {
     let mut bench = Bench::new().await;
     let address = SocketAddr::from(([127, 0, 0, 1], walhook::private_postgres::free_port().unwrap()));
     bench.config.delivery.proxy = Some(format!("http://{address}").into());
@@ -135,9 +139,9 @@ async fn while_our_proxy_is_away_nothing_is_used_up() {
         (row.get::<_, i64>(0) == 1).then_some(())
     };
     eventually("a first try", is_leased).await;
-    // A try that did not reach the proxy gives the place back, and the lease runs out.
-    let free = || async { (running.handoff.room.free() == walhook::handoff::CAPACITY).then_some(()) };
-    eventually("its end", free).await;
+    // A try that did not reach the proxy releases its budget, and the lease runs out.
+    let free = || async { (running.handoff.budget.counters().free() == walhook::handoff::CAPACITY).then_some(()) };
+    eventually("its budget to be released", free).await;
     assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
     let proxy = TunnelProxy::start_at(address).await;
@@ -149,7 +153,7 @@ async fn while_our_proxy_is_away_nothing_is_used_up() {
 }
 
 #[tokio::test]
-async fn misdeeds_end_by_the_deadline_and_are_told_apart() {
+async fn misbehaving_receivers_are_cut_off_at_the_deadline_and_reported_by_kind() {
     let mut config = config();
     config.delivery.timeout = Period(Duration::from_millis(500));
     let sender = sender(&config);
@@ -173,7 +177,7 @@ async fn misdeeds_end_by_the_deadline_and_are_told_apart() {
         if misdeed == Misdeed::Gigabytes {
             assert_eq!(sent.excerpt, [b'x'; 4_096]);
             let taken = hostile.sent.load(Ordering::Relaxed);
-            assert!(taken < 64 << 20, "the connection is closed, not read to its end: {taken}");
+            assert!(taken < 64 << 20, "the connection is closed before the end of the body: {taken}");
         }
     }
 }

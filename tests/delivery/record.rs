@@ -1,4 +1,4 @@
-//! What claims take and what answers change, on a real store.
+//! Claiming deliveries and recording attempts, on a real store.
 
 use std::time::Duration;
 
@@ -8,10 +8,9 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 use walhook::domain::delivery::{self as domain, Attempt, Attempted, Delivery, Next};
 use walhook::domain::event::UserId;
-use walhook::handoff::handoff;
 use walhook::store::audit::{Actor, Via};
-use walhook::store::deliver::{ClaimRequest, Due};
-use walhook::store::record::{Entry, LogLine};
+use walhook::store::deliver::{ClaimRequest, DeliveryClass};
+use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::recovery::{self, Redelivery};
 use walhook::store::webhooks::{self, Changes};
 
@@ -30,17 +29,17 @@ fn attempted(delivery: Delivery, answer: domain::Answer) -> Attempted {
     Attempted { delivery, attempt: Attempt { started_at: Timestamp::now(), answer, sent: None } }
 }
 
-fn entry(attempted: &Attempted, next: Next) -> Entry<'_> {
-    Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+fn entry(attempted: &Attempted, next: Next) -> CompletedAttempt<'_> {
+    CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
 }
 
 #[tokio::test]
-async fn an_answer_of_an_earlier_holder_changes_nothing() {
+async fn an_attempt_under_an_earlier_lease_changes_nothing() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let id = bench.delivery(webhook).await;
     let [first] = bench.claim().await.try_into().unwrap();
-    assert!(bench.claim().await.is_empty(), "a leased delivery is nobody else's");
+    assert!(bench.claim().await.is_empty(), "a leased delivery is not claimed again");
     bench.client.execute("update walhook.delivery set due_at = now()", &[]).await.unwrap();
     let [second] = bench.claim().await.try_into().unwrap();
     assert_ne!(first.lease.token, second.lease.token);
@@ -52,19 +51,19 @@ async fn an_answer_of_an_earlier_holder_changes_nothing() {
     assert!(bench.log(id).await.is_empty());
     assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
 
-    // In one batch with the late one, the holder's own counts.
+    // In one batch with the late attempt, that of the current lease counts.
     let failed = attempted(second.clone(), status(500));
     let retry = Next::Retry { after: Duration::ZERO, attempt: 2 };
     assert_eq!(bench.record(&[entry(&late, ok), entry(&failed, retry)]).await, [false, true]);
     assert_eq!(bench.log(id).await.len(), 1);
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
-    // Told twice, as when the commit's answer was lost.
+    // Recorded twice, as when the commit's answer was lost.
     assert_eq!(bench.record(&[entry(&failed, retry)]).await, [false]);
     assert_eq!(bench.counters(webhook).await, (0, 1, 1, true, true));
 }
 
 #[tokio::test]
-async fn an_attempt_under_way_when_its_delivery_is_cancelled_or_redelivered_is_logged_once_and_changes_nothing() {
+async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_only_logged_once() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let actor = Actor { user: UserId("u".into()), via: Via::CommandLine };
@@ -74,24 +73,24 @@ async fn an_attempt_under_way_when_its_delivery_is_cancelled_or_redelivered_is_l
         let delivery = under_way.iter().find(|delivery| delivery.id == id).unwrap().clone();
         attempted(delivery, status(200))
     });
-    // What was redelivered once has a line already.
+    // The delivery to redeliver needs a row in the attempt log.
     let line = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                 select $1, webhook_id, id, event_id, 'release.distributed', 0, 1, now(), 'failed' from walhook.delivery where id = $2";
     let log = Uuid::now_v7();
     bench.client.execute(line, &[&log, &redelivered]).await.unwrap();
     let begun = recovery::redeliver(&bench.store, &actor, webhook, log).await.unwrap();
-    assert_eq!(begun, Redelivery::PipelinedTransaction { delivery: redelivered, round: 2 });
+    assert_eq!(begun, Redelivery::Started { delivery: redelivered, round: 2 });
     let ok = Next::End(domain::Outcome::Delivered);
     assert_eq!(bench.record(&[entry(&first, ok)]).await, [false]);
-    assert!(bench.is_pending(redelivered).await, "its second round goes on");
+    assert!(bench.is_pending(redelivered).await, "its second round is pending");
 
     let off = Changes { active: Some(false), ..Changes::default() };
     webhooks::update(&bench.store, &actor, webhook, &off, &|_| true).await.unwrap();
-    // Together with one whose webhook was seen to be inactive, so that nothing was sent.
+    // Together with an attempt whose webhook was found inactive, so that nothing was sent.
     let third = attempted(first.delivery.clone(), domain::Answer::Inactive);
     let entries = [entry(&second, ok), entry(&third, Next::End(domain::Outcome::Cancelled))];
     assert_eq!(bench.record(&entries).await, [false, false]);
-    // Told twice, as when the commit's answer was lost.
+    // Recorded twice, as when the commit's answer was lost.
     assert_eq!(bench.record(&[entry(&first, ok), entry(&second, ok)]).await, [false, false]);
 
     let line = |outcome: &str, kind: Option<&str>, status| (1, outcome.to_owned(), kind.map(str::to_owned), status);
@@ -106,7 +105,7 @@ async fn an_attempt_under_way_when_its_delivery_is_cancelled_or_redelivered_is_l
 }
 
 #[tokio::test]
-async fn a_claim_takes_no_more_bytes_than_it_may_and_one_delivery_at_least() {
+async fn a_claim_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(100_000));
@@ -115,14 +114,14 @@ async fn a_claim_takes_no_more_bytes_than_it_may_and_one_delivery_at_least() {
         bench.delivery_of(webhook, event).await;
     }
     let request = ClaimRequest {
-        due: Due::Fresh,
+        class: DeliveryClass::Fresh,
         timeout: Duration::from_secs(10),
-        behind: Uuid::nil(),
+        start_after: Uuid::nil(),
         max_webhooks: 10,
         max_rows: 100,
         max_bytes: 350_000,
         per_webhook: 100,
-        rooms: Vec::new(),
+        limits: Vec::new(),
     };
     let claimed = bench.store.claim(&request).await.unwrap();
     assert_eq!((claimed.deliveries.len(), claimed.refused), (3, 7));
@@ -132,7 +131,7 @@ async fn a_claim_takes_no_more_bytes_than_it_may_and_one_delivery_at_least() {
         .await
         .unwrap()
         .get(0);
-    assert_eq!(leased, 3, "the others are anybody's");
+    assert_eq!(leased, 3, "the others were released");
     let claimed = bench.store.claim(&ClaimRequest { max_bytes: 1, ..request }).await.unwrap();
     assert_eq!((claimed.deliveries.len(), claimed.refused), (1, 6));
 }
@@ -147,7 +146,7 @@ async fn counters_respect_the_order_inside_a_batch() {
     let claimed = bench.claim().await;
     let answers = [500, 200, 500, 500].map(status);
     let batch: Vec<Attempted> = claimed.into_iter().zip(answers).map(|(d, answer)| attempted(d, answer)).collect();
-    let entries: Vec<Entry<'_>> = batch
+    let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
         .map(|attempted| match attempted.attempt.answer {
             domain::Answer::Accepted { .. } => entry(attempted, Next::End(domain::Outcome::Delivered)),
@@ -171,33 +170,33 @@ async fn claims_go_round_the_webhooks_within_their_rooms() {
     }
     webhooks.sort();
     let request = ClaimRequest {
-        due: Due::Fresh,
+        class: DeliveryClass::Fresh,
         timeout: Duration::from_secs(10),
-        behind: Uuid::nil(),
+        start_after: Uuid::nil(),
         max_webhooks: 3,
         max_rows: 100,
         max_bytes: usize::MAX,
         per_webhook: 2,
-        rooms: vec![(webhooks[1], 0), (webhooks[2], 3)],
+        limits: vec![(webhooks[1], 0), (webhooks[2], 3)],
     };
     let claimed = bench.store.claim(&request).await.unwrap();
     let of = |claimed: &[Delivery], webhook| claimed.iter().filter(|d| d.webhook == webhook).count();
     let counts: Vec<usize> = webhooks.iter().map(|webhook| of(&claimed.deliveries, *webhook)).collect();
     assert_eq!(counts, [2, 0, 3, 0, 0]);
-    assert_eq!(claimed.behind, Some(webhooks[2]));
+    assert_eq!(claimed.last_visited, Some(webhooks[2]));
     assert_eq!(&*claimed.deliveries[0].data, DATA);
-    let rest = ClaimRequest { behind: webhooks[2], rooms: Vec::new(), max_rows: 3, ..request.clone() };
+    let rest = ClaimRequest { start_after: webhooks[2], limits: Vec::new(), max_rows: 3, ..request.clone() };
     let rest = bench.store.claim(&rest).await.unwrap();
-    assert_eq!((rest.deliveries.len(), rest.behind), (3, None));
-    let retries = bench.store.claim(&ClaimRequest { due: Due::Retries, ..request.clone() }).await.unwrap();
+    assert_eq!((rest.deliveries.len(), rest.last_visited), (3, None));
+    let retries = bench.store.claim(&ClaimRequest { class: DeliveryClass::Retry, ..request.clone() }).await.unwrap();
     assert!(retries.deliveries.is_empty(), "first attempts are no retries");
     bench.store.release(&claimed.deliveries).await.unwrap();
-    let again = bench.store.claim(&ClaimRequest { rooms: Vec::new(), ..request }).await.unwrap();
-    assert_eq!(of(&again.deliveries, webhooks[0]), 2, "what is given back is due at once");
+    let again = bench.store.claim(&ClaimRequest { limits: Vec::new(), ..request }).await.unwrap();
+    assert_eq!(of(&again.deliveries, webhooks[0]), 2, "released deliveries are due at once");
 }
 
 #[tokio::test]
-async fn one_attempt_that_the_store_refuses_does_not_hold_up_the_others() {
+async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
     let bench = Bench::new().await;
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let (good, bad) = (bench.delivery(webhook).await, bench.delivery(webhook).await);
@@ -210,14 +209,14 @@ async fn one_attempt_that_the_store_refuses_does_not_hold_up_the_others() {
         attempted_.send(attempted(delivery, answer)).await.unwrap();
     }
     drop(attempted_);
-    bench.recorder(outcomes, handoff().0.commits()).await;
+    bench.recorder(outcomes).await;
     for delivery in [good, bad] {
         assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
     }
     assert_eq!(bench.counters(webhook).await, (0, 2, 2, true, true));
 }
 #[tokio::test]
-async fn outcomes_survive_a_log_that_cannot_be_written_for_a_while() {
+async fn attempts_are_recorded_when_the_attempt_log_can_be_written_again() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     let (webhook, _) = bench.webhook(&receiver.url("/")).await;
@@ -229,7 +228,7 @@ async fn outcomes_survive_a_log_that_cannot_be_written_for_a_while() {
     let before = rollbacks().await;
     bench.client.batch_execute("alter table walhook.attempt rename to attempt_away").await.unwrap();
     let running = bench.run();
-    eventually("a try that failed", || async { (rollbacks().await > before).then_some(()) }).await;
+    eventually("a failed try", || async { (rollbacks().await > before).then_some(()) }).await;
     assert!(bench.is_pending(delivery).await);
     bench.client.batch_execute("alter table walhook.attempt_away rename to attempt").await.unwrap();
     bench.wait_for_end(delivery).await;
@@ -238,7 +237,7 @@ async fn outcomes_survive_a_log_that_cannot_be_written_for_a_while() {
     assert_eq!(bench.log(delivery).await.len(), 1);
 }
 
-/// Statements are planned once a connection: on an empty table, when a replica starts.
+/// Statements are planned once per connection: on an empty table, when a replica starts.
 #[tokio::test]
 async fn claims_are_planned_for_a_backlog_while_there_is_none() {
     let bench = Bench::new().await;

@@ -1,4 +1,4 @@
-//! Deliveries made again: by hand, after an inactive time, and under kill -9; and the statistics of what was delivered.
+//! Redelivery on request, recovery after an inactive time and under kill -9, and the statistics of what was delivered.
 
 use std::collections::{HashMap, HashSet};
 
@@ -44,7 +44,7 @@ impl Subscribed {
         self.api.send("POST", &path, &[], None).await.expect(202).json()
     }
 
-    /// So many payments in one transaction.
+    /// Commits `count` payments in one transaction.
     async fn payments(&self, count: usize) -> Vec<i64> {
         let ids: Vec<i64> = (0..count).map(|_| next_id()).collect();
         let insert = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
@@ -98,10 +98,10 @@ async fn a_redelivery_has_its_own_ten_attempts_under_the_same_id_and_the_new_sec
 }
 
 #[tokio::test]
-async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_under_way() {
+async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
     let mut app = TestApp::start().await;
     let it = subscribe(&app).await;
-    // The first fails, so that a retry waits; the next hangs until we let another go ahead of it.
+    // The first request fails, so that a retry is pending; the next hangs until the one after it was answered.
     it.receiver.answer_in_turn(&[
         Answer::Status(500),
         Answer::After(std::time::Duration::from_secs(3), 200),
@@ -119,18 +119,18 @@ async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_under_way() {
         sidecar.metric("walhook_deliveries_in_flight").await.filter(|requests| *requests == 0.0).map(drop)
     })
     .await;
-    // What is answered later is recorded later: when it is there, the late answer has had its chance.
+    // Attempts are recorded in the order of their answers: when this one is recorded, the late one was before.
     it.payments(1).await;
     let logs = it.api.wait_for_logs(&it.webhook, "the second payment", |logs| logs.len() >= 4).await;
     let told = |log: &Value| (log["round"].as_i64().unwrap(), log["response_status"].as_i64().unwrap());
     let told: Vec<(i64, i64)> = logs.iter().rev().map(told).collect();
     assert_eq!(told, [(1, 500), (2, 200), (3, 201), (1, 201)], "the late answer of round 2 is logged");
-    // And changes nothing else.
+    // It changes nothing else.
     assert_eq!(it.api.webhook(&it.webhook).await["success_count"], 2);
 }
 
 #[tokio::test]
-async fn what_was_missed_while_inactive_comes_once() {
+async fn events_missed_while_inactive_are_delivered_once() {
     let app = TestApp::start().await;
     let it = subscribe(&app).await;
     it.receiver.answer(|_| Answer::Hang);
@@ -139,7 +139,7 @@ async fn what_was_missed_while_inactive_comes_once() {
     it.set_active(false).await;
     let missed = it.payments(2).await;
     app.wait_for_count("select count(*) from walhook.missed_event", 2).await;
-    assert_eq!(it.recover(&it.api, true).await["count"], 5, "a dry run may be asked for an inactive webhook");
+    assert_eq!(it.recover(&it.api, true).await["count"], 5, "a dry run works for an inactive webhook");
     it.receiver.clear();
     it.receiver.answer_status(200);
     it.set_active(true).await;
@@ -159,7 +159,7 @@ async fn what_was_missed_while_inactive_comes_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kill_in_the_middle_of_a_recovery_loses_and_doubles_nothing() {
+async fn a_kill_during_a_recovery_loses_and_repeats_nothing() {
     let mut app = TestApp::prepare().await;
     app.set("delivery.timeout", "1s");
     app.setup().await;
@@ -181,7 +181,7 @@ async fn a_kill_in_the_middle_of_a_recovery_loses_and_doubles_nothing() {
     let store = app.store().await;
     let open = "select count(*) from walhook.recovery where finished_at is null";
     let open: i64 = store.query_one(open, &[]).await.unwrap().get(0);
-    assert_eq!(open, 1, "it was in the middle");
+    assert_eq!(open, 1, "the recovery was running");
     app.run().await;
     let ids = |requests: &[Received]| {
         let mut ids: HashMap<i64, HashSet<String>> = HashMap::new();
@@ -199,14 +199,14 @@ async fn a_kill_in_the_middle_of_a_recovery_loses_and_doubles_nothing() {
         let store = &store;
         async move { store.query_one(query, &[]).await.unwrap().get::<_, i64>(0) }
     };
-    assert_eq!(one("select recovered from walhook.recovery").await, 2_000, "every one was made once");
+    assert_eq!(one("select recovered from walhook.recovery").await, 2_000, "each was redelivered once");
     let successes = "select count(*) from walhook.attempt where outcome = 'delivered'";
     let different = "select count(distinct delivery_id) from walhook.attempt where outcome = 'delivered'";
     assert_eq!((one(successes).await, one(different).await), (2_000, 2_000));
 }
 
 #[tokio::test]
-async fn statistics_say_what_was_delivered() {
+async fn statistics_count_what_was_delivered() {
     let mut app = TestApp::prepare().await;
     app.set_fast_retries();
     app.setup().await;

@@ -1,4 +1,4 @@
-//! When attempts follow each other, and what a run of failures leads to, under the settings that apply by default.
+//! The default retry schedule, and the default threshold for disabling webhooks.
 
 use crate::support::{Bench, Receiver, TestApp, eventually};
 use serde_json::json;
@@ -6,15 +6,15 @@ use walhook::config;
 
 const READY: &str = "payment.statement_ready";
 
-/// The waits of the specification, in seconds.
+/// The default retry schedule, in seconds.
 const WAITS: [f64; 9] = [30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1_920.0, 3_840.0, 7_680.0];
 const JITTER: f64 = 30.0;
-/// Of each attempt's number. The jitters of so many deliveries differ by more than a third of the range, but for one case in
-/// 10^30.
+/// Deliveries per attempt number. The probability that the jitters of all of them differ by less than a third of the range is below
+/// 10^-30.
 const DELIVERIES: usize = 8;
 
 #[tokio::test]
-async fn a_failed_delivery_is_due_after_its_wait_and_a_jitter_that_varies() {
+async fn a_failed_delivery_is_due_after_its_wait_and_a_random_jitter() {
     let mut bench = Bench::new().await;
     let defaults = config::Delivery::default();
     bench.config.delivery.retry_schedule = defaults.retry_schedule;
@@ -32,7 +32,7 @@ async fn a_failed_delivery_is_due_after_its_wait_and_a_jitter_that_varies() {
         }
     }
     let running = bench.run();
-    // The wait begins when the failure is recorded, so after the attempt's start and before now.
+    // The wait starts when the failure is recorded: after the attempt's start and before now.
     let recorded = "select attempt.attempt, extract(epoch from due_at - started_at)::float8,
                            extract(epoch from due_at - now())::float8
                     from walhook.delivery join walhook.attempt on delivery_id = delivery.id
@@ -57,9 +57,9 @@ async fn a_failed_delivery_is_due_after_its_wait_and_a_jitter_that_varies() {
 }
 
 #[tokio::test]
-async fn by_default_a_hundred_failures_in_a_row_disable_a_webhook_and_a_success_starts_again() {
+async fn by_default_a_hundred_consecutive_failures_disable_a_webhook() {
     let mut app = TestApp::prepare().await;
-    // Ten attempts in a second; what disables is not set.
+    // Ten attempts in a second. The settings for disabling keep their defaults.
     app.set_fast_retries();
     app.setup().await;
     app.run().await;
@@ -68,7 +68,7 @@ async fn by_default_a_hundred_failures_in_a_row_disable_a_webhook_and_a_success_
     let api = app.api(&user.to_string()).await;
     let (webhook, _) = api.create_webhook(&receiver.url("/"), &[READY]).await;
     let mut failures = 0;
-    // One event after the other: its ten attempts are over before the next begins.
+    // One event after the other: ten attempts each, before the next event.
     let mut fail = async |events: usize| {
         receiver.answer_status(500);
         for _ in 0..events {
@@ -84,11 +84,11 @@ async fn by_default_a_hundred_failures_in_a_row_disable_a_webhook_and_a_success_
     app.wait_for_count("select success_count from walhook.webhook", 1).await;
     let failing = fail(9).await;
     assert_eq!((&failing["failure_count"], &failing["consecutive_failures"]), (&json!(110), &json!(90)));
-    assert_eq!(failing["active"], true, "all failures are more than a hundred, those in a row are not");
+    assert_eq!(failing["active"], true, "there are more than a hundred failures, but not in a row");
     let disabled = fail(1).await;
     assert_eq!((&disabled["active"], &disabled["consecutive_failures"]), (&json!(false), &json!(100)));
     assert!(disabled["disabled_at"].is_string(), "{disabled}");
-    assert_eq!(receiver.requests().len(), 20 + 1 + 100, "the hundredth failure disables, and none before");
+    assert_eq!(receiver.requests().len(), 20 + 1 + 100, "the hundredth failure disables, and no earlier one");
     let active = api.patch(&format!("/webhooks/{webhook}"), json!({ "active": true })).await.expect(200).json();
     assert_eq!((&active["failure_count"], &active["consecutive_failures"]), (&json!(0), &json!(0)));
 }

@@ -1,4 +1,4 @@
-//! What goes over the wire and where to: sizes, times, secrets and addresses.
+//! The requests that are sent: sizes, timestamps, signatures and addresses.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use walhook::domain::delivery::Answer;
 const READY: &str = "payment.statement_ready";
 const MAX_PAYLOAD: usize = 65_536;
 
-/// A payment whose invoice number has so many characters.
+/// Inserts a payment whose invoice number has `characters` characters.
 async fn pay(app: &TestApp, user: i64, id: i64, characters: usize) {
     let statement = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) \
                      values ($1, $2, repeat('x', $3), 10.50, 10.50, 'ready')";
@@ -32,7 +32,7 @@ async fn a_body_of_65536_bytes_is_delivered_and_one_byte_more_is_not_sent() {
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     let (webhook, secret) = api.create_webhook(&receiver.url("/"), &[READY]).await;
-    // Ids of the same length: the invoice number alone makes the difference.
+    // Ids of the same length: the bodies differ in the length of the invoice number only.
     pay(&app, user, 900_001, 1).await;
     let smallest = receiver.wait_for(1).await[0].body.len();
     let fitting = MAX_PAYLOAD - smallest + 1;
@@ -72,25 +72,26 @@ async fn a_new_secret_signs_the_very_next_event() {
 }
 
 #[tokio::test]
-async fn every_attempt_carries_the_time_of_its_own() {
+async fn every_attempt_has_its_own_timestamp() {
     let bench = Bench::new().await;
     let begin: Timestamp = "2026-03-01T09:05:00.1207Z".parse().unwrap();
     let clock = Arc::new(TestClock::at(begin));
     let sender = Sender::new(&bench.settings(), clock.clone()).unwrap();
     let receiver = Receiver::start().await;
-    let mut told = Vec::new();
+    let mut timestamps = Vec::new();
     for wait in [Duration::from_secs(30), Duration::from_secs(128 * 60)] {
         attempt(&sender, &receiver.url("/")).await.unwrap();
         let request = receiver.requests().pop().unwrap();
         assert_eq!(request.json()["timestamp"], request.header("x-webhook-timestamp"));
-        told.push((request.header("x-webhook-timestamp").to_owned(), request.header("webhook-timestamp").to_owned()));
+        timestamps
+            .push((request.header("x-webhook-timestamp").to_owned(), request.header("webhook-timestamp").to_owned()));
         clock.advance(wait);
     }
     let expected = [("2026-03-01T09:05:00.120+00:00", "1772355900"), ("2026-03-01T09:05:30.120+00:00", "1772355930")];
-    assert_eq!(told, expected.map(|(time, seconds)| (time.to_owned(), seconds.to_owned())));
+    assert_eq!(timestamps, expected.map(|(time, seconds)| (time.to_owned(), seconds.to_owned())));
 }
 
-/// Resolves every name to these addresses, in this order.
+/// Creates a sender that resolves every name to these addresses, in this order.
 fn sender(addresses: &'static [&'static str]) -> Sender {
     let lookup: Lookup = Arc::new(move |_, port| {
         let found = addresses.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
@@ -104,7 +105,7 @@ fn sender(addresses: &'static [&'static str]) -> Sender {
     Sender::new(&settings, Arc::new(SystemClock)).unwrap()
 }
 
-/// Listens and never accepts: further connections to it get no answer.
+/// Listens and never accepts: further connections to it are not answered.
 async fn silent(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(address).unwrap();
@@ -117,12 +118,12 @@ async fn silent(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
 }
 
 #[tokio::test]
-async fn a_dead_first_address_leaves_time_for_the_second() {
+async fn an_unreachable_first_address_leaves_time_for_the_second() {
     let receiver = Receiver::start().await;
     let url = receiver.url_at("receiver.example", "/in");
     let port: u16 = receiver.url("").rsplit_once(':').unwrap().1.parse().unwrap();
     let sender = sender(&["127.0.0.2", "127.0.0.1"]);
-    // Nobody listens at the first.
+    // Nothing listens on the first.
     let refused = attempt(&sender, &url).await.unwrap();
     assert_eq!(refused.answer, Answer::Accepted { status: 200 });
     let _silent = silent(SocketAddr::from(([127, 0, 0, 2], port))).await;
@@ -132,7 +133,7 @@ async fn a_dead_first_address_leaves_time_for_the_second() {
     assert_eq!(receiver.requests().len(), 2);
 }
 
-/// Answers every request at `listener` with 200, before it has read the body, and keeps the connection open.
+/// Answers every request with 200 before it has read the body, and keeps the connection open.
 fn answer_early(listener: TcpListener) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         let mut held = Vec::new();
@@ -159,9 +160,9 @@ async fn a_receiver_that_has_an_ipv6_address_only_is_reached() {
 }
 
 #[tokio::test]
-async fn an_answer_before_the_body_was_read_is_an_answer() {
+async fn an_answer_before_the_body_was_read_counts() {
     let bench = Bench::new().await;
-    // Less than the body, which therefore stays unwritten in part.
+    // Smaller than the body, so that a part of the body stays unsent.
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(2_048).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! `walhook user erase`: one user's everything goes, and nothing of anybody else's.
+//! `walhook user erase`: everything of one user is removed, and nothing of other users.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use serde_json::json;
 
 const EVENT: &str = "payment.statement_ready";
 
-/// A user with something in every table.
+/// A user with rows in every table.
 struct Tenant {
     user: i64,
     api: Api,
     receiver: Receiver,
     webhook: String,
     gone: String,
-    /// Ids that nothing may name when the user is erased.
+    /// Ids that no row may contain after the user is erased.
     traces: HashSet<String>,
 }
 
@@ -43,7 +43,7 @@ impl Tenant {
         eventually("the recovery's end", none_open).await;
         api.wait_for_logs(&gone, "an entry", |logs| !logs.is_empty()).await;
         api.delete(&format!("/webhooks/{gone}")).await.expect(204);
-        // Of an older day, when nothing was audited yet.
+        // From a time when changes were not audited.
         let forget = "delete from walhook.audit where subject_id = $1::text::uuid";
         store.execute(forget, &[&gone]).await.unwrap();
         let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind,
@@ -66,7 +66,7 @@ impl Tenant {
     }
 }
 
-/// Every row of every table of the store, with the table's name, and which tables have any.
+/// Every row of every table of the store, with the table's name.
 async fn rows(app: &TestApp) -> Vec<(String, String)> {
     let store = app.store().await;
     let tables =
@@ -80,7 +80,7 @@ async fn rows(app: &TestApp) -> Vec<(String, String)> {
     rows
 }
 
-/// Rows that name the user in a column for users, or one of `traces` anywhere.
+/// Rows with the user in a user column, or with one of `traces` anywhere.
 async fn named(app: &TestApp, user: i64, traces: &HashSet<String>) -> Vec<(String, String)> {
     let owner = format!("\"user_id\":\"{user}\"");
     let names = |row: &str| row.contains(&owner) || traces.iter().any(|trace| row.contains(trace.as_str()));
@@ -89,7 +89,7 @@ async fn named(app: &TestApp, user: i64, traces: &HashSet<String>) -> Vec<(Strin
     named
 }
 
-/// Waits until no request to a receiver is under way.
+/// Waits until no request to a receiver is in flight.
 async fn wait_until_idle(metrics_urls: &[&str]) {
     let idle = || async {
         for url in metrics_urls {
@@ -103,9 +103,9 @@ async fn wait_until_idle(metrics_urls: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_users_everything_goes_while_replicas_deliver() {
+async fn a_user_is_erased_while_replicas_deliver() {
     let mut app = TestApp::prepare().await;
-    // What fails waits for its retry: pending when the user is erased.
+    // A failed attempt leaves a retry, which is pending when the user is erased.
     app.set("delivery.retry_schedule", "1h").set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
@@ -122,7 +122,7 @@ async fn one_users_everything_goes_while_replicas_deliver() {
         assert!(tables.contains(table), "nothing of {table}: {tables:?}");
     }
 
-    // One request hangs while its webhook goes, one delivery waits for its retry.
+    // One request hangs while its webhook is removed, and one delivery waits for its retry.
     let gate = std::sync::Arc::new(tokio::sync::Notify::new());
     erased.receiver.clear();
     erased.receiver.answer_in_turn(&[Answer::Status(500), Answer::When(gate.clone(), 200)]);
@@ -131,7 +131,7 @@ async fn one_users_everything_goes_while_replicas_deliver() {
     platform.payment(erased.user, "ready").await;
     erased.receiver.wait_for(2).await;
     let store = app.store().await;
-    // A request can be under way before the store has what it is of.
+    // A request can be sent before its delivery is committed.
     app.wait_for_count("select count(*) from walhook.delivery", 2).await;
     let user = erased.user.to_string();
     let asked = app.walhook(&["user", "erase", &user]).await;
@@ -144,15 +144,15 @@ async fn one_users_everything_goes_while_replicas_deliver() {
     for line in ["2\twebhooks with their secrets", "1\tAPI tokens", "2\tpending deliveries", "4\tevents"] {
         assert!(printed.contains(line), "{line} is missing:\n{printed}");
     }
-    // The answer comes when everything is gone.
+    // The request is answered after everything was removed.
     gate.notify_one();
     wait_until_idle(&[&app.sidecar().metrics_url.clone(), &replica.metrics_url]).await;
-    // In this order: what was in flight is recorded, or refused, when a replica has ended.
+    // In this order: attempts in flight are recorded, or rejected, when a replica has ended.
     assert!(replica.stop().await.success());
     app.restart().await;
     let left = named(&app, erased.user, &erased.traces).await;
     let [(table, _)] = &left[..] else { panic!("{left:#?}") };
-    assert_eq!(table, "walhook.user_addon", "it mirrors the platform's own");
+    assert_eq!(table, "walhook.user_addon", "it mirrors the platform's table");
     platform.execute("delete from user_addon where user_id = $1", &[&erased.user]).await;
     eventually("the add-on to go too", || async {
         named(&app, erased.user, &erased.traces).await.is_empty().then_some(())

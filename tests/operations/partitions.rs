@@ -1,4 +1,4 @@
-//! The store's daily partitions: whatever is in the way of one, rows are kept, the others are made, and processes start.
+//! The store's daily partitions: if one cannot be created, rows are kept, the others are created, and processes start.
 
 use crate::support::{TestApp, eventually};
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ impl Scene {
         Scene { app, store, client }
     }
 
-    /// In which partition of each table the row with this id is.
+    /// The partition of each table that holds the row with this id.
     async fn places(&self, id: Uuid) -> Vec<String> {
         let mut places = Vec::new();
         for (table, column) in TABLES {
@@ -39,13 +39,13 @@ fn day(text: &str) -> Date {
     text.parse().unwrap()
 }
 
-/// A UUIDv7 of this time; `n` sets it apart from others.
+/// A UUIDv7 of this time. `n` makes it unique.
 fn id_at(at: &str, n: u128) -> Uuid {
     let at: Timestamp = at.parse().unwrap();
     Uuid::from_u128((at.as_millisecond() as u128) << 80 | 0x7000_8000_0000_0000_0000 | n)
 }
 
-/// A row of each table, of a webhook that exists.
+/// Inserts a row into each table, for a new webhook.
 async fn insert(client: &Client, id: Uuid) -> Uuid {
     let webhook = Uuid::now_v7();
     let rows = [
@@ -67,7 +67,7 @@ async fn insert(client: &Client, id: Uuid) -> Uuid {
 async fn a_day_gets_its_partition_when_its_rows_are_in_the_default_one() {
     let it = Scene::new().await;
     let (yesterday, today) = (id_at("2026-02-28T23:59:59.999Z", 1), id_at("2026-03-01T00:00:00Z", 2));
-    // Within retention, but of a day that nobody made a partition of in time.
+    // Within retention, but of a day whose partition was not created in time.
     let earlier = id_at("2026-02-10T12:00:00Z", 3);
     for id in [yesterday, today, earlier] {
         insert(&it.client, id).await;
@@ -76,14 +76,14 @@ async fn a_day_gets_its_partition_when_its_rows_are_in_the_default_one() {
         it.store.tables_without_partitions(day("2026-03-01")).await.unwrap(),
         ["event", "attempt", "missed_event"]
     );
-    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.created.len(), 3 * 6, "{done:?}");
     for (id, day) in [(yesterday, "20260228"), (today, "20260301"), (earlier, "20260210")] {
         assert_eq!(it.places(id).await, TABLES.map(|(table, _)| format!("{table}_{day}")));
     }
     assert!(it.store.tables_without_partitions(day("2026-03-01")).await.unwrap().is_empty());
-    // What is made one by one is like what is made with the table: indexes and all.
+    // Attached partitions have the indexes of the table.
     let unlike = "select count(*) from pg_index parent
                   where parent.indrelid in (select partrelid from pg_partitioned_table)
                       and (select count(*) from pg_inherits where inhparent = parent.indexrelid)
@@ -92,24 +92,24 @@ async fn a_day_gets_its_partition_when_its_rows_are_in_the_default_one() {
 }
 
 #[tokio::test]
-async fn a_partition_that_is_locked_keeps_no_other_from_being_made() {
+async fn a_locked_table_does_not_keep_others_from_getting_their_partitions() {
     let it = Scene::new().await;
-    // As pg_dump does, until it ends.
+    // Like pg_dump, until it ends.
     let dump = it.app.store().await;
     dump.batch_execute("begin; lock table walhook.attempt in access share mode").await.unwrap();
-    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!((done.created.len(), done.waiting.len(), &done.failed), (10, 1, &Vec::new()), "{done:?}");
     dump.batch_execute("commit").await.unwrap();
-    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!((done.created.len(), done.is_complete()), (5, true), "{done:?}");
 }
 
 #[tokio::test]
-async fn what_is_too_old_goes_from_default_partitions_too_and_deliveries_end_with_a_line_in_the_log() {
+async fn old_rows_leave_default_partitions_too_and_their_deliveries_are_cancelled_and_logged() {
     let it = Scene::new().await;
     let old = id_at("2026-01-01T12:00:00Z", 1);
     let webhook = insert(&it.client, old).await;
-    it.store.maintain_partitions(day("2026-01-10"), 30).await.unwrap();
+    walhook::partitions::maintain(&it.store, day("2026-01-10"), 30).await.unwrap();
     // One whose event is in a partition, one whose event is in the default one, and one of today.
     let (in_default, kept) = (id_at("2026-01-02T12:00:00Z", 2), id_at("2026-03-01T12:00:00Z", 3));
     assert_eq!(it.places(old).await[0], "event_20260101");
@@ -119,7 +119,7 @@ async fn what_is_too_old_goes_from_default_partitions_too_and_deliveries_end_wit
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt, lease)
                    select id, $1, id, now(), 2, gen_random_uuid() from unnest($2::uuid[]) as id";
     it.client.execute(pending, &[&webhook, &vec![old, in_default, kept]]).await.unwrap();
-    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.expired, 2);
     assert!(done.dropped.contains(&"event_20260101".to_owned()), "{done:?}");
@@ -153,7 +153,7 @@ async fn a_running_dump_does_not_block_a_start() {
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_be_maintained_is_reported_and_maintained_when_it_can() {
+async fn a_store_that_cannot_be_maintained_is_unready_until_it_can() {
     let app = TestApp::prepare().await;
     app.setup().await;
     let client = app.store().await;
@@ -169,7 +169,7 @@ async fn a_store_that_cannot_be_maintained_is_reported_and_maintained_when_it_ca
     eventually("a report", report).await;
     let checked = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
     assert!(checked.lines().any(|line| line.starts_with("warn  partitions: rows of event are")), "{checked}");
-    // The other tables have their partitions all the same.
+    // The other tables have their partitions.
     let others = "select count(*) from pg_inherits where inhparent = 'walhook.attempt'::regclass";
     assert_eq!(client.query_one(others, &[]).await.unwrap().get::<_, i64>(0), 6);
     client.batch_execute("drop trigger refuse on walhook.event_default").await.unwrap();

@@ -1,4 +1,4 @@
-//! Every statement in sql/store is one that the migrated store accepts.
+//! Every statement in `sql/store` is valid in the migrated store.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ async fn every_statement_of_the_store_prepares() {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let statement = std::fs::read_to_string(&path).unwrap();
-        // A template becomes a statement only with its names filled in.
+        // Templates are not statements until their names are filled in.
         if statement.contains('{') {
             continue;
         }
@@ -28,7 +28,7 @@ async fn every_statement_of_the_store_prepares() {
 }
 
 #[tokio::test]
-async fn migrating_twice_changes_nothing_and_concurrent_migrations_wait_for_each_other() {
+async fn migrating_twice_changes_nothing_and_concurrent_migrations_are_serialized() {
     let app = TestApp::prepare().await;
     let migrate = || walhook::store::migrate::migrate(&app.store_url);
     let (one, other) = tokio::join!(migrate(), migrate());
@@ -40,26 +40,26 @@ async fn migrating_twice_changes_nothing_and_concurrent_migrations_wait_for_each
 }
 
 #[tokio::test]
-async fn daily_partitions_are_made_ahead_and_dropped_when_their_days_are_over() {
+async fn daily_partitions_are_created_ahead_and_dropped_when_they_are_too_old() {
     let app = TestApp::prepare().await;
     walhook::store::migrate::migrate(&app.store_url).await.unwrap();
     let store = walhook::store::Store::open(&app.store_url, 2).unwrap();
     let day = |text: &str| text.parse::<jiff::civil::Date>().unwrap();
-    let first = store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let first = walhook::partitions::maintain(&store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!(first.created.len(), 15, "three tables, yesterday to three days ahead: {first:?}");
     assert!(first.created.contains(&"event_20260228".to_owned()), "{first:?}");
-    let again = store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let again = walhook::partitions::maintain(&store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!((again.created.len(), again.dropped.len()), (0, 0), "{again:?}");
     // 30 days after 1 March, that day is the oldest that is kept.
-    let later = store.maintain_partitions(day("2026-03-31"), 30).await.unwrap();
+    let later = walhook::partitions::maintain(&store, day("2026-03-31"), 30).await.unwrap();
     assert_eq!(later.dropped.len(), 3, "{later:?}");
     assert!(later.dropped.contains(&"attempt_20260228".to_owned()), "{later:?}");
 }
 
-/// Where nothing waits most of the time, the statistics say that there is nothing to read, and plans made then are kept when a
-/// backlog comes: none may walk through all of it to find a batch.
+/// While no deliveries are pending, the statistics show an empty table, and plans that are made then are kept for a later backlog: none
+/// may read all of it to find a batch.
 #[tokio::test]
-async fn a_batch_is_found_by_its_ids_whatever_waited_when_the_plan_was_made() {
+async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_table() {
     const BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
     let statements = [
         ("fence", include_str!("../../sql/store/delivery_fence.sql"), "uuid[], uuid[], smallint[]", "'{}', '{}', '{}'"),

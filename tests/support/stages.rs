@@ -18,11 +18,11 @@ use walhook::deliver::{self, Context, OwnFault, Sender, Settings};
 use walhook::domain::delivery::{Attempt, Attempted, Delivery};
 use walhook::domain::event::EventKind;
 use walhook::domain::webhook::Target;
-use walhook::handoff::{Commits, Handed, Handoff, handoff};
+use walhook::handoff::{FreshDeliveries, Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
 use walhook::record;
-use walhook::store::deliver::{ClaimRequest, Due};
-use walhook::store::record::Entry;
+use walhook::store::deliver::{ClaimRequest, DeliveryClass};
+use walhook::store::record::CompletedAttempt;
 use walhook::store::{Store, migrate};
 use walhook::traces::Tracer;
 use walhook::vault::{self, Vault};
@@ -51,8 +51,8 @@ pub struct Running {
 impl Running {
     /// Hands off a delivery as enqueue does. Its capacity is reserved already.
     pub fn hand_over(&self, delivery: Delivery) {
-        let handed = Handed { deliveries: vec![delivery], targets: Vec::new(), read_at: Instant::now() };
-        self.handoff.sender.send(handed).expect("the dispatcher takes it");
+        let fresh = FreshDeliveries { deliveries: vec![delivery], targets: Vec::new(), read_at: Instant::now() };
+        self.handoff.send(fresh).expect("the dispatcher takes it");
     }
 
     /// Stops both stages and waits for their ends.
@@ -104,9 +104,8 @@ impl Bench {
             sender: Sender::new(&settings, Arc::new(SystemClock)).unwrap(),
             settings,
         };
-        let room = handoff.room.clone();
-        let recorder = self.recorder(outcomes, handoff.commits());
-        let deliverer = deliver::run(context, fresh, room, attempted, stop.clone());
+        let recorder = self.recorder(outcomes);
+        let deliverer = deliver::run(context, fresh, handoff.budget.clone(), attempted, stop.clone());
         let stages = tokio::spawn(async move {
             tokio::join!(deliverer, recorder);
         });
@@ -114,19 +113,15 @@ impl Bench {
     }
 
     /// Records until the channel is closed.
-    pub fn recorder(
-        &self,
-        outcomes: mpsc::Receiver<Attempted>,
-        commits: Commits,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    pub fn recorder(&self, outcomes: mpsc::Receiver<Attempted>) -> impl Future<Output = ()> + Send + use<> {
         let (schedule, policy) = (self.config.delivery.schedule(), self.config.disable.policy());
         let store = self.store.clone();
-        record::run(store, schedule, policy, outcomes, commits, Tracer::default(), CancellationToken::new())
+        record::run(store, schedule, policy, outcomes, Tracer::default(), CancellationToken::new())
     }
 
-    /// Returns whether each attempt was counted.
-    pub async fn record(&self, entries: &[Entry<'_>]) -> Vec<bool> {
-        self.store.record(entries, &self.config.disable.policy()).await.unwrap().counted
+    /// Whether each attempt counted.
+    pub async fn record(&self, entries: &[CompletedAttempt<'_>]) -> Vec<bool> {
+        record::record(&self.store, entries, &self.config.disable.policy()).await.unwrap().counted
     }
 
     pub async fn webhook(&self, url: &str) -> (Uuid, SecretString) {
@@ -186,14 +181,14 @@ impl Bench {
 
     pub async fn claim(&self) -> Vec<Delivery> {
         let request = ClaimRequest {
-            due: Due::Fresh,
+            class: DeliveryClass::Fresh,
             timeout: self.config.delivery.timeout.0,
-            behind: Uuid::nil(),
+            start_after: Uuid::nil(),
             max_webhooks: 100,
             max_rows: 100,
             max_bytes: usize::MAX,
             per_webhook: 100,
-            rooms: Vec::new(),
+            limits: Vec::new(),
         };
         self.store.claim(&request).await.unwrap().deliveries
     }

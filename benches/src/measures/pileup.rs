@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
+use walhook::store::deliver::DeliveryClass;
 
 use super::load::Load;
 use super::{MEMORY, Plan};
@@ -14,7 +15,6 @@ use crate::platform::ROWS;
 use crate::rig::{Held, Rig, require_memory};
 use crate::sidecar::Sidecar;
 
-const CLAIM: &str = include_str!("../../../sql/store/delivery_claim_retry.sql");
 const PLAN_BY_INDEX: &str = include_str!("../../../sql/store/plan_by_index.sql");
 /// Owners of the webhooks that were down, ten each. User 1 has a fresh webhook.
 const OWNERS: std::ops::RangeInclusive<u64> = 2..=21;
@@ -147,7 +147,7 @@ async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
         [&Uuid::nil(), &20.0_f64, &Uuid::nil(), &1_000_i32, &CLAIMED, &16_i64, &none, &rooms];
     rig.store.batch_execute("begin").await?;
     rig.store.batch_execute(PLAN_BY_INDEX).await?;
-    let explain = format!("explain (analyze, buffers, format json) {CLAIM}");
+    let explain = format!("explain (analyze, buffers, format json) {}", DeliveryClass::Retry.claim_statement());
     let row = rig.store.query_one(&explain, &parameters).await?;
     rig.store.batch_execute("rollback").await?;
     let explained: Value = row.get(0);

@@ -1,4 +1,4 @@
-//! An exchange's error in the words of the delivery log.
+//! Classifies errors of HTTP exchanges as the delivery log reports them.
 
 use std::error::Error;
 use std::io;
@@ -6,14 +6,15 @@ use std::io;
 use hyper_util::client::legacy;
 use rustix::io::Errno;
 
-use super::tunnel::{ConnectTimeout, NoTunnel, ProxyFault};
+use super::connect::ConnectTimeout;
+use super::tunnel::{NoTunnel, ProxyFault};
 use crate::deliver::guard::Unreachable;
 use crate::domain::delivery::{Answer, ErrorKind};
 
-/// Messages are for people.
+/// Messages are read by people.
 const MAX_MESSAGE_CHARS: usize = 300;
 
-/// Why there was no attempt at all, by no fault of the receiver's.
+/// No attempt was made, and the receiver is not to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct OwnFault {
@@ -21,19 +22,19 @@ pub struct OwnFault {
     message: String,
 }
 
-/// The component of our own that failed.
+/// The component of ours that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// `delivery.proxy` did not do its part.
+    /// `delivery.proxy` made no tunnel.
     Proxy,
-    /// Nobody answers this host's questions for names.
+    /// This host's nameservers do not answer.
     Resolver,
-    /// The process or the host has no file descriptor left for a connection.
+    /// The process or the host has no free file descriptor for a connection.
     Descriptors,
 }
 
 impl Cause {
-    /// As a label of the metric.
+    /// The label of the metric.
     pub const fn as_str(self) -> &'static str {
         match self {
             Cause::Proxy => "proxy",
@@ -47,59 +48,73 @@ pub fn failed(kind: ErrorKind, message: String) -> Answer {
     Answer::Failed { kind, message, status: None }
 }
 
-/// An error that came instead of an answer.
+/// Why a request got no response.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    end: Result<Answer, OwnFault>,
-    /// The connection was closed before a byte of an answer came.
-    pub is_closed: bool,
+    answer: Result<Answer, OwnFault>,
+    retry: SafeRetry,
+}
+
+/// When it is safe to send the request again within the same attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SafeRetry {
+    Never,
+    /// The connection was closed before a byte of a response arrived: only if it had been idle when the request was sent.
+    AfterReuse,
+    /// HTTP/2: the receiver states that it has not processed the request.
+    Always,
 }
 
 impl Failure {
-    pub fn of_direct(error: &reqwest::Error) -> Failure {
-        classify(error, error.is_connect(), error.is_timeout())
-    }
-
-    pub fn of_tunnel(error: &legacy::Error) -> Failure {
-        classify(error, error.is_connect(), false)
+    /// Whether to send the request again, where `is_reused` says that it was sent on a connection that was already open.
+    pub fn is_safe_to_retry(&self, is_reused: bool) -> bool {
+        self.retry == SafeRetry::Always || (self.retry == SafeRetry::AfterReuse && is_reused)
     }
 
     pub fn into_answer(self) -> Result<Answer, OwnFault> {
-        self.end
+        self.answer
     }
 }
 
-/// The kind of an error by what is at the bottom of it.
-fn classify(error: &(dyn Error + 'static), is_connect: bool, is_timeout: bool) -> Failure {
-    let mut kind = is_timeout.then_some(Kind::TimedOut);
-    let mut is_closed = false;
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(cause) = own_cause(error) {
-            return Failure { end: Err(OwnFault { cause, message: error.to_string() }), is_closed: false };
+impl From<legacy::Error> for Failure {
+    /// The innermost error that has a kind decides.
+    fn from(error: legacy::Error) -> Failure {
+        let (mut kind, mut retry, mut message) = (None, SafeRetry::Never, error.to_string());
+        let mut next = error.source();
+        while let Some(error) = next {
+            if let Some(cause) = own_cause(error) {
+                let fault = OwnFault { cause, message: error.to_string() };
+                return Failure { answer: Err(fault), retry: SafeRetry::Never };
+            }
+            kind = kind_of(error).or(kind);
+            if is_unprocessed(error) {
+                retry = SafeRetry::Always;
+            } else if retry == SafeRetry::Never && is_close(error) {
+                retry = SafeRetry::AfterReuse;
+            }
+            message = error.to_string();
+            next = inner(error);
         }
-        kind = kind_of(error).or(kind);
-        is_closed |= is_close(error);
-        message = error.to_string();
-        cause = inner(error);
+        if error.is_connect() {
+            retry = SafeRetry::Never;
+        }
+        let kind = match (kind, error.is_connect()) {
+            (Some(Kind::TimedOut), true) => {
+                message = "no connection in time".to_owned();
+                ErrorKind::ConnectTimeout
+            }
+            (Some(Kind::TimedOut), false) => ErrorKind::ResponseTimeout,
+            (Some(Kind::Is(kind)), _) => kind,
+            (None, true) => ErrorKind::ConnectRefused,
+            // The connection was closed, or the response was not HTTP.
+            (None, false) => ErrorKind::ConnectionReset,
+        };
+        let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
+        Failure { answer: Ok(failed(kind, message)), retry }
     }
-    let kind = match (kind, is_connect) {
-        (Some(Kind::TimedOut), true) => {
-            message = "no connection in time".to_owned();
-            ErrorKind::ConnectTimeout
-        }
-        (Some(Kind::TimedOut), false) => ErrorKind::ResponseTimeout,
-        (Some(Kind::Is(kind)), _) => kind,
-        (None, true) => ErrorKind::ConnectRefused,
-        // The connection closed, or what came over it was not HTTP.
-        (None, false) => ErrorKind::ConnectionReset,
-    };
-    let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
-    Failure { end: Ok(failed(kind, message)), is_closed: is_closed && !is_connect }
 }
 
-/// What an error wraps. An I/O error's own `source` skips the error that it was made from.
+/// The error inside another. The `source` of an I/O error skips the error that it was made from.
 fn inner<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(wrapped) => Some(wrapped),
@@ -111,14 +126,14 @@ fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
     if error.is::<ProxyFault>() {
         return Some(Cause::Proxy);
     }
-    if let Some(Unreachable::Fault(_)) = error.downcast_ref() {
+    if matches!(error.downcast_ref(), Some(Unreachable::Fault(_))) {
         return Some(Cause::Resolver);
     }
     let code = error.downcast_ref::<io::Error>()?.raw_os_error()?;
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| errno.raw_os_error() == code).then_some(Cause::Descriptors)
 }
 
-/// Whether an error says that the connection is no more.
+/// Whether an error means that the connection was closed.
 fn is_close(error: &(dyn Error + 'static)) -> bool {
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
         return error.is_incomplete_message() || error.is_closed();
@@ -127,9 +142,16 @@ fn is_close(error: &(dyn Error + 'static)) -> bool {
     matches!(kind, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe))
 }
 
+/// Whether an HTTP/2 receiver refused the stream, or shut the connection down before it looked at it (RFC 9113, section 8.7).
+fn is_unprocessed(error: &(dyn Error + 'static)) -> bool {
+    let Some(error) = error.downcast_ref::<h2::Error>().filter(|error| error.is_remote()) else { return false };
+    (error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR))
+        || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM))
+}
+
 enum Kind {
     Is(ErrorKind),
-    /// The phase tells of what.
+    /// While connecting or while waiting for the response.
     TimedOut,
 }
 

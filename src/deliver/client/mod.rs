@@ -1,9 +1,8 @@
-//! One HTTP exchange with a receiver, and its end in the words of the delivery log.
+//! Makes one HTTP exchange with a receiver, and reports its outcome as the delivery log does.
 
-mod direct;
+mod connect;
 mod failure;
 mod reuse;
-mod transport;
 mod tunnel;
 
 use std::path::Path;
@@ -12,45 +11,39 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
-use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 
+use self::connect::HttpClient;
 pub use self::failure::OwnFault;
 use self::failure::{Cause, Failure, failed};
-use self::transport::{Response, Target, Transport};
-use super::Settings;
 use super::guard::Guard;
 use super::request::Rendered;
+use super::settings::Settings;
 use crate::domain::delivery::{Answer, ErrorKind};
 use crate::telemetry::{self, Condition, recurring};
 use crate::tls;
 
-/// The answer's body is read this far, so that its connection can be used again; what is longer is cut off.
+/// The response body is read to this length, so that its connection can be reused. Longer bodies are cut off.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
-/// What the log keeps of it.
+/// The part of the response body that the delivery log keeps.
 const EXCERPT_BYTES: usize = 4 << 10;
-/// What a receiver may send ahead of what is read of it, on a stream of HTTP/2.
-const BUFFER_BYTES: usize = 64 << 10;
-/// The same for the streams of one HTTP/2 connection together.
-const HTTP2_BUFFER_BYTES: u32 = 1 << 20;
-/// Servers close idle connections, some after five seconds: ours go first, or a request would meet a closing one.
-const POOL_IDLE: Duration = Duration::from_secs(4);
-/// So that a connection whose other end is gone without a word is noticed.
-const KEEPALIVE: Duration = Duration::from_secs(15);
-/// The timer over the whole exchange runs this much longer than the one for connecting, so that an end at the deadline is
-/// told by the phase it came in. An answer in this time is late all the same.
+/// How much later than the connect timer the timer of the whole exchange fires, so that an exchange that ends at the deadline
+/// is reported with the phase it ended in. A response that arrives in this time is late all the same.
 const GRACE: Duration = Duration::from_millis(25);
 
-/// A webhook's URL, looked at once, however often it is called.
+/// A webhook's URL, parsed and checked once for all of its requests.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     url: Arc<str>,
-    /// What stands in the log in place of an attempt, where the URL may not be called.
-    checked: Result<Target, Answer>,
+    /// Where the URL may not be called, the answer to log instead.
+    checked: Result<Uri, Answer>,
 }
 
 impl Endpoint {
-    /// The rules may have become stricter since the webhook was saved.
+    /// Checks the URL again: the rules may have become stricter since the webhook was saved.
     pub fn new(url: &str, guard: &Guard) -> Endpoint {
         Endpoint { checked: check(url, guard), url: url.into() }
     }
@@ -60,19 +53,19 @@ impl Endpoint {
     }
 }
 
-fn check(url: &str, guard: &Guard) -> Result<Target, Answer> {
+fn check(url: &str, guard: &Guard) -> Result<Uri, Answer> {
     let blocked = |problem: String| failed(ErrorKind::BlockedAddress, problem);
     let url = guard.check_url(url).map_err(|problem| blocked(format!("the URL {problem}")))?;
     guard.check_literal(&url).map_err(|refusal| blocked(refusal.to_string()))?;
-    Target::new(url).map_err(|error| blocked(format!("the URL cannot be asked for: {error}")))
+    url.as_str().parse().map_err(|error| blocked(format!("the URL cannot be requested: {error}")))
 }
 
-/// The one client of the process; clones share its connections.
+/// The HTTP client of the process. Clones share its connections.
 #[derive(Clone)]
 pub struct Client {
-    transport: Transport,
+    http: HttpClient,
     timeout: Duration,
-    /// The last attempt found the proxy at fault.
+    /// Whether the last attempt failed because of the proxy.
     proxy_fault: Arc<Condition>,
 }
 
@@ -81,34 +74,33 @@ pub struct Client {
 pub struct Exchange {
     pub answer: Answer,
     pub duration: Duration,
-    /// The first 4 KiB of the answer's body.
+    /// The first 4 KiB of the response body.
     pub excerpt: Vec<u8>,
 }
 
 impl Client {
     pub fn new(settings: &Settings) -> anyhow::Result<Client> {
         let tls = tls(settings.extra_ca_file.as_deref())?;
-        let (guard, timeout) = (settings.guard.clone(), settings.timeout);
-        let transport = Transport::new(guard, settings.proxy.as_ref(), tls, timeout, settings.concurrency)?;
-        Ok(Client { transport, timeout, proxy_fault: Arc::default() })
+        let http = connect::client(settings, tls)?;
+        Ok(Client { http, timeout: settings.timeout, proxy_fault: Arc::default() })
     }
 
-    /// Sends one request and waits for the end of its answer, no longer than the timeout.
-    pub async fn post(&self, endpoint: &Endpoint, request: Rendered) -> Result<Exchange, OwnFault> {
-        let begun = Instant::now();
-        let end = match &endpoint.checked {
-            Ok(target) => self.exchange(target, request, begun).await,
+    /// Sends one request and waits for the end of the response, at most for the timeout.
+    pub async fn post(&self, endpoint: &Endpoint, request: &Rendered) -> Result<Exchange, OwnFault> {
+        let started = Instant::now();
+        let result = match &endpoint.checked {
+            Ok(url) => self.exchange(url, request, started).await,
             Err(blocked) => Ok((blocked.clone(), Vec::new())),
         };
-        self.report(end.as_ref().err());
-        let (answer, excerpt) = end?;
-        Ok(Exchange { answer, duration: begun.elapsed(), excerpt })
+        self.report(result.as_ref().err());
+        let (answer, excerpt) = result?;
+        Ok(Exchange { answer, duration: started.elapsed(), excerpt })
     }
 
     fn report(&self, fault: Option<&OwnFault>) {
         let Some(fault) = fault else {
             if self.proxy_fault.ends() {
-                tracing::info!("deliveries go out again");
+                tracing::info!("delivery.proxy works again");
             }
             return;
         };
@@ -117,37 +109,33 @@ impl Client {
             Cause::Proxy => {
                 metrics::counter!(telemetry::PROXY_FAILURES).increment(1);
                 if self.proxy_fault.begins() {
-                    tracing::error!(%fault, "deliveries wait: no attempt is used up");
+                    tracing::error!(%fault, "deliveries wait for the proxy; no attempt is used up");
                 }
             }
-            // Requests on open connections, and to receivers whose names are not looked up, still succeed meanwhile.
-            Cause::Resolver => recurring!(warn, %fault, "deliveries wait for nameservers: no attempt is used up"),
+            // Requests on open connections, and to receivers whose names need no lookup, still succeed meanwhile.
+            Cause::Resolver => recurring!(warn, %fault, "deliveries wait for nameservers; no attempt is used up"),
             Cause::Descriptors => recurring!(
                 warn,
                 %fault,
-                "deliveries wait for file descriptors: no attempt is used up. Raise the limit (LimitNOFILE, ulimit -n)"
+                "deliveries wait for file descriptors; no attempt is used up. Raise the limit (LimitNOFILE, ulimit -n)"
             ),
         }
     }
 
-    async fn exchange(
-        &self,
-        target: &Target,
-        request: Rendered,
-        begun: Instant,
-    ) -> Result<(Answer, Vec<u8>), OwnFault> {
-        let headers = headers(request.headers);
-        let sending = self.send(target, headers, request.body);
-        let mut response = match tokio::time::timeout(self.timeout + GRACE, sending).await {
-            Ok(Ok(response)) if begun.elapsed() <= self.timeout => response,
+    async fn exchange(&self, url: &Uri, request: &Rendered, started: Instant) -> Result<(Answer, Vec<u8>), OwnFault> {
+        let mut response = match tokio::time::timeout(self.timeout + GRACE, self.send(url, request)).await {
+            Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
             Ok(Err(failure)) => return Ok((failure.into_answer()?, Vec::new())),
-            Ok(Ok(_)) | Err(_) => return Ok((self.too_slow(), Vec::new())),
+            Ok(Ok(_)) | Err(_) => {
+                let message = format!("no answer within {:?}", self.timeout);
+                return Ok((failed(ErrorKind::ResponseTimeout, message), Vec::new()));
+            }
         };
         let status = response.status();
         let mut excerpt = Vec::new();
-        let left = self.timeout.saturating_sub(begun.elapsed());
+        let left = self.timeout.saturating_sub(started.elapsed());
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
-        let _ = tokio::time::timeout(left, read(&mut response, &mut excerpt)).await;
+        let _ = tokio::time::timeout(left, read(response.body_mut(), &mut excerpt)).await;
         let answer = match status.is_success() {
             true => Answer::Accepted { status: status.as_u16() },
             false => refused(status),
@@ -155,40 +143,64 @@ impl Client {
         Ok((answer, excerpt))
     }
 
-    /// Sends the request, and once more where the connection was an idle one that the receiver closed: a receiver that got
-    /// the first one after all knows the delivery's id.
-    async fn send(&self, target: &Target, headers: HeaderMap, body: Bytes) -> Result<Response, Failure> {
-        let (sent, is_new) = reuse::watch(self.transport.send(target, headers.clone(), body.clone())).await;
-        match sent {
-            Err(failure) if failure.is_closed && !is_new => self.transport.send(target, headers, body).await,
+    /// Sends the request and waits for the head of the response. Sends it once more where that is safe; a receiver that got
+    /// both recognises the delivery's id.
+    async fn send(&self, url: &Uri, request: &Rendered) -> Result<Response<Incoming>, Failure> {
+        let (sent, is_new) = reuse::watch(self.http.request(post(url, request))).await;
+        match sent.map_err(Failure::from) {
+            Err(failure) if failure.is_safe_to_retry(!is_new) => Ok(self.http.request(post(url, request)).await?),
             sent => sent,
         }
     }
+}
 
-    fn too_slow(&self) -> Answer {
-        failed(ErrorKind::ResponseTimeout, format!("no answer within {:?}", self.timeout))
+fn post(url: &Uri, request: &Rendered) -> Request<Full<Bytes>> {
+    let mut post = Request::new(Full::new(request.body.clone()));
+    *post.method_mut() = Method::POST;
+    *post.uri_mut() = url.clone();
+    let headers = post.headers_mut();
+    headers.reserve(request.headers.len() + 2);
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    for (name, value) in &request.headers {
+        headers.insert(header_name(name), HeaderValue::from_str(value).expect("our values are printable ASCII"));
     }
+    post
+}
+
+/// Returns the header name that is sent for `name`. Our own names are constants, so that no attempt has to parse them.
+fn header_name(name: &'static str) -> HeaderName {
+    static NAMES: [(&str, HeaderName); 15] = [
+        ("X-Webhook-Signature", HeaderName::from_static("x-webhook-signature")),
+        ("X-Webhook-Timestamp", HeaderName::from_static("x-webhook-timestamp")),
+        ("X-Webhook-Event", HeaderName::from_static("x-webhook-event")),
+        ("X-Webhook-Id", HeaderName::from_static("x-webhook-id")),
+        ("User-Agent", USER_AGENT),
+        ("Content-Type", CONTENT_TYPE),
+        ("X-Webhook-Delivery", HeaderName::from_static("x-webhook-delivery")),
+        ("X-Webhook-Attempt", HeaderName::from_static("x-webhook-attempt")),
+        ("X-Webhook-Event-Id", HeaderName::from_static("x-webhook-event-id")),
+        ("X-Webhook-Occurred-At", HeaderName::from_static("x-webhook-occurred-at")),
+        ("webhook-id", HeaderName::from_static("webhook-id")),
+        ("webhook-timestamp", HeaderName::from_static("webhook-timestamp")),
+        ("webhook-signature", HeaderName::from_static("webhook-signature")),
+        ("X-Webhook-Test", HeaderName::from_static("x-webhook-test")),
+        ("traceparent", HeaderName::from_static("traceparent")),
+    ];
+    let known = NAMES.iter().find(|(known, _)| *known == name);
+    known.map_or_else(|| name.parse().expect("our names are tokens"), |(_, parsed)| parsed.clone())
 }
 
 /// Reads the body as far as it is wanted.
-async fn read(response: &mut Response, excerpt: &mut Vec<u8>) {
+async fn read(body: &mut Incoming, excerpt: &mut Vec<u8>) {
     let mut bytes = 0;
-    while let Some(chunk) = response.chunk().await {
+    while bytes < MAX_RESPONSE_BYTES
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        let Some(chunk) = frame.data_ref() else { continue };
         let wanted = chunk.len().min(EXCERPT_BYTES - excerpt.len());
         excerpt.extend_from_slice(&chunk[..wanted]);
         bytes += chunk.len();
-        if bytes >= MAX_RESPONSE_BYTES {
-            return;
-        }
     }
-}
-
-fn headers(rendered: Vec<(&'static str, String)>) -> HeaderMap {
-    let header = |(name, value): (&'static str, String)| {
-        let name = HeaderName::from_bytes(name.as_bytes()).expect("our names are tokens");
-        (name, HeaderValue::try_from(value).expect("our values are printable ASCII"))
-    };
-    rendered.into_iter().map(header).collect()
 }
 
 fn refused(status: StatusCode) -> Answer {
@@ -212,4 +224,31 @@ fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
         );
     }
     Ok(tls::client(roots))
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::super::request::{Notification, Signer, render};
+    use super::*;
+    use crate::domain::event::EventKind;
+
+    #[test]
+    fn header_names_on_the_wire_differ_in_case_only() {
+        let test = Notification {
+            delivery: Uuid::nil(),
+            webhook: Uuid::nil(),
+            event: Uuid::nil(),
+            kind: EventKind::ReleaseDistributed,
+            occurred_at: jiff::Timestamp::UNIX_EPOCH,
+            data: "{}",
+            attempt: 1,
+            test: true,
+        };
+        let request = render(&test, jiff::Timestamp::UNIX_EPOCH, &Signer::new("s"), "W", 1_000).unwrap();
+        for name in request.headers.iter().map(|(name, _)| *name).chain(["traceparent"]) {
+            assert!(header_name(name).as_str().eq_ignore_ascii_case(name), "{name}");
+        }
+    }
 }

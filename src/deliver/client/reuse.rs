@@ -1,24 +1,24 @@
-//! Whether a request went out on a connection that was open already. A receiver may close an idle connection at the very moment
-//! when a request is sent on it: that is no answer of its, and the request is sent again.
+//! Detects whether a request used a connection that was already open. A receiver may close an idle connection at the very moment a
+//! request is sent on it. That is not an answer, and the request is sent again.
 
 use std::cell::Cell;
 
 tokio::task_local! {
-    /// Whether the request under way in this task began to connect. With an idle connection in the pool, none does.
+    /// Whether this task's request has started to open a connection. It does not while the pool has an idle one.
     static CONNECTING: Cell<bool>;
 }
 
-/// What a request came to, and whether it began to connect.
+/// Runs a request. Returns its result, and whether it started to open a connection.
 pub async fn watch<T>(request: impl Future<Output = T>) -> (T, bool) {
     let watched = async {
-        let outcome = request.await;
-        (outcome, CONNECTING.with(Cell::get))
+        let result = request.await;
+        (result, CONNECTING.with(Cell::get))
     };
     CONNECTING.scope(Cell::new(false), watched).await
 }
 
-/// Connectors are called by the request that wants the connection.
+/// Notes that the current request opens a connection. Connectors are called by the request that needs the connection.
 pub fn note_connecting() {
-    // Outside of any request nobody wants to know.
+    // The pool may also connect outside of any request: then there is nothing to note.
     let _ = CONNECTING.try_with(|connecting| connecting.set(true));
 }

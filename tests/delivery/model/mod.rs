@@ -1,10 +1,11 @@
-//! The life of deliveries against a model of it: whatever comes in whatever order, the store is as the model says.
+//! Deliveries against a model: after every sequence of operations, the store is in the state that the model predicts.
 //!
-//! The operations go through the very functions that the stages and the API use, on a real Postgres. What the model does not
-//! have is time: what is due is due at once, and a lease ends when the sequence says so, as if its holder were dead.
+//! The operations call the same functions as the stages and the API, on a real Postgres. The model has no time: what is due is due at
+//! once, and leases end when the sequence says so, as if their holders had died. [`schedule`] is the same for the dispatcher's schedule.
 
 mod pair;
 mod pure;
+mod schedule;
 
 use crate::support::Bench;
 use jiff::Timestamp;
@@ -16,9 +17,9 @@ use self::pair::Pair;
 
 const CASES: u32 = 200;
 const WEBHOOKS: usize = 2;
-/// Few, so that sequences get to the end of a round.
+/// Few, so that sequences reach the end of a round.
 const ATTEMPTS: u16 = 3;
-/// The user of the harness's webhooks.
+/// The owner of the webhooks.
 const USER: &str = "u";
 
 #[derive(Clone, Copy, Debug)]
@@ -29,29 +30,35 @@ enum Reply {
     Inactive,
 }
 
-/// Numbers choose among what there is, round and round.
+/// Numbers select one of what exists, modulo how many there are.
 #[derive(Clone, Debug)]
 enum Operation {
     Event {
         webhook: usize,
     },
+    /// A delivery is handed off and answered before its transaction commits, or fails to. The answer is recorded again afterwards.
+    HandOff {
+        webhook: usize,
+        commits: bool,
+        reply: Reply,
+    },
     Claim {
         retries: bool,
     },
-    /// The answer to a claim made at any time, perhaps long superseded, perhaps told already.
+    /// The answer to any claim, perhaps superseded or recorded already.
     Answer {
         claim: usize,
         reply: Reply,
     },
-    /// All claims ever made, answered in one batch.
+    /// Answers to all claims so far, in one batch.
     AnswerAll {
         reply: Reply,
     },
-    /// Given back, as when a replica ends.
+    /// The lease is released, as when a replica shuts down.
     Release {
         claim: usize,
     },
-    /// Holders are dead: their leases end.
+    /// The holders have died: all leases end.
     EndLeases,
     Toggle {
         webhook: usize,
@@ -73,7 +80,7 @@ enum Operation {
 
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::{
-        Answer, AnswerAll, Claim, Delete, EndLeases, Event, NewSecret, Recover, Redeliver, Release, Toggle,
+        Answer, AnswerAll, Claim, Delete, EndLeases, Event, HandOff, NewSecret, Recover, Redeliver, Release, Toggle,
     };
     let webhook = || 0..WEBHOOKS;
     let number = || 0..64_usize;
@@ -87,6 +94,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     };
     prop_oneof![
         5 => webhook().prop_map(|webhook| Event { webhook }),
+        3 => (webhook(), any::<bool>(), reply())
+            .prop_map(|(webhook, commits, reply)| HandOff { webhook, commits, reply }),
         8 => any::<bool>().prop_map(|retries| Claim { retries }),
         8 => (number(), reply()).prop_map(|(claim, reply)| Answer { claim, reply }),
         4 => reply().prop_map(|reply| AnswerAll { reply }),
@@ -101,13 +110,13 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 #[test]
-fn the_store_is_as_the_model_says_whatever_comes_in_whatever_order() {
+fn the_store_matches_the_model_after_any_sequence_of_operations() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bench = runtime.block_on(async {
         let bench = Bench::new().await;
-        // In partitions, as in life.
+        // In daily partitions, as in production.
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-        bench.store.maintain_partitions(today, 30).await.unwrap();
+        walhook::partitions::maintain(&bench.store, today, 30).await.unwrap();
         bench
     });
     let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
@@ -116,13 +125,13 @@ fn the_store_is_as_the_model_says_whatever_comes_in_whatever_order() {
             let mut pair = Pair::new(&bench).await;
             for (number, operation) in operations.iter().enumerate() {
                 pair.apply(operation).await;
-                assert_eq!(pair.view().await, pair.model.view, "behind operation {number}, {operation:?}");
+                assert_eq!(pair.view().await, pair.model.view, "after operation {number}, {operation:?}");
                 let too_many = pair.model.view.log.values().flatten().any(|line| line.1 > ATTEMPTS as i16);
                 assert!(!too_many, "more attempts than the schedule has");
             }
         });
         Ok(())
     });
-    // With the shortest sequence that still goes wrong.
+    // Prints the shortest sequence that still fails.
     result.unwrap_or_else(|failure| panic!("{failure}"));
 }

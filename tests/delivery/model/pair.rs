@@ -1,25 +1,26 @@
-//! The model and the store side by side: each operation is done to both.
+//! The model and the store side by side: applies each operation to both.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 use walhook::domain::backoff::RetrySchedule;
-use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Outcome, next};
-use walhook::domain::event::{UserId, delivery_id};
+use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Lease, Outcome, next};
+use walhook::domain::event::{EventKind, UserId, delivery_id};
+use walhook::recover::Step;
 use walhook::store::audit::{Actor, Via};
-use walhook::store::deliver::{ClaimRequest, Due};
+use walhook::store::deliver::{ClaimRequest, DeliveryClass};
 use walhook::store::enqueue::{NewDelivery, NewLease, insert_deliveries, insert_missed, subscriptions};
-use walhook::store::record::{Entry, LogLine};
-use walhook::store::recovery::{self, Redelivery, Scope, Step};
+use walhook::store::record::{AttemptRow, CompletedAttempt};
+use walhook::store::recovery::{self, Redelivery, Scope};
 use walhook::store::webhooks::{self, Changes, Conditional};
 
 use super::pure::{Model, ModelWebhook, Pending, View};
 use super::{ATTEMPTS, Operation, Reply, USER, WEBHOOKS};
 use crate::support::Bench;
 
-/// The model beside the store that it is a model of.
+/// The store and its model.
 pub struct Pair<'a> {
     bench: &'a Bench,
     pub model: Model,
@@ -85,7 +86,7 @@ impl<'a> Pair<'a> {
         )
         .unwrap();
         for row in webhooks {
-            assert!(row.get::<_, bool>(6), "a run of failures has a beginning: {row:?}");
+            assert!(row.get::<_, bool>(6), "consecutive failures have a start: {row:?}");
             let counters = (row.get(3), row.get(4), row.get(5));
             view.webhooks.insert(row.get(0), ModelWebhook { active: row.get(1), secret: row.get(2), counters });
         }
@@ -107,6 +108,9 @@ impl<'a> Pair<'a> {
     pub async fn apply(&mut self, operation: &Operation) {
         match *operation {
             Operation::Event { webhook } => self.event(self.webhooks[webhook]).await,
+            Operation::HandOff { webhook, commits, reply } => {
+                self.hand_off(self.webhooks[webhook], commits, reply).await;
+            }
             Operation::Claim { retries } => self.claim(retries).await,
             Operation::Answer { claim, reply } if !self.claims.is_empty() => {
                 let held = self.claims[claim % self.claims.len()].clone();
@@ -145,7 +149,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// As enqueue stores one.
+    /// Stores an event as the enqueue stage does.
     async fn event(&mut self, webhook: Uuid) {
         let event = self.bench.event("{}").await;
         let mut connection = self.bench.store.connection().await.unwrap();
@@ -171,21 +175,48 @@ impl<'a> Pair<'a> {
         transaction.commit().await.unwrap();
     }
 
+    async fn hand_off(&mut self, webhook: Uuid, commits: bool, reply: Reply) {
+        if !self.state(webhook).is_some_and(|state| state.active) {
+            return;
+        }
+        let event = self.bench.event("{}").await;
+        let (id, token) = (delivery_id(event, webhook), Uuid::now_v7());
+        let lease = Lease { token, until: Instant::now() + Duration::from_secs(20) };
+        let (kind, occurred_at) = (EventKind::ReleaseDistributed, Timestamp::now());
+        let held = Delivery { id, webhook, event, kind, occurred_at, data: "{}".into(), round: 1, attempt: 1, lease };
+        let mut connection = self.bench.store.connection().await.unwrap();
+        let transaction = connection.transaction().await.unwrap();
+        let delivery = NewDelivery { id, webhook, event, leased: true };
+        insert_deliveries(&transaction, &[delivery], NewLease { token, seconds: 20.0 }).await.unwrap();
+        // The store does not know it yet.
+        self.answer(vec![held.clone()], reply).await;
+        match commits {
+            true => transaction.commit().await.unwrap(),
+            false => transaction.rollback().await.unwrap(),
+        }
+        if commits {
+            self.model.make(webhook, event);
+            self.model.view.pending.get_mut(&id).expect("it was made").lease = Some(token);
+        }
+        self.answer(vec![held.clone()], reply).await;
+        self.claims.push(held);
+    }
+
     async fn claim(&mut self, retries: bool) {
         let request = ClaimRequest {
-            due: if retries { Due::Retries } else { Due::Fresh },
+            class: if retries { DeliveryClass::Retry } else { DeliveryClass::Fresh },
             timeout: Duration::from_secs(10),
-            behind: Uuid::nil(),
+            start_after: Uuid::nil(),
             max_webhooks: 100,
             max_rows: 1_000,
             max_bytes: usize::MAX,
             per_webhook: 1_000,
-            rooms: Vec::new(),
+            limits: Vec::new(),
         };
         let mut claimed = self.bench.store.claim(&request).await.unwrap().deliveries;
         claimed.sort_unstable_by_key(|delivery| delivery.id);
         let ids: Vec<Uuid> = claimed.iter().map(|delivery| delivery.id).collect();
-        assert_eq!(ids, self.model.claimable(retries), "all that is due and nobody's, and nothing else");
+        assert_eq!(ids, self.model.claimable(retries), "everything that is due and not leased, and nothing else");
         for delivery in &claimed {
             let pending = self.model.view.pending.get_mut(&delivery.id).expect("it is claimable");
             assert_eq!((pending.round, pending.attempt), (delivery.round as i16, delivery.attempt as i16));
@@ -205,17 +236,17 @@ impl<'a> Pair<'a> {
             })
             .collect();
         let follows = |attempted: &Attempted| next(attempted.delivery.attempt, &answer, &self.schedule, || 0.0);
-        let entries: Vec<Entry<'_>> = attempts
+        let entries: Vec<CompletedAttempt<'_>> = attempts
             .iter()
             .map(|attempted| {
                 let next = follows(attempted);
-                Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+                CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
             })
             .collect();
         let counted = self.bench.record(&entries).await;
         let expected: Vec<bool> =
             attempts.iter().map(|held| self.model.answer(&held.delivery, &answer, follows(held))).collect();
-        assert_eq!(counted, expected, "an answer counts under the lease that holds, once");
+        assert_eq!(counted, expected, "an answer counts once, under the current lease");
     }
 
     async fn toggle(&mut self, webhook: Uuid, active: bool) {
@@ -245,7 +276,7 @@ impl<'a> Pair<'a> {
         if let Some(state) = state {
             state.secret = sealed.bytes;
         }
-        // What the next attempt is signed with.
+        // The secret that signs the next attempt.
         let target = self.bench.store.targets(&[webhook]).await.unwrap().pop();
         assert_eq!(target.map(|target| target.secret), self.state(webhook).map(|state| state.secret.clone()));
     }
@@ -259,7 +290,7 @@ impl<'a> Pair<'a> {
             Some(false) => Redelivery::Inactive,
             Some(true) => {
                 let round = self.model.next_round(delivery, webhook) as u16;
-                Redelivery::PipelinedTransaction { delivery, round }
+                Redelivery::Started { delivery, round }
             }
         };
         assert_eq!(done, expected);
@@ -277,7 +308,7 @@ impl<'a> Pair<'a> {
         assert_eq!(begun.is_some(), self.state(webhook).is_some());
         let mut recovered = 0;
         loop {
-            match self.bench.store.step_recovery().await.unwrap() {
+            match walhook::recover::step(&self.bench.store).await.unwrap() {
                 Step::Idle => break,
                 Step::Worked => {}
                 Step::Finished { recovered: made, .. } => recovered += made,

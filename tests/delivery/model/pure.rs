@@ -1,4 +1,4 @@
-//! What the store should be: no SQL, no time.
+//! The state that the store should be in. No SQL, no time.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +24,12 @@ pub struct Pending {
 
 pub type Line = (i16, i16, String);
 
-/// What can be seen of the store.
+/// The observable state of the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     pub webhooks: BTreeMap<Uuid, ModelWebhook>,
     pub pending: BTreeMap<Uuid, Pending>,
-    /// Round, attempt and outcome of each delivery's lines, in order.
+    /// Round, attempt and outcome of each delivery's entries in the attempt log, in order.
     pub log: BTreeMap<Uuid, Vec<Line>>,
     /// Webhook and event.
     pub missed: Vec<(Uuid, Uuid)>,
@@ -39,11 +39,11 @@ pub struct Model {
     pub view: View,
     /// The round that each delivery is in.
     pub rounds: BTreeMap<Uuid, i16>,
-    /// Of each delivery ever made.
+    /// Every delivery so far, with its webhook.
     pub made: Vec<(Uuid, Uuid)>,
-    /// The deliveries whose leases have ended without an answer.
+    /// Deliveries whose leases ended without an answer.
     pub ended_leases: Vec<Uuid>,
-    /// Deliveries and leases of attempts under way whose deliveries were redelivered or cancelled.
+    /// Delivery and lease of attempts that were in flight when their delivery was redelivered or cancelled.
     pub superseded: Vec<(Uuid, Uuid)>,
 }
 
@@ -69,7 +69,7 @@ impl Model {
         self.view.pending.iter().filter_map(due).collect()
     }
 
-    /// Whether the answer counts; if so, what follows from it has been done.
+    /// Applies an answer. Returns whether it counts.
     pub fn answer(&mut self, held: &Delivery, answer: &Answer, next: Next) -> bool {
         let holds = |pending: &&Pending| pending.lease == Some(held.lease.token);
         let Some(pending) = self.view.pending.get(&held.id).filter(holds) else {
@@ -97,7 +97,7 @@ impl Model {
         true
     }
 
-    /// What was under way when its delivery was redelivered or cancelled has a line, once, and changes nothing.
+    /// An attempt that was in flight when its delivery was redelivered or cancelled is logged once, and changes nothing else.
     fn answer_late(&mut self, held: &Delivery, answer: &Answer, next: Next) {
         let attempt = (held.id, held.lease.token);
         if *answer != Answer::Inactive && self.superseded.contains(&attempt) {
@@ -130,13 +130,13 @@ impl Model {
         *self.rounds.get(&delivery).expect("it was made")
     }
 
-    /// Deliveries of the webhook whose last round ended badly.
+    /// Deliveries of the webhook whose last round failed permanently or was cancelled.
     pub fn recoverable(&self, webhook: Uuid) -> Vec<Uuid> {
-        let ended_badly = |(id, of): &&(Uuid, Uuid)| {
+        let has_failed = |(id, of): &&(Uuid, Uuid)| {
             let in_last_round = |line: &&Line| line.0 == self.rounds[id];
-            let badly = |line: &Line| matches!(line.2.as_str(), "permanently_failed" | "cancelled");
-            *of == webhook && self.view.log.get(id).into_iter().flatten().filter(in_last_round).any(badly)
+            let is_failed = |line: &Line| matches!(line.2.as_str(), "permanently_failed" | "cancelled");
+            *of == webhook && self.view.log.get(id).into_iter().flatten().filter(in_last_round).any(is_failed)
         };
-        self.made.iter().filter(ended_badly).map(|(id, _)| *id).collect()
+        self.made.iter().filter(has_failed).map(|(id, _)| *id).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! nginx before the replicas, kept up to date as an ingress controller does: by what `/readyz` of each says. It is told to
-//! forgive nothing: a request that fails at one replica is not tried at the other.
+//! nginx in front of the replicas. Like an ingress controller, it sends requests to those whose `/readyz` answers 200. A request that fails
+//! at one replica is not retried at the other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl Balancer {
         Balancer { nginx, directory, replicas, controller, api_url }
     }
 
-    /// Requests go to this one too, from when it is ready.
+    /// Adds a replica, which gets requests when it is ready.
     pub fn add(&self, replica: &Sidecar) {
         self.replicas.lock().expect("nobody panics with this lock").push(Replica::of(replica));
     }
@@ -68,7 +68,7 @@ impl Balancer {
 impl Drop for Balancer {
     fn drop(&mut self) {
         self.controller.abort();
-        // Its workers end with it, which they would not if it were killed.
+        // Its workers end with it; a kill would leave them.
         let _ = kill_process(Pid::from_child(&self.nginx), Signal::TERM);
         let _ = self.nginx.wait();
     }
@@ -81,7 +81,7 @@ impl Replica {
     }
 }
 
-/// The path of ordinary users lacks it.
+/// nginx, which is not in the `PATH` of ordinary users.
 fn program() -> PathBuf {
     let packaged = PathBuf::from("/usr/sbin/nginx");
     if packaged.is_file() { packaged } else { "nginx".into() }
@@ -107,7 +107,7 @@ fn configuration(listen: &str) -> String {
     )
 }
 
-/// With connections that are kept, as busy balancers have them.
+/// Connections are kept alive, as in production.
 fn write_upstreams(directory: &Path, replicas: &[Replica]) {
     let servers: String = replicas.iter().map(|replica| format!("server {} max_fails=0; ", replica.address)).collect();
     let text = format!("upstream walhook {{ {servers} keepalive 16; }}");

@@ -1,4 +1,4 @@
-//! The platform at work, and users of the API: both without a pause, and both remember everything.
+//! Load: a platform that commits and users of the API, both without a pause. Both remember everything.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ const PACE: Duration = Duration::from_millis(10);
 /// Commits transitions until it is stopped.
 pub struct Load {
     stop: Arc<AtomicBool>,
-    /// What each commit is to raise.
+    /// The event that each commit must raise.
     committed: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
 }
@@ -52,7 +52,7 @@ impl Load {
         self.committed.lock().expect("nobody panics with this lock").len()
     }
 
-    /// Everything that was committed, in no order.
+    /// Stops, and returns everything that was committed, in no order.
     pub async fn stop(self) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.expect("the platform is not disturbed");
@@ -60,7 +60,7 @@ impl Load {
     }
 }
 
-/// In the words of `Load`.
+/// The event, as `Load` remembers it.
 pub fn told(request: &Received) -> String {
     let (event, data) = (request.event(), request.data());
     match event {
@@ -70,7 +70,7 @@ pub fn told(request: &Received) -> String {
     }
 }
 
-/// Users that go through everything one can do with a webhook, again and again, each request on a connection of its own.
+/// Users who repeat every request that concerns a webhook, each on its own connection.
 pub struct Clients {
     shared: Arc<Shared>,
     tasks: Vec<JoinHandle<()>>,
@@ -97,14 +97,14 @@ impl Clients {
         Clients { tasks: tasks.collect(), shared }
     }
 
-    /// Waits until every client has been all the way round since now.
+    /// Waits until every client has completed a round that started after this call.
     pub async fn go_round(&self) {
         let enough = self.shared.rounds.load(Ordering::Relaxed) + 2 * self.tasks.len() as u64;
         let round = || async { (self.shared.rounds.load(Ordering::Relaxed) >= enough).then_some(()) };
-        eventually("the API's users to go round", round).await;
+        eventually("a round of every API user", round).await;
     }
 
-    /// The number of requests, and those that failed.
+    /// Stops, and returns the number of requests and those that failed.
     pub async fn stop(self) -> (u64, Vec<String>) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
@@ -125,7 +125,7 @@ struct Client {
 impl Client {
     async fn work(self, receiver: String) {
         while !self.shared.stop.load(Ordering::Relaxed) {
-            // What fails is remembered; the next round begins with a webhook of its own.
+            // A failure is remembered; the next round starts with a new webhook.
             self.go_round(&receiver).await;
             self.shared.rounds.fetch_add(1, Ordering::Relaxed);
         }

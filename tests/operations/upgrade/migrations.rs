@@ -1,4 +1,4 @@
-//! Migrations of the build to come, by the name that follows their number.
+//! The next build's migrations: the names that follow their numbers, and the statements.
 
 pub const LATER: [(&str, &str); 2] = [
     ("delivery_priority", include_str!("later/delivery_priority.sql")),

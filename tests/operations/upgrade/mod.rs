@@ -1,5 +1,5 @@
-//! Two replicas are exchanged for those of the next build, one by one, with migrations in between and one step back, while the
-//! platform commits and users work with the API through a balancer. The next build is made for it, of the same sources.
+//! A rolling upgrade: two replicas are replaced by those of the next build, one by one, with migrations in between and one rollback, while
+//! the platform commits and users call the API through a balancer. The next build is compiled from the same sources.
 
 mod balancer;
 mod load;
@@ -16,7 +16,7 @@ use self::next_build::NextBuild;
 use crate::support::{Answer, Api, Received, Receiver, Sidecar, TestApp, are_installed, eventually};
 use rustix::process::Signal;
 
-/// Long before the server would notice that a reader is gone without a word (`wal_sender_timeout`, a minute).
+/// Much shorter than the time after which the server notices that a reader has disappeared (`wal_sender_timeout`, a minute).
 const LONGEST_TAKEOVER: Duration = Duration::from_secs(30);
 
 struct Rollout {
@@ -34,14 +34,14 @@ struct Rollout {
 impl Rollout {
     async fn begin() -> Rollout {
         let mut app = TestApp::prepare().await;
-        // The balancer looks ten times a second.
+        // The balancer checks ten times a second.
         app.set("shutdown.delay", "5s");
         app.setup().await;
         let replicas = vec![app.replica(&[]).await, app.replica(&[]).await];
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
         let (receiver, tested) = (Receiver::start().await, Receiver::start().await);
-        // Requests that take a while are under way at any moment.
+        // Slow requests are in flight at any time.
         tested.answer(|_| Answer::After(Duration::from_millis(200), 200));
         let balancer = Balancer::start(&replicas).await;
         let owner = Api::new(&balancer.api_url, &app.token(&user.to_string()).await);
@@ -52,14 +52,14 @@ impl Rollout {
         Rollout { app, replicas, balancer, receiver, load, clients, _tested: tested }
     }
 
-    /// Waits until what is committed from now on has arrived, and the API has been used in every way.
+    /// Waits until a commit after this call was delivered and every API user has completed a round.
     async fn work(&self) {
         self.clients.go_round().await;
         let enough = self.load.committed();
         self.receiver.wait_for(enough).await;
     }
 
-    /// The new one first; when it is ready, the end of the oldest.
+    /// Starts a new replica, and stops the oldest when the new one is ready.
     async fn exchange_one(&mut self, build: &Path) {
         self.app.set_program(build);
         let replica = self.app.replica(&[]).await;
@@ -70,7 +70,7 @@ impl Rollout {
         self.work().await;
     }
 
-    /// The next build's setup, while somebody reads a table that it changes, for long. Nobody waits behind it.
+    /// Runs the next build's setup while a long transaction reads a table that it changes. Replicas do not wait for it.
     async fn migrate(&mut self, next: &NextBuild) {
         let store = self.app.store().await;
         store.batch_execute("begin; select from walhook.delivery limit 1").await.expect("a reader");
@@ -92,7 +92,7 @@ impl Rollout {
         assert!(said.contains(&next.migrations.join(", ")), "{said}");
     }
 
-    /// Ends everything in order, and judges what the platform, the receiver and the API's users remember.
+    /// Stops everything in order, and compares what the platform, the receiver and the API's users remember.
     async fn end(self) {
         let Rollout { app, replicas, balancer, receiver, load, clients, .. } = self;
         let mut committed = load.stop().await;
@@ -103,9 +103,9 @@ impl Rollout {
         let mut arrived: Vec<String> = receiver.requests().iter().map(told).collect();
         committed.sort();
         arrived.sort();
-        assert_eq!(arrived, committed, "each transition is told, once: everybody ended in order");
+        assert_eq!(arrived, committed, "each transition is delivered once");
         let slowest = received.iter().filter_map(since_commit).max().expect("receptions");
-        assert!(slowest < LONGEST_TAKEOVER, "a transition was told {slowest:?} after its commit");
+        assert!(slowest < LONGEST_TAKEOVER, "a transition was delivered {slowest:?} after its commit");
         let some: Vec<&String> = failures.iter().take(5).collect();
         assert!(
             failures.is_empty(),
@@ -114,18 +114,18 @@ impl Rollout {
             balancer.errors()
         );
         println!("{} transitions, the slowest told after {slowest:?}; {requests} requests", committed.len());
-        refuses_what_lacks_something(&app).await;
+        refuses_a_schema_that_is_too_new(&app).await;
     }
 }
 
-/// From the commit to the receiver.
+/// The time from the commit to the receiver.
 fn since_commit(received: &Received) -> Option<Duration> {
     let committed: jiff::Timestamp = received.header("x-webhook-occurred-at").parse().expect("a time");
     received.at.duration_since(committed.into()).ok()
 }
 
-/// After a migration that took away what only builds that know it can do without.
-async fn refuses_what_lacks_something(app: &TestApp) {
+/// The build refuses to run after a migration that removed something it uses.
+async fn refuses_a_schema_that_is_too_new(app: &TestApp) {
     let history = "insert into walhook.refinery_schema_history values (1000, 'drop_description_needs_999', '2026-01-01T00:00:00Z', '0')";
     app.store().await.execute(history, &[]).await.expect("a history");
     for command in ["run", "setup", "check"] {
@@ -140,7 +140,7 @@ async fn refuses_what_lacks_something(app: &TestApp) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_are_exchanged_under_load_without_anybody_noticing() {
+async fn a_rolling_upgrade_under_load_loses_nothing_and_fails_no_request() {
     if !are_installed(&["nginx"]) {
         return;
     }
@@ -151,7 +151,7 @@ async fn replicas_are_exchanged_under_load_without_anybody_noticing() {
 
     rollout.migrate(&next).await;
     rollout.exchange_one(&next.program).await;
-    // A step back: this build finds the later one's schema, also when its setup runs once more.
+    // A rollback: this build works on the later build's schema, even after another setup.
     rollout.app.set_program(&this);
     let checked = rollout.app.walhook_ok(&["check"]).await;
     assert!(checked.contains("a later build's"), "{checked}");
@@ -167,7 +167,7 @@ async fn replicas_are_exchanged_under_load_without_anybody_noticing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_ends_says_so_first_and_answers_until_it_closes() {
+async fn a_replica_that_shuts_down_is_unready_first_and_answers_until_it_closes() {
     let mut app = TestApp::prepare().await;
     app.set("shutdown.delay", "1h");
     app.setup().await;
@@ -181,7 +181,7 @@ async fn a_replica_that_ends_says_so_first_and_answers_until_it_closes() {
     assert!(reasons.contains("shutdown: shutting down"), "{reasons}");
     let taken_over = || async { (second.metric("walhook_capture_connected").await == Some(1.0)).then_some(()) };
     eventually("the other to capture", taken_over).await;
-    // Whoever keeps the connection learns that it is the last answer on it.
+    // A client that keeps the connection learns that it is closed after this answer.
     assert_eq!(api.get("/webhooks").await.expect(200).header("connection"), Some("close"));
     first.signal(Signal::TERM);
     assert_eq!(first.ended().await.code(), Some(1), "a second signal waits for nothing");

@@ -1,4 +1,4 @@
-//! The build that comes after this one: the same library with two more migrations.
+//! The next build: the same library with two more migrations.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,12 +10,12 @@ const OURS: [&str; 6] =
 
 pub struct NextBuild {
     pub program: PathBuf,
-    /// The versions of the schema that it brings, such as `V12`.
+    /// The versions of its migrations, such as `V12`.
     pub migrations: Vec<String>,
 }
 
 impl NextBuild {
-    /// Built by the same cargo of the same library: only a `main` is compiled.
+    /// Builds it with the same cargo and library, so that only a `main` is compiled.
     pub fn make() -> NextBuild {
         let this = Path::new(env!("CARGO_BIN_EXE_walhook"));
         let mut cargo = Command::new(env!("CARGO"));
@@ -24,7 +24,7 @@ impl NextBuild {
         if this.parent().is_some_and(|directory| directory.ends_with("dist")) {
             cargo.args(["--profile", "dist", "--features", "dist"]);
         }
-        // Build scripts would run again for what the cargo that runs this test has set.
+        // Build scripts would run again because of the variables that cargo sets for this test.
         let set = std::env::vars_os().map(|(name, _)| name);
         for name in set.filter(|name| OURS.iter().any(|ours| name.to_string_lossy().starts_with(ours))) {
             cargo.env_remove(name);

@@ -1,4 +1,4 @@
-//! `walhook` as the build after this one would be: the same library with two more migrations. The test of upgrades runs it.
+//! The next build of `walhook`: the same library with two more migrations. The upgrade test runs it.
 
 mod migrations;
 

@@ -1,4 +1,4 @@
--- Notices that nobody has been told of yet and that cannot be sent: each is returned once. They stay due.
+-- Returns notices that cannot be sent, each only once. They stay due.
 -- $1 why they cannot be sent, $2 how many at most
 update walhook.notice set last_error = $1
 where id = any (array(

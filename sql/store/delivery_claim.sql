@@ -1,0 +1,43 @@
+-- Leases due deliveries of one class: up to a number for each webhook, visiting the webhooks that have any in order of id, starting
+-- after $3. Always returns at least one row: how many webhooks were visited, and the last of them.
+-- For retries, `attempt = 1` is replaced by `attempt > 1`. It is not a parameter: each class has a partial index of its own, which
+-- generic plans use only for a literal condition.
+-- $1 lease, $2 its length in seconds, $3 webhook to start after, $4 webhooks to visit at most, $5 rows at most,
+-- $6 rows of each webhook at most, $7 and $8 webhooks with another limit, and these limits
+with recursive visit (webhook_id, visited) as (
+    (select webhook_id, 1 from walhook.delivery where attempt = 1 and webhook_id > $3::uuid order by webhook_id limit 1)
+    union all
+    select next.webhook_id, visit.visited + 1
+    from visit
+    cross join lateral (
+        select webhook_id from walhook.delivery
+        where attempt = 1 and webhook_id > visit.webhook_id order by webhook_id limit 1
+    ) as next
+    where visit.visited < $4::integer
+),
+due as (
+    select of_webhook.id
+    from visit
+    cross join lateral (
+        select id from walhook.delivery
+        where attempt = 1 and webhook_id = visit.webhook_id and due_at <= now()
+        order by due_at
+        limit coalesce(($8::bigint[])[array_position($7::uuid[], visit.webhook_id)], $6::bigint)
+        for update skip locked
+    ) as of_webhook
+    limit $5::bigint
+),
+claimed as (
+    -- The array makes this an index scan, whatever number of rows the planner expects.
+    update walhook.delivery set lease = $1::uuid, due_at = now() + make_interval(secs => $2)
+    where id = any (array(select id from due))
+    returning id, webhook_id, event_id, round, attempt
+)
+select visits.visited, visits.last, claimed.id, claimed.webhook_id, claimed.event_id, claimed.round, claimed.attempt,
+    event.kind, event.occurred_at, event.data
+from (select count(*) as visited, (array_agg(webhook_id order by visited desc))[1] as last from visit) as visits
+left join claimed on true
+-- One lookup by id for each, never a join over the daily partitions. The event itself may have been removed by age.
+left join lateral (
+    select kind, occurred_at, data::text as data from walhook.event where event.id = claimed.event_id offset 0
+) as event on true

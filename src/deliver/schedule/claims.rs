@@ -1,0 +1,262 @@
+//! Decides when to claim due deliveries from the store, and how many. No I/O.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use crate::domain::delivery::Delivery;
+use crate::handoff::{CAPACITY, DeliveryBudget};
+use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+
+/// Between two claims when the last one took everything that was due.
+const IDLE: Duration = Duration::from_millis(200);
+/// The same for first attempts while deliveries are queued: budget may have become free for a webhook that had none.
+const BUSY: Duration = Duration::from_millis(50);
+/// After a claim that failed.
+const AFTER_ERROR: Duration = Duration::from_secs(1);
+/// While more is known to be due, the next claim is made once this many deliveries have finished.
+const STEP: usize = 256;
+/// Rows of one claim at most.
+pub const MAX_ROWS: usize = 1_024;
+const MAX_WEBHOOKS: usize = 1_000;
+/// Deliveries of one webhook to hold, in multiples of its concurrency limit: enough until the next claim. More would only wait here
+/// until their leases end.
+const AHEAD: usize = 16;
+/// The assumed size of a delivery in bytes before one was claimed.
+const INITIAL_SIZE: usize = 1 << 10;
+/// Retries to hold at most.
+const MAX_RETRIES: usize = CAPACITY / 4;
+
+/// The claims of one class. Each visits some webhooks in order of id; the next one starts where it ended, and begins a new cycle after
+/// the last webhook.
+#[derive(Debug)]
+pub struct ClaimSchedule {
+    class: DeliveryClass,
+    timeout: Duration,
+    per_webhook_concurrency: usize,
+    start_after: Uuid,
+    next_at: Instant,
+    /// Whether to claim again as soon as there is budget: the cycle is not complete, or some due deliveries were not claimed.
+    has_more: bool,
+    /// Whether some due deliveries were not claimed since the cycle began.
+    has_skipped: bool,
+    finished_since: usize,
+    /// Average size of the deliveries of the last claim. A claim is for no more deliveries than are likely to fit.
+    average_bytes: usize,
+}
+
+impl ClaimSchedule {
+    pub fn new(class: DeliveryClass, timeout: Duration, per_webhook_concurrency: usize, now: Instant) -> ClaimSchedule {
+        ClaimSchedule {
+            class,
+            timeout,
+            per_webhook_concurrency,
+            start_after: Uuid::nil(),
+            next_at: now,
+            has_more: false,
+            has_skipped: false,
+            finished_since: 0,
+            average_bytes: INITIAL_SIZE,
+        }
+    }
+
+    pub fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    /// Notes that deliveries have finished, which makes budget free.
+    pub fn note_finished(&mut self, count: usize) {
+        self.finished_since += count;
+    }
+
+    pub fn is_due(&self, now: Instant, queued: usize) -> bool {
+        now >= self.next_at || (self.has_more && (self.finished_since >= STEP || queued == 0))
+    }
+
+    /// Returns the next claim. None if there is no budget for anything it could find.
+    pub fn start(&mut self, now: Instant, budget: &DeliveryBudget, queued_retries: usize) -> Option<ClaimRequest> {
+        let counters = budget.counters();
+        let (free, max_bytes) = (counters.free(), counters.free_bytes());
+        let max_rows = match self.class {
+            DeliveryClass::Fresh => free - free / 4,
+            DeliveryClass::Retry => free.div_ceil(4).min(MAX_RETRIES.saturating_sub(queued_retries)),
+        };
+        self.next_at = now + IDLE;
+        self.finished_since = 0;
+        if max_rows == 0 || max_bytes == 0 {
+            return None;
+        }
+        let fitting = max_bytes / self.average_bytes.max(1);
+        let (per_webhook, limits) = counters.claim_limits(self.per_webhook_concurrency.saturating_mul(AHEAD));
+        Some(ClaimRequest {
+            class: self.class,
+            timeout: self.timeout,
+            start_after: self.start_after,
+            max_webhooks: MAX_WEBHOOKS,
+            max_rows: max_rows.min(MAX_ROWS).min(fitting.max(1)),
+            max_bytes,
+            per_webhook,
+            limits,
+        })
+    }
+
+    /// Takes note of what a claim has found, and schedules the next.
+    pub fn succeed(&mut self, now: Instant, request: &ClaimRequest, claimed: &Claimed, queued: usize) {
+        let mut by_webhook: HashMap<Uuid, usize> = HashMap::new();
+        for delivery in &claimed.deliveries {
+            *by_webhook.entry(delivery.webhook).or_default() += 1;
+        }
+        let limits: HashMap<Uuid, usize> = request.limits.iter().copied().collect();
+        let is_full =
+            |(webhook, count): (&Uuid, &usize)| *count >= *limits.get(webhook).unwrap_or(&request.per_webhook);
+        let all_taken = claimed.deliveries.len() + claimed.orphans.len() + claimed.refused >= request.max_rows;
+        self.has_skipped |= all_taken || claimed.refused > 0 || by_webhook.iter().any(is_full);
+        let bytes = claimed.deliveries.iter().map(Delivery::bytes).sum::<usize>();
+        self.average_bytes = bytes.checked_div(claimed.deliveries.len()).unwrap_or(self.average_bytes);
+        // A full claim may have ended anywhere: the next one starts after the last webhook that it has deliveries of.
+        let ended_at = claimed.deliveries.iter().map(|delivery| delivery.webhook).max().filter(|_| all_taken);
+        self.start_after = ended_at.or(claimed.last_visited).unwrap_or(Uuid::nil());
+        self.has_more = self.has_skipped || !self.start_after.is_nil();
+        if self.start_after.is_nil() {
+            self.has_skipped = false;
+        }
+        self.next_at = match claimed.last_visited {
+            Some(_) => now,
+            None if queued > 0 && self.class == DeliveryClass::Fresh => now + BUSY,
+            None => now + IDLE,
+        };
+    }
+
+    pub fn fail(&mut self, now: Instant) {
+        self.has_more = false;
+        self.next_at = now + AFTER_ERROR;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fair_queue::tests::delivery;
+    use super::*;
+    use crate::handoff::CAPACITY_BYTES;
+
+    fn fresh(now: Instant) -> ClaimSchedule {
+        ClaimSchedule::new(DeliveryClass::Fresh, Duration::from_secs(10), 4, now)
+    }
+
+    fn claimed(webhook: u128, count: usize) -> Claimed {
+        Claimed { deliveries: vec![delivery(webhook, 0, 1); count], ..Claimed::default() }
+    }
+
+    /// Claims with the whole budget free, and finds this.
+    fn claim(schedule: &mut ClaimSchedule, now: Instant, found: &Claimed) -> ClaimRequest {
+        let request = schedule.start(now, &DeliveryBudget::default(), 0).unwrap();
+        schedule.succeed(now, &request, found, 0);
+        request
+    }
+
+    #[test]
+    fn after_a_claim_that_took_everything_there_is_a_pause() {
+        let now = Instant::now();
+        let mut schedule = fresh(now);
+        assert!(schedule.is_due(now, 0));
+        claim(&mut schedule, now, &claimed(1, 3));
+        assert!(!schedule.is_due(now, 0));
+        assert!(schedule.is_due(now + IDLE, 0));
+    }
+
+    /// As when many webhooks have retries that are not due yet: cycles without a pause would use up a processor.
+    #[test]
+    fn after_a_cycle_of_several_claims_that_took_everything_there_is_a_pause() {
+        let now = Instant::now();
+        let mut schedule = ClaimSchedule { class: DeliveryClass::Retry, ..fresh(now) };
+        for last_visited in [Some(Uuid::from_u128(77)), None] {
+            assert!(schedule.is_due(now, 0), "the cycle is not complete");
+            claim(&mut schedule, now, &Claimed { last_visited, ..claimed(1, 1) });
+        }
+        schedule.note_finished(10 * STEP);
+        assert!(!schedule.is_due(now, 0));
+        assert!(schedule.is_due(now + IDLE, 0));
+    }
+
+    #[test]
+    fn a_cycle_that_skipped_deliveries_is_followed_by_another() {
+        let now = Instant::now();
+        let mut schedule = fresh(now);
+        for (last_visited, count) in [(Some(Uuid::from_u128(77)), 4 * AHEAD), (None, 1)] {
+            claim(&mut schedule, now, &Claimed { last_visited, ..claimed(1, count) });
+        }
+        assert!(schedule.is_due(now, 0));
+        claim(&mut schedule, now, &Claimed::default());
+        assert!(!schedule.is_due(now, 0));
+    }
+
+    #[test]
+    fn a_claim_that_skipped_deliveries_is_repeated_as_soon_as_others_have_finished() {
+        let now = Instant::now();
+        let mut schedule = fresh(now);
+        let request = schedule.start(now, &DeliveryBudget::default(), 0).unwrap();
+        assert_eq!(request.per_webhook, 4 * AHEAD);
+        schedule.succeed(now, &request, &claimed(1, 4 * AHEAD), 60);
+        assert!(!schedule.is_due(now, 60));
+        assert!(schedule.is_due(now, 0));
+        schedule.note_finished(STEP);
+        assert!(schedule.is_due(now, 60));
+    }
+
+    #[test]
+    fn nothing_is_claimed_for_a_webhook_with_enough_deliveries_here() {
+        let (now, budget, webhook) = (Instant::now(), DeliveryBudget::default(), Uuid::from_u128(1));
+        assert!((0..4 * AHEAD).all(|_| budget.reserve(webhook, 1)));
+        assert_eq!(fresh(now).start(now, &budget, 0).unwrap().limits, [(webhook, 0)]);
+    }
+
+    #[test]
+    fn a_cycle_continues_where_the_last_claim_ended_and_starts_again_at_its_end() {
+        let now = Instant::now();
+        let mut schedule = fresh(now);
+        let last = Uuid::from_u128(77);
+        claim(&mut schedule, now, &Claimed { last_visited: Some(last), ..claimed(1, 1) });
+        assert!(schedule.is_due(now, 1));
+        let request = schedule.start(now, &DeliveryBudget::default(), 0).unwrap();
+        assert_eq!(request.start_after, last);
+        schedule.succeed(now, &request, &claimed(99, request.max_rows), 0);
+        assert_eq!(claim(&mut schedule, now, &Claimed::default()).start_after, Uuid::from_u128(99));
+        assert_eq!(claim(&mut schedule, now, &Claimed::default()).start_after, Uuid::nil());
+    }
+
+    #[test]
+    fn a_claim_is_for_as_many_deliveries_as_fit_and_at_least_one() {
+        let now = Instant::now();
+        let (budget, mut schedule) = (DeliveryBudget::default(), fresh(now));
+        let mut large = claimed(1, 3);
+        large.deliveries.iter_mut().for_each(|delivery| delivery.data = "x".repeat(256 << 10).into());
+        assert_eq!(claim(&mut schedule, now, &large).max_rows, MAX_ROWS);
+        let request = schedule.start(now, &budget, 0).unwrap();
+        assert_eq!((request.max_rows, request.max_bytes), (256, CAPACITY_BYTES));
+        assert!(budget.reserve(Uuid::from_u128(1), CAPACITY_BYTES - 1));
+        let request = schedule.start(now, &budget, 0).unwrap();
+        assert_eq!((request.max_rows, request.max_bytes), (1, 1));
+        budget.release(Uuid::from_u128(1), CAPACITY_BYTES - 1);
+        assert!(budget.reserve(Uuid::from_u128(1), CAPACITY_BYTES));
+        assert!(schedule.start(now, &budget, 0).is_none());
+    }
+
+    #[test]
+    fn retries_are_bounded_and_without_free_budget_nothing_is_claimed() {
+        let now = Instant::now();
+        let retries = || ClaimSchedule { class: DeliveryClass::Retry, ..fresh(now) };
+        assert!(retries().start(now, &DeliveryBudget::default(), MAX_RETRIES).is_none());
+        assert!(retries().start(now, &DeliveryBudget::default(), MAX_RETRIES - 1).is_some());
+        let budget = DeliveryBudget::default();
+        let webhooks = || (0..CAPACITY as u128).map(Uuid::from_u128);
+        for webhook in webhooks() {
+            assert!(budget.reserve(webhook, 1));
+            let mut counters = budget.counters();
+            counters.start(webhook);
+            counters.finish(webhook, 1, Some(Duration::ZERO));
+        }
+        assert!(webhooks().all(|webhook| budget.reserve(webhook, 1)));
+        assert!(fresh(now).start(now, &budget, 0).is_none());
+    }
+}

@@ -1,0 +1,143 @@
+//! Decides which delivery starts next, and when to claim more: admission, fair queueing, claims and the throttling of retries. No I/O.
+//!
+//! Fresh deliveries come from the hand-off, where the budget has admitted them. Everything else is claimed from the store and admitted
+//! here. An admitted delivery waits in its webhook's queue until it gets a permit, and holds budget and permit until it has finished.
+
+mod claims;
+mod fair_queue;
+mod retry_throttle;
+
+use std::time::{Duration, Instant};
+
+use self::claims::ClaimSchedule;
+pub use self::claims::MAX_ROWS;
+use self::fair_queue::FairQueue;
+pub use self::fair_queue::{Finished, Limits};
+use self::retry_throttle::RetryThrottle;
+use crate::domain::delivery::Delivery;
+use crate::handoff::DeliveryBudget;
+use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+
+/// The dispatcher sleeps at most this long during a claim, whose end wakes it.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3);
+
+/// The deliveries of this process that wait or are in flight, and the claims that bring more.
+#[derive(Debug)]
+pub struct Schedule {
+    budget: DeliveryBudget,
+    queue: FairQueue,
+    throttle: RetryThrottle,
+    fresh_claims: ClaimSchedule,
+    retry_claims: ClaimSchedule,
+    /// One claim is made at a time.
+    is_claiming: bool,
+}
+
+impl Schedule {
+    /// `timeout` is how long a request may take.
+    pub fn new(
+        limits: Limits,
+        retries_per_second: u32,
+        timeout: Duration,
+        budget: DeliveryBudget,
+        now: Instant,
+    ) -> Schedule {
+        let claims = |class| ClaimSchedule::new(class, timeout, limits.per_webhook, now);
+        Schedule {
+            queue: FairQueue::new(limits, budget.clone()),
+            throttle: RetryThrottle::new(retries_per_second, now),
+            fresh_claims: claims(DeliveryClass::Fresh),
+            retry_claims: claims(DeliveryClass::Retry),
+            is_claiming: false,
+            budget,
+        }
+    }
+
+    /// Queues deliveries from the hand-off.
+    pub fn add_fresh(&mut self, deliveries: Vec<Delivery>, now: Instant) {
+        deliveries.into_iter().for_each(|delivery| self.queue.push(delivery));
+        self.throttle.note_fresh(now);
+    }
+
+    /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish).
+    pub fn next(&mut self, now: Instant) -> Option<Delivery> {
+        let delivery = self.queue.pop(self.throttle.opens_at(now) <= now)?;
+        if DeliveryClass::of(&delivery) == DeliveryClass::Retry {
+            self.throttle.note_retry(now);
+        }
+        Some(delivery)
+    }
+
+    /// Returns the permit of a delivery, and releases its budget.
+    pub fn finish(&mut self, finished: Finished) {
+        self.queue.finish(finished);
+        self.fresh_claims.note_finished(1);
+        self.retry_claims.note_finished(1);
+    }
+
+    /// Returns the next claim, if one is due. Its result must be reported by [`claimed`](Self::claimed) or
+    /// [`claim_failed`](Self::claim_failed).
+    pub fn next_claim(&mut self, now: Instant) -> Option<ClaimRequest> {
+        if self.is_claiming {
+            return None;
+        }
+        let (queued, queued_retries) = (self.queue.queued(), self.queue.queued_retries());
+        let due =
+            [&mut self.fresh_claims, &mut self.retry_claims].into_iter().filter(|claims| claims.is_due(now, queued));
+        let request = { due }.find_map(|claims| claims.start(now, &self.budget, queued_retries));
+        self.is_claiming = request.is_some();
+        request
+    }
+
+    /// Queues what a claim has found. Returns deliveries that the budget does not admit: their leases are to be released.
+    pub fn claimed(&mut self, request: &ClaimRequest, claimed: &mut Claimed, now: Instant) -> Vec<Delivery> {
+        self.is_claiming = false;
+        let queued = self.queue.queued();
+        self.claims(request.class).succeed(now, request, claimed, queued);
+        let is_admitted = |delivery: &Delivery| self.budget.reserve(delivery.webhook, delivery.bytes());
+        let (admitted, refused): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut claimed.deliveries).into_iter().partition(is_admitted);
+        if request.class == DeliveryClass::Fresh && !admitted.is_empty() {
+            self.throttle.note_fresh(now);
+        }
+        admitted.into_iter().for_each(|delivery| self.queue.push(delivery));
+        refused
+    }
+
+    pub fn claim_failed(&mut self, request: &ClaimRequest, now: Instant) {
+        self.is_claiming = false;
+        self.claims(request.class).fail(now);
+    }
+
+    fn claims(&mut self, class: DeliveryClass) -> &mut ClaimSchedule {
+        match class {
+            DeliveryClass::Fresh => &mut self.fresh_claims,
+            DeliveryClass::Retry => &mut self.retry_claims,
+        }
+    }
+
+    /// When to look for the next delivery or claim, unless something else happens before.
+    pub fn wake_at(&self, now: Instant) -> Instant {
+        let claim_at = if self.is_claiming {
+            now + LONGEST_SLEEP
+        } else {
+            self.fresh_claims.next_at().min(self.retry_claims.next_at())
+        };
+        // While permits are missing, one that is returned wakes it.
+        let opens_at = self.throttle.opens_at(now);
+        if self.queue.queued_retries() > 0 && opens_at > now { claim_at.min(opens_at) } else { claim_at }
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    pub fn queued(&self) -> usize {
+        self.queue.queued()
+    }
+
+    /// Takes everything that waits, without permits.
+    pub fn drain(&mut self) -> Vec<Delivery> {
+        self.queue.drain()
+    }
+}

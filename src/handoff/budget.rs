@@ -1,0 +1,358 @@
+//! Admission: how many deliveries this process holds, in queues and in flight, counted per webhook and bounded. The only counters per
+//! webhook, shared by the hand-off and the dispatcher.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use lru::LruCache;
+use uuid::Uuid;
+
+/// Deliveries that one process holds in memory at most.
+pub const CAPACITY: usize = 8_192;
+/// Deliveries to one webhook that one process holds at most, so that a slow receiver cannot use up the budget.
+pub const PER_WEBHOOK: usize = 2_048;
+/// Bytes of event data that one process holds in memory at most.
+pub const CAPACITY_BYTES: usize = 64 << 20;
+/// A webhook may hold this fraction of the free budget (a dynamic threshold): webhooks with slow receivers get less the more of them
+/// there are, and leave some to the others.
+const SHARE_OF_FREE: usize = 4;
+/// Unproven webhooks together leave this fraction of every budget to responsive ones, however many receivers hang.
+const RESERVED: usize = 4;
+/// A receiver is responsive if its last request took at most this long: a fraction of the default timeout, and longer than receivers
+/// that work need.
+const RESPONSIVE: Duration = Duration::from_secs(1);
+/// Responsive webhooks that are remembered while nothing is held for them. Those forgotten count as unproven until their next answer.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+/// Webhooks that one claim is limited to when unproven ones have used up their share: the claim searches this list linearly.
+const MAX_CLAIMED_ALONE: usize = 1_024;
+
+/// Returns the part of `total` that unproven webhooks may use together. At least one.
+pub const fn unproven_share(total: usize) -> usize {
+    total - total / RESERVED
+}
+
+/// Returns what is free of a budget of `total`, where `used` is in use and `unproven` of that by unproven webhooks.
+fn free_of(is_responsive: bool, total: usize, used: usize, unproven: usize) -> usize {
+    let free = total.saturating_sub(used);
+    if is_responsive { free } else { free.min(unproven_share(total).saturating_sub(unproven)) }
+}
+
+/// A number of deliveries, and the bytes of their data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Load {
+    deliveries: usize,
+    bytes: usize,
+    in_flight: usize,
+}
+
+impl Load {
+    fn add(&mut self, other: Load) {
+        self.deliveries += other.deliveries;
+        self.bytes += other.bytes;
+        self.in_flight += other.in_flight;
+    }
+
+    fn remove(&mut self, other: Load) {
+        self.deliveries -= other.deliveries;
+        self.bytes -= other.bytes;
+        self.in_flight -= other.in_flight;
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Webhook {
+    load: Load,
+    /// False until a request of the webhook has been answered quickly, and after one that was not.
+    is_responsive: bool,
+}
+
+/// What this process holds, in total and per webhook.
+#[derive(Debug)]
+pub struct Counters {
+    total: Load,
+    /// The part of `total` that is held for unproven webhooks.
+    unproven: Load,
+    /// Webhooks for which something is held.
+    by_webhook: HashMap<Uuid, Webhook>,
+    responsive: LruCache<Uuid, ()>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let responsive = LruCache::new(REMEMBERED);
+        Counters { total: Load::default(), unproven: Load::default(), by_webhook: HashMap::new(), responsive }
+    }
+}
+
+impl Counters {
+    fn webhook(&self, webhook: Uuid) -> Webhook {
+        let is_responsive = || self.responsive.contains(&webhook);
+        let unknown = || Webhook { load: Load::default(), is_responsive: is_responsive() };
+        self.by_webhook.get(&webhook).copied().unwrap_or_else(unknown)
+    }
+
+    fn free_deliveries(&self, is_responsive: bool) -> usize {
+        free_of(is_responsive, CAPACITY, self.total.deliveries, self.unproven.deliveries)
+    }
+
+    /// How many more deliveries may be held for a webhook. At least one while any budget is free for it.
+    fn free_for(&self, webhook: Webhook) -> usize {
+        let limit = PER_WEBHOOK.min(self.free_deliveries(webhook.is_responsive).div_ceil(SHARE_OF_FREE));
+        limit.saturating_sub(webhook.load.deliveries)
+    }
+
+    /// Whether `bytes` more may be held for a webhook. A delivery that is larger than its webhook's share is held alone.
+    fn has_bytes(&self, webhook: Webhook, bytes: usize) -> bool {
+        let free = free_of(webhook.is_responsive, CAPACITY_BYTES, self.total.bytes, self.unproven.bytes);
+        let fits = webhook.load.bytes.saturating_add(bytes) <= free.div_ceil(SHARE_OF_FREE);
+        let is_alone = webhook.load.deliveries == 0 && bytes <= free;
+        fits || is_alone || self.total.deliveries == 0
+    }
+
+    /// Deliveries that may still be held in total.
+    pub fn free(&self) -> usize {
+        self.free_deliveries(true)
+    }
+
+    /// Bytes that may still be held in total.
+    pub fn free_bytes(&self) -> usize {
+        CAPACITY_BYTES.saturating_sub(self.total.bytes)
+    }
+
+    fn reserve(&mut self, id: Uuid, bytes: usize) -> bool {
+        let webhook = self.webhook(id);
+        if self.free_for(webhook) == 0 || !self.has_bytes(webhook, bytes) {
+            return false;
+        }
+        self.by_webhook.entry(id).or_insert(webhook);
+        self.change(id, |load| load.add(Load { deliveries: 1, bytes, in_flight: 0 }));
+        true
+    }
+
+    fn release(&mut self, webhook: Uuid, bytes: usize) {
+        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 0 }));
+    }
+
+    /// Changes what is held for a webhook, and forgets it when nothing is.
+    fn change(&mut self, id: Uuid, change: impl Fn(&mut Load)) {
+        let Some(webhook) = self.by_webhook.get_mut(&id) else { return };
+        change(&mut webhook.load);
+        change(&mut self.total);
+        if !webhook.is_responsive {
+            change(&mut self.unproven);
+        }
+        if webhook.load == Load::default() {
+            self.by_webhook.remove(&id);
+        }
+    }
+
+    /// Counts a held delivery as in flight.
+    pub fn start(&mut self, webhook: Uuid) {
+        self.change(webhook, |load| load.in_flight += 1);
+    }
+
+    /// Releases a delivery that was in flight. `took` is how long its request took, if one was made. Returns whether that has made a
+    /// responsive webhook unproven, or the reverse.
+    pub fn finish(&mut self, webhook: Uuid, bytes: usize, took: Option<Duration>) -> bool {
+        let has_changed = took.is_some_and(|took| self.set_responsive(webhook, took <= RESPONSIVE));
+        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 1 }));
+        has_changed
+    }
+
+    fn set_responsive(&mut self, id: Uuid, is_responsive: bool) -> bool {
+        match is_responsive {
+            true => drop(self.responsive.put(id, ())),
+            false => drop(self.responsive.pop(&id)),
+        }
+        let Some(webhook) = self.by_webhook.get_mut(&id) else { return false };
+        if webhook.is_responsive == is_responsive {
+            return false;
+        }
+        webhook.is_responsive = is_responsive;
+        match is_responsive {
+            true => self.unproven.remove(webhook.load),
+            false => self.unproven.add(webhook.load),
+        }
+        true
+    }
+
+    pub fn is_responsive(&self, webhook: Uuid) -> bool {
+        self.webhook(webhook).is_responsive
+    }
+
+    pub fn in_flight_of(&self, webhook: Uuid) -> usize {
+        self.webhook(webhook).load.in_flight
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.total.in_flight
+    }
+
+    /// Permits free for responsive or for unproven webhooks, of `total` permits.
+    pub fn free_permits(&self, total: usize, is_responsive: bool) -> usize {
+        free_of(is_responsive, total, self.total.in_flight, self.unproven.in_flight)
+    }
+
+    /// How many deliveries of each webhook a claim may take when none should hold more than `ahead`: a number for webhooks that are not
+    /// listed, and the list of the others.
+    pub fn claim_limits(&self, ahead: usize) -> (usize, Vec<(Uuid, usize)>) {
+        let limit = |webhook: Webhook| ahead.saturating_sub(webhook.load.deliveries).min(self.free_for(webhook));
+        let of_others = limit(Webhook::default());
+        let listed = match of_others {
+            // Otherwise most of what is claimed would have to be released again.
+            0 => {
+                self.responsive.iter().map(|(id, ())| (*id, limit(self.webhook(*id)))).take(MAX_CLAIMED_ALONE).collect()
+            }
+            _ => self.by_webhook.iter().map(|(id, webhook)| (*id, limit(*webhook))).collect(),
+        };
+        (of_others, listed)
+    }
+}
+
+/// The counters, shared between the hand-off and the dispatcher.
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryBudget(Arc<Mutex<Counters>>);
+
+impl DeliveryBudget {
+    pub fn counters(&self) -> MutexGuard<'_, Counters> {
+        self.0.lock().expect("no holder of this lock panics")
+    }
+
+    /// Reserves budget for one delivery to `webhook` with `bytes` of data. False if there is none.
+    pub fn reserve(&self, webhook: Uuid, bytes: usize) -> bool {
+        self.counters().reserve(webhook, bytes)
+    }
+
+    /// Releases what was reserved for a delivery that was not started.
+    pub fn release(&self, webhook: Uuid, bytes: usize) {
+        self.counters().release(webhook, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUICK: Option<Duration> = Some(Duration::from_millis(5));
+    const HANGING: Option<Duration> = Some(Duration::from_secs(10));
+
+    fn id(number: usize) -> Uuid {
+        Uuid::from_u128(number as u128)
+    }
+
+    /// Delivers once to each of the webhooks, with requests that take this long.
+    fn deliver(budget: &DeliveryBudget, webhooks: std::ops::Range<usize>, took: Option<Duration>) {
+        for webhook in webhooks.map(id) {
+            assert!(budget.reserve(webhook, 1));
+            let mut counters = budget.counters();
+            counters.start(webhook);
+            counters.finish(webhook, 1, took);
+        }
+    }
+
+    /// Reserves deliveries of so many bytes for these webhooks in turn until none is admitted. Returns how many were.
+    fn fill(budget: &DeliveryBudget, webhooks: std::ops::Range<usize>, bytes: usize) -> usize {
+        let mut reserved = 0;
+        loop {
+            let before = reserved;
+            reserved += webhooks.clone().filter(|webhook| budget.reserve(id(*webhook), bytes)).count();
+            if reserved == before {
+                return reserved;
+            }
+        }
+    }
+
+    fn free_for(budget: &DeliveryBudget, webhook: Uuid) -> usize {
+        let counters = budget.counters();
+        counters.free_for(counters.webhook(webhook))
+    }
+
+    #[test]
+    fn one_webhook_cannot_use_up_the_budget() {
+        let budget = DeliveryBudget::default();
+        let (slow, other) = (id(1), id(2));
+        let reserved = fill(&budget, 1..2, 1);
+        assert!((1_000..=PER_WEBHOOK).contains(&reserved), "{reserved}");
+        assert_eq!(free_for(&budget, slow), 0);
+        assert!(budget.reserve(other, 1));
+        budget.release(other, 1);
+        budget.release(slow, 1);
+        assert!(free_for(&budget, slow) > 0);
+        assert!(budget.reserve(slow, 1));
+    }
+
+    #[test]
+    fn large_deliveries_are_bounded_by_their_bytes() {
+        const LARGE: usize = 64 << 10;
+        let budget = DeliveryBudget::default();
+        deliver(&budget, 1..2_000, QUICK);
+        let one = fill(&budget, 1..2, LARGE);
+        assert!(one * LARGE <= CAPACITY_BYTES / SHARE_OF_FREE, "{one}");
+        let all = fill(&budget, 2..2_000, LARGE);
+        assert_eq!((one + all) * LARGE, CAPACITY_BYTES);
+        assert_eq!(budget.counters().free_bytes(), 0);
+        assert!(!budget.reserve(id(77_777), 1));
+        (0..one).for_each(|_| budget.release(id(1), LARGE));
+        assert_eq!(budget.counters().free_bytes(), one * LARGE);
+        // A delivery that is larger than the whole budget is admitted when nothing else is held.
+        let budget = DeliveryBudget::default();
+        assert!(budget.reserve(id(1), 2 * CAPACITY_BYTES));
+        assert!(!budget.reserve(id(2), 1));
+        budget.release(id(1), 2 * CAPACITY_BYTES);
+        let counters = budget.counters();
+        assert_eq!((counters.free_bytes(), counters.free()), (CAPACITY_BYTES, CAPACITY));
+    }
+
+    #[test]
+    fn a_hundred_webhooks_leave_budget_for_another() {
+        let budget = DeliveryBudget::default();
+        fill(&budget, 0..100, 1);
+        assert!(free_for(&budget, id(1_000)) >= 10, "{}", budget.counters().free());
+    }
+
+    #[test]
+    fn unproven_webhooks_leave_budget_to_responsive_ones() {
+        let budget = DeliveryBudget::default();
+        deliver(&budget, 0..5_000, QUICK);
+        let unproven = fill(&budget, 10_000..30_000, 1);
+        assert_eq!(unproven, unproven_share(CAPACITY));
+        assert_eq!(fill(&budget, 0..5_000, 1), CAPACITY - unproven);
+        assert_eq!(budget.counters().free(), 0);
+    }
+
+    #[test]
+    fn a_slow_answer_makes_a_webhook_unproven_and_a_quick_one_responsive_again() {
+        let budget = DeliveryBudget::default();
+        assert!(!budget.counters().is_responsive(id(1)));
+        for (took, is_responsive) in [(QUICK, true), (HANGING, false), (None, false), (QUICK, true), (None, true)] {
+            deliver(&budget, 1..2, took);
+            assert_eq!(budget.counters().is_responsive(id(1)), is_responsive);
+        }
+        // What is held when it changes is counted on the other side.
+        assert!(budget.reserve(id(1), 7) && budget.reserve(id(1), 8));
+        let mut counters = budget.counters();
+        counters.start(id(1));
+        assert!(counters.finish(id(1), 7, HANGING));
+        assert_eq!((counters.unproven.deliveries, counters.unproven.bytes, counters.in_flight()), (1, 8, 0));
+        counters.start(id(1));
+        assert!(counters.finish(id(1), 8, QUICK));
+        assert_eq!((counters.unproven, counters.total), (Load::default(), Load::default()));
+        assert!(counters.by_webhook.is_empty());
+    }
+
+    #[test]
+    fn claims_are_limited_to_responsive_webhooks_when_unproven_ones_have_used_up_their_share() {
+        let budget = DeliveryBudget::default();
+        deliver(&budget, 1..3, QUICK);
+        assert!(budget.reserve(id(2), 1) && budget.reserve(id(10), 1));
+        let (others, mut listed) = budget.counters().claim_limits(16);
+        listed.sort_unstable();
+        assert_eq!((others, listed), (16, vec![(id(2), 15), (id(10), 15)]));
+        fill(&budget, 10..20_000, 1);
+        let (others, mut listed) = budget.counters().claim_limits(16);
+        listed.sort_unstable();
+        assert_eq!((others, listed), (0, vec![(id(1), 16), (id(2), 15)]));
+    }
+}

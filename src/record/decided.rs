@@ -1,0 +1,80 @@
+//! An attempt that has ended, with what follows from it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::domain::backoff::RetrySchedule;
+use crate::domain::delivery::{Answer, Attempted, Next, next};
+use crate::store::record::{AttemptRow, CompletedAttempt};
+use crate::telemetry;
+use crate::vault::random_bytes;
+
+/// An attempt with its log id and its next state, which stay the same when recording is retried.
+pub struct Decided {
+    id: Uuid,
+    pub attempted: Attempted,
+    pub next: Next,
+    pub arrived_at: Instant,
+}
+
+impl Decided {
+    pub fn new(mut attempted: Attempted, schedule: &RetrySchedule) -> Decided {
+        let next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
+        // The data is not recorded, and too large to be kept with an unmatched attempt.
+        attempted.delivery.data = Arc::default();
+        Decided { id: log_id(attempted.attempt.started_at), attempted, next, arrived_at: Instant::now() }
+    }
+
+    /// Whether the store may not know the delivery because its first transaction has not committed yet.
+    pub fn may_be_uncommitted(&self) -> bool {
+        (self.attempted.delivery.round, self.attempted.delivery.attempt) == (1, 1)
+    }
+
+    pub fn completed(&self, with_response: bool) -> CompletedAttempt<'_> {
+        let row = AttemptRow { with_response, ..AttemptRow::new(self.id, &self.attempted, self.next.outcome()) };
+        CompletedAttempt { row, next: self.next }
+    }
+
+    /// Seconds from the primary's commit to the receiver's answer, if the first attempt succeeded: how long a receiver was down
+    /// is not Walhook's latency.
+    fn commit_to_receipt(&self, took: Duration) -> Option<f64> {
+        let Attempted { delivery, attempt } = &self.attempted;
+        let accepted = matches!(attempt.answer, Answer::Accepted { .. });
+        let first = (delivery.round, delivery.attempt) == (1, 1);
+        let waited = attempt.started_at.duration_since(delivery.occurred_at);
+        (accepted && first).then(|| waited.as_secs_f64().max(0.0) + took.as_secs_f64())
+    }
+
+    /// Updates the metrics.
+    pub fn report(&self) {
+        let Attempted { delivery, attempt } = &self.attempted;
+        if let Some(error) = attempt.answer.error() {
+            tracing::debug!(event = %delivery.event, delivery = %delivery.id, webhook = %delivery.webhook,
+                round = delivery.round, attempt = delivery.attempt, %error, status = attempt.answer.status(), "attempt failed");
+        }
+        let error = attempt.answer.error().map_or("none", |kind| kind.as_str());
+        let outcome = self.next.outcome().as_str();
+        metrics::counter!(telemetry::ATTEMPTS, "outcome" => outcome, "error_kind" => error).increment(1);
+        if let Some(sent) = &attempt.sent {
+            metrics::histogram!(telemetry::ATTEMPT_DURATION).record(sent.duration);
+            if let Some(latency) = self.commit_to_receipt(sent.duration) {
+                metrics::histogram!(telemetry::COMMIT_TO_RECEIPT).record(latency);
+            }
+        }
+    }
+}
+
+/// A UUIDv7 of the attempt's time, so that the log's ids are in the order of the attempts.
+pub fn log_id(started_at: Timestamp) -> Uuid {
+    let seconds = u64::try_from(started_at.as_second()).unwrap_or(0);
+    let nanos = u32::try_from(started_at.subsec_nanosecond()).unwrap_or(0);
+    Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos))
+}
+
+/// A uniformly distributed number in 0..1.
+fn random() -> f64 {
+    (u64::from_be_bytes(random_bytes()) >> 11) as f64 / (1_u64 << 53) as f64
+}

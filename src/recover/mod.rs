@@ -1,0 +1,40 @@
+//! The recovery stage: runs recoveries step by step. Any number of replicas can run it: each step locks its recovery.
+
+mod job;
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::retry::Backoff;
+use crate::store::Store;
+use crate::telemetry::Activity;
+
+pub use job::{Step, step};
+
+/// How long to wait when no recovery is due.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Runs until `stop`, which rolls back the current step: the next process to run repeats it.
+pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
+    let mut retries = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+    let activity = Activity::new("processing recoveries");
+    while let Some(result) = stop.run_until_cancelled(step(&store)).await {
+        let pause = match result {
+            Ok(step) => {
+                activity.succeeded();
+                retries.reset();
+                if let Step::Finished { recovery, webhook, recovered } = step {
+                    tracing::info!(%recovery, %webhook, recovered, "recovery finished");
+                }
+                if step == Step::Idle { IDLE } else { Duration::ZERO }
+            }
+            Err(error) => {
+                activity.failed(&error);
+                retries.next_wait()
+            }
+        };
+        stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+    }
+    Ok(())
+}

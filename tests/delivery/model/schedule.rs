@@ -1,0 +1,247 @@
+//! The schedule against a model of it: admission, fair queues, claims and the throttling of retries together, without a store.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use uuid::Uuid;
+use walhook::deliver::schedule::{Finished, Limits, Schedule};
+use walhook::domain::delivery::{Delivery, Lease};
+use walhook::domain::event::EventKind;
+use walhook::handoff::{CAPACITY, DeliveryBudget, unproven_share};
+use walhook::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+
+const CASES: u32 = 300;
+const WEBHOOKS: u128 = 6;
+const LIMITS: Limits = Limits { total: 8, per_webhook: 3 };
+/// Of attempts that fail, the last.
+const ATTEMPTS: u16 = 3;
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    /// A delivery is stored, and handed off if the budget allows.
+    Store {
+        webhook: u128,
+    },
+    Claim {
+        succeeds: bool,
+    },
+    Start,
+    /// One of the requests in flight ends.
+    Finish {
+        index: usize,
+        is_quick: bool,
+        is_accepted: bool,
+    },
+    /// A delivery in flight was not attempted.
+    Skip {
+        index: usize,
+    },
+    Wait {
+        milliseconds: u64,
+    },
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    use Operation::{Claim, Finish, Skip, Start, Store, Wait};
+    prop_oneof![
+        6 => (1..=WEBHOOKS).prop_map(|webhook| Store { webhook }),
+        3 => any::<bool>().prop_map(|succeeds| Claim { succeeds }),
+        8 => Just(Start),
+        6 => (0..64_usize, any::<bool>(), any::<bool>())
+            .prop_map(|(index, is_quick, is_accepted)| Finish { index, is_quick, is_accepted }),
+        1 => (0..64_usize).prop_map(|index| Skip { index }),
+        3 => (0..400_u64).prop_map(|milliseconds| Wait { milliseconds }),
+    ]
+}
+
+/// The schedule, and what is known about every delivery outside of it.
+struct Pair {
+    schedule: Schedule,
+    budget: DeliveryBudget,
+    now: Instant,
+    made: u128,
+    /// Deliveries in the store that nobody has leased.
+    stored: Vec<Delivery>,
+    /// Ids by webhook and class, in the order in which they must start.
+    queued: BTreeMap<(Uuid, bool), VecDeque<Uuid>>,
+    in_flight: Vec<Delivery>,
+    is_responsive: BTreeMap<Uuid, bool>,
+}
+
+fn is_retry(delivery: &Delivery) -> bool {
+    delivery.attempt > 1
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let (budget, now) = (DeliveryBudget::default(), Instant::now());
+        Pair {
+            schedule: Schedule::new(LIMITS, 1_000, Duration::from_secs(10), budget.clone(), now),
+            budget,
+            now,
+            made: 0,
+            stored: Vec::new(),
+            queued: BTreeMap::new(),
+            in_flight: Vec::new(),
+            is_responsive: BTreeMap::new(),
+        }
+    }
+
+    fn apply(&mut self, operation: Operation) {
+        match operation {
+            Operation::Store { webhook } => self.store(Uuid::from_u128(webhook)),
+            Operation::Claim { succeeds } => self.claim(succeeds),
+            Operation::Start => drop(self.start()),
+            Operation::Finish { .. } | Operation::Skip { .. } if self.in_flight.is_empty() => {}
+            Operation::Finish { index, is_quick, is_accepted } => {
+                let took = Duration::from_millis(if is_quick { 20 } else { 9_000 });
+                self.finish(index % self.in_flight.len(), Some(took), is_accepted);
+            }
+            Operation::Skip { index } => self.finish(index % self.in_flight.len(), None, false),
+            Operation::Wait { milliseconds } => self.now += Duration::from_millis(milliseconds),
+        }
+    }
+
+    fn store(&mut self, webhook: Uuid) {
+        self.made += 1;
+        let delivery = Delivery {
+            id: Uuid::from_u128(self.made),
+            webhook,
+            event: Uuid::nil(),
+            kind: EventKind::DeliveryCompleted,
+            occurred_at: Timestamp::UNIX_EPOCH,
+            data: "{}".into(),
+            round: 1,
+            attempt: 1,
+            lease: Lease { token: Uuid::nil(), until: self.now },
+        };
+        // Every third waits in the store, as if there had been no budget.
+        if self.made % 3 != 0 && self.budget.reserve(webhook, delivery.bytes()) {
+            self.queue(&delivery);
+            self.schedule.add_fresh(vec![delivery], self.now);
+        } else {
+            self.stored.push(delivery);
+        }
+    }
+
+    fn queue(&mut self, delivery: &Delivery) {
+        let queue = self.queued.entry((delivery.webhook, is_retry(delivery))).or_default();
+        queue.push_back(delivery.id);
+    }
+
+    fn claim(&mut self, succeeds: bool) {
+        let Some(request) = self.schedule.next_claim(self.now) else { return };
+        assert!(self.schedule.next_claim(self.now).is_none(), "one claim at a time");
+        if !succeeds {
+            return self.schedule.claim_failed(&request, self.now);
+        }
+        let mut claimed = self.find(&request);
+        let found = claimed.deliveries.clone();
+        let refused = self.schedule.claimed(&request, &mut claimed, self.now);
+        for delivery in found.into_iter().filter(|one| !refused.iter().any(|other| other.id == one.id)) {
+            self.queue(&delivery);
+        }
+        self.stored.extend(refused);
+    }
+
+    /// Leases what the statement would lease.
+    fn find(&mut self, request: &ClaimRequest) -> Claimed {
+        let is_of_class = |delivery: &Delivery| DeliveryClass::of(delivery) == request.class;
+        let mut webhooks: Vec<Uuid> =
+            self.stored.iter().filter(|delivery| is_of_class(delivery)).map(|delivery| delivery.webhook).collect();
+        webhooks.sort_unstable();
+        webhooks.dedup();
+        let mut claimed = Claimed::default();
+        for webhook in webhooks.into_iter().filter(|webhook| *webhook > request.start_after) {
+            let limit = request.limits.iter().find(|(id, _)| *id == webhook).map_or(request.per_webhook, |(_, n)| *n);
+            for _ in 0..limit.min(request.max_rows - claimed.deliveries.len()) {
+                let is_due = |delivery: &Delivery| delivery.webhook == webhook && is_of_class(delivery);
+                let Some(position) = self.stored.iter().position(is_due) else { break };
+                claimed.deliveries.push(self.stored.remove(position));
+            }
+        }
+        claimed
+    }
+
+    fn unproven(&self, webhook: Uuid) -> bool {
+        !self.is_responsive.get(&webhook).copied().unwrap_or_default()
+    }
+
+    /// Starts the next delivery, if there is one that may start.
+    fn start(&mut self) -> bool {
+        let Some(delivery) = self.schedule.next(self.now) else {
+            let has_fresh = self.queued.iter().any(|((_, is_retry), queue)| !is_retry && !queue.is_empty());
+            assert!(!has_fresh || !self.in_flight.is_empty(), "nothing starts although all permits are free");
+            return false;
+        };
+        let queue = self.queued.get_mut(&(delivery.webhook, is_retry(&delivery)));
+        assert_eq!(queue.and_then(VecDeque::pop_front), Some(delivery.id), "each queue keeps its order");
+        self.in_flight.push(delivery.clone());
+        let count = |of: &dyn Fn(&Delivery) -> bool| self.in_flight.iter().filter(|delivery| of(delivery)).count();
+        assert!(self.in_flight.len() <= LIMITS.total);
+        assert!(count(&|other| other.webhook == delivery.webhook) <= LIMITS.per_webhook);
+        assert!(count(&is_retry) <= LIMITS.total / 2);
+        let unproven = count(&|other| self.unproven(other.webhook));
+        assert!(!self.unproven(delivery.webhook) || unproven <= unproven_share(LIMITS.total));
+        true
+    }
+
+    fn finish(&mut self, index: usize, took: Option<Duration>, is_accepted: bool) {
+        let delivery = self.in_flight.swap_remove(index);
+        let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+        self.schedule.finish(Finished { webhook, class, bytes, took });
+        if let Some(took) = took {
+            self.is_responsive.insert(webhook, took < Duration::from_secs(1));
+        }
+        match took {
+            None => self.stored.push(delivery),
+            Some(_) if !is_accepted && delivery.attempt < ATTEMPTS => {
+                self.stored.push(Delivery { attempt: delivery.attempt + 1, ..delivery });
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn check(&self) {
+        let queued: usize = self.queued.values().map(VecDeque::len).sum();
+        assert_eq!((self.schedule.queued(), self.schedule.in_flight()), (queued, self.in_flight.len()));
+        assert_eq!(self.budget.counters().free(), CAPACITY - queued - self.in_flight.len());
+        assert!(self.schedule.wake_at(self.now) <= self.now + Duration::from_secs(3));
+    }
+
+    /// Has every receiver accept every request: then everything is delivered.
+    fn deliver_all(&mut self) {
+        for _ in 0..2_000 {
+            while self.start() {}
+            while !self.in_flight.is_empty() {
+                self.finish(0, Some(Duration::from_millis(1)), true);
+            }
+            self.claim(true);
+            self.now = self.now.max(self.schedule.wake_at(self.now));
+            self.check();
+            if self.stored.is_empty() && self.schedule.queued() == 0 {
+                return;
+            }
+        }
+        panic!("{} in the store and {} queued are never delivered", self.stored.len(), self.schedule.queued());
+    }
+}
+
+#[test]
+fn the_schedule_keeps_its_limits_and_loses_nothing() {
+    let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
+    let result = TestRunner::new(config).run(&vec(operation(), 0..=200), |operations| {
+        let mut pair = Pair::new();
+        for operation in &operations {
+            pair.apply(*operation);
+            pair.check();
+        }
+        pair.deliver_all();
+        Ok(())
+    });
+    result.unwrap_or_else(|failure| panic!("{failure}"));
+}
