@@ -6,8 +6,8 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::CaptureError;
 use super::primary::{self, Relation};
-use super::{CaptureError, is_required};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::{quote_identifier, quote_qualified};
@@ -87,7 +87,7 @@ pub(super) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u
         };
         // Partitions too: without publish_via_partition_root, their rows come under their own numbers.
         numbers.extend(relations.iter().map(|relation| (relation.oid, table)));
-        if !is_required(table) {
+        if !table.is_required() {
             continue;
         }
         if !publication.covers(root) {

@@ -3,9 +3,11 @@
 use postgres_types::Type;
 use tokio_postgres::Client;
 
+use super::context::Context;
+use super::outbox::catalog;
 use super::outbox::definition::function_name;
 use super::outbox::install::{Part, patiently};
-use super::{CaptureError, Context, identity, outbox, primary};
+use super::{CaptureError, identity, primary};
 use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
@@ -84,7 +86,7 @@ async fn drop_slot(client: &Client, source: &Source, done: &mut Vec<String>) -> 
 /// The triggers with all they write to. Says what was done. Table by table, each on its own: who has written to the outbox holds
 /// the table that it was written for, so that nobody is left in it when its turn comes.
 pub(super) async fn triggers(client: &Client, source: &Source) -> Result<Option<String>, CaptureError> {
-    if !outbox::catalog::state(client).await?.installed {
+    if !catalog::state(client).await?.installed {
         return Ok(None);
     }
     for table in Table::ALL {

@@ -19,7 +19,7 @@ use super::setup::{plan, prepare};
 use super::snapshot::Snapshot;
 use super::{CaptureError, gaps, primary, slot};
 use crate::config::{CaptureMode, Source};
-use crate::domain::lsn::{Lineage, Lsn, Position};
+use crate::domain::lsn::{Lineage, Lsn};
 use crate::health::Health;
 use crate::postgres;
 use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair};
@@ -109,7 +109,7 @@ impl<'a> Repair<'a> {
             done.push(format!("slot {}: dropped", source.slot));
         }
         let opened = open(connect(source, url, plan.failover).await?, &client, source).await?;
-        done.push(format!("slot {}: created at {}", source.slot, opened.first.resume));
+        done.push(format!("slot {}: created at {}", source.slot, opened.begins));
         let imported = async {
             hold_checkpoint(transaction, &source.slot).await?;
             opened.snapshot(url).await
@@ -140,13 +140,13 @@ impl<'a> Repair<'a> {
         let snapshot = Snapshot::now(url).await?;
         let mut beginning = Beginning::at(&snapshot, &client).await?;
         let known = store.checkpoint(&source.slot).await?;
-        let found = beginning.first.lineage.system_identifier;
-        if let Some(known) = known.filter(|known| known.lineage.system_identifier != found && !force) {
+        let found = beginning.lineage.system_identifier;
+        if let Some(known) = known.as_ref().filter(|known| known.lineage.system_identifier != found && !force) {
             return Err(CaptureError::ForeignCluster { known: known.lineage.system_identifier, found });
         }
         // Windows are numbered on.
-        let number = known.map_or(0, |known| known.position.commit.0 + 1).max(beginning.inserted.0);
-        beginning.first.position = Position::end_of(Lsn(number));
+        let number = known.map_or(0, |known| known.progress.number() + 1);
+        beginning.window.number = number.max(beginning.inserted.0);
         Ok(Repair { source, client, snapshot, begins: Begins::Outbox(beginning), lease: Some(lease), gaps, done })
     }
 
@@ -159,7 +159,7 @@ impl<'a> Repair<'a> {
     pub fn begins(&self) -> Option<Lsn> {
         match &self.begins {
             Begins::Nowhere => None,
-            Begins::Slot(opened) => Some(opened.first.resume),
+            Begins::Slot(opened) => Some(opened.begins),
             Begins::Outbox(beginning) => Some(beginning.inserted),
         }
     }
@@ -168,8 +168,8 @@ impl<'a> Repair<'a> {
     pub fn lineage(&self) -> Lineage {
         match &self.begins {
             Begins::Nowhere => Lineage { system_identifier: 0, timeline: 0 },
-            Begins::Slot(opened) => opened.first.lineage,
-            Begins::Outbox(beginning) => beginning.first.lineage,
+            Begins::Slot(opened) => opened.lineage,
+            Begins::Outbox(beginning) => beginning.lineage,
         }
     }
 
@@ -179,7 +179,7 @@ impl<'a> Repair<'a> {
         let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
         let complete = complete_tables(transaction).await?;
         let timeline = self.lineage().timeline;
-        Ok(Differences::new(self.source, &self.snapshot, complete, Position { commit, ordinal: 0 }, timeline))
+        Ok(Differences::new(self.source, &self.snapshot, complete, commit, timeline))
     }
 
     /// Stores the new beginning beside what was found. The caller commits.
@@ -195,9 +195,9 @@ impl<'a> Repair<'a> {
         close_gaps(transaction, &self.source.slot).await?;
         match &self.begins {
             Begins::Nowhere => Ok(()),
-            Begins::Slot(opened) => store_beginning(transaction, self.source, &opened.first).await,
-            Begins::Outbox(Beginning { first, bounds, .. }) => {
-                Ok(insert_first_checkpoint(transaction, &self.source.slot, first, Some(bounds)).await?)
+            Begins::Slot(opened) => store_beginning(transaction, self.source, opened).await,
+            Begins::Outbox(beginning) => {
+                Ok(insert_first_checkpoint(transaction, &self.source.slot, &beginning.checkpoint()).await?)
             }
         }
     }

@@ -9,12 +9,11 @@ use tokio_postgres::Client;
 
 use super::{CaptureError, identity, outbox, primary, switch};
 use crate::config::{CaptureMode, Source};
-use crate::domain::lsn::Checkpoint;
+use crate::domain::position::Checkpoint;
 use crate::health::Health;
 use crate::postgres;
 use crate::postgres::quote_identifier;
 use crate::store::capture::FoundIdentity;
-use crate::store::outbox::Place;
 use crate::store::{Store, migrate};
 
 use plan::{Plan, PublicationPlan};
@@ -44,13 +43,12 @@ async fn log(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     let migrated = migrate::migrate(store_url).await?;
     let store = Store::open(store_url, 2)?;
     let checkpoint = store.checkpoint(&source.slot).await?;
-    let place = store.capture_place(&source.slot).await?;
-    let reads_outbox = matches!(place, Some(Place::Outbox { .. }));
+    let reads_outbox = checkpoint.as_ref().is_some_and(|stored| stored.progress.is_outbox());
     let left = if reads_outbox { None } else { switch::drop_triggers(&client, source, &store).await? };
     if !reads_outbox && outbox::catalog::state(&client).await?.installed {
         return Err(CaptureError::SwitchToTriggers);
     }
-    if let (false, Some(checkpoint), false) = (plan.slot_exists, checkpoint, reads_outbox) {
+    if let (false, Some(checkpoint), false) = (plan.slot_exists, &checkpoint, reads_outbox) {
         return Err(missing_slot(source, &store, checkpoint).await);
     }
     let mut done: Vec<String> = left.into_iter().collect();
@@ -87,9 +85,10 @@ pub(super) async fn prepare(
     publish(client, source, plan, done).await
 }
 
-async fn missing_slot(source: &Source, store: &Store, checkpoint: Checkpoint) -> CaptureError {
-    let gap = super::error::Gap::SlotMissing { slot: source.slot.clone(), at: checkpoint.resume };
-    super::gaps::record(source, store, &Health::default(), gap, Some(checkpoint.resume)).await
+async fn missing_slot(source: &Source, store: &Store, checkpoint: &Checkpoint) -> CaptureError {
+    let Some(at) = checkpoint.progress.resume() else { return CaptureError::OutboxIsRead };
+    let gap = super::error::Gap::SlotMissing { slot: source.slot.clone(), at };
+    super::gaps::record(source, store, &Health::default(), gap, Some(at)).await
 }
 
 /// Before the tables are published: a published table without identity makes the application's own updates fail.

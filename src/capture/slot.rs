@@ -6,13 +6,13 @@ use tokio_postgres::Client;
 
 use super::CaptureError;
 use super::error::Gap;
-use super::wal::Connection;
+use super::replication::ReplicationConnection;
 use super::{gaps, primary};
 use crate::config::Source;
-use crate::domain::lsn::{Checkpoint, Lsn, TimelineHistory};
+use crate::domain::lsn::{Lsn, TimelineHistory};
+use crate::domain::position::{Checkpoint, Progress};
 use crate::health::Health;
 use crate::store::Store;
-use crate::store::outbox::Place;
 use crate::telemetry::recurring;
 
 /// How often the checkpoint may move while it is compared with a new timeline, before that is begun again.
@@ -31,10 +31,9 @@ pub(super) async fn verify(
     health: &Health,
 ) -> Result<Verified, CaptureError> {
     let checkpoint = store.checkpoint(&source.slot).await?;
+    let at = checkpoint.as_ref().and_then(|checkpoint| checkpoint.progress.resume());
     match examine(client, source, store, checkpoint).await {
-        Err(CaptureError::Gap(gap)) => {
-            Err(gaps::record(source, store, health, gap, checkpoint.map(|checkpoint| checkpoint.resume)).await)
-        }
+        Err(CaptureError::Gap(gap)) => Err(gaps::record(source, store, health, gap, at).await),
         other => {
             gaps::tell(source, store, health).await?;
             other
@@ -48,7 +47,7 @@ async fn examine(
     store: &Store,
     checkpoint: Option<Checkpoint>,
 ) -> Result<Verified, CaptureError> {
-    if matches!(store.capture_place(&source.slot).await?, Some(Place::Outbox { .. })) {
+    if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.progress.is_outbox()) {
         return Err(CaptureError::OutboxIsRead);
     }
     let server = primary::server(client).await?;
@@ -59,27 +58,29 @@ async fn examine(
     if server.wal_level != "logical" {
         return Err(CaptureError::WalLevel(server.wal_level));
     }
-    let Some(checkpoint) = checkpoint else {
+    let Some((checkpoint, at)) =
+        checkpoint.and_then(|checkpoint| Some((checkpoint.lineage, checkpoint.progress.resume()?)))
+    else {
         return Err(match primary::slot(client, &source.slot).await? {
             Some(_) => CaptureError::SlotWithoutCheckpoint(source.slot.clone()),
             None => CaptureError::NotSetUp { slot: source.slot.clone() },
         });
     };
     let found = server.system_identifier as u64;
-    if found != checkpoint.lineage.system_identifier {
-        return Err(CaptureError::ForeignCluster { known: checkpoint.lineage.system_identifier, found });
+    if found != checkpoint.system_identifier {
+        return Err(CaptureError::ForeignCluster { known: checkpoint.system_identifier, found });
     }
     let Some(slot) = primary::slot(client, &source.slot).await? else {
-        return Err(CaptureError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at: checkpoint.resume }));
+        return Err(CaptureError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at }));
     };
     if let Some(found) = slot.foreign() {
         return Err(CaptureError::ForeignSlot { slot: source.slot.clone(), found });
     }
     if slot.is_lost() {
-        return Err(CaptureError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at: checkpoint.resume }));
+        return Err(CaptureError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at }));
     }
-    if let Some(end) = server.flushed.filter(|end| *end < checkpoint.resume) {
-        return Err(CaptureError::Gap(Gap::LogBehind { end, at: checkpoint.resume }));
+    if let Some(end) = server.flushed.filter(|end| *end < at) {
+        return Err(CaptureError::Gap(Gap::LogBehind { end, at }));
     }
     let open = store.open_gaps(&source.slot).await?;
     let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
@@ -88,8 +89,8 @@ async fn examine(
     }
     // Both are read behind the slot itself: whoever moved it rightly had stored them before.
     let limit = store.acknowledgement_limit(&source.slot).await?;
-    let resume = store.checkpoint(&source.slot).await?.map_or(Lsn::ZERO, |checkpoint| checkpoint.resume);
-    let at = limit.max(resume);
+    let resume = store.checkpoint(&source.slot).await?.and_then(|checkpoint| checkpoint.progress.resume());
+    let at = limit.max(resume.unwrap_or(Lsn::ZERO));
     if let Some(found) = slot.confirmed.filter(|confirmed| *confirmed > at) {
         return Err(CaptureError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
     }
@@ -106,7 +107,7 @@ async fn examine(
 /// history: a batch of the timeline before is either stored already, and compared too, or never is. Whether it is this process
 /// that has it or another makes no difference, nor whether its commit is under way: this one waits for it.
 pub(super) async fn enter_timeline(
-    stream: &mut Connection,
+    stream: &mut ReplicationConnection,
     source: &Source,
     store: &Store,
     health: &Health,
@@ -133,7 +134,7 @@ pub(super) async fn enter_timeline(
             )));
         };
         if let Err(gap) = descends(&known, history) {
-            return Err(gaps::record(source, store, health, gap, Some(known.resume)).await);
+            return Err(gaps::record(source, store, health, gap, known.progress.resume()).await);
         }
         if store.enter_timeline(&source.slot, &known, found.timeline).await? {
             let (from, to) = (known.lineage.timeline, found.timeline);
@@ -150,10 +151,10 @@ fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Ga
     let Some(switch) = history.end_of(known) else {
         return Err(Gap::TimelineUnknown { known, found: timeline });
     };
-    let Checkpoint { resume, position, .. } = *checkpoint;
+    let Progress::Wal { commit, resume, .. } = checkpoint.progress else { return Ok(()) };
     // A transaction in part stored must have its commit before the switch too.
-    if resume > switch || (position.commit > resume && position.commit >= switch) {
-        return Err(Gap::TimelineForked { timeline, switch, at: resume.max(position.commit) });
+    if resume > switch || (commit > resume && commit >= switch) {
+        return Err(Gap::TimelineForked { timeline, switch, at: resume.max(commit) });
     }
     Ok(())
 }
@@ -161,13 +162,13 @@ fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Ga
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::lsn::{Lineage, Position};
+    use crate::domain::lsn::Lineage;
+    use crate::domain::position::Through;
 
     fn checkpoint(commit: u64, resume: u64) -> Checkpoint {
         Checkpoint {
             lineage: Lineage { system_identifier: 7, timeline: 2 },
-            position: Position { commit: Lsn(commit), ordinal: 3 },
-            resume: Lsn(resume),
+            progress: Progress::Wal { commit: Lsn(commit), through: Through::Ordinal(3), resume: Lsn(resume) },
         }
     }
 

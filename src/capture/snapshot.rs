@@ -7,7 +7,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::CaptureError;
 use crate::config::Source;
 use crate::domain::change::{Datum, Tuple};
-use crate::domain::ledger::{Entry, State};
+use crate::domain::ledger::{LedgerRow, State};
 use crate::domain::table::Table;
 use crate::postgres::{self, fill, logged, quote_identifier, quote_qualified};
 
@@ -99,14 +99,14 @@ pub(super) struct WatchedRows<'a> {
 
 impl WatchedRows<'_> {
     /// The next rows by id; none at the end.
-    pub async fn next(&self) -> Result<Vec<Entry>, CaptureError> {
+    pub async fn next(&self) -> Result<Vec<LedgerRow>, CaptureError> {
         let messages = self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await?;
         let mut entries = Vec::with_capacity(messages.len());
         for message in &messages {
             let SimpleQueryMessage::Row(row) = message else { continue };
             let Some(id) = row.get(0).and_then(|id| id.parse().ok()) else { continue };
             let watched = tuple(self.source, self.table, self.table.watched(), |index| row.get(index + 1));
-            entries.extend(State::of(self.table, &watched).map(|state| Entry { id, state }));
+            entries.extend(State::of(self.table, &watched).map(|state| LedgerRow { id, state }));
         }
         Ok(entries)
     }

@@ -7,22 +7,18 @@
 
 use std::time::Duration;
 
-use postgres_types::{ToSql, Type};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use super::context::{Context, Ended};
 use super::outbox::lease::Lease;
-use super::{CaptureError, Context, Ended, leave, wal};
+use super::{CaptureError, leave, wal};
 use crate::config::Source;
 use crate::domain::change::Batch;
-use crate::domain::lsn::{Lsn, Position};
-use crate::domain::window::{Bounds, Window};
+use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::window::Window;
 use crate::postgres;
 use crate::store::Store;
-use crate::store::outbox::Place;
-
-const RUNNING: &str = include_str!("../../sql/primary/transaction_running.sql");
-const MADE_BY: &str = include_str!("../../sql/primary/outbox_made_by.sql");
 
 /// How often a switch is tried again while another process has the lease.
 const RETRY: Duration = Duration::from_millis(500);
@@ -36,7 +32,7 @@ pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureErro
         Ok(Some(last)) => last,
         Ok(None) => return Ok(Ended::Stopped),
         // Another process has made the switch.
-        Err(CaptureError::OutboxIsRead) => return Ok(Ended::HandedOver),
+        Err(CaptureError::OutboxIsRead) => return Ok(Ended::Switched),
         Err(error) => return Err(error),
     };
     let holder = Uuid::now_v7();
@@ -51,43 +47,30 @@ pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureErro
     let Some(lease) = context.shutdown.run_until_cancelled(take).await else { return Ok(Ended::Stopped) };
     let lease = lease?;
     context.store.claim_checkpoint(&context.source.slot, holder).await?;
-    let commit = Lsn(last.checkpoint.position.commit.0 + 1);
-    let mut checkpoint = last.checkpoint;
-    // Of the outbox, nothing has been read.
-    (checkpoint.position, checkpoint.resume) = (Position::end_of(commit), Lsn::ZERO);
-    let window = Window { bounds: Some(Bounds::nothing()), reader: holder };
-    let ended = store(context, Batch { checkpoint, window: Some(window), ..last }).await;
+    let window = Window::empty(last.checkpoint.progress.number() + 1);
+    // Nothing of the outbox has been read.
+    let progress = Progress::Outbox { window, through: Through::End, last_row: 0 };
+    let checkpoint = Checkpoint { progress, ..last.checkpoint };
+    let ended = store(context, Batch { checkpoint, reader: Some(holder), ..last }).await;
     lease.release().await;
     Ok(ended)
 }
 
-/// Whether other sessions may not see yet what a transaction did.
-pub(super) async fn is_running(client: &Client, transaction: u32) -> Result<bool, CaptureError> {
-    let transaction = transaction.to_string();
-    Ok(client.query_typed_one(RUNNING, &[(&transaction, Type::TEXT)]).await?.get(0))
-}
-
-/// Whether a transaction that is over put triggers on some of `tables`.
-pub(super) async fn has_made_triggers(client: &Client, transaction: u32, tables: &[u32]) -> Result<bool, CaptureError> {
-    let transaction = transaction.to_string();
-    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&transaction, Type::TEXT), (&tables, Type::OID_ARRAY)];
-    Ok(client.query_typed_one(MADE_BY, &parameters).await?.get(0))
-}
-
 /// Hands a batch on and waits until it is durable.
 async fn store(context: &Context<'_>, batch: Batch) -> Ended {
-    let wanted = batch.checkpoint.position;
+    let wanted = batch.checkpoint.progress.clone();
     if context.batches.send(batch).await.is_err() {
         return Ended::Stopped;
     }
-    wait_until_durable(context, wanted).await
+    wait_until_durable(context, &wanted).await
 }
 
-async fn wait_until_durable(context: &Context<'_>, wanted: Position) -> Ended {
+async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
     let mut durable = context.durable.clone();
-    let stored = durable.wait_for(|durable| durable.is_some_and(|durable| durable.position >= wanted));
+    let stored =
+        durable.wait_for(|durable| durable.as_ref().is_some_and(|durable| durable.progress.has_reached(wanted)));
     match context.shutdown.run_until_cancelled(stored).await {
-        Some(Ok(_)) => Ended::HandedOver,
+        Some(Ok(_)) => Ended::Switched,
         Some(Err(_)) | None => Ended::Stopped,
     }
 }
@@ -96,7 +79,8 @@ async fn wait_until_durable(context: &Context<'_>, wanted: Position) -> Ended {
 pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
     let mut durable = context.durable.clone();
     while !context.shutdown.is_cancelled() {
-        if context.store.capture_place(&context.source.slot).await? == Some(Place::Log) {
+        let stored = context.store.checkpoint(&context.source.slot).await?;
+        if stored.is_some_and(|stored| !stored.progress.is_outbox()) {
             break;
         }
         // The next batch to become durable may be the one.
@@ -129,10 +113,11 @@ pub(super) async fn drop_triggers(
     source: &Source,
     store: &Store,
 ) -> Result<Option<String>, CaptureError> {
-    if !store.handed_over(&source.slot).await? {
+    let stored = store.stored_checkpoint(&source.slot).await?;
+    if !stored.is_some_and(|stored| !stored.checkpoint.progress.is_outbox() && stored.switch.is_some()) {
         return Ok(None);
     }
     let done = leave::triggers(client, source).await?;
-    store.forget_handover(&source.slot).await?;
+    store.forget_switch(&source.slot).await?;
     Ok(done)
 }

@@ -1,5 +1,6 @@
-//! Pure types: what a change, an event, a webhook and a delivery are. No I/O, no clock of its own, no randomness of its own.
+//! The types that all stages share: changes, events, webhooks and deliveries. No I/O, no clock, no randomness.
 
+pub mod addons;
 pub mod backoff;
 pub mod change;
 pub mod delivery;
@@ -9,6 +10,7 @@ pub mod event;
 pub mod ledger;
 pub mod lsn;
 pub mod notice;
+pub mod position;
 pub mod table;
 pub mod time;
 pub mod trace;

@@ -1,4 +1,4 @@
-//! Who gets an event: the deliveries to store, and those of them that this process keeps at hand.
+//! Fan-out: from events to the deliveries to store, and the reservations for those that go to the local dispatcher.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,24 @@ use crate::domain::event::{Event, UserId, delivery_id};
 use crate::handoff::{Committing, Handed, Handoff};
 use crate::store::enqueue::{NewDelivery, Subscription};
 
-/// Events that are stored together with all of their deliveries: each may go to fifty webhooks.
+/// The events that one statement stores. Each may have fifty deliveries.
 pub const EVENTS_AT_ONCE: usize = 256;
 
-/// What follows from events.
+/// The webhooks of each user.
+pub type Subscriptions = HashMap<UserId, Vec<Subscription>>;
+
+/// The deliveries and missed events of a list of events.
 #[derive(Debug, Default)]
 pub struct FannedOut {
     pub deliveries: Vec<NewDelivery>,
-    /// What webhooks miss by being inactive: webhook and event.
+    /// Webhook and event, for each event that an inactive webhook misses.
     pub missed: Vec<(Uuid, Uuid)>,
 }
 
-/// What follows from `events`; `keeps` says which deliveries this process keeps.
+/// Fans out `events`. `keeps` decides which deliveries go to the local dispatcher.
 pub fn fan_out(
     events: &[Event],
-    subscriptions: &HashMap<UserId, Vec<Subscription>>,
+    subscriptions: &Subscriptions,
     mut keeps: impl FnMut(&Event, &NewDelivery) -> bool,
 ) -> FannedOut {
     let mut fanned_out = FannedOut::default();
@@ -46,7 +49,7 @@ pub fn fan_out(
     fanned_out
 }
 
-/// Deliveries that have a place with the dispatcher. The places go back unless they are handed over.
+/// Deliveries with a reservation at the local dispatcher. Reservations are released unless the deliveries are handed over.
 pub struct Reserved<'a> {
     handoff: Option<&'a Handoff>,
     lease: Lease,
@@ -55,12 +58,12 @@ pub struct Reserved<'a> {
 }
 
 impl<'a> Reserved<'a> {
-    /// For a transaction that asks for subscriptions after `read_at`.
+    /// For a transaction that reads subscriptions after `read_at`.
     pub fn new(handoff: Option<&'a Handoff>, lease: Lease, read_at: Instant) -> Self {
         Reserved { handoff, lease, read_at, held: Vec::new() }
     }
 
-    /// Takes a place for a delivery, if there is one.
+    /// Reserves capacity for a delivery. Returns false if there is none.
     pub fn take(&mut self, event: &Event, delivery: &NewDelivery) -> bool {
         if !self.handoff.is_some_and(|handoff| handoff.room.reserve(delivery.webhook, event.data.len())) {
             return false;
@@ -79,8 +82,9 @@ impl<'a> Reserved<'a> {
         true
     }
 
-    /// With the subscriptions that the transaction found. While the answer is kept, the deliveries count as not committed.
-    pub fn hand_over(mut self, subscriptions: HashMap<UserId, Vec<Subscription>>) -> Option<Committing<'a>> {
+    /// Hands the deliveries over with the subscriptions that the transaction read. They count as uncommitted until the returned
+    /// value is dropped.
+    pub fn hand_over(mut self, subscriptions: Subscriptions) -> Option<Committing<'a>> {
         let handoff = self.handoff?;
         let deliveries = std::mem::take(&mut self.held);
         if deliveries.is_empty() {
@@ -89,7 +93,7 @@ impl<'a> Reserved<'a> {
         let targets = subscriptions.into_values().flatten().map(|subscription| subscription.target).collect();
         let committing = handoff.committing(self.lease.token);
         if let Err(refused) = handoff.sender.send(Handed { deliveries, targets, read_at: self.read_at }) {
-            // The dispatcher has ended: the leases run out and another replica takes over.
+            // The dispatcher has stopped: the leases expire and another replica takes over.
             self.held = refused.0.deliveries;
         }
         Some(committing)

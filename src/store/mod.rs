@@ -3,9 +3,9 @@
 //! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know. The derives of
 //! `postgres-types` map enumerated and composite types, of which the schema has none.
 
+pub mod acknowledgement;
 pub mod addons;
 pub mod audit;
-mod pipelined;
 pub mod capture;
 mod connection;
 pub mod deliver;
@@ -20,20 +20,21 @@ pub mod logs;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
-pub mod outbox;
 pub mod partitions;
+mod pipelined;
 mod pool;
 pub mod record;
 pub mod recovery;
 pub mod sealed;
 pub mod sessions;
+mod statement;
 pub mod superseded;
 pub mod tokens;
 pub mod webhooks;
 
-pub use pipelined::PipelinedTransaction;
 pub use connection::cancel_on_drop;
 pub use deadpool_postgres::{GenericClient, Transaction};
+pub use pipelined::PipelinedTransaction;
 pub use pool::Store;
 
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use super::{Report, Verdict, postgres, unreachable};
 use crate::capture::primary::{self, MINIMUM_VERSION, Relation, Server};
-use crate::capture::{CaptureError, identity, is_required};
+use crate::capture::{CaptureError, identity};
 use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
 
@@ -125,7 +125,7 @@ async fn objects(report: &mut Report, source: &Source, client: &Client) -> Resul
 fn table(report: &mut Report, source: &Source, table: Table, relations: &[Relation]) -> bool {
     let (schema, name) = source.tables.qualified_name(table);
     let line = format!("table {schema}.{name}");
-    let severity = if is_required(table) { Verdict::Fail } else { Verdict::Warn };
+    let severity = if table.is_required() { Verdict::Fail } else { Verdict::Warn };
     let key = table.name();
     let Some(root) = relations.first() else {
         report.add(severity, line, "missing", format!("name the platform's own in source.tables.{key}.table"));

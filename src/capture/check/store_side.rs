@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use super::{Report, unreachable};
 use crate::capture::primary::Server;
 use crate::config::Source;
-use crate::store::capture::Place;
+use crate::store::capture::Identity;
 use crate::store::migrate::{self, Misfit, Schema};
 use crate::store::{Result, Store};
 
@@ -20,7 +20,7 @@ pub(super) async fn check(report: &mut Report, source: &Source, url: &str, prima
 async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&Server>) -> Result<()> {
     let store = Store::open(url, 1)?;
     let before = Timestamp::now();
-    let place = store.place().await?;
+    let place = store.identity().await?;
     report.ok("store", format!("database {}", place.database));
     report.clock("store clock", place.now, before);
     if let Some(primary) = primary {
@@ -61,7 +61,7 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
         );
     }
     match store.checkpoint(&source.slot).await? {
-        Some(checkpoint) => report.ok("checkpoint", format!("at {}", checkpoint.resume)),
+        Some(checkpoint) => report.ok("checkpoint", format!("at {}", checkpoint.progress)),
         None => report.fail("checkpoint", format!("none for slot {}", source.slot), "run `walhook setup`"),
     }
     let gaps = store.open_gaps(&source.slot).await?;
@@ -75,7 +75,7 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
 }
 
 /// How the store keeps what it has committed.
-fn commits(report: &mut Report, place: &Place) {
+fn commits(report: &mut Report, place: &Identity) {
     let line = "store's synchronous_commit";
     let mend =
         format!("`alter role \"{}\" in database \"{}\" set synchronous_commit = on`", place.role, place.database);

@@ -6,7 +6,7 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::definition::{Function, TriggerEvent};
-use crate::capture::{CaptureError, is_required};
+use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
@@ -107,7 +107,7 @@ pub(in crate::capture) struct Lacking {
 /// All tables that triggers are wanted on; one that nobody needs may be missing.
 pub(in crate::capture) async fn watched(client: &Client, source: &Source) -> Result<Vec<Watched>, CaptureError> {
     let mut all = Vec::new();
-    for table in Table::ALL.iter().copied().filter(|table| is_required(*table)) {
+    for table in Table::ALL.iter().copied().filter(|table| table.is_required()) {
         if !source.follows(table) {
             continue;
         }

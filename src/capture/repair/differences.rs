@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 use super::{CaptureError, Snapshot, Transaction};
 use crate::capture::snapshot::WatchedRows;
 use crate::config::Source;
-use crate::domain::change::{Change, Origin, Tuple};
-use crate::domain::ledger::{self, Comparison, Difference, Entry, LedgerChanges};
-use crate::domain::lsn::Position;
+use crate::domain::change::{Change, Tuple};
+use crate::domain::ledger::{self, Comparison, Difference, LedgerChanges, LedgerRow};
+use crate::domain::lsn::Lsn;
+use crate::domain::position::Position;
 use crate::domain::table::{Column, Table};
 use crate::store::ledger::ledger_page;
 
@@ -37,9 +38,10 @@ pub struct Differences<'a> {
     source: &'a Source,
     snapshot: &'a Snapshot,
     complete: HashSet<Table>,
-    position: Position,
-    /// Whose history `position` is in.
+    commit: Lsn,
+    /// The timeline of `commit`.
     timeline: u32,
+    ordinal: u64,
     tables: Vec<Table>,
     current: Option<Open<'a>>,
 }
@@ -60,12 +62,12 @@ impl<'a> Differences<'a> {
         source: &'a Source,
         snapshot: &'a Snapshot,
         complete: HashSet<Table>,
-        position: Position,
+        commit: Lsn,
         timeline: u32,
     ) -> Differences<'a> {
         let mut tables: Vec<Table> = ledger::tables().filter(|table| source.follows(*table)).collect();
         tables.reverse();
-        Differences { source, snapshot, complete, position, timeline, tables, current: None }
+        Differences { source, snapshot, complete, commit, timeline, ordinal: 0, tables, current: None }
     }
 
     /// The next part; nothing at the end of the last table.
@@ -79,12 +81,12 @@ impl<'a> Differences<'a> {
                 Open { table, rows, comparison, behind: None, compared: 0, pending: Vec::new() }
             }
         };
-        while open.pending.len() < CHANGES && !open.comparison.is_over() {
+        while open.pending.len() < CHANGES && !open.comparison.is_complete() {
             open.advance(transaction).await?;
         }
         let (table, compared) = (open.table, std::mem::take(&mut open.compared));
         let part: Vec<Difference> = open.pending.drain(..open.pending.len().min(CHANGES)).collect();
-        if open.pending.is_empty() && open.comparison.is_over() {
+        if open.pending.is_empty() && open.comparison.is_complete() {
             open.rows.close().await?;
         } else {
             self.current = Some(open);
@@ -108,10 +110,10 @@ impl<'a> Differences<'a> {
         for difference in part {
             let row = id(&difference).and_then(|id| rows.remove(&id));
             if let Some(operation) = row.and_then(|row| ledger::missed(table, &difference, row, !unknown)) {
-                self.position.ordinal += 1;
+                self.ordinal += 1;
+                let Differences { timeline, commit, ordinal, .. } = *self;
                 found.changes.push(Change {
-                    position: self.position,
-                    origin: Origin::Log { timeline: self.timeline },
+                    position: Position::Wal { timeline, commit, ordinal },
                     committed_at: self.snapshot.at,
                     muted: false,
                     table,
@@ -119,7 +121,7 @@ impl<'a> Differences<'a> {
                 });
             }
             match difference {
-                Difference::New(Entry { id, state }) => {
+                Difference::New(LedgerRow { id, state }) => {
                     found.new += 1;
                     found.ledger.put(table, id, state);
                 }
@@ -156,17 +158,17 @@ impl<'a> Differences<'a> {
 
 fn id(difference: &Difference) -> Option<i64> {
     match difference {
-        Difference::New(Entry { id, .. }) | Difference::Changed { id, .. } => Some(*id),
+        Difference::New(LedgerRow { id, .. }) | Difference::Changed { id, .. } => Some(*id),
         Difference::Gone(_) => None,
     }
 }
 
 impl Open<'_> {
     async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
-        if self.comparison.wants_rows() {
+        if self.comparison.needs_rows() {
             self.comparison.add_rows(self.rows.next().await?);
         }
-        if self.comparison.wants_ledger() {
+        if self.comparison.needs_ledger() {
             let page = ledger_page(transaction, self.table, self.behind, PAGE).await?;
             self.behind = page.last().map(|entry| entry.id).or(self.behind);
             self.comparison.add_ledger(page);

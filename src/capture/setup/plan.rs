@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 
 use super::super::primary::{self, MINIMUM_VERSION, Publication, Relation, Server};
-use super::super::{CaptureError, identity, is_required};
+use super::super::{CaptureError, identity};
 use crate::config::Source;
 use crate::domain::table::Table;
 
@@ -101,7 +101,7 @@ impl Findings<'_> {
         let stored: Vec<&str> = self.source.tables.stored(table).collect();
         for reference in &stored {
             let column = self.source.tables.column(table, reference);
-            if is_required(table) && !root.columns.iter().any(|have| have == column) {
+            if table.is_required() && !root.columns.iter().any(|have| have == column) {
                 self.problems.push(format!(
                     "column {column} of {schema}.{name} is missing: name the platform's own in \
                      source.tables.{key}.columns.{reference}"

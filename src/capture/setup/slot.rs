@@ -10,17 +10,20 @@ use tokio_postgres::Client;
 
 use super::triggers::SNAPSHOT;
 use super::{CaptureError, Source, Store, primary};
-use crate::capture::acknowledgement::ROOM;
+use crate::capture::acknowledgement::MARGIN;
 use crate::capture::conninfo;
 use crate::capture::snapshot::Snapshot;
+use crate::domain::addons::AddonChanges;
 use crate::domain::ledger::{self, LedgerChanges};
-use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use crate::domain::lsn::{Lineage, Lsn};
+use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::table::Table;
 use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
-use crate::store::addons::{AddonChanges, change_addons};
-use crate::store::capture::{end_slot_creation, insert_first_checkpoint, seed_distributed};
-use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete, set_acknowledgement_limit};
-use crate::store::outbox::{Handover, hand_over};
+use crate::store::acknowledgement::set_acknowledgement_limit;
+use crate::store::addons::change_addons;
+use crate::store::capture::{SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch};
+use crate::store::enqueue::seed_distributed;
+use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};
 use crate::store::{StoreError, Transaction};
 
 const DISTRIBUTED_RELEASES: &str = include_str!("../../../sql/primary/distributed_releases.sql");
@@ -58,8 +61,9 @@ impl fmt::Display for Seeded {
 /// A slot that has just been made, and the session that holds its snapshot as long as it does nothing else.
 pub(in crate::capture) struct Opened {
     walsender: LogicalReplicationStream,
+    pub lineage: Lineage,
     /// Where the slot begins: nothing is stored yet.
-    pub first: Checkpoint,
+    pub begins: Lsn,
     snapshot: String,
 }
 
@@ -154,10 +158,7 @@ pub(in crate::capture) async fn open(
     match beginning(client, source).await {
         // The next transaction's commit may begin at the very byte at which the slot does: the slot streams it, so it must
         // not count as stored. Ordinals begin at one.
-        Ok(begins) => {
-            let position = Position { commit: begins, ordinal: 0 };
-            Ok(Opened { walsender, first: Checkpoint { lineage, position, resume: begins }, snapshot })
-        }
+        Ok(begins) => Ok(Opened { walsender, lineage, begins, snapshot }),
         Err(error) => Err(undo(client, source, error).await),
     }
 }
@@ -194,18 +195,18 @@ async fn begin(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
     let slot = source.slot.clone();
-    let begins = opened.first.resume;
+    let begins = opened.begins;
     end_slot_creation(&transaction, &slot).await?;
     let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
     // A commit behind the snapshot: after a crash, no number of a transaction that it has seen is given out again.
     client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
-    let handover = Handover { snapshot: row.get::<_, &str>("snapshot").into(), begins };
-    if hand_over(&transaction, &slot, &handover).await? {
-        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ROOM))).await?;
+    let switch = SwitchToWal { snapshot: row.get::<_, &str>("snapshot").into(), begins };
+    if prepare_switch(&transaction, &slot, &switch).await? {
+        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(MARGIN))).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         return Ok(Created::Switch { slot, begins });
     }
-    store_beginning(&transaction, source, &opened.first).await?;
+    store_beginning(&transaction, source, opened).await?;
     let seeded = seed(&snapshot, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     Ok(Created::First { slot, begins, seeded })
@@ -227,10 +228,12 @@ pub(super) async fn seed(
 pub(in crate::capture) async fn store_beginning(
     transaction: &Transaction<'_>,
     source: &Source,
-    first: &Checkpoint,
+    opened: &Opened,
 ) -> Result<(), CaptureError> {
-    insert_first_checkpoint(transaction, &source.slot, first, None).await?;
-    let limit = Lsn(first.resume.0.saturating_add(ROOM));
+    let Opened { lineage, begins, .. } = *opened;
+    let progress = Progress::Wal { commit: begins, through: Through::Ordinal(0), resume: begins };
+    insert_first_checkpoint(transaction, &source.slot, &Checkpoint { lineage, progress }).await?;
+    let limit = Lsn(begins.0.saturating_add(MARGIN));
     Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
 }
 

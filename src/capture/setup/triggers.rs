@@ -12,14 +12,14 @@ use crate::capture::outbox::lease::Lease;
 use crate::capture::outbox::page::flush;
 use crate::capture::primary::{MINIMUM_VERSION, Server};
 use crate::capture::snapshot::Snapshot as Moment;
-use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use crate::domain::lsn::{Lineage, Lsn};
+use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::table::Table;
-use crate::domain::window::{Bounds, Snapshot};
+use crate::domain::window::{Snapshot, Window};
 use crate::health::Health;
 use crate::postgres::{quote_identifier, quote_qualified};
 use crate::store::StoreError;
 use crate::store::capture::insert_first_checkpoint;
-use crate::store::outbox::Place;
 
 const HIGHEST: &str = include_str!("../../../sql/primary/outbox_highest.sql");
 pub(super) const SNAPSHOT: &str = include_str!("../../../sql/primary/snapshot.sql");
@@ -35,13 +35,14 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
     }
     done.extend(found.notes.iter().cloned());
     let store = Store::open(store_url, 2)?;
-    let place = store.capture_place(&source.slot).await?;
-    match &place {
+    let stored = store.stored_checkpoint(&source.slot).await?;
+    let reads_outbox = stored.as_ref().is_some_and(|stored| stored.checkpoint.progress.is_outbox());
+    match &stored {
         None if primary::slot(&client, &source.slot).await?.is_some() => {
             return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
         }
-        Some(Place::Outbox { handover: Some(_), .. }) => return Err(CaptureError::SwitchToLog),
-        Some(Place::Outbox { .. }) if !found.is_whole() => {
+        Some(stored) if reads_outbox && stored.switch.is_some() => return Err(CaptureError::SwitchToLog),
+        Some(_) if reads_outbox && !found.is_whole() => {
             // What was in it is lost; what comes from now on is not.
             let missing = found.state.missing.join(", ");
             let gap = Gap::OutboxLost(format!("{missing} is missing"));
@@ -50,12 +51,12 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         }
         _ => {}
     }
-    let switches = place == Some(Place::Log) && !found.state.installed;
+    let switches = stored.is_some() && !reads_outbox && !found.state.installed;
     done.extend(found.install(&client, source, switches).await?);
     if switches {
         done.push("the log is read up to here: set source.capture = \"trigger\" and restart `walhook run`".into());
     }
-    if place.is_none() {
+    if stored.is_none() {
         let seeded = begin(url, source, &store, &client).await?;
         done.push(format!("the outbox is read from here; {seeded}"));
     }
@@ -194,8 +195,9 @@ fn table_problems(source: &Source, watched: &Watched, server: &Server) -> Vec<St
 
 /// Where reading the outbox begins: the first window is what comes after a moment.
 pub(in crate::capture) struct Beginning {
-    pub first: Checkpoint,
-    pub bounds: Bounds,
+    pub lineage: Lineage,
+    pub window: Window,
+    last_row: u64,
     /// Where the log was then.
     pub inserted: Lsn,
 }
@@ -211,18 +213,24 @@ impl Beginning {
             .map_err(|_| CaptureError::Protocol("a timeline that is no number".into()))?;
         let lineage = Lineage { system_identifier: row.get::<_, i64>("system_identifier") as u64, timeline };
         let highest: i64 = moment.client().query_typed_one(HIGHEST, &[]).await?.get(0);
-        let first = Checkpoint { lineage, position: Position::end_of(inserted), resume: Lsn(highest as u64) };
-        Ok(Beginning { first, bounds: Bounds { from: snapshot.clone(), to: snapshot }, inserted })
+        let window = Window { number: inserted.0, from: snapshot.clone(), to: snapshot };
+        Ok(Beginning { lineage, window, last_row: highest as u64, inserted })
+    }
+
+    pub fn checkpoint(&self) -> Checkpoint {
+        let Beginning { lineage, ref window, last_row, .. } = *self;
+        let progress = Progress::Outbox { window: window.clone(), through: Through::End, last_row };
+        Checkpoint { lineage, progress }
     }
 }
 
 /// Stores where reading begins, with what is true at that moment.
 async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Result<Seeded, CaptureError> {
     let moment = Moment::now(url).await?;
-    let Beginning { first, bounds, .. } = Beginning::at(&moment, client).await?;
+    let first = Beginning::at(&moment, client).await?.checkpoint();
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
-    insert_first_checkpoint(&transaction, &source.slot, &first, Some(&bounds)).await?;
+    insert_first_checkpoint(&transaction, &source.slot, &first).await?;
     let seeded = slot::seed(&moment, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     Ok(seeded)

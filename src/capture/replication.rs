@@ -1,25 +1,25 @@
-//! The walsender's messages: changes out, acknowledgements in. No decision about either is made here.
+//! A replication connection: receives messages of the output plugin and sends acknowledgements.
 
 use bytes::{Buf, Bytes};
 use pg_walstream::{PgReplicationConnection, PgResult, ReplicationError};
 use tokio_util::sync::CancellationToken;
 
-use super::CaptureError;
-use crate::capture::decode::PROTOCOL_VERSION;
+use super::decode::PROTOCOL_VERSION;
+use super::error::CaptureError;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 
-/// How far libpq's input buffer is grown before streaming. It reads until it is full, and the library then waits for the
-/// socket to become readable again, which it does not where all that is to come has arrived already: the first message that is
-/// larger than the buffer would wait for the one after it, and one larger than the socket's own buffer for ever.
+/// How far libpq's input buffer is grown before streaming. libpq reads until the buffer is full, and the library then waits until the
+/// socket is readable, which it is not if everything has arrived: the first message larger than the buffer would wait for the next
+/// one, and one larger than the socket's buffer for ever.
 const INPUT_BUFFER_BYTES: usize = 1 << 20;
 
-/// `XLogData`: the tag, where the data begins, the end of the WAL, and the server's time.
+/// `XLogData`: the tag, the LSN of the data, the end of the WAL, and the server's time.
 const XLOG_DATA_HEADER: usize = 25;
 /// `Primary keepalive`: the tag, the end of the WAL, the server's time, and whether a reply is wanted.
 const KEEPALIVE_LENGTH: usize = 18;
 
 /// A replication connection to one server.
-pub(in crate::capture) struct Connection {
+pub(super) struct ReplicationConnection {
     inner: PgReplicationConnection,
     lineage: Lineage,
     received: Lsn,
@@ -27,24 +27,24 @@ pub(in crate::capture) struct Connection {
     never: CancellationToken,
 }
 
-impl Connection {
-    /// Connects and asks the server who it is.
-    pub async fn open(conninfo: &str) -> Result<Connection, CaptureError> {
+impl ReplicationConnection {
+    /// Connects and reads the server's lineage.
+    pub async fn open(conninfo: &str) -> Result<ReplicationConnection, CaptureError> {
         let mut inner = PgReplicationConnection::connect_async(conninfo).await?;
         let lineage = identity(&inner.exec_async("IDENTIFY_SYSTEM").await?);
         let lineage =
-            lineage.ok_or_else(|| CaptureError::Protocol("IDENTIFY_SYSTEM names no system and timeline".into()))?;
+            lineage.ok_or_else(|| CaptureError::Protocol("IDENTIFY_SYSTEM returned no system and timeline".into()))?;
         inner.exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})")).await?;
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
-        Ok(Connection { inner, lineage, received, acknowledged, never: CancellationToken::new() })
+        Ok(ReplicationConnection { inner, lineage, received, acknowledged, never: CancellationToken::new() })
     }
 
-    /// The system and its timeline when the connection was opened.
+    /// The cluster and its timeline when the connection was opened.
     pub fn lineage(&self) -> Lineage {
         self.lineage
     }
 
-    /// The server's timeline with those before it; none where the server does not have the file of them any more.
+    /// Reads the server's timeline history. None if the server no longer has the history file.
     pub async fn timeline_history(&mut self) -> Result<Option<TimelineHistory>, CaptureError> {
         const FILE_IS_MISSING: &str = "[58P01]";
         let current = self.lineage.timeline;
@@ -61,7 +61,7 @@ impl Connection {
         }
     }
 
-    /// Begins to stream from a position.
+    /// Starts streaming at `from`.
     pub async fn start(&mut self, slot: &str, publication: &str, from: Lsn) -> Result<(), ReplicationError> {
         let publications = format!("\"{}\"", publication.replace('"', "\"\""));
         let protocol = PROTOCOL_VERSION.to_string();
@@ -70,7 +70,7 @@ impl Connection {
         self.inner.start_replication_async(slot, from.0, &options).await
     }
 
-    /// The next message of the output plugin. Dropping the future loses nothing.
+    /// Receives the next message of the output plugin. Cancel-safe.
     pub async fn next(&mut self) -> Result<Bytes, CaptureError> {
         loop {
             let message = self.inner.get_copy_data_async(&self.never).await?;
@@ -87,25 +87,24 @@ impl Connection {
                         self.send_status(false).await?;
                     }
                 }
-                tag => return Err(CaptureError::Protocol(format!("a message of kind {tag:?}"))),
+                tag => return Err(CaptureError::Protocol(format!("an unknown message {tag:?}"))),
             }
         }
     }
 
-    /// The end of the WAL that the server has sent or passed over.
+    /// The end of the WAL that the server has sent or skipped.
     pub fn received(&self) -> Lsn {
         self.received
     }
 
-    /// Acknowledges everything before `position`, and asks the server for an answer: what has arrived without being noticed is
-    /// read with it.
+    /// Acknowledges everything before `position` and requests a reply, with which data is read that arrived unnoticed.
     pub async fn acknowledge(&mut self, position: Lsn) -> Result<(), CaptureError> {
         self.acknowledged = self.acknowledged.max(position);
         self.send_status(true).await
     }
 
     async fn send_status(&mut self, wants_reply: bool) -> Result<(), CaptureError> {
-        // Never more than was received.
+        // Never beyond what was received.
         let acknowledged = self.acknowledged.min(self.received).0;
         let sent = self.inner.send_standby_status_update(self.received.0, acknowledged, acknowledged, wants_reply);
         Ok(sent.await?)
@@ -119,13 +118,13 @@ fn identity(row: &PgResult) -> Option<Lineage> {
     })
 }
 
-/// Lines of an ancestor, the position where it ended, and a reason; comments begin with `#`.
+/// Each line has an ancestor, the LSN at which it ended, and a reason. Comments begin with `#`.
 fn parse_timeline_history(file: &str) -> Result<Vec<(u32, Lsn)>, CaptureError> {
     let lines = file.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let parsed = lines.map(|line| {
         let mut fields = line.split_whitespace();
         let entry = fields.next().and_then(|field| field.parse().ok()).zip(fields.next().and_then(|f| f.parse().ok()));
-        entry.ok_or_else(|| CaptureError::Protocol(format!("the line `{line}` of a timeline's history")))
+        entry.ok_or_else(|| CaptureError::Protocol(format!("the line `{line}` of a timeline history file is invalid")))
     });
     parsed.collect()
 }
@@ -135,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeline_history_is_ancestors_and_where_they_ended() {
+    fn a_timeline_history_has_ancestors_and_their_ends() {
         let file =
             "1\t0/3000000\tno recovery target specified\n\n# a comment\n 2\tA/FF\tbefore 2026-03-01 09:00:00+00\n";
         let history = parse_timeline_history(file).unwrap();
