@@ -24,7 +24,7 @@ use crate::domain::lsn::Lsn;
 use crate::store::Store;
 
 /// How far ahead of use the limit lies at least: an idle server takes days to write so much.
-pub(super) const ROOM: u64 = 16 << 20;
+pub(crate) const ROOM: u64 = 16 << 20;
 
 /// How far the server was told to forget, over all connections of this process.
 #[derive(Clone, Debug, Default)]

@@ -261,7 +261,7 @@ impl Decoder {
             let found = names.find_map(|name| sent.iter().position(|column| *column.name == *name));
             match found {
                 Some(index) => columns[index].targets.extend(table.column(reference)),
-                None if super::is_required(table) => {
+                None if crate::primary::is_required(table) => {
                     return Err(CaptureError::ColumnGone {
                         column: theirs.to_owned(),
                         table: format!("{schema}.{name}"),

@@ -12,13 +12,14 @@ use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
+use super::CaptureError;
 use super::decode::HEARTBEAT;
 use super::lag::KnownUntil;
 use super::wal::Required;
-use super::{CaptureError, identity, primary};
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::postgres::{self, ANSWER_TIMEOUT};
+use crate::primary::{catalog, identity};
 use crate::telemetry::{self, Condition};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
@@ -160,7 +161,7 @@ impl Emitter {
         };
         // Before the heartbeat, which may be the first commit to wait for a standby.
         if self.required.depends() {
-            self.required.learn(primary::is_synchronous(&client).await?);
+            self.required.learn(catalog::is_synchronous(&client).await?);
         }
         // Known before it is sent: it can come back before its own statement has ended.
         lock(&self.beats).insert(id.to_owned(), Beat { at: Instant::now(), lsn: None });

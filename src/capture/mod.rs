@@ -1,28 +1,16 @@
-//! Reads what the platform commits, from the slot or from the triggers' outbox, as batches with checkpoints; and the commands
-//! that prepare, examine and clear the primary for it.
+//! Reads what the platform commits, from the slot or from the triggers' outbox, as batches with checkpoints.
 
-mod acknowledgement;
-pub mod check;
-mod conninfo;
+pub(crate) mod acknowledgement;
 mod decode;
 mod deleted;
-mod error;
+pub(crate) mod error;
 mod faults;
-mod gaps;
 mod heartbeat;
-mod identity;
 mod lag;
-mod leave;
 pub mod observe;
-mod outbox;
-mod primary;
-pub mod repair;
-pub mod setup;
-mod slot;
-mod snapshot;
+pub(crate) mod outbox;
 mod switch;
-pub mod teardown;
-mod wal;
+pub(crate) mod wal;
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -30,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, CaptureMode};
 use crate::domain::change::Batch;
 use crate::domain::lsn::Checkpoint;
-use crate::domain::table::Table;
 use crate::health::Health;
+use crate::primary::{identity, triggers};
+use crate::repair::{continuity, gaps};
 use crate::store::Store;
 use crate::store::outbox::Place;
 
@@ -100,7 +89,7 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     let place = store.capture_place(&config.slot).await?;
     match (config.capture, place) {
         (CaptureMode::Wal, None | Some(Place::Log)) => {
-            slot::verify(&client, config, store, health).await?;
+            continuity::verify(&client, config, store, health).await?;
             let verified = identity::verify(&client, config).await.map(drop);
             if let Some(gap) = verified.as_ref().err().and_then(Gap::by_drift) {
                 gaps::note(config, store, health, gap).await;
@@ -113,14 +102,9 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
         (CaptureMode::Wal, Some(Place::Outbox { .. })) => Err(CaptureError::OutboxIsRead),
         (CaptureMode::Trigger, Some(Place::Outbox { handover: Some(_), .. })) => Err(CaptureError::SwitchToLog),
         (CaptureMode::Trigger, None) => Err(CaptureError::NotSetUp { slot: config.slot.clone() }),
-        (CaptureMode::Trigger, Some(Place::Log)) if !outbox::catalog::state(&client).await?.installed => {
+        (CaptureMode::Trigger, Some(Place::Log)) if !triggers::catalog::state(&client).await?.installed => {
             Err(CaptureError::NotSetUp { slot: config.slot.clone() })
         }
         (CaptureMode::Trigger, Some(_)) => outbox::verify(&client, config).await,
     }
-}
-
-/// Whether events or their routing need the table; the rest is for e-mail alone.
-const fn is_required(table: Table) -> bool {
-    !matches!(table, Table::AppUser)
 }

@@ -1,13 +1,8 @@
 //! Capture by triggers: statement triggers write changes to an outbox on the primary, and one process reads it. It needs neither
 //! a superuser nor `wal_level = logical`, and every question fits through a pooler that changes servers after each transaction.
 
-pub(super) mod catalog;
-pub(super) mod definition;
-pub(super) mod install;
-pub(super) mod lease;
-pub(super) mod page;
+pub(crate) mod page;
 mod reader;
-pub(super) mod watch;
 
 use std::time::{Duration, Instant};
 
@@ -18,17 +13,18 @@ use uuid::Uuid;
 use super::error::Gap;
 use super::faults::Faults;
 use super::lag::KnownUntil;
-use super::{CaptureError, Context, Ended, STAGE, leave};
+use super::{CaptureError, Context, Ended, STAGE, switch};
 use crate::config::Source;
 use crate::domain::lsn::Checkpoint;
 use crate::domain::window::Bounds;
 use crate::postgres::{self, ANSWER_TIMEOUT};
+use crate::primary::lease::Lease;
+use crate::primary::triggers::catalog;
+use crate::repair::watch::Watch;
 use crate::store::outbox::{Handover, Place};
 use crate::telemetry::{self, Condition};
 
-use lease::Lease;
 use reader::{Cursor, Reader, Step};
-use watch::Watch;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
@@ -159,7 +155,7 @@ impl Reading<'_> {
         let mut reader = Reader { client, source, batches, durable, reader: self.holder, handover, failed: false };
         let mut examined = Instant::now();
         let in_the_way = Condition::new();
-        let mut left = handover.is_some() || leave::log(&reader.client, self.context, &in_the_way).await;
+        let mut left = handover.is_some() || switch::leave_log(&reader.client, self.context, &in_the_way).await;
         loop {
             if lease.is_lost() {
                 return Err(CaptureError::LeaseHeld(source.slot.clone()));
@@ -172,7 +168,7 @@ impl Reading<'_> {
             }
             if examined.elapsed() > source.heartbeat.0 {
                 in_time(watch.examine(&reader.client)).await?;
-                left = left || leave::log(&reader.client, self.context, &in_the_way).await;
+                left = left || switch::leave_log(&reader.client, self.context, &in_the_way).await;
                 examined = Instant::now();
             }
             match step {

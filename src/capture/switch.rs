@@ -11,15 +11,15 @@ use postgres_types::{ToSql, Type};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::outbox::lease::Lease;
-use super::{CaptureError, Context, Ended, leave, wal};
-use crate::config::Source;
+use super::{CaptureError, Context, Ended, wal};
 use crate::domain::change::Batch;
 use crate::domain::lsn::{Lsn, Position};
 use crate::domain::window::{Bounds, Window};
 use crate::postgres;
-use crate::store::Store;
+use crate::primary::lease::Lease;
+use crate::primary::uninstall;
 use crate::store::outbox::Place;
+use crate::telemetry::Condition;
 
 const RUNNING: &str = include_str!("../../sql/primary/transaction_running.sql");
 const MADE_BY: &str = include_str!("../../sql/primary/outbox_made_by.sql");
@@ -112,7 +112,7 @@ pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
 async fn finish_leaving(context: &Context<'_>) {
     let client = postgres::connect(context.url).await;
     let left = match client {
-        Ok(client) => drop_triggers(&client, context.source, context.store).await,
+        Ok(client) => uninstall::drop_triggers(&client, context.source, context.store).await,
         Err(error) => Err(error.into()),
     };
     match left {
@@ -123,16 +123,19 @@ async fn finish_leaving(context: &Context<'_>) {
     }
 }
 
-/// Drops the triggers that a switch to the log has left, if there was one. Says what was done.
-pub(super) async fn drop_triggers(
-    client: &Client,
-    source: &Source,
-    store: &Store,
-) -> Result<Option<String>, CaptureError> {
-    if !store.handed_over(&source.slot).await? {
-        return Ok(None);
+/// After the switch to triggers: drops slot and publication and puts the identities back. Whether nothing is left to do.
+/// `in_the_way` is that something keeps it from that.
+pub(super) async fn leave_log(client: &Client, context: &Context<'_>, in_the_way: &Condition) -> bool {
+    match uninstall::log_objects(client, context.source, context.store).await {
+        Ok(done) => {
+            done.iter().for_each(|line| tracing::info!("{line}"));
+            true
+        }
+        Err(error) => {
+            if in_the_way.begins() {
+                tracing::warn!(%error, "what capture by the log needed is still on the primary; trying again");
+            }
+            false
+        }
     }
-    let done = leave::triggers(client, source).await?;
-    store.forget_handover(&source.slot).await?;
-    Ok(done)
 }

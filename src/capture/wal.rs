@@ -15,16 +15,18 @@ use super::acknowledgement::{Limit, Said};
 use super::decode::Decoder;
 use super::error::Gap;
 use super::faults::Faults;
-use super::gaps::{self, Reports};
 use super::heartbeat::Heart;
 use super::lag::KnownUntil;
-use super::{CaptureError, Context, STAGE, conninfo, identity, primary, slot};
+use super::{CaptureError, Context, STAGE};
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::primary::{catalog, conninfo, identity};
+use crate::repair::continuity;
+use crate::repair::gaps::{self, Reports};
 use crate::store::Store;
 use crate::{postgres, telemetry};
 
-pub(super) use connection::Connection;
+pub(crate) use connection::Connection;
 use reader::Reader;
 use visibility::Gate;
 pub(super) use visibility::Required;
@@ -148,7 +150,7 @@ impl Session<'_> {
             Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
                 // Dropped or invalidated since it was verified: the checks say which, and record it.
                 let client = postgres::connect(url).await?;
-                slot::verify(&client, source, store, health).await?;
+                continuity::verify(&client, source, store, health).await?;
                 Err(error.into())
             }
             other => other,
@@ -160,9 +162,9 @@ impl Session<'_> {
         let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
-        let verified = slot::verify(&client, source, store, health).await?;
+        let verified = continuity::verify(&client, source, store, health).await?;
         let tables = identity::verify(&client, source).await?;
-        if primary::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
+        if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         }
         // Before the slot is ours: who has claimed since then has had it since then.
@@ -172,10 +174,10 @@ impl Session<'_> {
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         self.stay_on_timeline(&stream)?;
         // Read each time: another process may have captured meanwhile.
-        let (checkpoint, history) = slot::enter_timeline(&mut stream, source, store, health).await?;
+        let (checkpoint, history) = continuity::enter_timeline(&mut stream, source, store, health).await?;
         let required = Required::new(source.await_visibility);
         if required.depends() {
-            required.learn(primary::is_synchronous(&client).await?);
+            required.learn(catalog::is_synchronous(&client).await?);
         }
         let started = stream.start(&source.slot, &source.publication, checkpoint.resume);
         let started = tokio::time::timeout(START_TIMEOUT, started).await;
@@ -185,7 +187,7 @@ impl Session<'_> {
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read only now that nobody else can have the slot: whoever had it may have moved it and raised the limit.
-        let confirmed = primary::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);
+        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);
         self.acknowledged.begin(confirmed.unwrap_or_default());
         let Some(stored) = store.claim_acknowledgement(&source.slot, reader_before, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));

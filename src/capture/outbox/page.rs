@@ -122,7 +122,7 @@ fn written(row: &Row) -> Result<Option<Written>, CaptureError> {
 
 /// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit is visible before it is flushed,
 /// and a crash undoes it.
-pub(in crate::capture) async fn flush(client: &Client) -> Result<(), CaptureError> {
+pub(crate) async fn flush(client: &Client) -> Result<(), CaptureError> {
     client.query_typed_one(FLUSH, &[]).await?;
     Ok(())
 }
