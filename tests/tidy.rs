@@ -24,7 +24,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
     // Not a stage of its own: enqueue's eyes on the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
-    ("capture", STAGE),
+    // Setup still names errors that capture declares.
+    ("primary", &["capture", "config", "domain", "health", "postgres", "repair", "store", "telemetry"]),
+    ("repair", &["capture", "config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
+    ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "store", "telemetry"]),
     (
         "enqueue",
         &[
@@ -72,7 +75,7 @@ const ANY: &[&str] = &["*"];
 
 /// Crates that only some places may name, so that each can be exchanged there alone.
 const CRATES: &[(&str, &[&str])] = &[
-    ("pg_walstream", &["capture"]),
+    ("pg_walstream", &["capture", "primary"]),
     // Receivers are called by reqwest, and by hyper through a proxy: `deliver/client/tunnel.rs` says why.
     // The API's listener bounds connections and their silence, which axum's own does not.
     ("hyper", &["deliver/client", "api/serve.rs"]),
@@ -88,8 +91,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("refinery", &["store/migrate.rs"]),
     ("deadpool_postgres", &["store"]),
     // Only these run SQL: the store, what reads or prepares the primary, and the demo's make-believe platform.
-    ("tokio_postgres", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
-    ("postgres_types", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
+    (
+        "tokio_postgres",
+        &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
+    ),
+    (
+        "postgres_types",
+        &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
+    ),
     ("metrics_exporter_prometheus", &["telemetry.rs", "app"]),
 ];
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 
-use crate::capture::repair::{Found, Repair, Request};
 use crate::config::Config;
 use crate::domain::event::EventKind;
 use crate::domain::lsn::Lsn;
 use crate::domain::table::Table;
 use crate::enqueue::repair::{Repair as Raise, Repaired};
 use crate::lookup::Lookups;
+use crate::repair::{Found, Repair, Request};
 use crate::store::capture::OpenGap;
 use crate::store::ledger::change_ledger;
 use crate::store::{StoreError, Transaction};

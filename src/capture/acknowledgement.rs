@@ -24,7 +24,7 @@ use crate::domain::lsn::Lsn;
 use crate::store::Store;
 
 /// The least distance of the limit from the last acknowledgement: an idle server takes days to write as much.
-pub(super) const MARGIN: u64 = 16 << 20;
+pub(crate) const MARGIN: u64 = 16 << 20;
 
 /// The LSN that was acknowledged last, over all connections of this process.
 #[derive(Clone, Debug, Default)]

@@ -17,10 +17,10 @@ use super::decode::HEARTBEAT;
 use super::error::CaptureError;
 use super::lag::ReadUntil;
 use super::visibility::VisibilityPolicy;
-use super::{identity, primary};
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::postgres::ANSWER_TIMEOUT;
+use crate::primary::{catalog, identity};
 use crate::telemetry::{self, Condition};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
@@ -168,7 +168,7 @@ impl Sender {
         let client = self.client.get().await?;
         // Before the heartbeat, which may be the first commit that waits for a standby.
         if self.policy.depends_on_server() {
-            self.policy.set_synchronous(primary::is_synchronous(client).await?);
+            self.policy.set_synchronous(catalog::is_synchronous(client).await?);
         }
         // Recorded before it is sent: it can come back before its own statement has ended.
         self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });

@@ -1,30 +1,18 @@
-//! Captures committed changes from the WAL or from the outbox as batches with checkpoints, and has the commands that prepare, check and
-//! clear the primary.
+//! Captures committed changes, from the WAL or from the outbox, as batches with checkpoints.
 
-mod acknowledgement;
-pub mod check;
+pub(crate) mod acknowledgement;
 mod client;
-mod conninfo;
 mod context;
 mod decode;
 mod deleted;
-mod error;
+pub(crate) mod error;
 mod fault_log;
-mod gaps;
 mod heartbeat;
-mod identity;
 mod lag;
-mod leave;
 pub mod observe;
-mod outbox;
-mod primary;
-pub mod repair;
-mod replication;
-pub mod setup;
-mod slot;
-mod snapshot;
+pub(crate) mod outbox;
+pub(crate) mod replication;
 mod switch;
-pub mod teardown;
 mod visibility;
 mod wal;
 
@@ -35,6 +23,8 @@ use crate::config::{self, CaptureMode};
 use crate::domain::change::Batch;
 use crate::domain::position::Checkpoint;
 use crate::health::Health;
+use crate::primary::{identity, triggers};
+use crate::repair::{continuity, gaps};
 use crate::store::Store;
 
 use context::{Context, Ended};
@@ -83,7 +73,7 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     let switch_is_prepared = reads_outbox && stored.as_ref().is_some_and(|stored| stored.switch.is_some());
     match (config.capture, reads_outbox) {
         (CaptureMode::Wal, false) => {
-            slot::verify(&client, config, store, health).await?;
+            continuity::verify(&client, config, store, health).await?;
             let verified = identity::verify(&client, config).await.map(drop);
             if let Some(gap) = verified.as_ref().err().and_then(Gap::by_drift) {
                 gaps::note(config, store, health, gap).await;
@@ -94,7 +84,7 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
         (CaptureMode::Wal, true) => Err(CaptureError::OutboxIsRead),
         (CaptureMode::Trigger, true) if switch_is_prepared => Err(CaptureError::SwitchToLog),
         (CaptureMode::Trigger, true) => outbox::verify(&client, config).await,
-        (CaptureMode::Trigger, false) if stored.is_some() && outbox::catalog::state(&client).await?.installed => {
+        (CaptureMode::Trigger, false) if stored.is_some() && triggers::catalog::state(&client).await?.installed => {
             outbox::verify(&client, config).await
         }
         (CaptureMode::Trigger, false) => Err(CaptureError::NotSetUp { slot: config.slot.clone() }),

@@ -1,13 +1,8 @@
 //! Capture by triggers: statement triggers write changes to an outbox on the primary, and one process reads it. It needs neither a
 //! superuser nor `wal_level = logical`, and its queries work through a pooler in transaction mode.
 
-pub(super) mod catalog;
-pub(super) mod definition;
-pub(super) mod install;
-pub(super) mod lease;
-pub(super) mod page;
+pub(crate) mod page;
 mod reader;
-pub(super) mod watch;
 
 use std::time::{Duration, Instant};
 
@@ -20,15 +15,16 @@ use super::context::{Context, Ended, STAGE};
 use super::error::{CaptureError, Gap};
 use super::fault_log::FaultLog;
 use super::lag::ReadUntil;
-use super::leave;
+use super::switch;
 use crate::config::Source;
 use crate::postgres;
+use crate::primary::lease::Lease;
+use crate::primary::triggers::catalog;
+use crate::repair::watch::Watch;
 use crate::store::capture::SwitchToWal;
 use crate::telemetry::{self, Condition};
 
-use lease::Lease;
 use reader::{Cursor, Reader, Step};
-use watch::Watch;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
@@ -152,7 +148,7 @@ impl Reading<'_> {
         let mut examined_at = Instant::now();
         let obstacle = Condition::new();
         // Whether nothing of capture by the WAL is left on the primary, or a switch back to it is prepared.
-        let mut wal_is_left = switch.is_some() || leave::log(&reader.client, self.context, &obstacle).await;
+        let mut wal_is_left = switch.is_some() || switch::leave_log(&reader.client, self.context, &obstacle).await;
         loop {
             if lease.is_lost() {
                 return Err(CaptureError::LeaseHeld(source.slot.clone()));
@@ -165,7 +161,7 @@ impl Reading<'_> {
             }
             if examined_at.elapsed() > source.heartbeat.0 {
                 in_time(watch.examine(&reader.client)).await?;
-                wal_is_left = wal_is_left || leave::log(&reader.client, self.context, &obstacle).await;
+                wal_is_left = wal_is_left || switch::leave_log(&reader.client, self.context, &obstacle).await;
                 examined_at = Instant::now();
             }
             match step {

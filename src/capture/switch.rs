@@ -11,14 +11,15 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::context::{Context, Ended};
-use super::outbox::lease::Lease;
-use super::{CaptureError, leave, wal};
-use crate::config::Source;
+use super::error::CaptureError;
+use super::wal;
 use crate::domain::change::Batch;
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
 use crate::postgres;
-use crate::store::Store;
+use crate::primary::lease::Lease;
+use crate::primary::uninstall;
+use crate::telemetry::Condition;
 
 /// How often a switch is tried again while another process has the lease.
 const RETRY: Duration = Duration::from_millis(500);
@@ -96,7 +97,7 @@ pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
 async fn finish_leaving(context: &Context<'_>) {
     let client = postgres::connect(context.url).await;
     let left = match client {
-        Ok(client) => drop_triggers(&client, context.source, context.store).await,
+        Ok(client) => uninstall::drop_triggers(&client, context.source, context.store).await,
         Err(error) => Err(error.into()),
     };
     match left {
@@ -107,17 +108,19 @@ async fn finish_leaving(context: &Context<'_>) {
     }
 }
 
-/// Drops the triggers that a switch to the log has left, if there was one. Says what was done.
-pub(super) async fn drop_triggers(
-    client: &Client,
-    source: &Source,
-    store: &Store,
-) -> Result<Option<String>, CaptureError> {
-    let stored = store.stored_checkpoint(&source.slot).await?;
-    if !stored.is_some_and(|stored| !stored.checkpoint.progress.is_outbox() && stored.switch.is_some()) {
-        return Ok(None);
+/// After the switch to triggers: drops slot and publication and puts the identities back. Whether nothing is left to do.
+/// `in_the_way` is that something keeps it from that.
+pub(super) async fn leave_log(client: &Client, context: &Context<'_>, in_the_way: &Condition) -> bool {
+    match uninstall::log_objects(client, context.source, context.store).await {
+        Ok(done) => {
+            done.iter().for_each(|line| tracing::info!("{line}"));
+            true
+        }
+        Err(error) => {
+            if in_the_way.begins() {
+                tracing::warn!(%error, "what capture by the log needed is still on the primary; trying again");
+            }
+            false
+        }
     }
-    let done = leave::triggers(client, source).await?;
-    store.forget_switch(&source.slot).await?;
-    Ok(done)
 }

@@ -18,14 +18,15 @@ use super::context::{Context, STAGE};
 use super::decode::Decoder;
 use super::error::{CaptureError, Gap};
 use super::fault_log::FaultLog;
-use super::gaps::{self, Reports};
 use super::heartbeat::Heartbeats;
 use super::lag::ReadUntil;
 use super::replication::ReplicationConnection;
 use super::visibility::VisibilityPolicy;
-use super::{conninfo, identity, primary, slot};
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::primary::{catalog, conninfo, identity};
+use crate::repair::continuity;
+use crate::repair::gaps::{self, Reports};
 use crate::store::Store;
 use crate::{postgres, telemetry};
 
@@ -144,7 +145,7 @@ impl Session<'_> {
             Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
                 // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
                 let client = postgres::connect(url).await?;
-                slot::verify(&client, source, store, health).await?;
+                continuity::verify(&client, source, store, health).await?;
                 Err(error.into())
             }
             other => other,
@@ -156,9 +157,9 @@ impl Session<'_> {
         let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
-        let verified = slot::verify(&client, source, store, health).await?;
+        let verified = continuity::verify(&client, source, store, health).await?;
         let tables = identity::verify(&client, source).await?;
-        if primary::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
+        if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         }
         // Read before the slot is taken: a process that claims the limit after this has taken the slot after this.
@@ -168,11 +169,11 @@ impl Session<'_> {
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         self.verify_timeline(&stream)?;
         // Read for each session: another process may have captured in between.
-        let (checkpoint, history) = slot::enter_timeline(&mut stream, source, store, health).await?;
+        let (checkpoint, history) = continuity::enter_timeline(&mut stream, source, store, health).await?;
         let begin = checkpoint.progress.resume().ok_or(CaptureError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
         if policy.depends_on_server() {
-            policy.set_synchronous(primary::is_synchronous(&client).await?);
+            policy.set_synchronous(catalog::is_synchronous(&client).await?);
         }
         let started = tokio::time::timeout(START_TIMEOUT, stream.start(&source.slot, &source.publication, begin)).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
@@ -181,7 +182,7 @@ impl Session<'_> {
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read after the slot is taken: the previous reader may have moved it and raised the limit until then.
-        let confirmed = primary::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);
+        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);
         self.acknowledged.reset(confirmed.unwrap_or_default());
         let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use super::CommandResult;
-use crate::capture::check::{Line, Verdict, check};
 use crate::config::{Config, SmtpTls};
 use crate::lookup::try_queries;
 use crate::notify::Mailer;
+use crate::primary::check::{Line, Verdict, check};
 use crate::store::{Store, sealed};
 use crate::vault::Vault;
 

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use super::CommandResult;
-use crate::capture::setup::{setup, statements, trigger_statements};
 use crate::config::{CaptureMode, Config};
+use crate::primary::install::{setup, statements, trigger_statements};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {

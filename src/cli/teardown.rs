@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use super::{CommandResult, confirmed};
-use crate::capture::teardown::teardown;
 use crate::config::{Config, without_password};
+use crate::primary::teardown::teardown;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {

@@ -69,11 +69,6 @@ impl Table {
         !self.watched().is_empty()
     }
 
-    /// Returns whether events or their routing need the table. The others are needed for e-mail only.
-    pub const fn is_required(self) -> bool {
-        !matches!(self, Table::AppUser)
-    }
-
     /// Returns whether the configuration may compute `column` by an expression. False for keys and watched columns, and for tables
     /// whose rows are assembled from the stream.
     pub fn may_compute(self, column: &str) -> bool {

@@ -133,7 +133,7 @@ fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
 
 /// Flushes the WAL of every visible commit. With `synchronous_commit = off`, a commit is visible before it is flushed, and a crash
 /// undoes it.
-pub(in crate::capture) async fn flush(client: &Client) -> Result<(), CaptureError> {
+pub(crate) async fn flush(client: &Client) -> Result<(), CaptureError> {
     client.query_typed_one(FLUSH, &[]).await?;
     Ok(())
 }

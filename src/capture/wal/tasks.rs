@@ -1,9 +1,9 @@
 //! The tasks that run beside a stream.
 
 use super::super::acknowledgement::AcknowledgementLimit;
-use super::super::gaps::Reports;
 use super::super::heartbeat::Heartbeats;
 use super::visibility::VisibilityGate;
+use crate::repair::gaps::Reports;
 
 /// Ended when the stream ends.
 pub(super) struct BackgroundTasks {

@@ -17,11 +17,11 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::capture::client::KeptClient;
 use crate::capture::context::Context;
 use crate::capture::error::CaptureError;
-use crate::capture::identity;
 use crate::capture::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::health::Health;
+use crate::primary::identity;
 use crate::telemetry::Condition;
 
 const TRANSACTIONS_INVISIBLE: &str = include_str!("../../../sql/primary/transactions_invisible.sql");

@@ -4,27 +4,28 @@ use jiff::SignedDuration;
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
-use super::CaptureError;
-use super::error::Gap;
-use super::replication::ReplicationConnection;
-use super::{gaps, primary};
+use super::gaps;
+use crate::capture::CaptureError;
+use crate::capture::error::Gap;
+use crate::capture::replication::ReplicationConnection;
 use crate::config::Source;
 use crate::domain::lsn::{Lsn, TimelineHistory};
 use crate::domain::position::{Checkpoint, Progress};
 use crate::health::Health;
+use crate::primary::catalog;
 use crate::store::Store;
 use crate::telemetry::recurring;
 
 /// How often the checkpoint may move while it is compared with a new timeline, before that is begun again.
 const MOVES: u32 = 10;
 
-pub(super) struct Verified {
+pub(crate) struct Verified {
     /// How far the server's clock is ahead of ours.
     pub clock_ahead: SignedDuration,
 }
 
 /// Whether the slot can continue from the stored checkpoint. A gap is recorded in the store before it is returned.
-pub(super) async fn verify(
+pub(crate) async fn verify(
     client: &Client,
     source: &Source,
     store: &Store,
@@ -50,7 +51,7 @@ async fn examine(
     if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.progress.is_outbox()) {
         return Err(CaptureError::OutboxIsRead);
     }
-    let server = primary::server(client).await?;
+    let server = catalog::server(client).await?;
     let clock_ahead = server.now.duration_since(Timestamp::now());
     if server.in_recovery {
         return Err(CaptureError::Standby);
@@ -61,7 +62,7 @@ async fn examine(
     let Some((checkpoint, at)) =
         checkpoint.and_then(|checkpoint| Some((checkpoint.lineage, checkpoint.progress.resume()?)))
     else {
-        return Err(match primary::slot(client, &source.slot).await? {
+        return Err(match catalog::slot(client, &source.slot).await? {
             Some(_) => CaptureError::SlotWithoutCheckpoint(source.slot.clone()),
             None => CaptureError::NotSetUp { slot: source.slot.clone() },
         });
@@ -70,7 +71,7 @@ async fn examine(
     if found != checkpoint.system_identifier {
         return Err(CaptureError::ForeignCluster { known: checkpoint.system_identifier, found });
     }
-    let Some(slot) = primary::slot(client, &source.slot).await? else {
+    let Some(slot) = catalog::slot(client, &source.slot).await? else {
         return Err(CaptureError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at }));
     };
     if let Some(found) = slot.foreign() {
@@ -94,7 +95,7 @@ async fn examine(
     if let Some(found) = slot.confirmed.filter(|confirmed| *confirmed > at) {
         return Err(CaptureError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
     }
-    if primary::publication(client, &source.publication).await?.is_none() {
+    if catalog::publication(client, &source.publication).await?.is_none() {
         return Err(CaptureError::NoPublication(source.publication.clone()));
     }
     Ok(Verified { clock_ahead })
@@ -106,7 +107,7 @@ async fn examine(
 /// A timeline that is new to the store is written there first, where the checkpoint still is what was compared with the server's
 /// history: a batch of the timeline before is either stored already, and compared too, or never is. Whether it is this process
 /// that has it or another makes no difference, nor whether its commit is under way: this one waits for it.
-pub(super) async fn enter_timeline(
+pub(crate) async fn enter_timeline(
     stream: &mut ReplicationConnection,
     source: &Source,
     store: &Store,

@@ -6,22 +6,23 @@ use std::time::{Duration, Instant};
 use metrics::gauge;
 use tokio_postgres::Client;
 
-use super::catalog;
+use super::gaps;
+use crate::capture::CaptureError;
 use crate::capture::error::Gap;
-use crate::capture::{CaptureError, gaps};
 use crate::config::Source;
 use crate::health::Health;
+use crate::primary::triggers::catalog;
 use crate::store::Store;
 use crate::telemetry;
 
-const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
-const BACKLOG: &str = include_str!("../../../sql/primary/outbox_backlog.sql");
-const ACKNOWLEDGE: &str = include_str!("../../../sql/primary/outbox_acknowledge.sql");
+const FAILURES: &str = include_str!("../../sql/primary/outbox_failures.sql");
+const BACKLOG: &str = include_str!("../../sql/primary/outbox_backlog.sql");
+const ACKNOWLEDGE: &str = include_str!("../../sql/primary/outbox_acknowledge.sql");
 
 /// How long a failure may be without its reason before it is told without.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
-pub(in crate::capture) struct Watch<'a> {
+pub(crate) struct Watch<'a> {
     pub source: &'a Source,
     pub store: &'a Store,
     pub health: &'a Health,
@@ -90,17 +91,17 @@ impl<'a> Watch<'a> {
 }
 
 /// How often triggers have failed since that was last acknowledged, and the last reason that could be noted.
-pub(in crate::capture) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>, CaptureError> {
+pub(crate) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>, CaptureError> {
     let row = client.query_typed_opt(FAILURES, &[]).await?;
     Ok(row.map(|row| (row.get("count"), row.get("last"))))
 }
 
-pub(in crate::capture) fn explained(reason: Option<String>) -> String {
+pub(crate) fn explained(reason: Option<String>) -> String {
     reason.unwrap_or_else(|| "a statement that could not note why; the server's log may say".to_owned())
 }
 
 /// Forgets the triggers' failures so far: for a repair, before it takes the snapshot that it compares with.
-pub(in crate::capture) async fn acknowledge(client: &Client) -> Result<(), CaptureError> {
+pub(crate) async fn acknowledge(client: &Client) -> Result<(), CaptureError> {
     client.query_typed_one(ACKNOWLEDGE, &[]).await?;
     Ok(())
 }

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use postgres_types::Type;
 use tokio_postgres::Client;
 
-use super::definition::{Function, TriggerEvent};
+use super::function::{Function, TriggerEvent};
 use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
+use crate::primary::catalog::is_required;
 
 const STATE: &str = include_str!("../../../sql/primary/outbox_state.sql");
 const RELATIONS: &str = include_str!("../../../sql/primary/outbox_relations.sql");
@@ -17,7 +18,7 @@ const TRIGGERS: &str = include_str!("../../../sql/primary/outbox_triggers.sql");
 
 /// What stands of the schema.
 #[derive(Clone, Debug)]
-pub(in crate::capture) struct State {
+pub(crate) struct State {
     pub installed: bool,
     pub missing: Vec<String>,
     /// We may read the outbox and clear it.
@@ -28,7 +29,7 @@ pub(in crate::capture) struct State {
     pub paired: bool,
 }
 
-pub(in crate::capture) async fn state(client: &Client) -> Result<State, CaptureError> {
+pub(crate) async fn state(client: &Client) -> Result<State, CaptureError> {
     let row = client.query_typed_one(STATE, &[]).await?;
     Ok(State {
         installed: row.get("installed"),
@@ -41,7 +42,7 @@ pub(in crate::capture) async fn state(client: &Client) -> Result<State, CaptureE
 
 /// A table, or a part of a partitioned one.
 #[derive(Clone, Debug)]
-pub(in crate::capture) struct Relation {
+pub(crate) struct Relation {
     pub oid: u32,
     pub schema: String,
     pub name: String,
@@ -88,7 +89,7 @@ async fn relations(client: &Client, source: &Source, table: Table) -> Result<Vec
 
 /// A table that is captured or looked up, as it is on the primary.
 #[derive(Clone, Debug)]
-pub(in crate::capture) struct Watched {
+pub(crate) struct Watched {
     pub table: Table,
     /// The table itself first, then its partitions: a statement fires only the triggers of the table it names.
     pub relations: Vec<Relation>,
@@ -98,16 +99,16 @@ pub(in crate::capture) struct Watched {
 
 /// One trigger that should be there.
 #[derive(Clone, Debug)]
-pub(in crate::capture) struct Lacking {
+pub(crate) struct Lacking {
     pub relation: Relation,
     pub event: TriggerEvent,
     pub function: String,
 }
 
 /// All tables that triggers are wanted on; one that nobody needs may be missing.
-pub(in crate::capture) async fn watched(client: &Client, source: &Source) -> Result<Vec<Watched>, CaptureError> {
+pub(crate) async fn watched(client: &Client, source: &Source) -> Result<Vec<Watched>, CaptureError> {
     let mut all = Vec::new();
-    for table in Table::ALL.iter().copied().filter(|table| table.is_required()) {
+    for table in Table::ALL.iter().copied().filter(|table| is_required(*table)) {
         if !source.follows(table) {
             continue;
         }
@@ -127,7 +128,7 @@ pub(in crate::capture) async fn watched(client: &Client, source: &Source) -> Res
 
 /// What the triggers on the primary are, against what they should be.
 #[derive(Clone, Debug, Default)]
-pub(in crate::capture) struct Comparison {
+pub(crate) struct Comparison {
     /// Functions to make or to make anew.
     pub outdated: Vec<Function>,
     pub lacking: Vec<Lacking>,
@@ -156,7 +157,7 @@ impl Comparison {
     }
 }
 
-pub(in crate::capture) async fn compare(client: &Client, watched: &[Watched]) -> Result<Comparison, CaptureError> {
+pub(crate) async fn compare(client: &Client, watched: &[Watched]) -> Result<Comparison, CaptureError> {
     let oids: Vec<u32> = watched.iter().flat_map(|table| &table.relations).map(|relation| relation.oid).collect();
     let rows = client.query_typed(TRIGGERS, &[(&oids, Type::OID_ARRAY)]).await?;
     let found: HashMap<(u32, String), Found> = rows

@@ -3,16 +3,14 @@
 use postgres_types::Type;
 use tokio_postgres::Client;
 
-use super::context::Context;
-use super::outbox::catalog;
-use super::outbox::definition::function_name;
-use super::outbox::install::{Part, patiently};
-use super::{CaptureError, identity, primary};
+use super::triggers::function::function_name;
+use super::triggers::script::{Part, patiently};
+use super::{catalog, identity};
+use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::table::Table;
 use crate::postgres::quote_identifier;
 use crate::store::Store;
-use crate::telemetry::Condition;
 
 const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
 const PUBLICATION_DROP: &str = include_str!("../../sql/primary/publication_drop.sql");
@@ -22,28 +20,11 @@ const OUTBOX_DROP: &str = include_str!("../../sql/primary/outbox_drop.sql");
 /// Where a server is behind a pooler, settings must not outlive their transaction.
 const BOUNDED: &str = "begin; set local lock_timeout = '5s'; set local statement_timeout = '60s'";
 
-/// After the switch to triggers: drops slot and publication and puts the identities back. Whether nothing is left to do.
-/// `in_the_way` is that something keeps it from that.
-pub(super) async fn log(client: &Client, context: &Context<'_>, in_the_way: &Condition) -> bool {
-    match log_objects(client, context.source, context.store).await {
-        Ok(done) => {
-            done.iter().for_each(|line| tracing::info!("{line}"));
-            true
-        }
-        Err(error) => {
-            if in_the_way.begins() {
-                tracing::warn!(%error, "what capture by the log needed is still on the primary; trying again");
-            }
-            false
-        }
-    }
-}
-
 /// The slot, the publication and the replica identities. Says what was done.
-pub(super) async fn log_objects(client: &Client, source: &Source, store: &Store) -> Result<Vec<String>, CaptureError> {
+pub(crate) async fn log_objects(client: &Client, source: &Source, store: &Store) -> Result<Vec<String>, CaptureError> {
     let mut done = Vec::new();
     drop_slot(client, source, &mut done).await?;
-    if primary::publication(client, &source.publication).await?.is_some() {
+    if catalog::publication(client, &source.publication).await?.is_some() {
         let statement = PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication));
         client.batch_execute(BOUNDED).await?;
         if let Err(error) = client.batch_execute(&statement).await {
@@ -71,7 +52,7 @@ async fn end<T>(client: &Client, result: Result<T, CaptureError>) -> Result<T, C
 }
 
 async fn drop_slot(client: &Client, source: &Source, done: &mut Vec<String>) -> Result<(), CaptureError> {
-    let Some(slot) = primary::slot(client, &source.slot).await? else { return Ok(()) };
+    let Some(slot) = catalog::slot(client, &source.slot).await? else { return Ok(()) };
     if let Some(found) = slot.foreign() {
         return Err(CaptureError::ForeignSlot { slot: source.slot.clone(), found });
     }
@@ -85,8 +66,8 @@ async fn drop_slot(client: &Client, source: &Source, done: &mut Vec<String>) -> 
 
 /// The triggers with all they write to. Says what was done. Table by table, each on its own: who has written to the outbox holds
 /// the table that it was written for, so that nobody is left in it when its turn comes.
-pub(super) async fn triggers(client: &Client, source: &Source) -> Result<Option<String>, CaptureError> {
-    if !catalog::state(client).await?.installed {
+pub(crate) async fn triggers(client: &Client, source: &Source) -> Result<Option<String>, CaptureError> {
+    if !super::triggers::catalog::state(client).await?.installed {
         return Ok(None);
     }
     for table in Table::ALL {
@@ -95,4 +76,19 @@ pub(super) async fn triggers(client: &Client, source: &Source) -> Result<Option<
     }
     patiently(client, source, &[Part::Locking(OUTBOX_DROP)]).await?;
     Ok(Some("schema walhook_capture: dropped, with the triggers".into()))
+}
+
+/// Drops the triggers that a switch to the log has left, if there was one. Says what was done.
+pub(crate) async fn drop_triggers(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+) -> Result<Option<String>, CaptureError> {
+    let stored = store.stored_checkpoint(&source.slot).await?;
+    if !stored.is_some_and(|stored| !stored.checkpoint.progress.is_outbox() && stored.switch.is_some()) {
+        return Ok(None);
+    }
+    let done = triggers(client, source).await?;
+    store.forget_switch(&source.slot).await?;
+    Ok(done)
 }

@@ -2,12 +2,13 @@
 
 use tokio_postgres::Client;
 
-use super::super::primary::{self, MINIMUM_VERSION, Publication, Relation, Server};
-use super::super::{CaptureError, identity};
+use super::catalog::{self, MINIMUM_VERSION, Publication, Relation, Server, is_required};
+use super::identity;
+use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::table::Table;
 
-pub(in crate::capture) struct Plan {
+pub(crate) struct Plan {
     /// Tables and partitions that get another replica identity.
     pub identities: Vec<Relation>,
     pub publication: PublicationPlan,
@@ -17,7 +18,7 @@ pub(in crate::capture) struct Plan {
     pub notes: Vec<String>,
 }
 
-pub(in crate::capture) enum PublicationPlan {
+pub(crate) enum PublicationPlan {
     Create { tables: Vec<String> },
     Alter { add: Vec<String>, set_options: bool },
 }
@@ -32,22 +33,22 @@ struct Findings<'a> {
     published: Vec<Relation>,
 }
 
-pub(in crate::capture) async fn make(client: &Client, source: &Source) -> Result<Plan, CaptureError> {
-    let server = primary::server(client).await?;
-    let slot = primary::slot(client, &source.slot).await?;
+pub(crate) async fn make(client: &Client, source: &Source) -> Result<Plan, CaptureError> {
+    let server = catalog::server(client).await?;
+    let slot = catalog::slot(client, &source.slot).await?;
     let mut findings =
         Findings { source, problems: Vec::new(), notes: Vec::new(), identities: Vec::new(), published: Vec::new() };
     findings.server(&server, slot.is_some());
-    if let Some(found) = slot.as_ref().and_then(primary::Slot::foreign) {
+    if let Some(found) = slot.as_ref().and_then(catalog::Slot::foreign) {
         return Err(CaptureError::ForeignSlot { slot: source.slot.clone(), found });
     }
     for table in Table::ALL {
         if source.follows(*table) {
-            let relations = primary::relations(client, source, *table).await?;
+            let relations = catalog::relations(client, source, *table).await?;
             findings.table(*table, relations, slot.is_none());
         }
     }
-    let publication = primary::publication(client, &source.publication).await?;
+    let publication = catalog::publication(client, &source.publication).await?;
     let publication = findings.publication(publication, &server);
     if !findings.problems.is_empty() {
         return Err(CaptureError::Preconditions(findings.problems));
@@ -56,7 +57,7 @@ pub(in crate::capture) async fn make(client: &Client, source: &Source) -> Result
         identities: findings.identities,
         publication,
         slot_exists: slot.is_some(),
-        failover: source.failover && server.version >= primary::FAILOVER_VERSION,
+        failover: source.failover && server.version >= catalog::FAILOVER_VERSION,
         notes: findings.notes,
     })
 }
@@ -101,7 +102,7 @@ impl Findings<'_> {
         let stored: Vec<&str> = self.source.tables.stored(table).collect();
         for reference in &stored {
             let column = self.source.tables.column(table, reference);
-            if table.is_required() && !root.columns.iter().any(|have| have == column) {
+            if is_required(table) && !root.columns.iter().any(|have| have == column) {
                 self.problems.push(format!(
                     "column {column} of {schema}.{name} is missing: name the platform's own in \
                      source.tables.{key}.columns.{reference}"

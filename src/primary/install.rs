@@ -1,13 +1,10 @@
 //! Prepares store and primary: looks at everything first, then changes what is missing in the order that is safe.
 
-pub(super) mod plan;
-mod print;
-pub(super) mod slot;
-pub(super) mod triggers;
-
 use tokio_postgres::Client;
 
-use super::{CaptureError, identity, outbox, primary, switch};
+use super::plan::{self, Plan, PublicationPlan};
+use super::{identity, slot, triggers, uninstall};
+use crate::capture::CaptureError;
 use crate::config::{CaptureMode, Source};
 use crate::domain::position::Checkpoint;
 use crate::health::Health;
@@ -16,11 +13,10 @@ use crate::postgres::quote_identifier;
 use crate::store::capture::FoundIdentity;
 use crate::store::{Store, migrate};
 
-use plan::{Plan, PublicationPlan};
-pub use print::statements;
-pub use triggers::trigger_statements;
+pub use super::print::statements;
+pub use super::triggers::trigger_statements;
 
-const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publication_create.sql");
+pub(super) const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publication_create.sql");
 const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
 const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_options.sql");
 
@@ -44,8 +40,8 @@ async fn log(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     let store = Store::open(store_url, 2)?;
     let checkpoint = store.checkpoint(&source.slot).await?;
     let reads_outbox = checkpoint.as_ref().is_some_and(|stored| stored.progress.is_outbox());
-    let left = if reads_outbox { None } else { switch::drop_triggers(&client, source, &store).await? };
-    if !reads_outbox && outbox::catalog::state(&client).await?.installed {
+    let left = if reads_outbox { None } else { uninstall::drop_triggers(&client, source, &store).await? };
+    if !reads_outbox && triggers::catalog::state(&client).await?.installed {
         return Err(CaptureError::SwitchToTriggers);
     }
     if let (false, Some(checkpoint), false) = (plan.slot_exists, &checkpoint, reads_outbox) {
@@ -72,7 +68,7 @@ async fn log(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
 }
 
 /// What the slot needs before it is made: identities, then the publication.
-pub(super) async fn prepare(
+pub(crate) async fn prepare(
     client: &Client,
     source: &Source,
     store: &Store,
@@ -87,8 +83,8 @@ pub(super) async fn prepare(
 
 async fn missing_slot(source: &Source, store: &Store, checkpoint: &Checkpoint) -> CaptureError {
     let Some(at) = checkpoint.progress.resume() else { return CaptureError::OutboxIsRead };
-    let gap = super::error::Gap::SlotMissing { slot: source.slot.clone(), at };
-    super::gaps::record(source, store, &Health::default(), gap, Some(at)).await
+    let gap = crate::capture::error::Gap::SlotMissing { slot: source.slot.clone(), at };
+    crate::repair::gaps::record(source, store, &Health::default(), gap, Some(at)).await
 }
 
 /// Before the tables are published: a published table without identity makes the application's own updates fail.

@@ -6,13 +6,14 @@ use jiff::Timestamp;
 use tokio_postgres::Client;
 
 use super::{Report, Verdict, postgres, unreachable};
-use crate::capture::primary::{self, MINIMUM_VERSION, Relation, Server};
-use crate::capture::{CaptureError, identity};
+use crate::capture::CaptureError;
 use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
+use crate::primary::catalog::{self, MINIMUM_VERSION, Relation, Server, is_required};
+use crate::primary::identity;
 
 /// What the server is, where it could be asked.
-pub(super) async fn check(report: &mut Report, source: &Source, url: &str) -> Option<Server> {
+pub(crate) async fn check(report: &mut Report, source: &Source, url: &str) -> Option<Server> {
     let client = match postgres::connect(url).await {
         Ok(client) => client,
         Err(error) => {
@@ -21,7 +22,7 @@ pub(super) async fn check(report: &mut Report, source: &Source, url: &str) -> Op
         }
     };
     let before = Timestamp::now();
-    let server = match primary::server(&client).await {
+    let server = match catalog::server(&client).await {
         Ok(server) => server,
         Err(error) => {
             unreachable(report, "primary", error, url);
@@ -111,7 +112,7 @@ async fn objects(report: &mut Report, source: &Source, client: &Client) -> Resul
         if !source.follows(*table) {
             continue;
         }
-        let relations = primary::relations(client, source, *table).await?;
+        let relations = catalog::relations(client, source, *table).await?;
         if self::table(report, source, *table, &relations) {
             published.extend(relations.into_iter().next());
         }
@@ -125,7 +126,7 @@ async fn objects(report: &mut Report, source: &Source, client: &Client) -> Resul
 fn table(report: &mut Report, source: &Source, table: Table, relations: &[Relation]) -> bool {
     let (schema, name) = source.tables.qualified_name(table);
     let line = format!("table {schema}.{name}");
-    let severity = if table.is_required() { Verdict::Fail } else { Verdict::Warn };
+    let severity = if is_required(table) { Verdict::Fail } else { Verdict::Warn };
     let key = table.name();
     let Some(root) = relations.first() else {
         report.add(severity, line, "missing", format!("name the platform's own in source.tables.{key}.table"));
@@ -196,7 +197,7 @@ async fn publication(
     published: &[Relation],
 ) -> Result<(), CaptureError> {
     let name = format!("publication {}", source.publication);
-    let Some(found) = primary::publication(client, &source.publication).await? else {
+    let Some(found) = catalog::publication(client, &source.publication).await? else {
         report.fail(name, "missing", "run `walhook setup`");
         return Ok(());
     };
@@ -215,7 +216,7 @@ async fn publication(
 
 async fn slot(report: &mut Report, source: &Source, client: &Client) -> Result<(), CaptureError> {
     let name = format!("slot {}", source.slot);
-    let Some(slot) = primary::slot(client, &source.slot).await? else {
+    let Some(slot) = catalog::slot(client, &source.slot).await? else {
         report.fail(name, "missing", "run `walhook setup`");
         return Ok(());
     };

@@ -5,26 +5,31 @@
 //! and starts over. Under triggers the snapshot takes the slot's place: what the outbox had at that moment is part of the
 //! comparison, and what comes later is read from there. The comparison knows of neither.
 
+pub(crate) mod continuity;
 mod differences;
+pub(crate) mod gaps;
+pub(crate) mod watch;
 
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
-use super::error::Gap;
-use super::outbox::lease::Lease;
-use super::outbox::watch::{Watch, acknowledge, explained, failures};
-use super::setup::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
-use super::setup::triggers::{Beginning, mend, stop_reading};
-use super::setup::{plan, prepare};
-use super::snapshot::Snapshot;
-use super::{CaptureError, gaps, primary, slot};
+use crate::capture::CaptureError;
+use crate::capture::error::Gap;
 use crate::config::{CaptureMode, Source};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::health::Health;
 use crate::postgres;
+use crate::primary::install::prepare;
+use crate::primary::lease::Lease;
+use crate::primary::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
+use crate::primary::snapshot::Snapshot;
+use crate::primary::triggers::{Beginning, mend, stop_reading};
+use crate::primary::{catalog, plan};
 use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair};
 use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};
 use crate::store::{Store, Transaction};
+
+use watch::{Watch, acknowledge, explained, failures};
 
 pub use differences::{Differences, Found};
 
@@ -82,7 +87,7 @@ impl<'a> Repair<'a> {
 
     async fn of_the_log(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, CaptureError> {
         let Request { source, url, store, transaction, dry_run, force } = request;
-        let old = primary::slot(&client, &source.slot).await?;
+        let old = catalog::slot(&client, &source.slot).await?;
         if let Some(pid) = old.as_ref().and_then(|slot| slot.active_pid) {
             return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
         }
@@ -228,7 +233,7 @@ impl<'a> Repair<'a> {
 /// What is to be repaired.
 async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) -> Result<Vec<OpenGap>, CaptureError> {
     let health = Health::default();
-    match slot::verify(client, source, store, &health).await {
+    match continuity::verify(client, source, store, &health).await {
         Ok(_) | Err(CaptureError::Gap(_) | CaptureError::NoPublication(_)) => {}
         // Another cluster is taken only on demand: nothing tells a restored one from a wrong one.
         Err(CaptureError::ForeignCluster { .. }) if force => {}

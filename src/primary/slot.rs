@@ -8,11 +8,12 @@ use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, Replication
 use postgres_types::Type;
 use tokio_postgres::Client;
 
+use super::snapshot::Snapshot;
 use super::triggers::SNAPSHOT;
-use super::{CaptureError, Source, Store, primary};
+use super::{catalog, conninfo};
+use crate::capture::CaptureError;
 use crate::capture::acknowledgement::MARGIN;
-use crate::capture::conninfo;
-use crate::capture::snapshot::Snapshot;
+use crate::config::Source;
 use crate::domain::addons::AddonChanges;
 use crate::domain::ledger::{self, LedgerChanges};
 use crate::domain::lsn::{Lineage, Lsn};
@@ -24,13 +25,13 @@ use crate::store::addons::change_addons;
 use crate::store::capture::{SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch};
 use crate::store::enqueue::seed_distributed;
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};
-use crate::store::{StoreError, Transaction};
+use crate::store::{Store, StoreError, Transaction};
 
-const DISTRIBUTED_RELEASES: &str = include_str!("../../../sql/primary/distributed_releases.sql");
-const USER_ADDONS: &str = include_str!("../../../sql/primary/user_addons.sql");
-const SLOT_DROP: &str = include_str!("../../../sql/primary/slot_drop.sql");
+const DISTRIBUTED_RELEASES: &str = include_str!("../../sql/primary/distributed_releases.sql");
+const USER_ADDONS: &str = include_str!("../../sql/primary/user_addons.sql");
+const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
 
-const EMIT: &str = include_str!("../../../sql/primary/heartbeat.sql");
+const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
 
 /// A new slot waits for every transaction that is older than it.
 const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,7 +39,7 @@ const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
 const ALL_WAITS: Duration = Duration::from_secs(180);
 const SEED_CHUNK: usize = 10_000;
 
-pub(super) enum Created {
+pub(crate) enum Created {
     /// The first thing that is read.
     First { slot: String, begins: Lsn, seeded: Seeded },
     /// Read behind the triggers' outbox.
@@ -47,7 +48,7 @@ pub(super) enum Created {
 
 /// What was read under the snapshot that capture begins with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seeded {
+pub(crate) struct Seeded {
     distributed: usize,
     rows: usize,
 }
@@ -59,7 +60,7 @@ impl fmt::Display for Seeded {
 }
 
 /// A slot that has just been made, and the session that holds its snapshot as long as it does nothing else.
-pub(in crate::capture) struct Opened {
+pub(crate) struct Opened {
     walsender: LogicalReplicationStream,
     pub lineage: Lineage,
     /// Where the slot begins: nothing is stored yet.
@@ -86,7 +87,7 @@ impl fmt::Display for Created {
 }
 
 /// A connection that can create the slot.
-pub(in crate::capture) async fn connect(
+pub(crate) async fn connect(
     source: &Source,
     url: &str,
     failover: bool,
@@ -102,18 +103,18 @@ pub(in crate::capture) async fn connect(
 
 /// Drops a slot of ours that a setup which was broken off has left: the store knows that it was being created and never got
 /// its beginning, so nobody can have acknowledged anything. Any other slot without a checkpoint may be somebody's.
-pub(super) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, CaptureError> {
+pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, CaptureError> {
     if !store.is_creating_slot(&source.slot).await? {
         return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
     }
-    if let Some(pid) = primary::slot(client, &source.slot).await?.and_then(|slot| slot.active_pid) {
+    if let Some(pid) = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.active_pid) {
         return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
     }
     client.execute(SLOT_DROP, &[&source.slot]).await?;
     Ok(format!("slot {}: dropped, since an earlier setup did not come to its end", source.slot))
 }
 
-pub(super) async fn create(
+pub(crate) async fn create(
     walsender: LogicalReplicationStream,
     client: &Client,
     source: &Source,
@@ -132,7 +133,7 @@ pub(super) async fn create(
 }
 
 /// Makes the slot, whose snapshot then can be imported.
-pub(in crate::capture) async fn open(
+pub(crate) async fn open(
     mut walsender: LogicalReplicationStream,
     client: &Client,
     source: &Source,
@@ -145,7 +146,7 @@ pub(in crate::capture) async fn open(
         Err(_) => Some(ALL_WAITS),
     };
     if let Some(limit) = limit {
-        let holder = primary::oldest_transaction(client).await?;
+        let holder = catalog::oldest_transaction(client).await?;
         let holder = holder.map(|holder| format!(", the oldest is of {holder}")).unwrap_or_default();
         return Err(CaptureError::SlotCreation { slot: source.slot.clone(), limit, holder });
     }
@@ -164,14 +165,14 @@ pub(in crate::capture) async fn open(
 }
 
 async fn beginning(client: &Client, source: &Source) -> Result<Lsn, CaptureError> {
-    let slot = primary::slot(client, &source.slot).await?;
+    let slot = catalog::slot(client, &source.slot).await?;
     slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
         CaptureError::Protocol(format!("slot {} does not say where it begins right after its creation", source.slot))
     })
 }
 
 /// A slot whose beginning is not in the store would be of no use, and would keep the log from being recycled.
-pub(in crate::capture) async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureError {
+pub(crate) async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureError {
     match client.execute(SLOT_DROP, &[&source.slot]).await {
         Ok(_) => error,
         Err(cleanup) => CaptureError::LeftBehind {
@@ -213,7 +214,7 @@ async fn begin(
 }
 
 /// Stores which releases were distributed, which add-ons users have and the states of all watched rows, as the snapshot shows it.
-pub(super) async fn seed(
+pub(crate) async fn seed(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
@@ -225,7 +226,7 @@ pub(super) async fn seed(
 }
 
 /// Where the stream begins and how far it may be acknowledged while nothing comes of it.
-pub(in crate::capture) async fn store_beginning(
+pub(crate) async fn store_beginning(
     transaction: &Transaction<'_>,
     source: &Source,
     opened: &Opened,
@@ -286,7 +287,7 @@ async fn seed_ledger(
 
 /// What add-ons users have as the slot begins. Those that the platform's own SQL finds are not in the stream: they are asked
 /// for each time.
-pub(in crate::capture) async fn seed_addons(
+pub(crate) async fn seed_addons(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,

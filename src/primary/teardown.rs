@@ -1,6 +1,7 @@
 //! Takes everything of ours off the primary, and gives back what was found there.
 
-use super::{CaptureError, leave};
+use super::uninstall;
+use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::postgres;
 use crate::store::Store;
@@ -17,8 +18,8 @@ pub async fn teardown(
     // What setup found is in the store: without it nothing could be put back, so it is asked for first.
     let store = Store::open(store_url, 2)?;
     let has_schema = store.has_schema().await?;
-    let mut done = leave::log_objects(&client, source, &store).await?;
-    done.extend(leave::triggers(&client, source).await?);
+    let mut done = uninstall::log_objects(&client, source, &store).await?;
+    done.extend(uninstall::triggers(&client, source).await?);
     if has_schema {
         store.forget_checkpoint(&source.slot).await?;
     }

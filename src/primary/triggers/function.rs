@@ -19,7 +19,7 @@ const DELETED_FIRST: &str = "\n        order by n.walhook_row is not null";
 
 /// What a trigger fires on: one each, since only a trigger for a single event is shown the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::capture) enum TriggerEvent {
+pub(crate) enum TriggerEvent {
     Insert,
     Update,
     Delete,
@@ -68,7 +68,7 @@ impl TriggerEvent {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::capture) struct Function {
+pub(crate) struct Function {
     pub name: String,
     definition: String,
     /// Identifies the definition. Leaves out the order, so that earlier builds recognize the function as theirs.
@@ -143,7 +143,7 @@ impl Function {
 }
 
 /// What the triggers of a table call.
-pub(in crate::capture) fn function_name(table: Table) -> String {
+pub(crate) fn function_name(table: Table) -> String {
     format!("capture_{}", table.name())
 }
 

@@ -14,7 +14,7 @@ const LENGTH: Duration = Duration::from_secs(5);
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// Renewed as long as it lives.
-pub(in crate::capture) struct Lease {
+pub(crate) struct Lease {
     store: Store,
     slot: String,
     pub holder: Uuid,

@@ -5,13 +5,13 @@ use tokio_postgres::Client;
 
 use super::super::Report;
 use crate::capture::CaptureError;
-use crate::capture::primary::{self, FAILOVER_VERSION};
 use crate::config::{AwaitVisibility, Source};
+use crate::primary::catalog::{self, FAILOVER_VERSION};
 
 const STANDBYS: &str = include_str!("../../../../sql/primary/standbys.sql");
 
-pub(super) async fn check(report: &mut Report, source: &Source, client: &Client) -> Result<(), CaptureError> {
-    let synchronous = primary::is_synchronous(client).await?;
+pub(crate) async fn check(report: &mut Report, source: &Source, client: &Client) -> Result<(), CaptureError> {
+    let synchronous = catalog::is_synchronous(client).await?;
     let line = "source.await_visibility";
     match (source.await_visibility, synchronous) {
         (AwaitVisibility::Never, true) => report.warn(

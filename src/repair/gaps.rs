@@ -4,11 +4,11 @@ use metrics::gauge;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::error::Gap;
-use super::{CaptureError, GAP};
+use crate::capture::CaptureError;
+use crate::capture::error::Gap;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
-use crate::health::Health;
+use crate::health::{GAP, Health};
 use crate::store::capture::OpenGap;
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Condition};
@@ -17,7 +17,7 @@ static UNNOTED: Condition = Condition::new();
 
 /// Notes a gap for good. The error to end with: the gap, or that it could not be noted now. `at` is the checkpoint that it
 /// was measured from.
-pub(super) async fn record(source: &Source, store: &Store, health: &Health, gap: Gap, at: Option<Lsn>) -> CaptureError {
+pub(crate) async fn record(source: &Source, store: &Store, health: &Health, gap: Gap, at: Option<Lsn>) -> CaptureError {
     let noted = async {
         let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string(), at).await?;
         tell(source, store, health).await?;
@@ -35,7 +35,7 @@ pub(super) async fn record(source: &Source, store: &Store, health: &Health, gap:
 }
 
 /// Lets readiness and metric say which gaps are open.
-pub(super) async fn tell(source: &Source, store: &Store, health: &Health) -> Result<Vec<OpenGap>, StoreError> {
+pub(crate) async fn tell(source: &Source, store: &Store, health: &Health) -> Result<Vec<OpenGap>, StoreError> {
     let open = store.open_gaps(&source.slot).await?;
     gauge!(telemetry::GAPS).set(open.len() as f64);
     if open.is_empty() {
@@ -51,7 +51,7 @@ pub(super) async fn tell(source: &Source, store: &Store, health: &Health) -> Res
 const REPORTS: usize = 16;
 
 /// Notes gaps that the stream itself shows, so that whoever reads it never waits for the store.
-pub(super) struct Reports {
+pub(crate) struct Reports {
     gaps: mpsc::Sender<Gap>,
     _task: AbortOnDropHandle<()>,
 }
@@ -75,7 +75,7 @@ impl Reports {
 }
 
 /// Notes what was lost while capture can go on, or wait for it to be mended.
-pub(super) async fn note(source: &Source, store: &Store, health: &Health, gap: Gap) {
+pub(crate) async fn note(source: &Source, store: &Store, health: &Health, gap: Gap) {
     match record(source, store, health, gap, None).await {
         CaptureError::Gap(_) if UNNOTED.ends() => tracing::info!("gaps are noted again"),
         CaptureError::Gap(_) => {}

@@ -4,13 +4,13 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::{Report, unreachable};
-use crate::capture::primary::Server;
 use crate::config::Source;
+use crate::primary::catalog::Server;
 use crate::store::capture::Identity;
 use crate::store::migrate::{self, Misfit, Schema};
 use crate::store::{Result, Store};
 
-pub(super) async fn check(report: &mut Report, source: &Source, url: &str, primary: Option<&Server>) {
+pub(crate) async fn check(report: &mut Report, source: &Source, url: &str, primary: Option<&Server>) {
     match look(report, source, url, primary).await {
         Ok(()) => {}
         Err(error) => unreachable(report, "store", error, url),

@@ -11,7 +11,7 @@ const SESSION: &str = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=postgre
                        -c bytea_output=hex -c statement_timeout=0";
 
 /// For a walsender of the URL's database. `settings` are for that session, over ours.
-pub(super) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String, ConnectError> {
+pub(crate) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String, ConnectError> {
     let target = Target::parse(url)?;
     // Later settings win, and ours must.
     let mut session = format!("{} {SESSION}", target.config.get_options().unwrap_or_default());
@@ -27,7 +27,7 @@ pub(super) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String
 }
 
 /// Whether the primary may be reached by a Unix socket.
-pub(super) fn is_by_socket(url: &str) -> Result<bool, ConnectError> {
+pub(crate) fn is_by_socket(url: &str) -> Result<bool, ConnectError> {
     let Target { config, .. } = Target::parse(url)?;
     Ok(config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_))))
 }

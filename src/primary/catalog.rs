@@ -1,10 +1,10 @@
-//! Questions to the primary's catalog.
+//! Reads the primary's catalog.
 
 use jiff::Timestamp;
 use postgres_types::{PgLsn, ToSql, Type};
 use tokio_postgres::Client;
 
-use super::CaptureError;
+use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::domain::table::Table;
@@ -19,14 +19,14 @@ const PUBLICATION_TABLES: &str = include_str!("../../sql/primary/publication_tab
 const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
 const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
 
-pub(super) const PLUGIN: &str = "pgoutput";
+pub(crate) const PLUGIN: &str = "pgoutput";
 /// The first version whose slots tell all that is asked of them, and whose publications take partition roots.
-pub(super) const MINIMUM_VERSION: i32 = 140_000;
+pub(crate) const MINIMUM_VERSION: i32 = 140_000;
 /// The first whose logical slots can be carried over to standbys.
-pub(super) const FAILOVER_VERSION: i32 = 170_000;
+pub(crate) const FAILOVER_VERSION: i32 = 170_000;
 
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     pub version: i32,
     pub wal_level: String,
     pub in_recovery: bool,
@@ -47,7 +47,7 @@ pub(super) struct Server {
     pub now: Timestamp,
 }
 
-pub(super) async fn server(client: &Client) -> Result<Server, CaptureError> {
+pub(crate) async fn server(client: &Client) -> Result<Server, CaptureError> {
     let row = client.query_typed_one(SERVER, &[]).await?;
     Ok(Server {
         version: row.get("version"),
@@ -69,12 +69,12 @@ pub(super) async fn server(client: &Client) -> Result<Server, CaptureError> {
 }
 
 /// Whether commits wait for a standby.
-pub(super) async fn is_synchronous(client: &Client) -> Result<bool, CaptureError> {
+pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, CaptureError> {
     Ok(client.query_typed_one(SYNCHRONOUS, &[]).await?.get("synchronous"))
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     pub plugin: Option<String>,
     /// Whether it belongs to this database.
     pub here: bool,
@@ -100,7 +100,7 @@ impl Slot {
     }
 }
 
-pub(super) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, CaptureError> {
+pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, CaptureError> {
     let row = client.query_typed_opt(SLOT, &[(&name, Type::TEXT)]).await?;
     Ok(row.map(|row| Slot {
         plugin: row.get("plugin"),
@@ -114,7 +114,7 @@ pub(super) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Ca
 
 /// A table, or a part of a partitioned one.
 #[derive(Clone, Debug)]
-pub(super) struct Relation {
+pub(crate) struct Relation {
     /// What it stands for.
     pub table: Table,
     pub oid: u32,
@@ -159,12 +159,12 @@ impl Relation {
 }
 
 /// The name of the index that setup makes for `table`, in the table's schema.
-pub(super) fn index_name(table: Table) -> String {
+pub(crate) fn index_name(table: Table) -> String {
     format!("walhook_identity_{}", table.name())
 }
 
 /// The platform's table that stands for `table`, then its partitions; none where it does not exist.
-pub(super) async fn relations(client: &Client, source: &Source, table: Table) -> Result<Vec<Relation>, CaptureError> {
+pub(crate) async fn relations(client: &Client, source: &Source, table: Table) -> Result<Vec<Relation>, CaptureError> {
     let (schema, name) = source.tables.qualified_name(table);
     let index = index_name(table);
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
@@ -190,7 +190,7 @@ pub(super) async fn relations(client: &Client, source: &Source, table: Table) ->
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Publication {
+pub(crate) struct Publication {
     pub all_tables: bool,
     pub options_right: bool,
     pub owned: bool,
@@ -204,7 +204,7 @@ impl Publication {
     }
 }
 
-pub(super) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, CaptureError> {
+pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, CaptureError> {
     let Some(row) = client.query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)]).await? else { return Ok(None) };
     let tables = client.query_typed(PUBLICATION_TABLES, &[(&name, Type::TEXT)]).await?;
     Ok(Some(Publication {
@@ -216,12 +216,17 @@ pub(super) async fn publication(client: &Client, name: &str) -> Result<Option<Pu
 }
 
 /// Who has held a lock on one of `tables` for longest, as something to add to a complaint.
-pub(super) async fn lock_holder(client: &Client, tables: &[String]) -> String {
+pub(crate) async fn lock_holder(client: &Client, tables: &[String]) -> String {
     let found = client.query_typed_opt(LOCK_HOLDER, &[(&tables, Type::TEXT_ARRAY)]).await.ok().flatten();
     found.map(|row| format!(" by {}", row.get::<_, &str>(0))).unwrap_or_default()
 }
 
 /// Who a new slot may be waiting for.
-pub(super) async fn oldest_transaction(client: &Client) -> Result<Option<String>, CaptureError> {
+pub(crate) async fn oldest_transaction(client: &Client) -> Result<Option<String>, CaptureError> {
     Ok(client.query_typed_opt(OLDEST_TRANSACTION, &[]).await?.map(|row| row.get(0)))
+}
+
+/// Whether events or their routing need the table; the rest is for e-mail alone.
+pub(crate) const fn is_required(table: Table) -> bool {
+    !matches!(table, Table::AppUser)
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{PUBLICATION_CREATE, Source, identity, primary};
-use crate::config::ReplicaIdentity;
+use super::install::PUBLICATION_CREATE;
+use super::{catalog, identity};
+use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::{self, quote_identifier, quote_qualified};
 
@@ -44,7 +45,7 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
 
 /// What lets `role`, which is quoted, see the tables at all. What lookups and computed columns read beside them is granted by who
 /// wrote them.
-pub(super) fn usage_of_schemas(source: &Source, role: &str) -> String {
+pub(crate) fn usage_of_schemas(source: &Source, role: &str) -> String {
     let followed = Table::ALL.iter().filter(|table| source.follows(**table));
     let schemas: BTreeSet<String> =
         followed.map(|table| quote_identifier(&source.tables.qualified_name(*table).0)).collect();
@@ -59,7 +60,7 @@ fn identity_of(source: &Source, table: Table, quoted: &str) -> String {
     if source.replica_identity == ReplicaIdentity::Full || table == Table::PreflightReport {
         return format!("-- {}\n{full}", columns.join(", "));
     }
-    let index = quote_identifier(&primary::index_name(table));
+    let index = quote_identifier(&catalog::index_name(table));
     let columns: Vec<String> = columns.iter().map(|column| quote_identifier(column)).collect();
     let create = identity::index_statement(&index, quoted, &columns);
     format!("{create}{}", identity::statement(quoted, &format!("using index {index}")))

@@ -1,31 +1,39 @@
 //! Prepares capture by triggers, or the switch to it.
 
+pub(crate) mod catalog;
+pub(crate) mod function;
+pub(crate) mod script;
+
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use catalog::{Comparison, State, Watched};
+use script::Script;
+
+use super::catalog::{MINIMUM_VERSION, Server};
+use super::lease::Lease;
 use super::slot::Seeded;
-use super::{CaptureError, Source, Store, migrate, postgres, primary, print, slot};
+use super::snapshot::Snapshot as Moment;
+use super::{print, slot};
+use crate::capture::CaptureError;
 use crate::capture::error::Gap;
-use crate::capture::outbox::catalog::{self, Comparison, State, Watched};
-use crate::capture::outbox::install::{self, Script};
-use crate::capture::outbox::lease::Lease;
 use crate::capture::outbox::page::flush;
-use crate::capture::primary::{MINIMUM_VERSION, Server};
-use crate::capture::snapshot::Snapshot as Moment;
+use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::table::Table;
 use crate::domain::window::{Snapshot, Window};
 use crate::health::Health;
+use crate::postgres;
 use crate::postgres::{quote_identifier, quote_qualified};
-use crate::store::StoreError;
 use crate::store::capture::insert_first_checkpoint;
+use crate::store::{Store, StoreError, migrate};
 
-const HIGHEST: &str = include_str!("../../../sql/primary/outbox_highest.sql");
-pub(super) const SNAPSHOT: &str = include_str!("../../../sql/primary/snapshot.sql");
+const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
+pub(crate) const SNAPSHOT: &str = include_str!("../../sql/primary/snapshot.sql");
 
 /// Puts the triggers on the tables and stores where reading their outbox begins. Run again, it finds nothing to do.
-pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, CaptureError> {
+pub(crate) async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, CaptureError> {
     let client = postgres::connect(url).await?;
     let found = examine(&client, source).await?;
     let mut done = Vec::new();
@@ -38,7 +46,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
     let stored = store.stored_checkpoint(&source.slot).await?;
     let reads_outbox = stored.as_ref().is_some_and(|stored| stored.checkpoint.progress.is_outbox());
     match &stored {
-        None if primary::slot(&client, &source.slot).await?.is_some() => {
+        None if super::catalog::slot(&client, &source.slot).await?.is_some() => {
             return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
         }
         Some(stored) if reads_outbox && stored.switch.is_some() => return Err(CaptureError::SwitchToLog),
@@ -46,7 +54,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
             // What was in it is lost; what comes from now on is not.
             let missing = found.state.missing.join(", ");
             let gap = Gap::OutboxLost(format!("{missing} is missing"));
-            let gap = crate::capture::gaps::record(source, &store, &Health::default(), gap, None).await;
+            let gap = crate::repair::gaps::record(source, &store, &Health::default(), gap, None).await;
             done.push(gap.to_string());
         }
         _ => {}
@@ -85,7 +93,7 @@ impl Found {
         if script.is_empty() {
             return Ok(None);
         }
-        install::run(client, source, &script).await?;
+        script::run(client, source, &script).await?;
         let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.lacking.len());
         let paired = if self.state.paired { "" } else { ", rows that move between partitions are paired" };
         Ok(Some(format!(
@@ -95,7 +103,7 @@ impl Found {
 }
 
 /// Puts back what of the triggers is missing or of another mapping. Says what was done.
-pub(in crate::capture) async fn mend(client: &Client, source: &Source) -> Result<Vec<String>, CaptureError> {
+pub(crate) async fn mend(client: &Client, source: &Source) -> Result<Vec<String>, CaptureError> {
     let found = examine(client, source).await?;
     let installed = found.install(client, source, false).await?;
     Ok(found.notes.into_iter().chain(installed).collect())
@@ -103,7 +111,7 @@ pub(in crate::capture) async fn mend(client: &Client, source: &Source) -> Result
 
 /// Looks at everything, and refuses before anything is changed.
 async fn examine(client: &Client, source: &Source) -> Result<Found, CaptureError> {
-    let server = primary::server(client).await?;
+    let server = super::catalog::server(client).await?;
     let state = catalog::state(client).await?;
     let watched = catalog::watched(client, source).await?;
     let comparison = catalog::compare(client, &watched).await?;
@@ -194,7 +202,7 @@ fn table_problems(source: &Source, watched: &Watched, server: &Server) -> Vec<St
 }
 
 /// Where reading the outbox begins: the first window is what comes after a moment.
-pub(in crate::capture) struct Beginning {
+pub(crate) struct Beginning {
     pub lineage: Lineage,
     pub window: Window,
     last_row: u64,
@@ -237,7 +245,7 @@ async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Re
 }
 
 /// Keeps every other process from reading the outbox while the slot is made that the log is read from afterwards.
-pub(in crate::capture) async fn stop_reading(source: &Source, store: &Store) -> Result<Lease, CaptureError> {
+pub(crate) async fn stop_reading(source: &Source, store: &Store) -> Result<Lease, CaptureError> {
     const ATTEMPTS: u32 = 14;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
     let holder = Uuid::now_v7();
@@ -258,7 +266,7 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Ca
     if !problems.is_empty() {
         return Err(CaptureError::Preconditions(problems));
     }
-    let server = primary::server(&client).await?;
+    let server = super::catalog::server(&client).await?;
     let role = quote_identifier(&server.role);
     let tables: Vec<String> = watched
         .iter()

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use postgres_types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::CaptureError;
+use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::ledger::{LedgerRow, State};
@@ -22,7 +22,7 @@ const BEGIN: &str = "begin isolation level repeatable read read only; \
                      set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0";
 
 /// A session that goes on seeing one moment.
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     client: Client,
     /// The server's time when it began.
     pub at: Timestamp,
@@ -91,7 +91,7 @@ impl Snapshot {
 }
 
 /// A table being read, a part at a time.
-pub(super) struct WatchedRows<'a> {
+pub(crate) struct WatchedRows<'a> {
     snapshot: &'a Snapshot,
     source: &'a Source,
     table: Table,

@@ -2,14 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{CaptureError, Snapshot, Transaction};
-use crate::capture::snapshot::WatchedRows;
+use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::change::{Change, Tuple};
 use crate::domain::ledger::{self, Comparison, Difference, LedgerChanges, LedgerRow};
 use crate::domain::lsn::Lsn;
 use crate::domain::position::Position;
 use crate::domain::table::{Column, Table};
+use crate::primary::snapshot::{Snapshot, WatchedRows};
+use crate::store::Transaction;
 use crate::store::ledger::ledger_page;
 
 /// Rows of the ledger read at once, and changes handed on at once.
@@ -58,7 +59,7 @@ struct Open<'a> {
 }
 
 impl<'a> Differences<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         source: &'a Source,
         snapshot: &'a Snapshot,
         complete: HashSet<Table>,

@@ -3,13 +3,13 @@
 use tokio_postgres::Client;
 
 use super::{Report, Verdict};
-use crate::capture::outbox::catalog::{self, Comparison, Watched};
-use crate::capture::outbox::watch;
-use crate::capture::{CaptureError, primary};
+use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::table::Table;
+use crate::primary::triggers::catalog::{self, Comparison, Watched};
+use crate::repair::watch;
 
-pub(super) async fn check(report: &mut Report, source: &Source, client: &Client) -> Result<(), CaptureError> {
+pub(crate) async fn check(report: &mut Report, source: &Source, client: &Client) -> Result<(), CaptureError> {
     let watched = catalog::watched(client, source).await?;
     let comparison = catalog::compare(client, &watched).await?;
     for table in &watched {
@@ -17,7 +17,7 @@ pub(super) async fn check(report: &mut Report, source: &Source, client: &Client)
     }
     outbox(report, client).await?;
     // A slot that nobody reads keeps the log.
-    if primary::slot(client, &source.slot).await?.is_some() {
+    if crate::primary::catalog::slot(client, &source.slot).await?.is_some() {
         let mend = "start `walhook run`: it makes the switch, and drops the slot then";
         report.warn(format!("slot {}", source.slot), "there, though triggers capture", mend);
     }

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// All statements, in the order that they are run in. Locking the tables is the second step and the only one that waits.
 #[derive(Debug, Default)]
-pub(in crate::capture) struct Script {
+pub(crate) struct Script {
     pub prepare: String,
     pub lock: String,
     pub complete: String,
@@ -68,7 +68,7 @@ impl Script {
     }
 }
 
-pub(in crate::capture) async fn run(client: &Client, source: &Source, script: &Script) -> Result<(), CaptureError> {
+pub(crate) async fn run(client: &Client, source: &Source, script: &Script) -> Result<(), CaptureError> {
     // One statement, so that the bound is for all locks together.
     let lock = format!("do $lock$ begin\n{}end $lock$", script.lock);
     patiently(client, source, &[Part::Free(&script.prepare), Part::Locking(&lock), Part::Free(&script.complete)]).await
@@ -76,7 +76,7 @@ pub(in crate::capture) async fn run(client: &Client, source: &Source, script: &S
 
 /// A part of a transaction.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::capture) enum Part<'a> {
+pub(crate) enum Part<'a> {
     /// Locks no table of the application's that is not locked already.
     Free(&'a str),
     /// One statement that waits for locks.
@@ -85,11 +85,7 @@ pub(in crate::capture) enum Part<'a> {
 
 /// Does in one transaction what needs locks on the tables, giving up and trying again before anybody who waits for us would be
 /// ended as deadlocked.
-pub(in crate::capture) async fn patiently(
-    client: &Client,
-    source: &Source,
-    parts: &[Part<'_>],
-) -> Result<(), CaptureError> {
+pub(crate) async fn patiently(client: &Client, source: &Source, parts: &[Part<'_>]) -> Result<(), CaptureError> {
     for _ in 0..ATTEMPTS {
         client.batch_execute("begin").await?;
         match execute(client, parts).await {

@@ -6,8 +6,8 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::CaptureError;
-use super::primary::{self, Relation};
+use super::catalog::{self, Relation, is_required};
+use crate::capture::CaptureError;
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::{quote_identifier, quote_qualified};
@@ -24,7 +24,7 @@ const BOUNDS: &str = "set lock_timeout = '5s'; set statement_timeout = '60s'";
 const UNBOUND: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
 
 /// The columns, by the platform's names, that old rows of the table must come with.
-pub(super) fn wanted(source: &Source, table: Table) -> Vec<&str> {
+pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
     let name = |column| source.tables.column(table, column);
     match table {
         // Without both columns, a deletion does not name the user and the add-on.
@@ -36,7 +36,7 @@ pub(super) fn wanted(source: &Source, table: Table) -> Vec<&str> {
 
 /// How the old rows of a table are to get into the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goal {
+pub(crate) enum Goal {
     /// Whole.
     Full,
     /// The id and the watched columns, when one of them changes.
@@ -44,7 +44,7 @@ pub(super) enum Goal {
 }
 
 /// What is to be for `relation`, and why not an index where one was asked for.
-pub(super) fn goal(source: &Source, relation: &Relation) -> (Goal, Option<String>) {
+pub(crate) fn goal(source: &Source, relation: &Relation) -> (Goal, Option<String>) {
     if source.replica_identity == ReplicaIdentity::Full || !relation.table.is_captured() {
         return (Goal::Full, None);
     }
@@ -60,7 +60,7 @@ pub(super) fn goal(source: &Source, relation: &Relation) -> (Goal, Option<String
 }
 
 /// Whether nothing has to be done: somebody else's identity that covers what is wanted is good enough.
-pub(super) fn is_met(source: &Source, relation: &Relation) -> bool {
+pub(crate) fn is_met(source: &Source, relation: &Relation) -> bool {
     let covers = relation.identifies(&wanted(source, relation.table));
     covers
         && match goal(source, relation).0 {
@@ -72,12 +72,12 @@ pub(super) fn is_met(source: &Source, relation: &Relation) -> bool {
 /// Whether the captured tables are there and tell their transitions: without the old status in the log, one could not be told
 /// from a row that stayed as it was. And whether all that events and their routing need is published: a label that changes hands
 /// unseen would go on sending to its former owner. Gives the tables' numbers.
-pub(super) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u32, Table>, CaptureError> {
-    let publication = primary::publication(client, &source.publication).await?;
+pub(crate) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u32, Table>, CaptureError> {
+    let publication = catalog::publication(client, &source.publication).await?;
     let publication = publication.ok_or_else(|| CaptureError::NoPublication(source.publication.clone()))?;
     let mut numbers = HashMap::new();
     for table in Table::ALL.iter().copied().filter(|table| source.follows(*table)) {
-        let relations = primary::relations(client, source, table).await?;
+        let relations = catalog::relations(client, source, table).await?;
         let Some(root) = relations.first() else {
             if !table.is_captured() {
                 continue;
@@ -87,7 +87,7 @@ pub(super) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u
         };
         // Partitions too: without publish_via_partition_root, their rows come under their own numbers.
         numbers.extend(relations.iter().map(|relation| (relation.oid, table)));
-        if !table.is_required() {
+        if !is_required(table) {
             continue;
         }
         if !publication.covers(root) {
@@ -105,26 +105,26 @@ pub(super) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u
     Ok(numbers)
 }
 
-pub(super) fn statement(table: &str, identity: &str) -> String {
+pub(crate) fn statement(table: &str, identity: &str) -> String {
     SET.replace("{table}", table).replace("{identity}", identity)
 }
 
 /// All names quoted.
-pub(super) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
+pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
     INDEX_CREATE.replace("{index}", index).replace("{table}", table).replace("{columns}", &columns.join(", "))
 }
 
 /// No change of the primary waits long: who waits for a lock makes others wait.
-pub(super) async fn bound(client: &Client) -> Result<(), CaptureError> {
+pub(crate) async fn bound(client: &Client) -> Result<(), CaptureError> {
     Ok(client.batch_execute(BOUNDS).await?)
 }
 
-pub(super) async fn set(client: &Client, source: &Source, relation: &Relation, goal: Goal) -> Result<(), CaptureError> {
+pub(crate) async fn set(client: &Client, source: &Source, relation: &Relation, goal: Goal) -> Result<(), CaptureError> {
     let identity = match goal {
         Goal::Full => "full".to_owned(),
         Goal::Index => {
             build_index(client, source, relation).await?;
-            format!("using index {}", quote_identifier(&primary::index_name(relation.table)))
+            format!("using index {}", quote_identifier(&catalog::index_name(relation.table)))
         }
     };
     alter(client, &relation.quoted(), &identity).await?;
@@ -150,7 +150,7 @@ async fn build_index(client: &Client, source: &Source, relation: &Relation) -> R
     }
     let columns = wanted(source, relation.table);
     let quoted: Vec<String> = columns.iter().map(|column| quote_identifier(column)).collect();
-    let create = index_statement(&quote_identifier(&primary::index_name(relation.table)), &relation.quoted(), &quoted);
+    let create = index_statement(&quote_identifier(&catalog::index_name(relation.table)), &relation.quoted(), &quoted);
     // It waits for transactions that are older, and nobody waits for it.
     client.batch_execute(UNBOUND).await?;
     let built = client.batch_execute(&create).await;
@@ -174,17 +174,17 @@ async fn drop_index(client: &Client, relation: &Relation) -> Result<(), CaptureE
 }
 
 /// An error about tables of ours, with who is in the way.
-pub(super) async fn busy(client: &Client, error: tokio_postgres::Error, tables: &[String]) -> CaptureError {
+pub(crate) async fn busy(client: &Client, error: tokio_postgres::Error, tables: &[String]) -> CaptureError {
     if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return error.into();
     }
-    let holder = primary::lock_holder(client, tables).await;
+    let holder = catalog::lock_holder(client, tables).await;
     let table = if tables.len() == 1 { format!("table {}", tables[0]) } else { "one of the tables".to_owned() };
     CaptureError::TableBusy { table, holder }
 }
 
 /// Puts back what setup found, unless somebody has changed it since. Says what was done.
-pub(super) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Option<String>, CaptureError> {
+pub(crate) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Option<String>, CaptureError> {
     let Some(row) =
         client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?
     else {
@@ -208,17 +208,17 @@ pub(super) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Op
 
 /// Drops the indexes that setup made. Where one is still the identity, because nobody remembers what was before, the primary
 /// key takes its place.
-pub(super) async fn drop_indexes(client: &Client, source: &Source) -> Result<Vec<String>, CaptureError> {
+pub(crate) async fn drop_indexes(client: &Client, source: &Source) -> Result<Vec<String>, CaptureError> {
     let mut done = Vec::new();
     for table in Table::ALL.iter().copied().filter(|table| table.is_captured()) {
-        for relation in primary::relations(client, source, table).await? {
+        for relation in catalog::relations(client, source, table).await? {
             if relation.uses_own_index() {
                 alter(client, &relation.quoted(), "default").await?;
                 done.push(format!("replica identity of {}: default", relation.qualified()));
             }
             if relation.own_index_valid.is_some() {
                 drop_index(client, &relation).await?;
-                done.push(format!("index {}: dropped", primary::index_name(table)));
+                done.push(format!("index {}: dropped", catalog::index_name(table)));
             }
         }
     }
