@@ -28,6 +28,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("primary", &["capture", "config", "domain", "health", "postgres", "repair", "store", "telemetry"]),
     ("repair", &["capture", "config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
     ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "store", "telemetry"]),
+    ("erase", &["domain", "store"]),
+    ("partitions", &["postgres", "store"]),
     (
         "enqueue",
         &[

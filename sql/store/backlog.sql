@@ -1,8 +1,8 @@
--- What waits to be delivered: how many first attempts and how many retries, and for how many seconds the oldest of each has
--- been due. Counts end at $1 and ages are read webhook by webhook, so that a pile costs no more than a look.
+-- Pending first attempts and retries: their numbers, and for how many seconds the oldest has been due. Counting ends at $1, and ages are
+-- read per webhook by index, so that a long backlog costs no more than a short one.
 select
-    (select count(*) from (select from walhook.delivery where attempt = 1 limit $1) fresh),
-    (select count(*) from (select from walhook.delivery where attempt > 1 limit $1) retry),
+    (select count(*) from (select from walhook.delivery where attempt = 1 limit $1) fresh) as fresh,
+    (select count(*) from (select from walhook.delivery where attempt > 1 limit $1) retry) as retry,
     coalesce((
         select extract(epoch from max(now() - oldest.due_at))
         from walhook.webhook,
@@ -12,7 +12,7 @@ select
                 order by delivery.due_at limit 1
             ) oldest
         where oldest.due_at < now()
-    ), 0)::float8,
+    ), 0)::float8 as oldest_fresh,
     coalesce((
         select extract(epoch from max(now() - oldest.due_at))
         from walhook.webhook,
@@ -22,4 +22,4 @@ select
                 order by delivery.due_at limit 1
             ) oldest
         where oldest.due_at < now()
-    ), 0)::float8
+    ), 0)::float8 as oldest_retry

@@ -1,9 +1,9 @@
--- Begins the next round of deliveries: at attempt 1, due now, in the place of a retry that is pending or under way, whose
--- lease is gone with it.
--- $1 ids in order, $2 webhook, $3 events, $4 rounds they are in, $5 whether they must be in these rounds still
+-- Starts the next round of deliveries: at attempt 1, due now. It replaces a pending retry, or an attempt in flight, whose lease
+-- it ends.
+-- $1 ids in order, $2 events, $3 the rounds they are in, $4 webhook, $5 whether to skip those that are in another round by now
 with next as (
     insert into walhook.delivery_round (delivery_id, round)
-    select id, round + 1 from unnest($1::uuid[], $4::smallint[]) with ordinality as wanted (id, round, place)
+    select id, round + 1 from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, place)
     where round < 32767
     order by place
     on conflict (delivery_id) do update set round = delivery_round.round + 1
@@ -11,9 +11,9 @@ with next as (
     returning delivery_id, round
 )
 insert into walhook.delivery (id, webhook_id, event_id, round, due_at)
-select next.delivery_id, $2::uuid, wanted.event_id, next.round, now()
+select next.delivery_id, $4::uuid, wanted.event_id, next.round, now()
 from next
-join unnest($1::uuid[], $3::uuid[]) as wanted (id, event_id) on wanted.id = next.delivery_id
+join unnest($1::uuid[], $2::uuid[]) as wanted (id, event_id) on wanted.id = next.delivery_id
 order by next.delivery_id
 on conflict (id) do update set round = excluded.round, attempt = 1, due_at = excluded.due_at, lease = null
 returning id, round

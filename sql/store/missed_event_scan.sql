@@ -1,18 +1,27 @@
--- The next events that a webhook missed, locked; `wanted` are those it subscribes to now.
--- $1 webhook, $2 and $3 the ids between which to look, $4 since, $5 until, $6 rows to look at
+-- Reads the next events that a webhook missed, and returns those that it is subscribed to now.
+-- $1 webhook, $2 and $3 the ids between which to read, $4 since, $5 until, $6 rows to read, $7 whether to return the events or only to
+-- count them
 with looked as materialized (
     select event_id
     from walhook.missed_event
     where webhook_id = $1 and event_id > $2 and event_id < $3
     order by event_id
     limit $6
-    for update
+),
+found as (
+    select event_id
+    from looked
+    where (
+        select event.occurred_at >= $4 and event.occurred_at < $5
+            and event.kind = any ((select events from walhook.webhook where id = $1)::text[])
+        from walhook.event
+        where event.id = looked.event_id
+    )
 )
-select event_id, (
-    select event.occurred_at >= $4 and event.occurred_at < $5
-        and event.kind = any ((select events from walhook.webhook where id = $1)::text[])
-    from walhook.event
-    where event.id = looked.event_id
-) is true as wanted
-from looked
-order by event_id
+select (select count(*) from looked) as looked,
+    (select event_id from looked order by event_id desc limit 1) as last,
+    count(*) as found,
+    '{}'::uuid[] as deliveries,
+    coalesce(array_agg(event_id) filter (where $7::boolean), '{}') as events,
+    '{}'::smallint[] as rounds
+from found

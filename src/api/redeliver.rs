@@ -53,7 +53,7 @@ impl ApiState {
     /// Begins the next round of the delivery that an entry of the log is about.
     pub async fn redeliver(&self, actor: &Actor, webhook: Uuid, log: Uuid) -> Result<RedeliveryBegun, Problem> {
         match recovery::redeliver(&self.store, actor, webhook, log).await? {
-            Redelivery::PipelinedTransaction { delivery, round } => {
+            Redelivery::Started { delivery, round } => {
                 tracing::info!(%webhook, %delivery, round, user = %actor.user, "redelivery begun");
                 Ok(RedeliveryBegun { delivery_id: delivery, round })
             }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, SystemClock};
 use crate::health::Health;
-use crate::store::partitions::Maintained;
+use crate::partitions::{self, Maintained};
 use crate::store::{Store, StoreError, audit, idempotency, notices, sessions, superseded};
 use crate::telemetry::Condition;
 
@@ -90,7 +90,7 @@ fn is_refusal(error: &StoreError) -> bool {
 pub async fn round(store: &Store, retention_days: u32) -> anyhow::Result<Maintained> {
     let now = SystemClock.now();
     let today = now.to_zoned(TimeZone::UTC).date();
-    let done = store.maintain_partitions(today, retention_days).await?;
+    let done = partitions::maintain(store, today, retention_days).await?;
     if !done.dropped.is_empty() {
         tracing::info!(partitions = ?done.dropped, "dropped what is older than retention.days");
     }

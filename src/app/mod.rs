@@ -125,8 +125,8 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
 
 /// The store, where this build can work on its schema.
 pub async fn open_store(url: &str, connections: usize) -> anyhow::Result<Store> {
-    if let Some(misfit) = migrate::misfit(url).await? {
-        anyhow::bail!("{misfit}");
+    if let Some(problem) = migrate::incompatibility(url).await? {
+        anyhow::bail!("{problem}");
     }
     Ok(Store::open(url, connections)?)
 }

@@ -217,7 +217,7 @@ impl<C: Clock> Enqueue<C> {
     ) -> Result<(), EnqueueError> {
         let Raised { events, unrouted, ignored, distributed, addons, ledger, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
-        let transaction = self.store.begun().await?;
+        let transaction = self.store.pipelined_transaction().await?;
         // Without a round trip on a connection that has prepared them. The commit can then be sent right after them.
         prepare_inserts(&*transaction).await?;
         // Read before the database reads its clock: the lease and the webhooks' state must not seem younger than they are.
@@ -261,7 +261,7 @@ impl<C: Clock> Enqueue<C> {
         };
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, keep)?;
-        transaction.end();
+        transaction.release();
         count(events, unrouted, ignored);
         Ok(())
     }

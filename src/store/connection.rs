@@ -1,4 +1,4 @@
-//! Connections of the pool, and the cancellation of statements that nobody waits for any more.
+//! Borrowed connections, and the cancellation of statements whose request was dropped.
 
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
@@ -12,16 +12,16 @@ use deadpool_postgres::Object;
 use tokio_postgres::NoTls;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// Cancelling takes a connection of its own. Without an answer by then, the server's own timeouts end the statement.
+/// A cancellation needs its own connection. If it takes longer, the server's `statement_timeout` ends the statement.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 tokio::task_local! {
     static REQUEST: Arc<AtomicBool>;
 }
 
-/// Runs `work`. If the returned future is dropped before its end, the statements that `work` has under way are cancelled on the
-/// server, and their connections are closed. Without this, an abandoned statement keeps running on a connection that the next
-/// borrower then waits for. Tasks that `work` spawns are not affected.
+/// Runs `work`. If the returned future is dropped before it ends, the running statements of `work` are cancelled on the server, and
+/// their connections are closed. Otherwise a statement would keep running on a connection that the next borrower waits for. Tasks
+/// that `work` spawns are not affected.
 pub fn cancel_on_drop<T>(work: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
     let abandoned = Arc::new(AtomicBool::new(false));
     Abandonable { work: Box::pin(REQUEST.scope(abandoned.clone(), work)), abandoned }
@@ -41,7 +41,7 @@ impl<F: Future> Future for Abandonable<F> {
 }
 
 impl<F> Drop for Abandonable<F> {
-    /// Runs before `work` is dropped, and with it the connections that it holds. Finished work holds none.
+    /// Runs before `work`, and the connections that it holds, are dropped. Finished work holds none.
     fn drop(&mut self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
@@ -51,11 +51,11 @@ impl<F> Drop for Abandonable<F> {
 #[derive(Clone)]
 pub(super) struct Canceller(pub Option<MakeRustlsConnect>);
 
-/// A borrowed connection. It returns to the pool when it is dropped, unless the request that borrowed it was abandoned.
+/// A borrowed connection. Dropping it returns it to the pool, or closes it if the request that borrowed it was dropped.
 pub struct Connection {
     object: Option<Object>,
     canceller: Canceller,
-    /// Of the request that it was borrowed for, if it was for one.
+    /// Whether the request that borrowed it was dropped. `None` outside of a request.
     abandoned: Option<Arc<AtomicBool>>,
 }
 
@@ -64,7 +64,7 @@ impl Connection {
         Connection { object: Some(object), canceller, abandoned: REQUEST.try_with(Arc::clone).ok() }
     }
 
-    /// Closes the connection, which undoes an open transaction.
+    /// Closes the connection, which rolls back an open transaction.
     pub(super) fn close(mut self) {
         if let Some(object) = self.object.take() {
             drop(Object::take(object));
@@ -92,7 +92,7 @@ impl Drop for Connection {
         if !is_abandoned {
             return;
         }
-        // Outside of a runtime there is nothing that could cancel, and the process ends.
+        // Without a runtime the process is ending, and cannot cancel anything.
         let (Some(object), Ok(runtime)) = (self.object.take(), tokio::runtime::Handle::try_current()) else { return };
         let (token, Canceller(tls)) = (object.cancel_token(), self.canceller.clone());
         runtime.spawn(async move {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::record::Entry;
+use super::record::CompletedAttempt;
 use super::{Result, Store};
 use crate::domain::delivery::Outcome;
 use crate::domain::durations::{BUCKETS, Durations};
@@ -48,13 +48,13 @@ impl Counts {
 }
 
 /// Adds recorded attempts. The hours' rows are the last that a transaction locks, in order.
-pub(super) async fn add(transaction: &Transaction<'_>, entries: &[Entry<'_>]) -> Result<()> {
+pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]) -> Result<()> {
     let mut hours: BTreeMap<(Uuid, i64), Counts> = BTreeMap::new();
-    for entry in entries.iter().filter(|entry| !entry.line.test) {
-        let attempted = entry.line.attempted;
+    for entry in entries.iter().filter(|entry| !entry.row.test) {
+        let attempted = entry.row.attempted;
         let hour = attempted.attempt.started_at.as_second().div_euclid(SECONDS);
         let counts = hours.entry((attempted.delivery.webhook, hour)).or_default();
-        counts.add(entry.line.outcome);
+        counts.add(entry.row.outcome);
         if let Some(sent) = &attempted.attempt.sent {
             counts.durations.add(sent.duration.as_millis() as u64);
         }
@@ -87,7 +87,7 @@ pub(super) async fn add(transaction: &Transaction<'_>, entries: &[Entry<'_>]) ->
 }
 
 /// Adds what was cancelled just now without an attempt.
-pub(super) async fn add_cancelled(transaction: &Transaction<'_>, webhook: Uuid, count: u64) -> Result<()> {
+pub async fn add_cancelled(transaction: &Transaction<'_>, webhook: Uuid, count: u64) -> Result<()> {
     if count > 0 {
         let statement = transaction.prepare_cached(CANCEL).await?;
         transaction.execute(&statement, &[&webhook, &(count as i64)]).await?;

@@ -1,5 +1,7 @@
-//! Migrations, one process at a time: the runner itself takes no lock. Builds are exchanged while others work, so that a
-//! migration waits for no lock for long, and a build goes on working on the schema of a later one.
+//! Migrates the store's schema, and checks whether this build can work on the schema it finds.
+//!
+//! Replicas of an earlier build run during an upgrade. So a migration never waits long for a lock that they hold, and a build
+//! can work on the schema of a later one.
 
 use std::error::Error;
 use std::fmt;
@@ -19,7 +21,7 @@ mod embedded {
 
 static LATER: OnceLock<Vec<Migration>> = OnceLock::new();
 
-/// Adds migrations behind this build's own, for tests of upgrades: the names that follow their numbers, and the statements.
+/// Adds migrations after those of this build, for tests of upgrades: pairs of a name, without the version, and statements.
 #[doc(hidden)]
 pub fn add_later(migrations: &[(&str, &str)]) {
     let own = embedded::migrations::runner();
@@ -38,22 +40,23 @@ fn runner() -> Runner {
     }
 }
 
-/// Any number that no other program is likely to use: "walhook" in ASCII.
+/// The advisory lock that serializes migrations, because the runner takes none: "walhook" in ASCII.
 const LOCK: i64 = 0x0077_616C_686F_6F6B;
-/// For another process's migration to end, which hinders nobody.
+/// How long to wait for another process's migration, which delays nothing else.
 const TURN_TIMEOUT: &str = "60s";
-/// For a table: whoever comes to it meanwhile waits behind us. Below Postgres' `deadlock_timeout` of a second, so that it is
-/// the migration that gives way and never a replica at work.
+/// How long to wait for a table's lock, behind which the statements of replicas queue. It is below Postgres' `deadlock_timeout` of a
+/// second, so that a deadlock fails the migration and never a replica's transaction.
 const TABLE_TIMEOUT: &str = "500ms";
-/// Between two attempts, for those who waited.
+/// Between two attempts, so that queued statements run.
 const PAUSE: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long to retry a migration that gets no lock.
+const MAX_DURATION: Duration = Duration::from_secs(120);
 
-/// How the store's schema stands to the one this build was made for. Versions are migrations' numbers.
+/// The store's schema compared with this build's migrations, whose numbers are the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schema {
     Same,
-    /// A later build has been here. Migrations only add, so this one goes on working.
+    /// A later build has migrated it. Migrations only add, so this build can work on it.
     Newer {
         found: i32,
         known: i32,
@@ -63,7 +66,7 @@ pub enum Schema {
         found: i32,
         known: i32,
     },
-    /// A later build has taken away what this one uses: it must know at least the version `needs`.
+    /// A later build has removed something that this build uses: only builds that know the version `needs` can work on it.
     TooNew {
         found: i32,
         known: i32,
@@ -71,23 +74,23 @@ pub enum Schema {
     },
 }
 
-/// Why this build cannot work on the store, and what to do about it.
+/// Why this build cannot work on the store, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct Incompatibility {
     pub problem: String,
-    pub mend: &'static str,
+    pub fix: &'static str,
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for Incompatibility {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.problem, self.mend)
+        write!(formatter, "{}: {}", self.problem, self.fix)
     }
 }
 
 impl Schema {
-    pub fn misfit(self) -> Option<Misfit> {
+    pub fn incompatibility(self) -> Option<Incompatibility> {
         const SET_UP: &str = "run `walhook setup` first";
-        let (problem, mend) = match self {
+        let (problem, fix) = match self {
             Schema::Same | Schema::Newer { .. } => return None,
             Schema::Missing => ("the store has no schema yet".to_owned(), SET_UP),
             Schema::Older { found, known } => {
@@ -101,7 +104,7 @@ impl Schema {
                 "start the newer build again, or restore the store as it was before that build's setup",
             ),
         };
-        Some(Misfit { problem, mend })
+        Some(Incompatibility { problem, fix })
     }
 
     fn of(applied: &[Migration], ours: &[Migration]) -> Schema {
@@ -118,58 +121,60 @@ impl Schema {
     }
 }
 
-/// A migration that takes something away says in its name which version a build has to know that can do without:
+/// The version that a build must know to work without what this migration removes. The migration's name contains it:
 /// `V14__drop_hours_needs_12`.
 fn needs(name: &str) -> Option<i32> {
     name.rsplit_once("_needs_")?.1.parse().ok()
 }
 
-/// How the store's schema stands to this build.
+/// Compares the store's schema with this build's migrations.
 pub async fn schema(url: &str) -> Result<Schema> {
     let mut client = postgres::connect(url).await?;
     client.batch_execute("set search_path = walhook, pg_catalog").await?;
     Ok(Schema::of(&applied(&mut client).await?, runner().get_migrations()))
 }
 
-/// What keeps this build from working on the store.
-pub async fn misfit(url: &str) -> Result<Option<Misfit>> {
-    Ok(schema(url).await?.misfit())
+/// Returns why this build cannot work on the store, if it cannot.
+pub async fn incompatibility(url: &str) -> Result<Option<Incompatibility>> {
+    Ok(schema(url).await?.incompatibility())
 }
 
-/// Brings the store's schema up to date and returns the versions applied now: none where a later build has been here. Runs on
-/// a connection of its own, directly: through a transaction pooler the advisory lock would be nobody's.
+/// Migrates the store's schema and returns the versions that were applied: none if a later build has migrated it. Uses its own
+/// connection, which must not go through a transaction pooler: the advisory lock would not belong to this session.
 pub async fn migrate(url: &str) -> Result<Vec<String>> {
     let mut client = postgres::connect(url).await?;
-    let turn = format!("set lock_timeout = '{TURN_TIMEOUT}'; select pg_advisory_lock({LOCK})");
-    client.batch_execute(&turn).await?;
-    let place = "create schema if not exists walhook; set search_path = walhook, pg_catalog";
-    client.batch_execute(&format!("{place}; set lock_timeout = '{TABLE_TIMEOUT}'")).await?;
+    let lock = format!("set lock_timeout = '{TURN_TIMEOUT}'; select pg_advisory_lock({LOCK})");
+    client.batch_execute(&lock).await?;
+    let schema = "create schema if not exists walhook; set search_path = walhook, pg_catalog";
+    client.batch_execute(&format!("{schema}; set lock_timeout = '{TABLE_TIMEOUT}'")).await?;
     let (applied, runner) = (applied(&mut client).await?, runner());
     let ours = runner.get_migrations();
     match Schema::of(&applied, ours) {
-        // Where ours are not among them, the histories are different ones: the runner says how.
+        // If ours are not among them, the histories differ: the runner returns an error that says how.
         Schema::Newer { found, known } if ours.iter().all(|migration| applied.contains(migration)) => {
-            tracing::info!(found, known, "the store's schema is a later build's, and left as it is");
+            tracing::info!(found, known, "a later build has migrated the store's schema; nothing to do");
             Ok(Vec::new())
         }
-        schema @ Schema::TooNew { .. } => Err(StoreError::Migration(schema.misfit().expect("it is one").to_string())),
+        schema @ Schema::TooNew { .. } => {
+            Err(StoreError::Migration(schema.incompatibility().expect("it is too new").to_string()))
+        }
         _ => run(&runner, &mut client).await,
     }
 }
 
-/// Each migration is a transaction of its own: those before one that failed stay.
+/// Runs the migrations, each in its own transaction: if one fails, those before it stay applied.
 async fn run(runner: &Runner, client: &mut Client) -> Result<Vec<String>> {
-    let begun = Instant::now();
-    let mut done = Vec::new();
+    let started = Instant::now();
+    let mut versions = Vec::new();
     loop {
         let result = runner.run_async(client).await;
         let report = result.as_ref().map_or_else(refinery::Error::report, Some);
         let applied = report.into_iter().flat_map(|report| report.applied_migrations());
-        done.extend(applied.map(|migration| format!("V{}", migration.version())));
+        versions.extend(applied.map(|migration| format!("V{}", migration.version())));
         match result {
-            Ok(_) => return Ok(done),
-            Err(error) if waited_for_a_table(&error) && begun.elapsed() < PATIENCE => {
-                tracing::info!("a migration gave way to work on its table; trying again");
+            Ok(_) => return Ok(versions),
+            Err(error) if is_lock_timeout(&error) && started.elapsed() < MAX_DURATION => {
+                tracing::info!("a migration did not get the lock on its table; retrying");
                 tokio::time::sleep(PAUSE).await;
             }
             Err(error) => return Err(StoreError::Migration(describe(&error))),
@@ -177,7 +182,7 @@ async fn run(runner: &Runner, client: &mut Client) -> Result<Vec<String>> {
     }
 }
 
-/// Nothing where there is no history yet.
+/// The migrations that were applied to the store. Empty before the first.
 async fn applied(client: &mut Client) -> Result<Vec<Migration>> {
     let history = client.query_one("select to_regclass('walhook.refinery_schema_history') is not null", &[]).await?;
     if !history.get::<_, bool>(0) {
@@ -191,7 +196,7 @@ fn causes(error: &refinery::Error) -> impl Iterator<Item = &(dyn Error + 'static
     std::iter::successors(error.source(), |cause| (*cause).source())
 }
 
-fn waited_for_a_table(error: &refinery::Error) -> bool {
+fn is_lock_timeout(error: &refinery::Error) -> bool {
     let mut databases = causes(error).filter_map(|cause| cause.downcast_ref::<tokio_postgres::Error>());
     databases.any(|error| error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
 }
@@ -212,18 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn a_build_works_on_the_schema_of_a_later_one_until_that_took_away_what_it_uses() {
+    fn a_build_works_on_a_newer_schema_until_something_it_uses_is_removed() {
         let ours = history(&["V1__store", "V2__hours"]);
         assert_eq!(Schema::of(&[], &ours), Schema::Missing);
         assert_eq!(Schema::of(&ours[..1], &ours), Schema::Older { found: 1, known: 2 });
         assert_eq!(Schema::of(&ours, &ours), Schema::Same);
         let mut later = history(&["V1__store", "V2__hours", "V4__more", "V5__drop_hours_needs_2"]);
         assert_eq!(Schema::of(&later, &ours), Schema::Newer { found: 5, known: 2 });
-        assert_eq!(Schema::of(&later, &ours).misfit(), None);
+        assert_eq!(Schema::of(&later, &ours).incompatibility(), None);
         later.extend(history(&["V6__drop_store_needs_5"]));
-        let misfit = Schema::of(&later, &ours).misfit().expect("a misfit").to_string();
-        assert!(misfit.contains("version 6") && misfit.contains("knows 2: start the newer build"), "{misfit}");
-        // A word that only looks so.
+        let problem = Schema::of(&later, &ours).incompatibility().expect("it is too new").to_string();
+        assert!(problem.contains("version 6") && problem.contains("knows 2: start the newer build"), "{problem}");
+        // The name has the word, but no version.
         assert_eq!(needs("what_it_needs_now"), None);
     }
 }

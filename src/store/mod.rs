@@ -1,7 +1,6 @@
-//! Walhook's own tables: a pool of connections, the schema's migrations, and one function a statement.
+//! Walhook's own tables: the pool of connections, migrations, and typed statements, grouped by table. Decisions are made elsewhere.
 //!
-//! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know. The derives of
-//! `postgres-types` map enumerated and composite types, of which the schema has none.
+//! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know.
 
 pub mod acknowledgement;
 pub mod addons;
@@ -37,6 +36,8 @@ pub use deadpool_postgres::{GenericClient, Transaction};
 pub use pipelined::PipelinedTransaction;
 pub use pool::Store;
 
+use tokio_postgres::error::SqlState;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the store: {}", crate::postgres::describe(.0))]
@@ -54,16 +55,21 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the values themselves were refused, so that trying again cannot help: data exceptions, violated constraints,
-    /// exceeded limits.
+    /// Whether the server rejected the values, so that a retry cannot help: a data exception, a violated constraint or an exceeded
+    /// limit.
     pub fn refuses_data(&self) -> bool {
         let StoreError::Query(error) = self else { return false };
         error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
     }
 
-    /// Whether the server ended the statement because it took longer than it may.
+    /// Whether a lock was not granted within `lock_timeout`.
+    pub fn is_lock_timeout(&self) -> bool {
+        matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+    }
+
+    /// Whether the statement exceeded `statement_timeout`.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, StoreError::Query(error) if error.code() == Some(&tokio_postgres::error::SqlState::QUERY_CANCELED))
+        matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::QUERY_CANCELED))
     }
 }
 
@@ -78,14 +84,15 @@ impl From<deadpool_postgres::PoolError> for StoreError {
 
 const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
 
-/// For transactions that look for single deliveries, however many there are.
-async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
+/// Makes a transaction find deliveries by their ids, even if the plan was made while few deliveries were pending.
+pub async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
     Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
 }
 
 const DURABLE: &str = include_str!("../../sql/store/durable.sql");
 
-/// For transactions after which the primary may forget WAL: a crash of the store must not lose them.
+/// Makes the transaction's commit durable even if the store runs with `synchronous_commit = off`. Needed where the primary may remove
+/// WAL afterwards.
 async fn commit_durably(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
     Ok(transaction.batch_execute(DURABLE).await?)
 }

@@ -1,38 +1,55 @@
-//! Figures about the store that no statement of the daily work gives.
+//! Statements for the metrics.
 
+use tokio_postgres::Row;
+
+use super::statement::{column, from_row};
 use super::{Result, Store};
 
 const BACKLOG: &str = include_str!("../../sql/store/backlog.sql");
 const WEBHOOK_STATES: &str = include_str!("../../sql/store/webhook_states.sql");
 const CHECKPOINT_AGE: &str = include_str!("../../sql/store/checkpoint_age.sql");
 
-/// Deliveries are counted up to here: more is as bad.
-const COUNTED: i64 = 1_000_000;
+/// Counting deliveries stops here: a longer backlog needs the same action.
+const MAX_COUNTED: i64 = 1_000_000;
 
-/// What waits: first attempts and retries apart, as they are worked off.
+/// Pending deliveries: first attempts and retries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backlog {
-    pub fresh: Pile,
-    pub retry: Pile,
+    pub fresh: Queue,
+    pub retry: Queue,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pile {
+pub struct Queue {
     /// At most a million.
     pub deliveries: i64,
-    /// For how long the oldest has been due, in seconds; zero while none is.
+    /// Seconds since the oldest was due, or zero.
     pub oldest_due: f64,
+}
+
+from_row!(Backlog {
+    fresh: |row| Queue::from_columns(row, "fresh", "oldest_fresh"),
+    retry: |row| Queue::from_columns(row, "retry", "oldest_retry")
+});
+
+impl Queue {
+    fn from_columns(row: &Row, deliveries: &str, oldest_due: &str) -> Result<Queue> {
+        Ok(Queue { deliveries: column(row, deliveries)?, oldest_due: column(row, oldest_due)? })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebhookStates {
     pub active: i64,
+    /// Deactivated by their owners.
     pub inactive: i64,
-    /// Inactive because their deliveries kept failing.
+    /// Disabled because they kept failing.
     pub disabled: i64,
 }
 
-/// Connections of the pool: those there are, and those at work.
+from_row!(WebhookStates { active, inactive, disabled });
+
+/// Connections of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUse {
     pub open: usize,
@@ -41,26 +58,15 @@ pub struct PoolUse {
 
 impl Store {
     pub async fn backlog(&self) -> Result<Backlog> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(BACKLOG).await?;
-        let row = connection.query_one(&statement, &[&COUNTED]).await?;
-        Ok(Backlog {
-            fresh: Pile { deliveries: row.get(0), oldest_due: row.get(2) },
-            retry: Pile { deliveries: row.get(1), oldest_due: row.get(3) },
-        })
+        self.fetch_one(BACKLOG, &[&MAX_COUNTED]).await
     }
 
     pub async fn webhook_states(&self) -> Result<WebhookStates> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(WEBHOOK_STATES).await?;
-        let row = connection.query_one(&statement, &[]).await?;
-        Ok(WebhookStates { active: row.get(0), inactive: row.get(1), disabled: row.get(2) })
+        self.fetch_one(WEBHOOK_STATES, &[]).await
     }
 
-    /// Seconds since the checkpoint last moved; nothing before setup.
+    /// Returns the seconds since the checkpoint moved. `None` before setup.
     pub async fn checkpoint_age(&self, slot: &str) -> Result<Option<f64>> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(CHECKPOINT_AGE).await?;
-        Ok(connection.query_opt(&statement, &[&slot]).await?.map(|row| row.get(0)))
+        self.fetch_optional(CHECKPOINT_AGE, &[&slot]).await
     }
 }

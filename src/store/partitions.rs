@@ -1,194 +1,83 @@
-//! Daily partitions of events, attempts and missed events: made ahead, dropped when their days are over. Rows of a day without a
-//! partition are in the default partition until the day gets one.
+//! Statements on the daily partitions of events, attempts and missed events.
 
 use std::collections::BTreeSet;
 
 use deadpool_postgres::Transaction;
 use jiff::civil::Date;
-use jiff::{Span, tz::TimeZone};
-use tokio_postgres::error::SqlState;
+use jiff::tz::TimeZone;
 use uuid::Uuid;
 
+use super::logs::lowest_id_at;
+use super::statement::{FromRow, from_row};
 use super::{Result, Store, StoreError, hours, plan_by_index};
+use crate::postgres::fill;
 
-const PARTITION_LIST: &str = include_str!("../../sql/store/partition_list.sql");
+const LIST: &str = include_str!("../../sql/store/partition_list.sql");
 const MAKE: &str = include_str!("../../sql/store/partition_make.sql");
 const FILL: &str = include_str!("../../sql/store/partition_fill.sql");
 const ATTACH: &str = include_str!("../../sql/store/partition_attach.sql");
 const DEFAULT_LOWEST: &str = include_str!("../../sql/store/partition_default_lowest.sql");
 const DEFAULT_EXPIRE: &str = include_str!("../../sql/store/partition_default_expire.sql");
 const DELIVERY_EXPIRE: &str = include_str!("../../sql/store/delivery_expire.sql");
-const DAYS_AHEAD: i64 = 3;
-/// Rows that one transaction removes at most.
+/// The most rows that one transaction removes.
 const CHUNK: i64 = 10_000;
-/// Attaching and dropping take an exclusive lock for a moment. Other sessions queue behind it, so give way soon, to a
-/// running `pg_dump` for instance. Below Postgres' `deadlock_timeout` of a second: it is never a replica at work that fails.
+/// Attaching and dropping a partition takes an exclusive lock for a moment, behind which other sessions queue. It is given up soon
+/// if something else holds the table, such as a running `pg_dump`: before Postgres' `deadlock_timeout` of a second, so that a
+/// deadlock never fails a replica's transaction.
 const LOCK_TIMEOUT: &str = "set local lock_timeout = '500ms'";
-/// One replica at a time; the number is ours alone within the store ("partitio" in ASCII).
+/// The number identifies maintenance within the store's database ("partitio" in ASCII).
 const TRY_LOCK: &str = "select pg_try_advisory_xact_lock(8097873612312603999)";
 
-/// A partitioned table, and the column that it is partitioned by.
-#[derive(Clone, Copy)]
-struct Table {
-    name: &'static str,
+/// A partitioned table.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    pub name: &'static str,
+    /// The column that it is partitioned by, a UUIDv7.
     id: &'static str,
 }
 
-const TABLES: [Table; 3] = [
+pub const TABLES: [Table; 3] = [
     Table { name: "event", id: "id" },
     Table { name: "attempt", id: "id" },
     Table { name: "missed_event", id: "event_id" },
 ];
 
-/// What a round of maintenance did.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Maintained {
-    pub created: Vec<String>,
-    pub dropped: Vec<String>,
-    /// Deliveries that were cancelled because their event became too old.
-    pub expired: u64,
-    /// Partitions that somebody else's lock kept from being attached or dropped.
-    pub waiting: Vec<String>,
-    /// Partitions that could not be attached or dropped, and why.
-    pub failed: Vec<String>,
-}
-
-impl Maintained {
-    pub fn is_complete(&self) -> bool {
-        self.waiting.is_empty() && self.failed.is_empty()
+impl Table {
+    /// The name of a day's partition. Names sort like their days.
+    pub fn partition(self, day: Date) -> String {
+        format!("{}_{:04}{:02}{:02}", self.name, day.year(), day.month(), day.day())
     }
-}
 
-/// One transaction's work.
-enum Step<'a> {
-    Create(Date),
-    /// A partition of events is dropped after the deliveries of the events below this id have ended.
-    Drop(&'a str, Uuid),
-    /// Removes rows below this id from the default partition.
-    Expire(Uuid),
-}
-
-/// The result of a maintenance step.
-enum Stepped {
-    Done,
-    /// There was less to do than one transaction may do.
-    DoneToTheEnd,
-    /// Another replica is at it, or has done it.
-    NotNeeded,
-    Failed,
+    fn fill_in(self, template: &str) -> String {
+        fill(template, &[("table", self.name), ("id", self.id)])
+    }
 }
 
 impl Store {
-    /// Makes the partitions of the days around `today`, moves rows out of the default partitions, and removes what is older than
-    /// `retention_days`. Each partition has a transaction of its own: one that cannot be made or dropped now hinders no other.
-    pub async fn maintain_partitions(&self, today: Date, retention_days: u32) -> Result<Maintained> {
-        let mut done = Maintained::default();
-        let oldest = shifted(today, -i64::from(retention_days))?;
-        done.expired = self.expire_deliveries(first_id(oldest)?).await?;
-        for table in TABLES {
-            self.maintain_table(table, today, oldest, &mut done).await?;
-        }
-        Ok(done)
-    }
-
-    /// Tables whose default partition holds rows from `oldest` on that belong to days up to now: their days' partitions are missing.
+    /// Returns the tables whose default partition holds rows of days up to `today`: those days have no partition.
     pub async fn tables_without_partitions(&self, today: Date) -> Result<Vec<&'static str>> {
         let mut found = Vec::new();
         for table in TABLES {
-            let lowest = self.lowest_in_default(table, Uuid::nil()).await?;
-            if lowest.is_some_and(|day| day <= today) {
+            if self.oldest_day_in_default(table, Uuid::nil()).await?.is_some_and(|day| day <= today) {
                 found.push(table.name);
             }
         }
         Ok(found)
     }
 
-    async fn maintain_table(&self, table: Table, today: Date, oldest: Date, done: &mut Maintained) -> Result<()> {
-        let present = self.partitions(table).await?;
-        let lowest = first_id(oldest)?;
-        let oldest_name = partition_name(table.name, oldest);
-        let dated = |name: &&String| name.len() == oldest_name.len() && !name.ends_with("default");
-        // Names sort as their days do.
-        for name in present.iter().filter(dated).filter(|name| **name < oldest_name) {
-            if self.step(table, name, Step::Drop(name, lowest), done).await?.is_done() {
-                done.dropped.push(name.clone());
-            }
-        }
-        let default = format!("{}_default", table.name);
-        while matches!(self.step(table, &default, Step::Expire(lowest), done).await?, Stepped::Done) {}
-        for day in -1..=DAYS_AHEAD {
-            let day = shifted(today, day)?;
-            if !present.contains(&partition_name(table.name, day)) && !self.create(table, day, done).await? {
-                return Ok(());
-            }
-        }
-        // Events of a transaction that was read late, or of days on which no maintenance ran.
-        let mut from = lowest;
-        while let Some(day) = self.lowest_in_default(table, from).await?.filter(|day| *day <= today) {
-            if !self.create(table, day, done).await? {
-                return Ok(());
-            }
-            from = first_id(shifted(day, 1)?)?;
-        }
-        Ok(())
+    /// Returns the names of the table's partitions.
+    pub async fn partitions(&self, table: Table) -> Result<BTreeSet<String>> {
+        Ok(self.fetch_all(LIST, &[&table.name]).await?.into_iter().collect())
     }
 
-    /// False where it failed: then the table's other days would too.
-    async fn create(&self, table: Table, day: Date, done: &mut Maintained) -> Result<bool> {
-        let name = partition_name(table.name, day);
-        let stepped = self.step(table, &name, Step::Create(day), done).await?;
-        if stepped.is_done() {
-            done.created.push(name);
-        }
-        Ok(!matches!(stepped, Stepped::Failed))
+    /// Returns the day of the lowest id in the table's default partition, not counting ids below `from`.
+    pub async fn oldest_day_in_default(&self, table: Table, from: Uuid) -> Result<Option<Date>> {
+        let id: Option<Uuid> = self.fetch_optional(&table.fill_in(DEFAULT_LOWEST), &[&from]).await?;
+        Ok(id.and_then(day_of))
     }
 
-    /// One transaction. What the server refuses is noted; a connection that fails is an error.
-    async fn step(&self, table: Table, name: &str, step: Step<'_>, done: &mut Maintained) -> Result<Stepped> {
-        match self.try_step(table, step).await {
-            Err(StoreError::Query(error)) if error.as_db_error().is_some() => {
-                match error.code() {
-                    Some(&SqlState::LOCK_NOT_AVAILABLE) => done.waiting.push(name.to_owned()),
-                    _ => done.failed.push(format!("{name}: {}", crate::postgres::describe(&error))),
-                }
-                Ok(Stepped::Failed)
-            }
-            result => result,
-        }
-    }
-
-    async fn try_step(&self, table: Table, step: Step<'_>) -> Result<Stepped> {
-        let mut connection = self.connection().await?;
-        let transaction = connection.transaction().await?;
-        transaction.batch_execute(LOCK_TIMEOUT).await?;
-        if !transaction.query_one(TRY_LOCK, &[]).await?.get::<_, bool>(0) {
-            return Ok(Stepped::NotNeeded);
-        }
-        let stepped = match step {
-            Step::Create(day) => create(&transaction, table, day).await?,
-            Step::Drop(name, lowest) => drop_partition(&transaction, table, name, lowest).await?,
-            Step::Expire(lowest) => {
-                let removed = transaction.execute(&table.fill_in(DEFAULT_EXPIRE), &[&lowest, &CHUNK]).await?;
-                if removed < CHUNK as u64 { Stepped::DoneToTheEnd } else { Stepped::Done }
-            }
-        };
-        transaction.commit().await?;
-        Ok(stepped)
-    }
-
-    async fn partitions(&self, table: Table) -> Result<BTreeSet<String>> {
-        let rows = self.connection().await?.query(PARTITION_LIST, &[&table.name]).await?;
-        Ok(rows.iter().map(|row| row.get(0)).collect())
-    }
-
-    /// The day of the lowest id in the table's default partition, from `from` on.
-    async fn lowest_in_default(&self, table: Table, from: Uuid) -> Result<Option<Date>> {
-        let row = self.connection().await?.query_opt(&table.fill_in(DEFAULT_LOWEST), &[&from]).await?;
-        Ok(row.and_then(|row| day_of(row.get("id"))))
-    }
-
-    /// Ends the deliveries of events below this id.
-    async fn expire_deliveries(&self, lowest: Uuid) -> Result<u64> {
+    /// Cancels the deliveries of events below this id. Returns how many.
+    pub async fn expire_deliveries(&self, lowest: Uuid) -> Result<u64> {
         let mut expired = 0;
         loop {
             let mut connection = self.connection().await?;
@@ -203,89 +92,84 @@ impl Store {
     }
 }
 
-impl Stepped {
-    fn is_done(&self) -> bool {
-        matches!(self, Stepped::Done | Stepped::DoneToTheEnd)
-    }
+/// Bounds the transaction's waits for locks, and makes it the only one that changes partitions. Returns false if another one does.
+pub async fn try_lock(transaction: &Transaction<'_>) -> Result<bool> {
+    transaction.batch_execute(LOCK_TIMEOUT).await?;
+    bool::from_row(&transaction.query_one(TRY_LOCK, &[]).await?)
 }
 
-impl Table {
-    fn fill_in(self, template: &str) -> String {
-        template.replace("{table}", self.name).replace("{id}", self.id)
-    }
+/// Whether the partition exists. Another replica may have created or dropped it since partitions were listed.
+pub async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
+    let sql = "select to_regclass($1) is not null";
+    bool::from_row(&transaction.query_one(sql, &[&format!("walhook.{name}")]).await?)
 }
 
-/// The day's rows are moved out of the default partition, twice: most of them while everybody can write, the rest under the lock
-/// that attaching needs.
-async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<Stepped> {
-    let name = partition_name(table.name, day);
-    if exists(transaction, &name).await? {
-        return Ok(Stepped::NotNeeded);
+/// Creates a day's partition and moves the day's rows out of the default partition. Most rows are moved before the table is locked,
+/// the rest under the lock that attaching needs.
+pub async fn create(transaction: &Transaction<'_>, table: Table, day: Date) -> Result<()> {
+    let name = table.partition(day);
+    let (from, to) = (first_id(day)?, first_id(day.tomorrow().map_err(out_of_calendar)?)?);
+    let (from, to) = (from.to_string(), to.to_string());
+    let values = [("table", table.name), ("id", table.id), ("name", &*name), ("from", &*from), ("to", &*to)];
+    let lock = "lock table walhook.{table}_default in access exclusive mode";
+    for template in [MAKE, FILL, lock, FILL, ATTACH] {
+        transaction.batch_execute(&fill(template, &values)).await?;
     }
-    let statement = |template: &str| -> Result<String> {
-        let (from, to) = (first_id(day)?, first_id(shifted(day, 1)?)?);
-        let template = table.fill_in(template).replace("{name}", &name);
-        Ok(template.replace("{from}", &from.to_string()).replace("{to}", &to.to_string()))
-    };
-    transaction.batch_execute(&statement(MAKE)?).await?;
-    transaction.batch_execute(&statement(FILL)?).await?;
-    transaction.batch_execute(&table.fill_in("lock table walhook.{table}_default in access exclusive mode")).await?;
-    transaction.batch_execute(&statement(FILL)?).await?;
-    transaction.batch_execute(&statement(ATTACH)?).await?;
-    Ok(Stepped::Done)
+    Ok(())
 }
 
-async fn drop_partition(transaction: &Transaction<'_>, table: Table, name: &str, lowest: Uuid) -> Result<Stepped> {
-    if !exists(transaction, name).await? {
-        return Ok(Stepped::NotNeeded);
-    }
+/// Drops a partition, whose rows have ids below `lowest`. First cancels the deliveries of its events.
+pub async fn drop_partition(transaction: &Transaction<'_>, table: Table, name: &str, lowest: Uuid) -> Result<()> {
     if table.name == "event" {
-        // From here on nobody reads an event of that day to make a delivery of it. Those made since the others were ended follow.
+        // The lock keeps others from creating deliveries of that day's events. Those created so far are cancelled.
         transaction.batch_execute(&format!("lock table walhook.{name} in access exclusive mode")).await?;
         while expire_deliveries(transaction, lowest).await? > 0 {}
     }
-    transaction.batch_execute(&format!("drop table walhook.{name}")).await?;
-    Ok(Stepped::Done)
+    Ok(transaction.batch_execute(&format!("drop table walhook.{name}")).await?)
 }
 
-/// Another replica may have made or dropped it since the partitions were listed.
-async fn exists(transaction: &Transaction<'_>, name: &str) -> Result<bool> {
-    let row = transaction.query_one("select to_regclass($1) is not null", &[&format!("walhook.{name}")]).await?;
-    Ok(row.get(0))
+/// Removes rows below this id from the default partition. Returns whether there may be more.
+pub async fn expire_default(transaction: &Transaction<'_>, table: Table, lowest: Uuid) -> Result<bool> {
+    let removed = transaction.execute(&table.fill_in(DEFAULT_EXPIRE), &[&lowest, &CHUNK]).await?;
+    Ok(removed >= CHUNK as u64)
 }
 
-/// Ends and logs deliveries of events below this id: a bounded number, which is returned.
+/// The deliveries of a webhook that were removed, and how many of them got a row in the attempt log.
+struct Expired {
+    webhook: Uuid,
+    removed: u64,
+    logged: u64,
+}
+
+from_row!(Expired { webhook = "webhook_id", removed, logged });
+
+/// Cancels and logs a chunk of the deliveries of events below this id. Returns how many.
 async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Result<u64> {
     plan_by_index(transaction).await?;
-    let rows = transaction.query(DELIVERY_EXPIRE, &[&lowest, &CHUNK]).await?;
-    let mut removed = 0;
-    for row in &rows {
-        removed += row.get::<_, i64>("removed") as u64;
-        hours::add_cancelled(transaction, row.get("webhook_id"), row.get::<_, i64>("logged") as u64).await?;
+    let mut total = 0;
+    for row in transaction.query(DELIVERY_EXPIRE, &[&lowest, &CHUNK]).await? {
+        let Expired { webhook, removed, logged } = Expired::from_row(&row)?;
+        hours::add_cancelled(transaction, webhook, logged).await?;
+        total += removed;
     }
-    Ok(removed)
+    Ok(total)
 }
 
-fn shifted(day: Date, days: i64) -> Result<Date> {
-    day.checked_add(Span::new().days(days)).map_err(|error| StoreError::Corrupt(format!("the clock: {error}")))
+/// The lowest UUIDv7 of a day, UTC.
+pub fn first_id(day: Date) -> Result<Uuid> {
+    let midnight = day.to_zoned(TimeZone::UTC).map_err(out_of_calendar)?;
+    Ok(lowest_id_at(midnight.timestamp().as_millisecond()))
 }
 
-fn partition_name(table: &str, day: Date) -> String {
-    format!("{table}_{:04}{:02}{:02}", day.year(), day.month(), day.day())
-}
-
-/// The smallest UUIDv7 of a day, UTC, and any smaller than all of them but larger than those of the day before.
-fn first_id(day: Date) -> Result<Uuid> {
-    let midnight = day.to_zoned(TimeZone::UTC).map_err(|error| StoreError::Corrupt(format!("the clock: {error}")))?;
-    let millis = u128::try_from(midnight.timestamp().as_millisecond()).unwrap_or(0);
-    Ok(Uuid::from_u128(millis << 80))
-}
-
-/// The day that an id's time is in; none beyond the calendar, as of an id that is no UUIDv7.
+/// The day of a UUIDv7. `None` beyond the calendar, as for an id that is no UUIDv7.
 fn day_of(id: Uuid) -> Option<Date> {
     let millis = i64::try_from(id.as_u128() >> 80).ok()?;
     let at = jiff::Timestamp::from_millisecond(millis).ok()?;
     Some(at.to_zoned(TimeZone::UTC).date())
+}
+
+fn out_of_calendar(error: jiff::Error) -> StoreError {
+    StoreError::Corrupt(format!("the clock: {error}"))
 }
 
 #[cfg(test)]
@@ -293,9 +177,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_days_partition_takes_the_ids_of_that_day() {
+    fn a_partition_holds_the_ids_of_its_day() {
         let day: Date = "2026-03-01".parse().unwrap();
-        let (from, to) = (first_id(day).unwrap(), first_id(shifted(day, 1).unwrap()).unwrap());
+        let (from, to) = (first_id(day).unwrap(), first_id(day.tomorrow().unwrap()).unwrap());
         let id_at = |at: &str| {
             let at: jiff::Timestamp = at.parse().unwrap();
             Uuid::new_v7(uuid::Timestamp::from_unix(
@@ -314,6 +198,6 @@ mod tests {
             assert_eq!((from..to).contains(&id), inside, "{at}");
             assert_eq!(day_of(id) == Some(day), inside, "{at}");
         }
-        assert_eq!(partition_name("event", day), "event_20260301");
+        assert_eq!(TABLES[0].partition(day), "event_20260301");
     }
 }

@@ -1,4 +1,4 @@
-//! A transaction that begins together with its first statements.
+//! A transaction whose `begin` is sent together with its first statements.
 
 use std::ops::Deref;
 
@@ -7,18 +7,18 @@ use deadpool_postgres::Object;
 use super::connection::Connection;
 use super::{Result, Store};
 
-/// Some statements the planner would plan anew each time, which takes longer than to carry them out.
-/// A commit that a crash of the store can lose must not be acknowledged to the slot.
+/// Generic plans: for some statements, making a custom plan each time takes longer than running them.
+/// A durable commit: what a crash of the store can lose must not be acknowledged to the slot.
 const BEGIN: &str =
     concat!("begin; set local plan_cache_mode = force_generic_plan; ", include_str!("../../sql/store/durable.sql"));
 
-/// Statements go out behind the beginning without waiting for its answer, which is a way to the server and back saved. What is
-/// not committed is undone: its connection is closed.
+/// Sends statements behind `begin` without waiting for its answer, which saves a round trip. Dropping it without
+/// [`PipelinedTransaction::release`] closes the connection, which rolls back what is not committed.
 pub struct PipelinedTransaction(Option<Connection>);
 
 impl Store {
-    /// A connection for one transaction; [`PipelinedTransaction::begin`] comes first.
-    pub async fn begun(&self) -> Result<PipelinedTransaction> {
+    /// Borrows a connection for one transaction, which starts with [`PipelinedTransaction::begin`].
+    pub async fn pipelined_transaction(&self) -> Result<PipelinedTransaction> {
         Ok(PipelinedTransaction(Some(self.connection().await?)))
     }
 }
@@ -28,13 +28,13 @@ impl PipelinedTransaction {
         Ok(self.batch_execute(BEGIN).await?)
     }
 
-    /// May go out with the last statements: where one of them fails, the server undoes everything.
+    /// Can be sent together with the last statements: if one of them fails, the server rolls back.
     pub async fn commit(&self) -> Result<()> {
         Ok(self.batch_execute("commit").await?)
     }
 
-    /// Gives the connection back, when the transaction is known to have ended.
-    pub fn end(mut self) {
+    /// Returns the connection to the pool. Call it when the transaction is known to have ended.
+    pub fn release(mut self) {
         self.0 = None;
     }
 }
@@ -43,7 +43,7 @@ impl Deref for PipelinedTransaction {
     type Target = Object;
 
     fn deref(&self) -> &Object {
-        self.0.as_ref().expect("there until the end")
+        self.0.as_ref().expect("present until it is released")
     }
 }
 

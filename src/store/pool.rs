@@ -1,4 +1,4 @@
-//! The pool. Statements are prepared once a connection and kept by their text.
+//! The pool of connections to the store.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use crate::postgres;
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A handle on the store; clones share the pool.
+/// A handle on the store. Clones share the pool.
 #[derive(Clone)]
 pub struct Store {
     pool: Pool,
     canceller: Canceller,
 }
 
-/// For a connection to be free, or made.
+/// How long to wait for a free or a new connection.
 const WAIT: Duration = Duration::from_secs(10);
 
 impl Store {
-    /// Connections are opened on first use: a store that is down at start-up is waited for by those who use it.
+    /// Opens no connection yet: the first use does, so that a process can start while the store is down.
     pub fn open(url: &str, connections: usize) -> Result<Store> {
         Store::open_limited(url, connections, None)
     }
 
-    /// A pool for requests of clients: the server ends their statements after `statement_timeout`.
+    /// A pool for API requests: the server ends their statements after `statement_timeout`.
     pub fn open_for_requests(url: &str, connections: usize, statement_timeout: Duration) -> Result<Store> {
         Store::open_limited(url, connections, Some(statement_timeout))
     }
@@ -48,12 +48,12 @@ impl Store {
         let wait = Some(WAIT);
         let pool = Pool::builder(manager)
             .max_size(connections)
-            // The server's process that was busy last is the one whose caches are warm.
+            // The most recently used server process has the warmest caches.
             .queue_mode(QueueMode::Lifo)
             .timeouts(Timeouts { wait, create: wait, recycle: wait })
             .runtime(Runtime::Tokio1)
             .build()
-            .expect("a runtime is given, which is all that can be missing");
+            .expect("a runtime is given, without which building fails");
         Ok(Store { pool, canceller })
     }
 
@@ -61,7 +61,7 @@ impl Store {
         Ok(Connection::new(self.pool.get().await?, self.canceller.clone()))
     }
 
-    /// Bounds a unit of work. The connection of one that is late may be dead and is closed, and so are all that are idle.
+    /// Runs `work` with a time limit. When it is exceeded, the connection may be dead, so it and all idle connections are closed.
     pub async fn in_time<T, E: From<StoreError>>(
         &self,
         limit: Duration,
@@ -76,7 +76,7 @@ impl Store {
         }
     }
 
-    /// Whether the store answers soon over the connection that would be used next. Where it does not, idle connections are closed.
+    /// Tests the connection that would be used next. If it does not answer soon, all idle connections are closed.
     pub async fn probe(&self) -> Result<()> {
         self.in_time(PROBE_TIMEOUT, self.ping()).await
     }
@@ -86,7 +86,7 @@ impl Store {
         PoolUse { open: status.size, busy: status.size.saturating_sub(status.available) }
     }
 
-    /// Whether the store answers.
+    /// Waits for an answer from the store.
     pub async fn ping(&self) -> Result<()> {
         self.connection().await?.batch_execute("select 1").await?;
         Ok(())

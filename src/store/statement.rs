@@ -132,7 +132,7 @@ macro_rules! columns {
     ($($type:ty),+ $(,)?) => { columns! { $($type = $type: |value| Ok(value)),+ } };
 }
 
-columns! { bool, i16, i32, i64, f64, String, Vec<u8>, Vec<i32>, Vec<String>, Uuid, Timestamp }
+columns! { bool, i16, i32, i64, f64, String, Uuid, Timestamp, Vec<u8>, Vec<i16>, Vec<i32>, Vec<String>, Vec<Uuid> }
 // `u32` is an `integer`, not an `oid`.
 columns! {
     u16 = i16: |number| u16::try_from(number).map_err(|_| format!("{number} is negative")),
@@ -162,7 +162,7 @@ macro_rules! from_row {
     };
     (@field $row:ident $field:ident) => { $crate::store::statement::column($row, stringify!($field))? };
     (@field $row:ident $field:ident $column:literal) => { $crate::store::statement::column($row, $column)? };
-    (@field $row:ident $field:ident : $read:expr) => { $read($row)? };
+    (@field $row:ident $field:ident : $read:expr) => { ($read)($row)? };
 }
 
 macro_rules! parameters {
@@ -207,7 +207,12 @@ macro_rules! arrays {
     ($items:expr, |$item:pat_param| ($($value:expr),+ $(,)?)) => {{
         let items = &$items;
         $crate::store::statement::Arrays(vec![
-            $(Box::new(items.iter().map(|$item| $value).collect::<Vec<_>>())),+
+            $({
+                // A pattern binds more than one of the arrays needs.
+                #[allow(unused_variables)]
+                let array = items.iter().map(|$item| $value).collect::<Vec<_>>();
+                Box::new(array)
+            }),+
         ])
     }};
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use deadpool_postgres::Transaction;
 use uuid::Uuid;
 
-use super::record::Entry;
+use super::record::CompletedAttempt;
 use super::{Result, Store};
 use crate::domain::delivery::Answer;
 
@@ -16,7 +16,7 @@ const REMOVE: &str = include_str!("../../sql/store/superseded_remove.sql");
 const HOLD: &str = include_str!("../../sql/store/webhook_hold_many.sql");
 
 /// Notes the attempts of these deliveries that are under way. The deliveries stay locked.
-pub(super) async fn note(transaction: &Transaction<'_>, deliveries: &[Uuid]) -> Result<()> {
+pub async fn note(transaction: &Transaction<'_>, deliveries: &[Uuid]) -> Result<()> {
     let statement = transaction.prepare_cached(NOTE).await?;
     transaction.execute(&statement, &[&deliveries]).await?;
     Ok(())
@@ -24,20 +24,20 @@ pub(super) async fn note(transaction: &Transaction<'_>, deliveries: &[Uuid]) -> 
 
 /// Those of the attempts that do not count and were superseded, rather than taken over by another replica when their lease ran out:
 /// that replica makes the attempt again, and logs it.
-pub(super) async fn take<'a>(
+pub async fn take<'a>(
     transaction: &Transaction<'_>,
-    entries: &[Entry<'a>],
+    entries: &[CompletedAttempt<'a>],
     counted: &[bool],
-) -> Result<Vec<Entry<'a>>> {
+) -> Result<Vec<CompletedAttempt<'a>>> {
     // Where the webhook was inactive nothing was sent, and the cancellation has its line already.
-    let is_late = |entry: &Entry<'_>| entry.line.attempted.attempt.answer != Answer::Inactive;
+    let is_late = |entry: &CompletedAttempt<'_>| entry.row.attempted.attempt.answer != Answer::Inactive;
     let late = entries.iter().zip(counted).filter(|(entry, counted)| !**counted && is_late(entry));
-    let late: Vec<Entry<'a>> = late.map(|(entry, _)| *entry).collect();
+    let late: Vec<CompletedAttempt<'a>> = late.map(|(entry, _)| *entry).collect();
     if late.is_empty() {
         return Ok(late);
     }
-    let of = |entry: &Entry<'_>| {
-        let delivery = &entry.line.attempted.delivery;
+    let of = |entry: &CompletedAttempt<'_>| {
+        let delivery = &entry.row.attempted.delivery;
         (delivery.id, delivery.lease.token)
     };
     let (ids, leases): (Vec<Uuid>, Vec<Uuid>) = late.iter().map(of).unzip();
@@ -48,7 +48,7 @@ pub(super) async fn take<'a>(
         return Ok(Vec::new());
     }
     // Nothing is written of a webhook that is gone: it may have been erased.
-    let webhook = |entry: &Entry<'_>| entry.line.attempted.delivery.webhook;
+    let webhook = |entry: &CompletedAttempt<'_>| entry.row.attempted.delivery.webhook;
     let webhooks: Vec<Uuid> = late.iter().map(webhook).collect();
     let statement = transaction.prepare_cached(HOLD).await?;
     let rows = transaction.query(&statement, &[&webhooks]).await?;

@@ -88,7 +88,7 @@ async fn the_reads_of_the_api_stay_on_indexes() {
     walhook::store::migrate::migrate(&app.store_url).await.unwrap();
     let own = walhook::store::Store::open(&app.store_url, 1).unwrap();
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    own.maintain_partitions(today, 30).await.unwrap();
+    walhook::partitions::maintain(&own, today, 30).await.unwrap();
     let store = app.store().await;
     let fill = "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
                 select gen_random_uuid(), n / 10, 'x', 'https://x.example/', '{delivery.failed}', '', 'k'

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use walhook::domain::event::delivery_id;
-use walhook::store::recovery::Step;
+use walhook::recover::{self, Step};
 
 use crate::fixture::Service;
 use crate::support::Api;
@@ -93,7 +93,7 @@ impl Logged {
     async fn work(&self) -> i64 {
         let mut made = 0;
         loop {
-            match self.service.store.step_recovery().await.unwrap() {
+            match recover::step(&self.service.store).await.unwrap() {
                 Step::Idle => return made,
                 Step::Worked => {}
                 Step::Finished { recovered, .. } => made += recovered,
@@ -223,7 +223,7 @@ async fn chunks_wait_for_what_is_pending_and_overlapping_recoveries_make_nothing
     let (mut made, mut most) = (0, 0);
     loop {
         // Two replicas at the same time.
-        let (one, other) = tokio::join!(it.service.store.step_recovery(), it.service.store.step_recovery());
+        let (one, other) = tokio::join!(recover::step(&it.service.store), recover::step(&it.service.store));
         for step in [one.unwrap(), other.unwrap()] {
             if let Step::Finished { recovered, .. } = step {
                 made += recovered;

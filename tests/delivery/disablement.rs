@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use uuid::Uuid;
 use walhook::config::{DisablePolicy, Period};
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Next, Outcome};
-use walhook::store::record::{Entry, LogLine, Recorded};
+use walhook::record::Recorded;
+use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::{StoreError, notices};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -37,7 +38,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, answers: Vec<Answer>) 
     let attempt = |answer| Attempt { started_at: Timestamp::now(), answer, sent: None };
     let attempted = |(delivery, answer)| Attempted { delivery, attempt: attempt(answer) };
     let batch: Vec<Attempted> = deliveries.into_iter().zip(answers).map(attempted).collect();
-    let entries: Vec<Entry<'_>> = batch
+    let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
         .map(|attempted| {
             let next = match attempted.attempt.answer {
@@ -45,10 +46,10 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, answers: Vec<Answer>) 
                 Answer::TooLarge { .. } => Next::End(Outcome::PermanentlyFailed),
                 _ => Next::Retry { after: HOUR, attempt: attempted.delivery.attempt + 1 },
             };
-            Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+            CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
         })
         .collect();
-    bench.store.record(&entries, &bench.config.disable.policy()).await
+    walhook::record::record(&bench.store, &entries, &bench.config.disable.policy()).await
 }
 
 /// One batch of fresh deliveries that are answered so, in this order. Gives whether the webhook was switched off by it.

@@ -11,7 +11,7 @@ use walhook::domain::event::UserId;
 use walhook::handoff::handoff;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::deliver::{ClaimRequest, Due};
-use walhook::store::record::{Entry, LogLine};
+use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::recovery::{self, Redelivery};
 use walhook::store::webhooks::{self, Changes};
 
@@ -30,8 +30,8 @@ fn attempted(delivery: Delivery, answer: domain::Answer) -> Attempted {
     Attempted { delivery, attempt: Attempt { started_at: Timestamp::now(), answer, sent: None } }
 }
 
-fn entry(attempted: &Attempted, next: Next) -> Entry<'_> {
-    Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+fn entry(attempted: &Attempted, next: Next) -> CompletedAttempt<'_> {
+    CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn an_attempt_under_way_when_its_delivery_is_cancelled_or_redelivered_is_l
     let log = Uuid::now_v7();
     bench.client.execute(line, &[&log, &redelivered]).await.unwrap();
     let begun = recovery::redeliver(&bench.store, &actor, webhook, log).await.unwrap();
-    assert_eq!(begun, Redelivery::PipelinedTransaction { delivery: redelivered, round: 2 });
+    assert_eq!(begun, Redelivery::Started { delivery: redelivered, round: 2 });
     let ok = Next::End(domain::Outcome::Delivered);
     assert_eq!(bench.record(&[entry(&first, ok)]).await, [false]);
     assert!(bench.is_pending(redelivered).await, "its second round goes on");
@@ -147,7 +147,7 @@ async fn counters_respect_the_order_inside_a_batch() {
     let claimed = bench.claim().await;
     let answers = [500, 200, 500, 500].map(status);
     let batch: Vec<Attempted> = claimed.into_iter().zip(answers).map(|(d, answer)| attempted(d, answer)).collect();
-    let entries: Vec<Entry<'_>> = batch
+    let entries: Vec<CompletedAttempt<'_>> = batch
         .iter()
         .map(|attempted| match attempted.attempt.answer {
             domain::Answer::Accepted { .. } => entry(attempted, Next::End(domain::Outcome::Delivered)),

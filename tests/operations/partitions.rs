@@ -76,7 +76,7 @@ async fn a_day_gets_its_partition_when_its_rows_are_in_the_default_one() {
         it.store.tables_without_partitions(day("2026-03-01")).await.unwrap(),
         ["event", "attempt", "missed_event"]
     );
-    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.created.len(), 3 * 6, "{done:?}");
     for (id, day) in [(yesterday, "20260228"), (today, "20260301"), (earlier, "20260210")] {
@@ -97,10 +97,10 @@ async fn a_partition_that_is_locked_keeps_no_other_from_being_made() {
     // As pg_dump does, until it ends.
     let dump = it.app.store().await;
     dump.batch_execute("begin; lock table walhook.attempt in access share mode").await.unwrap();
-    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!((done.created.len(), done.waiting.len(), &done.failed), (10, 1, &Vec::new()), "{done:?}");
     dump.batch_execute("commit").await.unwrap();
-    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!((done.created.len(), done.is_complete()), (5, true), "{done:?}");
 }
 
@@ -109,7 +109,7 @@ async fn what_is_too_old_goes_from_default_partitions_too_and_deliveries_end_wit
     let it = Scene::new().await;
     let old = id_at("2026-01-01T12:00:00Z", 1);
     let webhook = insert(&it.client, old).await;
-    it.store.maintain_partitions(day("2026-01-10"), 30).await.unwrap();
+    walhook::partitions::maintain(&it.store, day("2026-01-10"), 30).await.unwrap();
     // One whose event is in a partition, one whose event is in the default one, and one of today.
     let (in_default, kept) = (id_at("2026-01-02T12:00:00Z", 2), id_at("2026-03-01T12:00:00Z", 3));
     assert_eq!(it.places(old).await[0], "event_20260101");
@@ -119,7 +119,7 @@ async fn what_is_too_old_goes_from_default_partitions_too_and_deliveries_end_wit
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt, lease)
                    select id, $1, id, now(), 2, gen_random_uuid() from unnest($2::uuid[]) as id";
     it.client.execute(pending, &[&webhook, &vec![old, in_default, kept]]).await.unwrap();
-    let done = it.store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.expired, 2);
     assert!(done.dropped.contains(&"event_20260101".to_owned()), "{done:?}");

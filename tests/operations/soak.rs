@@ -36,7 +36,7 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
     let now = Timestamp::now();
     for day in 0..=DAYS {
         let date = (now - SignedDuration::from_hours(24 * day as i64)).to_zoned(TimeZone::UTC).date();
-        own.maintain_partitions(date, 365).await.unwrap();
+        walhook::partitions::maintain(&own, date, 365).await.unwrap();
     }
     let begin = now.as_millisecond() - (DAYS * 86_400_000) as i64;
     let step = (DAYS * 86_400_000) as f64 / rows as f64;

@@ -45,13 +45,13 @@ async fn daily_partitions_are_made_ahead_and_dropped_when_their_days_are_over() 
     walhook::store::migrate::migrate(&app.store_url).await.unwrap();
     let store = walhook::store::Store::open(&app.store_url, 2).unwrap();
     let day = |text: &str| text.parse::<jiff::civil::Date>().unwrap();
-    let first = store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let first = walhook::partitions::maintain(&store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!(first.created.len(), 15, "three tables, yesterday to three days ahead: {first:?}");
     assert!(first.created.contains(&"event_20260228".to_owned()), "{first:?}");
-    let again = store.maintain_partitions(day("2026-03-01"), 30).await.unwrap();
+    let again = walhook::partitions::maintain(&store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!((again.created.len(), again.dropped.len()), (0, 0), "{again:?}");
     // 30 days after 1 March, that day is the oldest that is kept.
-    let later = store.maintain_partitions(day("2026-03-31"), 30).await.unwrap();
+    let later = walhook::partitions::maintain(&store, day("2026-03-31"), 30).await.unwrap();
     assert_eq!(later.dropped.len(), 3, "{later:?}");
     assert!(later.dropped.contains(&"attempt_20260228".to_owned()), "{later:?}");
 }

@@ -22,7 +22,7 @@ use walhook::handoff::{Commits, Handed, Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
 use walhook::record;
 use walhook::store::deliver::{ClaimRequest, Due};
-use walhook::store::record::Entry;
+use walhook::store::record::CompletedAttempt;
 use walhook::store::{Store, migrate};
 use walhook::traces::Tracer;
 use walhook::vault::{self, Vault};
@@ -125,8 +125,8 @@ impl Bench {
     }
 
     /// Whether each attempt counted.
-    pub async fn record(&self, entries: &[Entry<'_>]) -> Vec<bool> {
-        self.store.record(entries, &self.config.disable.policy()).await.unwrap().counted
+    pub async fn record(&self, entries: &[CompletedAttempt<'_>]) -> Vec<bool> {
+        record::record(&self.store, entries, &self.config.disable.policy()).await.unwrap().counted
     }
 
     pub async fn webhook(&self, url: &str) -> (Uuid, SecretString) {

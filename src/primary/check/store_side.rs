@@ -7,7 +7,7 @@ use super::{Report, unreachable};
 use crate::config::Source;
 use crate::primary::catalog::Server;
 use crate::store::capture::Identity;
-use crate::store::migrate::{self, Misfit, Schema};
+use crate::store::migrate::{self, Incompatibility, Schema};
 use crate::store::{Result, Store};
 
 pub(crate) async fn check(report: &mut Report, source: &Source, url: &str, primary: Option<&Server>) {
@@ -37,8 +37,8 @@ async fn look(report: &mut Report, source: &Source, url: &str, primary: Option<&
     }
     commits(report, &place);
     let schema = migrate::schema(url).await?;
-    match (schema, schema.misfit()) {
-        (_, Some(Misfit { problem, mend })) => {
+    match (schema, schema.incompatibility()) {
+        (_, Some(Incompatibility { problem, fix: mend })) => {
             report.fail("store schema", problem, mend);
             return Ok(());
         }

@@ -107,7 +107,7 @@ fn the_store_is_as_the_model_says_whatever_comes_in_whatever_order() {
         let bench = Bench::new().await;
         // In partitions, as in life.
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-        bench.store.maintain_partitions(today, 30).await.unwrap();
+        walhook::partitions::maintain(&bench.store, today, 30).await.unwrap();
         bench
     });
     let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };

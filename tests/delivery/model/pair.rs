@@ -8,11 +8,12 @@ use uuid::Uuid;
 use walhook::domain::backoff::RetrySchedule;
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Outcome, next};
 use walhook::domain::event::{UserId, delivery_id};
+use walhook::recover::Step;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::deliver::{ClaimRequest, Due};
 use walhook::store::enqueue::{NewDelivery, NewLease, insert_deliveries, insert_missed, subscriptions};
-use walhook::store::record::{Entry, LogLine};
-use walhook::store::recovery::{self, Redelivery, Scope, Step};
+use walhook::store::record::{AttemptRow, CompletedAttempt};
+use walhook::store::recovery::{self, Redelivery, Scope};
 use walhook::store::webhooks::{self, Changes, Conditional};
 
 use super::pure::{Model, ModelWebhook, Pending, View};
@@ -205,11 +206,11 @@ impl<'a> Pair<'a> {
             })
             .collect();
         let follows = |attempted: &Attempted| next(attempted.delivery.attempt, &answer, &self.schedule, || 0.0);
-        let entries: Vec<Entry<'_>> = attempts
+        let entries: Vec<CompletedAttempt<'_>> = attempts
             .iter()
             .map(|attempted| {
                 let next = follows(attempted);
-                Entry { line: LogLine::new(Uuid::now_v7(), attempted, next.outcome()), next }
+                CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
             })
             .collect();
         let counted = self.bench.record(&entries).await;
@@ -259,7 +260,7 @@ impl<'a> Pair<'a> {
             Some(false) => Redelivery::Inactive,
             Some(true) => {
                 let round = self.model.next_round(delivery, webhook) as u16;
-                Redelivery::PipelinedTransaction { delivery, round }
+                Redelivery::Started { delivery, round }
             }
         };
         assert_eq!(done, expected);
@@ -277,7 +278,7 @@ impl<'a> Pair<'a> {
         assert_eq!(begun.is_some(), self.state(webhook).is_some());
         let mut recovered = 0;
         loop {
-            match self.bench.store.step_recovery().await.unwrap() {
+            match walhook::recover::step(&self.bench.store).await.unwrap() {
                 Step::Idle => break,
                 Step::Worked => {}
                 Step::Finished { recovered: made, .. } => recovered += made,

@@ -1,0 +1,81 @@
+//! Erases a user: removes everything that is stored of them, while replicas deliver.
+
+use std::collections::BTreeSet;
+
+use uuid::Uuid;
+
+use crate::domain::event::UserId;
+use crate::store::erase::{self, ACCESS, OF_WEBHOOK, RECORDS};
+use crate::store::{Result, Store};
+
+/// A pass finds what requests and replicas stored during the one before. The number is limited because the platform may go on to
+/// commit rows that concern the user.
+const MAX_PASSES: usize = 3;
+
+/// What was removed.
+#[derive(Clone, Debug)]
+pub struct Erased {
+    /// Identifies the erasure in the audit, which keeps nothing else of it.
+    pub id: Uuid,
+    /// The number of rows of each kind, in the order of removal.
+    pub counts: Vec<(&'static str, u64)>,
+}
+
+impl Erased {
+    /// Returns whether anything was removed.
+    fn add(&mut self, what: &'static str, count: u64) -> bool {
+        match self.counts.iter_mut().find(|(name, _)| *name == what) {
+            Some((_, sum)) => *sum += count,
+            None => self.counts.push((what, count)),
+        }
+        count > 0
+    }
+
+    pub fn total(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// Removes the user's tokens, sessions, events and audit records, and their webhooks with secrets, deliveries, logs and statistics,
+/// those of deleted webhooks included. Can be repeated, and must be repeated if it fails midway.
+///
+/// Keeps add-ons, which mirror the platform's own table, and events whose owner was never found.
+pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
+    let mut erased = Erased { id: Uuid::now_v7(), counts: Vec::new() };
+    let mut webhooks = BTreeSet::new();
+    for _ in 0..MAX_PASSES {
+        let before = erased.total();
+        pass(store, user, &mut webhooks, &mut erased).await?;
+        if erased.total() == before {
+            break;
+        }
+    }
+    if erased.total() > 0 {
+        erase::record(store, erased.id).await?;
+    }
+    Ok(erased)
+}
+
+/// Removes everything once. Adds to `webhooks`, which are those found so far.
+async fn pass(store: &Store, user: &UserId, webhooks: &mut BTreeSet<Uuid>, erased: &mut Erased) -> Result<()> {
+    for removal in ACCESS {
+        while erased.add(removal.what, erase::remove(store, removal, user).await?) {}
+    }
+    erased.add("webhooks with their secrets", erase::remove_webhooks(store, user).await?);
+    webhooks.extend(erase::find_deleted_webhooks(store, user).await?);
+    for webhook in &*webhooks {
+        for removal in OF_WEBHOOK {
+            while erased.add(removal.what, erase::remove(store, removal, webhook).await?) {}
+        }
+    }
+    let mut after = Some(Uuid::nil());
+    while let Some(last) = after {
+        let chunk = erase::remove_events(store, user, last).await?;
+        erased.add("events", chunk.removed);
+        after = chunk.next();
+    }
+    for removal in RECORDS {
+        while erased.add(removal.what, erase::remove(store, removal, user).await?) {}
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! The transaction that records a batch of attempts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use uuid::Uuid;
+
+use crate::domain::delivery::Next;
+use crate::domain::disablement::{Policy, Verdict};
+use crate::domain::event::UserId;
+use crate::domain::webhook::{Failure, Tally};
+use crate::postgres::ANSWER_TIMEOUT;
+use crate::store::audit::{self, Action, Actor, Via};
+use crate::store::disable::{self, Failing};
+use crate::store::record::{self, AttemptRow, CompletedAttempt, Counters};
+use crate::store::{Result, Store, Transaction, hours, plan_by_index, superseded, webhooks};
+
+/// The effects of recording a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// For each attempt, whether it was made under its delivery's current lease. Others change neither delivery nor counters.
+    pub counted: Vec<bool>,
+    /// Webhooks that were disabled.
+    pub disabled: Vec<Disabled>,
+}
+
+/// A webhook that was disabled because it kept failing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disabled {
+    pub webhook: Uuid,
+    pub user: UserId,
+    pub failure: Failure,
+}
+
+/// How one transaction ended.
+enum Tried {
+    Committed(Recorded),
+    /// Rolled back: these webhooks must be disabled, and their pending deliveries are not locked. Every transaction locks
+    /// deliveries before webhooks, so the next try locks them first.
+    MustLock(Vec<Uuid>),
+}
+
+/// Records attempts in one transaction. An attempt whose lease another replica has taken over changes nothing; one whose delivery was
+/// redelivered or cancelled in the meantime is logged and changes nothing else. Disables webhooks that have reached the threshold
+/// of `policy`, and warns their owners at half of it.
+pub async fn record(store: &Store, attempts: &[CompletedAttempt<'_>], policy: &Policy) -> Result<Recorded> {
+    // Each rollback adds at least one of the batch's webhooks, so the loop ends. Usually there is none.
+    let mut locked = BTreeSet::new();
+    loop {
+        match store.in_time(ANSWER_TIMEOUT, try_record(store, attempts, policy, &locked)).await? {
+            Tried::Committed(recorded) => return Ok(recorded),
+            Tried::MustLock(webhooks) => locked.extend(webhooks),
+        }
+    }
+}
+
+/// `locked` are webhooks whose pending deliveries to lock first, so that they can be disabled.
+async fn try_record(
+    store: &Store,
+    attempts: &[CompletedAttempt<'_>],
+    policy: &Policy,
+    locked: &BTreeSet<Uuid>,
+) -> Result<Tried> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    if !locked.is_empty() {
+        plan_by_index(&transaction).await?;
+        disable::lock_pending(&transaction, attempts, locked).await?;
+    }
+    // The common case: all attempts succeed.
+    let all_end = attempts.iter().all(|attempt| matches!(attempt.next, Next::End(_)));
+    let fence = async {
+        match all_end {
+            true => record::end_leased(&transaction, attempts).await,
+            false => record::lock_leased(&transaction, attempts).await,
+        }
+    };
+    let ((), counted) = tokio::try_join!(biased; plan_by_index(&transaction), fence)?;
+    let late = superseded::take(&transaction, attempts, &counted).await?;
+    let attempts: Vec<CompletedAttempt<'_>> =
+        attempts.iter().zip(&counted).filter_map(|(attempt, counted)| counted.then_some(*attempt)).collect();
+    let logged = [attempts.as_slice(), &late].concat();
+    let mut disabled = Vec::new();
+    if !logged.is_empty() {
+        let tallies = tallies(&attempts);
+        let failing = judge(&write(&transaction, &attempts, &logged, &tallies, all_end).await?, &tallies, policy);
+        let must_lock: Vec<Uuid> = failing
+            .iter()
+            .filter(|(verdict, failing)| *verdict == Verdict::Disable && !locked.contains(&failing.webhook))
+            .map(|(_, failing)| failing.webhook)
+            .collect();
+        if !must_lock.is_empty() {
+            transaction.rollback().await?;
+            return Ok(Tried::MustLock(must_lock));
+        }
+        disabled = apply(&transaction, &failing).await?;
+    }
+    transaction.commit().await?;
+    Ok(Tried::Committed(Recorded { counted, disabled }))
+}
+
+/// Inserts the log's rows, moves deliveries to their next state and counts for the webhooks. Returns the new counters.
+async fn write(
+    transaction: &Transaction<'_>,
+    attempts: &[CompletedAttempt<'_>],
+    logged: &[CompletedAttempt<'_>],
+    tallies: &BTreeMap<Uuid, Tally>,
+    are_ended: bool,
+) -> Result<Vec<Counters>> {
+    let rows: Vec<AttemptRow<'_>> = logged.iter().map(|attempt| attempt.row).collect();
+    let held = if are_ended { &[] } else { attempts };
+    // Every transaction locks webhooks before their hours.
+    let count = async {
+        let counters = record::count_webhooks(transaction, tallies).await?;
+        hours::add(transaction, logged).await?;
+        Ok(counters)
+    };
+    // Pipelined in this order: if one fails, its error is the first, and those of the others follow from it.
+    let ((), (), (), counters) = tokio::try_join!(
+        biased;
+        record::insert_attempts(transaction, &rows),
+        record::end_deliveries(transaction, held),
+        record::retry_deliveries(transaction, held),
+        count,
+    )?;
+    Ok(counters)
+}
+
+/// What the batch adds to the counters of each webhook.
+fn tallies(attempts: &[CompletedAttempt<'_>]) -> BTreeMap<Uuid, Tally> {
+    let mut tallies: BTreeMap<Uuid, Tally> = BTreeMap::new();
+    for attempt in attempts {
+        tallies.entry(attempt.delivery().webhook).or_default().add(&attempt.row.attempted.attempt);
+    }
+    tallies.retain(|_, tally| !tally.is_empty());
+    tallies
+}
+
+/// The webhooks to warn about or to disable. Usually none.
+fn judge(counters: &[Counters], tallies: &BTreeMap<Uuid, Tally>, policy: &Policy) -> Vec<(Verdict, Failing)> {
+    let judged = counters.iter().filter_map(|Counters { webhook, standing }| {
+        let failure = tallies.get(webhook)?.last_failure?;
+        let failures = policy.count(standing);
+        let failing = Failing { webhook: *webhook, failure, failures, threshold: policy.threshold };
+        Some((policy.judge(standing), failing))
+    });
+    judged.filter(|(verdict, _)| *verdict != Verdict::Nothing).collect()
+}
+
+async fn apply(transaction: &Transaction<'_>, judged: &[(Verdict, Failing)]) -> Result<Vec<Disabled>> {
+    let mut disabled = Vec::new();
+    for (verdict, failing) in judged {
+        if *verdict == Verdict::Warn {
+            disable::warn(transaction, failing).await?;
+        } else if let Some(user) = disable::disable(transaction, failing).await? {
+            let Failing { webhook, failure, .. } = *failing;
+            webhooks::cancel_deliveries(transaction, webhook, "the webhook was disabled automatically").await?;
+            let actor = Actor { user, via: Via::Automatic };
+            audit::record(transaction, &actor, Action::WebhookDisabled, webhook, &["active"]).await?;
+            disabled.push(Disabled { webhook, user: actor.user, failure });
+        }
+    }
+    Ok(disabled)
+}

@@ -1,0 +1,93 @@
+//! One step of a recovery: a chunk of the attempt log, or of the events that the webhook missed.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::domain::event::delivery_id;
+use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
+use crate::store::recovery::{self, Job, Phase, Progress, Scan};
+use crate::store::{Result, Store, Transaction};
+
+/// Rows that one step reads. It starts at most as many deliveries.
+const CHUNK: i64 = 500;
+/// No more deliveries are started while the webhook has this many pending first attempts: new events must not queue behind old
+/// ones.
+const MAX_PENDING: i64 = 500;
+/// How long such a recovery pauses.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The result of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// No recovery is due.
+    Idle,
+    Worked,
+    Finished {
+        recovery: Uuid,
+        webhook: Uuid,
+        recovered: i64,
+    },
+}
+
+/// Runs one step of the recovery that has been due longest. What the step does and its progress are one transaction, and other
+/// replicas skip the recovery until it ends.
+pub async fn step(store: &Store) -> Result<Step> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let Some(job) = recovery::take(&transaction).await? else { return Ok(Step::Idle) };
+    let (id, webhook) = (job.id, job.criteria.webhook);
+    let Done { started, next, wait } = work(&transaction, &job).await?;
+    let progress = next.unwrap_or(job.progress);
+    let recovered = recovery::update(&transaction, id, progress, started, next.is_none(), wait).await?;
+    transaction.commit().await?;
+    Ok(match next {
+        Some(_) => Step::Worked,
+        None => Step::Finished { recovery: id, webhook, recovered },
+    })
+}
+
+/// What a step did.
+struct Done {
+    started: usize,
+    /// Where to continue. `None` when the recovery is finished.
+    next: Option<Progress>,
+    wait: Duration,
+}
+
+async fn work(transaction: &Transaction<'_>, job: &Job) -> Result<Done> {
+    let Job { active, criteria, progress, .. } = job;
+    let webhook = criteria.webhook;
+    if !active {
+        return Ok(Done { started: 0, next: None, wait: Duration::ZERO });
+    }
+    if recovery::count_first_attempts(transaction, webhook, MAX_PENDING).await? >= MAX_PENDING {
+        return Ok(Done { started: 0, next: Some(*progress), wait: PAUSE });
+    }
+    let (mut started, mut next) = (0, None);
+    if criteria.includes(progress.phase) {
+        let Scan { read, last, deliveries, events, rounds, .. } =
+            recovery::scan(transaction, criteria, *progress, CHUNK, true).await?;
+        started = match progress.phase {
+            Phase::AttemptLog => {
+                recovery::start_next_rounds(transaction, webhook, &deliveries, &events, &rounds, true).await?.len()
+            }
+            Phase::MissedEvents => deliver_missed(transaction, webhook, &events).await?,
+        };
+        next = last.filter(|_| read == CHUNK).map(|position| Progress { position, ..*progress });
+    }
+    if next.is_none() && progress.phase == Phase::AttemptLog && criteria.includes(Phase::MissedEvents) {
+        next = Some(Progress { phase: Phase::MissedEvents, position: Uuid::nil() });
+    }
+    Ok(Done { started, next, wait: Duration::ZERO })
+}
+
+/// Creates deliveries of missed events. Returns how many: those that another recovery delivers meanwhile are left out.
+async fn deliver_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<usize> {
+    let events = recovery::remove_missed(transaction, webhook, events).await?;
+    let delivery =
+        |event: &Uuid| NewDelivery { id: delivery_id(*event, webhook), webhook, event: *event, leased: false };
+    let deliveries: Vec<NewDelivery> = events.iter().map(delivery).collect();
+    insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
+    Ok(deliveries.len())
+}
