@@ -267,7 +267,7 @@ impl Decoder {
             let found = names.find_map(|name| sent.iter().position(|column| *column.name == *name));
             match found {
                 Some(index) => columns[index].targets.extend(table.column(reference)),
-                None if table.is_required() => {
+                None if crate::primary::is_required(table) => {
                     return Err(CaptureError::ColumnGone {
                         column: mapped.to_owned(),
                         table: format!("{schema}.{name}"),

@@ -1,4 +1,4 @@
-//! What can go wrong with the primary, with its mend, and whether waiting may be the mend.
+//! The errors of capture and of the primary, each with its remedy, and whether a retry can succeed.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ pub enum CaptureError {
     Replication(#[from] ReplicationError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the primary is a standby now: capture goes on when it is promoted, or set source.url to the primary")]
+    #[error("the primary is a standby now: capture continues when it is promoted; or set source.url to the primary")]
     Standby,
-    #[error("the primary is shutting down: capture goes on when it is back")]
+    #[error("the primary is shutting down: capture continues when it is back")]
     PrimaryStops,
-    #[error("slot {0} is in use by another process: capture begins here when that one ends")]
+    #[error("slot {0} is in use by another process: capture starts here when that process ends")]
     SlotActive(String),
-    #[error("the checkpoint of slot {0} moves on while the primary's new timeline is compared with it; trying again")]
+    #[error("the checkpoint of slot {0} advances while it is compared with the primary's new timeline; trying again")]
     CheckpointMoves(String),
-    /// Changes read before the switch must not be stored: capture starts again from the checkpoint.
-    #[error("the primary went over from timeline {from} to {to}")]
+    /// Changes that were read on the old timeline must not be stored: capture starts again from the checkpoint.
+    #[error("the primary has moved from timeline {from} to {to}")]
     NewTimeline { from: u32, to: u32 },
-    #[error("nothing has come from the primary for {0:?}")]
+    #[error("the primary has sent nothing for {0:?}")]
     Silent(Duration),
-    #[error("a heartbeat has not come back through the log for {0:?}")]
+    #[error("a heartbeat has not come back through the WAL for {0:?}")]
     HeartbeatLost(Duration),
-    #[error("the primary is on another timeline than the stream: capture begins again on the new one")]
+    #[error("the primary is on another timeline than the stream: capture starts again on the new one")]
     TimelineChanged,
     #[error("the primary's wal_level is {0}: set wal_level = logical in its configuration and restart it")]
     WalLevel(String),
@@ -47,12 +47,12 @@ pub enum CaptureError {
     #[error("publication {0} is missing on the primary: run `walhook setup`")]
     NoPublication(String),
     #[error(
-        "table {table} is gone: bring it back, or name another in source.tables.{key}.table, then start again; what was \
-         committed meanwhile is kept in the log"
+        "table {table} is gone: restore it, or name another in source.tables.{key}.table, then start again; what was \
+         committed in between is kept in the WAL"
     )]
     TableGone { table: String, key: &'static str },
     #[error(
-        "table {table} is not in publication {publication}: run `walhook setup`; what was written to it before that is not \
+        "table {table} is not in publication {publication}: run `walhook setup`; changes committed before that are not \
          in the stream"
     )]
     NotPublished { table: String, publication: String },
@@ -61,41 +61,41 @@ pub enum CaptureError {
     )]
     ForeignSlot { slot: String, found: String },
     #[error(
-        "source.url points to another cluster: its system identifier is {found}, the checkpoint's is {known}; point it back, \
-         or for a new start run `walhook teardown`, then `walhook setup`"
+        "source.url points to another cluster: its system identifier is {found}, the checkpoint's is {known}; correct it, \
+         or to start from scratch run `walhook teardown`, then `walhook setup`"
     )]
     ForeignCluster { known: u64, found: u64 },
-    #[error("another process reads the outbox of slot {0}: capture begins here when that one ends")]
+    #[error("another process reads the outbox of slot {0}: capture starts here when that process ends")]
     LeaseHeld(String),
-    #[error("another process has read the outbox of slot {0} in the meantime: reading starts again where it ended")]
+    #[error("another process has read the outbox of slot {0} in between: reading continues from its checkpoint")]
     Superseded(String),
     #[error("another process captures now: stop `walhook run` first, then run this again")]
     Captured,
     #[error(
-        "the store has changes up to a place in the triggers' outbox: set source.capture = \"trigger\", or run `walhook setup` \
-         to switch to the log"
+        "the checkpoint is a position in the outbox: set source.capture = \"trigger\", or run `walhook setup` \
+         to switch to the WAL"
     )]
     OutboxIsRead,
-    #[error("a switch to the log is prepared: let `walhook run` make it with source.capture = \"wal\"")]
+    #[error("a switch to the WAL is prepared: start `walhook run` with source.capture = \"wal\" to complete it")]
     SwitchToLog,
     #[error(
-        "a switch to triggers is prepared: let `walhook run` make it with source.capture = \"trigger\", or run `walhook teardown`"
+        "a switch to triggers is prepared: start `walhook run` with source.capture = \"trigger\" to complete it, or run `walhook teardown`"
     )]
     SwitchToTriggers,
-    #[error("triggers do not fit the mapping: {0}; run `walhook setup`")]
+    #[error("triggers do not match the mapping: {0}; run `walhook setup`")]
     TriggersOutdated(String),
     #[error(
         "the tables could not be locked for a moment in {attempts} attempts{holder}: run this again when they are free"
     )]
     TablesBusy { attempts: u32, holder: String },
-    #[error("{0}; what was missed can be found again with `walhook repair`")]
+    #[error("{0}; `walhook repair` finds the events that were missed")]
     Gap(Gap),
     #[error(
-        "column {column} of {table} is gone: bring it back and name what it was called meanwhile in \
+        "column {column} of {table} is gone: restore it and add the name that it had in between to \
          source.tables.{key}.formerly.{reference}, or name another in source.tables.{key}.columns.{reference}; then start again"
     )]
     ColumnGone { column: String, table: String, key: &'static str, reference: &'static str },
-    #[error("the replication stream holds something unexpected: {0}")]
+    #[error("the replication stream contains something unexpected: {0}")]
     Protocol(String),
     #[error("{}", .0.join("\n"))]
     Preconditions(Vec<String>),
@@ -109,21 +109,21 @@ pub enum CaptureError {
     SlotCreation { slot: String, limit: Duration, holder: String },
     #[error("slot {slot} is in use by process {pid} of the primary: stop `walhook run` first")]
     SlotInUse { slot: String, pid: i32 },
-    #[error("nothing was lost that is known of: there is nothing to repair; `--force` compares all the same")]
+    #[error("no gap is open: there is nothing to repair; `--force` compares all rows anyway")]
     NothingToRepair,
-    #[error("another repair of slot {0} is under way")]
+    #[error("another repair of slot {0} is running")]
     RepairUnderWay(String),
-    #[error("{table} is locked{holder} and did not become free in time: run this again when that has ended")]
+    #[error("{table} is locked{holder} and was not released in time: run this again when that has ended")]
     TableBusy { table: String, holder: String },
     #[error(
-        "{table} has rows that are the same in {columns}, so no unique index can be made: set source.replica_identity = \"full\""
+        "{table} has rows that are the same in {columns}, so no unique index can be created: set source.replica_identity = \"full\""
     )]
     NotUnique { table: String, columns: String },
-    #[error("{source}; slot {slot} stays behind: {cleanup}; run `walhook teardown`, then `walhook setup`")]
+    #[error("{source}; slot {slot} could not be dropped: {cleanup}; run `walhook teardown`, then `walhook setup`")]
     LeftBehind { slot: String, source: Box<CaptureError>, cleanup: Box<CaptureError> },
 }
 
-/// A stretch of the log that is lost to us.
+/// Changes that can no longer be captured. The message is stored with the gap.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Gap {
     #[error("slot {slot} is missing and the store has a checkpoint at {at}: changes since then are lost to the stream")]
@@ -131,46 +131,44 @@ pub enum Gap {
     #[error("slot {slot} was invalidated (wal_status is lost): changes since {at} are lost to the stream")]
     SlotInvalidated { slot: String, at: Lsn },
     #[error(
-        "the primary went over to timeline {timeline} at {switch}, before the checkpoint at {at}: what the store has from between never happened there"
+        "the primary moved to timeline {timeline} at {switch}, before the checkpoint at {at}: changes in between that are stored do not exist there"
     )]
     TimelineForked { timeline: u32, switch: Lsn, at: Lsn },
     #[error("the primary is on timeline {found}, which does not descend from the checkpoint's timeline {known}")]
     TimelineUnknown { known: u32, found: u32 },
     #[error(
-        "slot {slot} stands at {found}, beyond {at}, the furthest that Walhook can have moved it to: others moved it or made it \
-         anew, and changes between the two are lost to the stream"
+        "slot {slot} is at {found}, beyond {at}, the last position that Walhook can have acknowledged: somebody else moved or \
+         recreated it, and changes in between are lost to the stream"
     )]
     SlotAhead { slot: String, found: Lsn, at: Lsn },
-    #[error("a repair of slot {slot} has not come to its end: run `walhook repair` again")]
+    #[error("a repair of slot {slot} was interrupted: run `walhook repair` again")]
     RepairUnfinished { slot: String },
     #[error(
-        "the replica identity of {tables} was taken away: transitions from then on cannot be told; `walhook setup` sets it again"
+        "the replica identity of {tables} was removed: transitions since then cannot be detected; `walhook setup` sets it again"
     )]
     IdentityLost { tables: String },
     #[error(
         "publication {publication} no longer publishes {tables}: their changes are lost until `walhook setup` adds them"
     )]
     PublicationChanged { publication: String, tables: String },
-    #[error("the primary's log ends at {end}, before the checkpoint at {at}: it was put back to an earlier state")]
+    #[error("the primary's WAL ends at {end}, before the checkpoint at {at}: it was restored to an earlier state")]
     LogBehind { end: Lsn, at: Lsn },
     #[error("triggers failed {count} times, last at {last}: those changes were not captured")]
     TriggersFailed { count: i64, last: String },
-    #[error("triggers are not what they should be, and changes may pass them by: {0}")]
+    #[error("triggers are missing or changed, and changes may not be captured: {0}")]
     TriggersLacking(String),
     #[error("the outbox of the triggers cannot be read: {0}")]
     OutboxLost(String),
-    #[error("the primary went over to timeline {timeline} and lacks what the store has read from the outbox")]
+    #[error("the primary moved to timeline {timeline} and lacks rows that were read from the outbox")]
     OutboxForked { timeline: u32 },
-    #[error(
-        "the primary's transactions are numbered lower than those that were read: it was put back to an earlier state"
-    )]
+    #[error("the primary's transaction ids are lower than those that were read: it was restored to an earlier state")]
     OutboxBehind,
 }
 
 impl Gap {
     pub const TRIGGER_FAILED: &str = "trigger_failed";
 
-    /// The name it is kept under: one open gap a slot and reason.
+    /// The name under which the gap is stored. Each slot has at most one open gap per reason.
     pub fn reason(&self) -> &'static str {
         match self {
             Gap::SlotMissing { .. } => "slot_missing",
@@ -190,8 +188,7 @@ impl Gap {
         }
     }
 
-    /// What a schema that has drifted takes out of the stream. A table or column of another name takes nothing: the log has
-    /// it, and waits.
+    /// Returns the gap that a changed schema causes. A renamed table or column causes none: its changes wait in the WAL.
     pub fn by_drift(drift: &CaptureError) -> Option<Gap> {
         match drift {
             CaptureError::IdentityLacking { table, .. } => Some(Gap::IdentityLost { tables: table.clone() }),
@@ -208,8 +205,8 @@ impl Gap {
 }
 
 impl CaptureError {
-    /// Whether the platform's schema has moved away from under a stream that was sound. It is mended without us or by a new
-    /// start; until then nothing is passed over.
+    /// Returns whether the platform's schema no longer matches. Capture waits until the schema or the configuration is fixed, and skips
+    /// nothing.
     pub fn is_drift(&self) -> bool {
         matches!(
             self,
@@ -221,17 +218,17 @@ impl CaptureError {
         )
     }
 
-    /// Whether the server takes no connections any more because it goes down.
+    /// Returns whether the server rejects connections because it shuts down.
     pub fn is_shutdown(&self) -> bool {
         let CaptureError::Connect(ConnectError::Connect(error)) = self else { return false };
         error.code() == Some(&SqlState::CANNOT_CONNECT_NOW)
     }
 
-    /// Whether the same again may go well by itself.
+    /// Returns whether a retry can succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             CaptureError::Connect(ConnectError::Url | ConnectError::Tls(_)) => false,
-            CaptureError::Connect(ConnectError::Connect(error)) | CaptureError::Primary(error) => is_passing(error),
+            CaptureError::Connect(ConnectError::Connect(error)) | CaptureError::Primary(error) => is_transient(error),
             CaptureError::Connect(ConnectError::Timeout(_)) => true,
             CaptureError::Replication(error) => !error.is_permanent(),
             CaptureError::Store(StoreError::Corrupt(_) | StoreError::Migration(_)) => false,
@@ -249,10 +246,10 @@ impl CaptureError {
     }
 }
 
-/// Faults of credentials, names and privileges stay; everything else a server says may pass.
-fn is_passing(error: &tokio_postgres::Error) -> bool {
+/// Errors of credentials, names and privileges are permanent. All others of the server may be transient.
+fn is_transient(error: &tokio_postgres::Error) -> bool {
     let Some(code) = error.code() else { return true };
-    let lasting = [
+    let permanent = [
         SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         SqlState::INVALID_PASSWORD,
         SqlState::INVALID_CATALOG_NAME,
@@ -261,5 +258,5 @@ fn is_passing(error: &tokio_postgres::Error) -> bool {
         SqlState::UNDEFINED_FUNCTION,
         SqlState::UNDEFINED_COLUMN,
     ];
-    !lasting.contains(code)
+    !permanent.contains(code)
 }

@@ -1,6 +1,7 @@
 //! The recording stage: writes the outcome of attempts to the store, in batches.
 
 mod answers;
+mod superseded;
 mod transaction;
 
 use std::time::Duration;
