@@ -21,10 +21,8 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::domain::lsn::Lsn;
+use crate::primary::slot::ACKNOWLEDGEMENT_MARGIN as ROOM;
 use crate::store::Store;
-
-/// How far ahead of use the limit lies at least: an idle server takes days to write so much.
-pub(crate) const ROOM: u64 = 16 << 20;
 
 /// How far the server was told to forget, over all connections of this process.
 #[derive(Clone, Debug, Default)]

@@ -19,7 +19,7 @@ use super::wal::Required;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::postgres::{self, ANSWER_TIMEOUT};
-use crate::primary::{catalog, identity};
+use crate::primary::{catalog, inspect};
 use crate::telemetry::{self, Condition};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
@@ -125,8 +125,10 @@ async fn beat(mut emitter: Emitter, source: Source, fault: Arc<Fault>) {
             looked = Instant::now();
             let Some(client) = emitter.kept.take() else { continue };
             // A connection that does not answer in time is not used again.
-            if let Ok(found) = tokio::time::timeout(ANSWER_TIMEOUT, identity::verify(&client, &source)).await {
-                let found = found.err().filter(CaptureError::is_drift);
+            if let Ok(found) =
+                tokio::time::timeout(ANSWER_TIMEOUT, inspect::tables_for_streaming(&client, &source)).await
+            {
+                let found = found.err().map(CaptureError::from).filter(CaptureError::is_drift);
                 *fault.lock().expect("no holder of this lock panics") = found;
                 emitter.kept = Some(client);
             }

@@ -1,16 +1,16 @@
 //! Reads what the platform commits, from the slot or from the triggers' outbox, as batches with checkpoints.
 
-pub(crate) mod acknowledgement;
+mod acknowledgement;
 mod decode;
 mod deleted;
-pub(crate) mod error;
+mod error;
 mod faults;
 mod heartbeat;
 mod lag;
 pub mod observe;
-pub(crate) mod outbox;
+mod outbox;
 mod switch;
-pub(crate) mod wal;
+mod wal;
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -19,12 +19,12 @@ use crate::config::{self, CaptureMode};
 use crate::domain::change::Batch;
 use crate::domain::lsn::Checkpoint;
 use crate::health::Health;
-use crate::primary::{identity, triggers};
+use crate::primary::error::PrimaryError;
+use crate::primary::inspect;
+use crate::primary::triggers::catalog::trigger_state;
 use crate::repair::{continuity, gaps};
 use crate::store::Store;
 use crate::store::outbox::Place;
-
-use error::Gap;
 
 pub use error::CaptureError;
 
@@ -90,20 +90,20 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     match (config.capture, place) {
         (CaptureMode::Wal, None | Some(Place::Log)) => {
             continuity::verify(&client, config, store, health).await?;
-            let verified = identity::verify(&client, config).await.map(drop);
-            if let Some(gap) = verified.as_ref().err().and_then(Gap::by_drift) {
+            let verified = inspect::tables_for_streaming(&client, config).await.map(drop).map_err(CaptureError::from);
+            if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
                 gaps::note(config, store, health, gap).await;
             }
             verified
         }
         (CaptureMode::Wal, Some(Place::Outbox { handover: Some(_), .. })) => {
-            identity::verify(&client, config).await.map(drop)
+            Ok(inspect::tables_for_streaming(&client, config).await.map(drop)?)
         }
-        (CaptureMode::Wal, Some(Place::Outbox { .. })) => Err(CaptureError::OutboxIsRead),
-        (CaptureMode::Trigger, Some(Place::Outbox { handover: Some(_), .. })) => Err(CaptureError::SwitchToLog),
-        (CaptureMode::Trigger, None) => Err(CaptureError::NotSetUp { slot: config.slot.clone() }),
-        (CaptureMode::Trigger, Some(Place::Log)) if !triggers::catalog::state(&client).await?.installed => {
-            Err(CaptureError::NotSetUp { slot: config.slot.clone() })
+        (CaptureMode::Wal, Some(Place::Outbox { .. })) => Err(PrimaryError::OutboxIsRead.into()),
+        (CaptureMode::Trigger, Some(Place::Outbox { handover: Some(_), .. })) => Err(PrimaryError::SwitchToLog.into()),
+        (CaptureMode::Trigger, None) => Err(PrimaryError::NotSetUp { slot: config.slot.clone() }.into()),
+        (CaptureMode::Trigger, Some(Place::Log)) if !trigger_state(&client).await?.installed => {
+            Err(PrimaryError::NotSetUp { slot: config.slot.clone() }.into())
         }
         (CaptureMode::Trigger, Some(_)) => outbox::verify(&client, config).await,
     }

@@ -1,7 +1,7 @@
 //! Capture by triggers: statement triggers write changes to an outbox on the primary, and one process reads it. It needs neither
 //! a superuser nor `wal_level = logical`, and every question fits through a pooler that changes servers after each transaction.
 
-pub(crate) mod page;
+mod page;
 mod reader;
 
 use std::time::{Duration, Instant};
@@ -10,16 +10,18 @@ use metrics::gauge;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::error::Gap;
 use super::faults::Faults;
 use super::lag::KnownUntil;
 use super::{CaptureError, Context, Ended, STAGE, switch};
 use crate::config::Source;
+use crate::domain::gap::Gap;
 use crate::domain::lsn::Checkpoint;
 use crate::domain::window::Bounds;
 use crate::postgres::{self, ANSWER_TIMEOUT};
+use crate::primary::error::PrimaryError;
+use crate::primary::finding::Condition as Judged;
+use crate::primary::inspect::{Conditions, inspect};
 use crate::primary::lease::Lease;
-use crate::primary::triggers::catalog;
 use crate::repair::watch::Watch;
 use crate::store::outbox::{Handover, Place};
 use crate::telemetry::{self, Condition};
@@ -110,7 +112,7 @@ impl Reading<'_> {
         let client = postgres::connect(url).await?;
         let mut watch = Watch::new(source, store, health);
         let work = async {
-            in_time(watch.examine(&client)).await?;
+            examine(&mut watch, &client).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.are_over();
             health.report_healthy(STAGE);
@@ -137,7 +139,7 @@ impl Reading<'_> {
         match (checkpoint, store.capture_place(&source.slot).await?) {
             (Some(checkpoint), Some(Place::Outbox { window, handover })) => Ok(Some((checkpoint, window, handover))),
             (Some(_), Some(Place::Log)) => Ok(None),
-            _ => Err(CaptureError::NotSetUp { slot: source.slot.clone() }),
+            _ => Err(PrimaryError::NotSetUp { slot: source.slot.clone() }.into()),
         }
     }
 
@@ -148,7 +150,9 @@ impl Reading<'_> {
         watch: &mut Watch<'_>,
     ) -> Result<Ended, CaptureError> {
         let Context { source, batches, durable, .. } = *self.context;
-        let Some(cursor) = &mut self.cursor else { return Err(CaptureError::NotSetUp { slot: source.slot.clone() }) };
+        let Some(cursor) = &mut self.cursor else {
+            return Err(PrimaryError::NotSetUp { slot: source.slot.clone() }.into());
+        };
         let handover = self.handover.as_ref();
         let durable = durable.clone();
         cursor.disconnected();
@@ -167,7 +171,7 @@ impl Reading<'_> {
                 watch.failed(&reader.client).await?;
             }
             if examined.elapsed() > source.heartbeat.0 {
-                in_time(watch.examine(&reader.client)).await?;
+                examine(watch, &reader.client).await?;
                 left = left || switch::leave_log(&reader.client, self.context, &in_the_way).await;
                 examined = Instant::now();
             }
@@ -183,6 +187,10 @@ impl Reading<'_> {
             }
         }
     }
+}
+
+async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client) -> Result<(), CaptureError> {
+    in_time(async { Ok(watch.examine(client).await?) }).await
 }
 
 /// Bounds questions to the primary.
@@ -205,19 +213,16 @@ fn lost(error: CaptureError) -> CaptureError {
     }
 }
 
-/// Triggers that were made for another mapping would tell of other columns.
+/// Fails if the triggers' functions were created for another mapping: they would write other columns.
 pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> Result<(), CaptureError> {
-    let watched = catalog::watched(client, source).await?;
-    let comparison = catalog::compare(client, &watched).await?;
-    let made = |name: &str| !comparison.lacking.iter().any(|lacking| lacking.function == name);
-    let state = catalog::state(client).await?;
-    if state.installed && !state.paired {
+    let found = inspect(client, source, Conditions::Triggers).await?;
+    if found.triggers.is_some_and(|triggers| triggers.state.installed && !triggers.state.paired) {
         tracing::warn!(
             "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
         );
     }
-    match comparison.outdated.iter().find(|function| made(&function.name)) {
-        Some(function) => Err(CaptureError::TriggersOutdated(function.name.clone())),
+    match found.findings.into_iter().find(|finding| matches!(finding.condition, Judged::TriggerFunction(_))) {
+        Some(finding) => Err(PrimaryError::Preconditions(vec![finding]).into()),
         None => Ok(()),
     }
 }

@@ -16,6 +16,7 @@ use crate::domain::change::Batch;
 use crate::domain::lsn::{Lsn, Position};
 use crate::domain::window::{Bounds, Window};
 use crate::postgres;
+use crate::primary::error::PrimaryError;
 use crate::primary::lease::Lease;
 use crate::primary::uninstall;
 use crate::store::outbox::Place;
@@ -36,7 +37,7 @@ pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureErro
         Ok(Some(last)) => last,
         Ok(None) => return Ok(Ended::Stopped),
         // Another process has made the switch.
-        Err(CaptureError::OutboxIsRead) => return Ok(Ended::HandedOver),
+        Err(CaptureError::Setup(PrimaryError::OutboxIsRead)) => return Ok(Ended::HandedOver),
         Err(error) => return Err(error),
     };
     let holder = Uuid::now_v7();
@@ -112,7 +113,7 @@ pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
 async fn finish_leaving(context: &Context<'_>) {
     let client = postgres::connect(context.url).await;
     let left = match client {
-        Ok(client) => uninstall::drop_triggers(&client, context.source, context.store).await,
+        Ok(client) => uninstall::drop_triggers_after_switch(&client, context.source, context.store).await,
         Err(error) => Err(error.into()),
     };
     match left {
@@ -126,7 +127,7 @@ async fn finish_leaving(context: &Context<'_>) {
 /// After the switch to triggers: drops slot and publication and puts the identities back. Whether nothing is left to do.
 /// `in_the_way` is that something keeps it from that.
 pub(super) async fn leave_log(client: &Client, context: &Context<'_>, in_the_way: &Condition) -> bool {
-    match uninstall::log_objects(client, context.source, context.store).await {
+    match uninstall::drop_wal_capture(client, context.source, context.store).await {
         Ok(done) => {
             done.iter().for_each(|line| tracing::info!("{line}"));
             true

@@ -13,20 +13,19 @@ use uuid::Uuid;
 
 use super::acknowledgement::{Limit, Said};
 use super::decode::Decoder;
-use super::error::Gap;
 use super::faults::Faults;
 use super::heartbeat::Heart;
 use super::lag::KnownUntil;
 use super::{CaptureError, Context, STAGE};
 use crate::config::Source;
 use crate::domain::change::Batch;
-use crate::primary::{catalog, conninfo, identity};
+use crate::primary::{catalog, conninfo, inspect};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};
 use crate::store::Store;
 use crate::{postgres, telemetry};
 
-pub(crate) use connection::Connection;
+use connection::Connection;
 use reader::Reader;
 use visibility::Gate;
 pub(super) use visibility::Required;
@@ -77,7 +76,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             Some(Ok(None)) | None => break,
         };
-        if let Some(gap) = Gap::by_drift(&error) {
+        if let Some(gap) = error.gap_by_drift() {
             gaps::note(source, store, health, gap).await;
         }
         match error {
@@ -151,6 +150,7 @@ impl Session<'_> {
                 // Dropped or invalidated since it was verified: the checks say which, and record it.
                 let client = postgres::connect(url).await?;
                 continuity::verify(&client, source, store, health).await?;
+                inspect::tables_for_streaming(&client, source).await?;
                 Err(error.into())
             }
             other => other,
@@ -163,7 +163,7 @@ impl Session<'_> {
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
-        let tables = identity::verify(&client, source).await?;
+        let tables = inspect::tables_for_streaming(&client, source).await?;
         if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         }
@@ -174,7 +174,9 @@ impl Session<'_> {
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         self.stay_on_timeline(&stream)?;
         // Read each time: another process may have captured meanwhile.
-        let (checkpoint, history) = continuity::enter_timeline(&mut stream, source, store, health).await?;
+        let history = stream.timeline_history().await?;
+        let (checkpoint, history) =
+            continuity::enter_timeline(stream.lineage(), history, source, store, health).await?;
         let required = Required::new(source.await_visibility);
         if required.depends() {
             required.learn(catalog::is_synchronous(&client).await?);
@@ -187,7 +189,7 @@ impl Session<'_> {
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read only now that nobody else can have the slot: whoever had it may have moved it and raised the limit.
-        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);
+        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed());
         self.acknowledged.begin(confirmed.unwrap_or_default());
         let Some(stored) = store.claim_acknowledgement(&source.slot, reader_before, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use super::CommandResult;
 use crate::config::{CaptureMode, Config};
-use crate::primary::install::{setup, statements, trigger_statements};
+use crate::primary::install::setup;
+use crate::primary::print::statements;
+use crate::primary::triggers::trigger_statements;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::{CommandResult, confirmed};
 use crate::config::{Config, without_password};
-use crate::primary::teardown::teardown;
+use crate::primary::uninstall::teardown;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {

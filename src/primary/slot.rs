@@ -8,11 +8,10 @@ use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, Replication
 use postgres_types::Type;
 use tokio_postgres::Client;
 
+use super::error::PrimaryError;
 use super::snapshot::Snapshot;
 use super::triggers::SNAPSHOT;
 use super::{catalog, conninfo};
-use crate::capture::CaptureError;
-use crate::capture::acknowledgement::ROOM;
 use crate::config::Source;
 use crate::domain::ledger::{self, LedgerChanges};
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
@@ -35,6 +34,8 @@ const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The server's own bound is for each of those transactions; this one is for all.
 const ALL_WAITS: Duration = Duration::from_secs(180);
 const SEED_CHUNK: usize = 10_000;
+/// How far WAL may be acknowledged beyond the checkpoint, at least: an idle server takes days to write this much.
+pub(crate) const ACKNOWLEDGEMENT_MARGIN: u64 = 16 << 20;
 
 pub(crate) enum Created {
     /// The first thing that is read.
@@ -65,7 +66,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    pub async fn snapshot(&self, url: &str) -> Result<Snapshot, CaptureError> {
+    pub async fn snapshot(&self, url: &str) -> Result<Snapshot, PrimaryError> {
         Snapshot::import(url, &self.snapshot).await
     }
 }
@@ -87,7 +88,7 @@ pub(crate) async fn connect(
     source: &Source,
     url: &str,
     failover: bool,
-) -> Result<LogicalReplicationStream, CaptureError> {
+) -> Result<LogicalReplicationStream, PrimaryError> {
     let options = ReplicationSlotOptions { snapshot: Some("export".into()), failover, ..Default::default() };
     let config = ReplicationStreamConfig::builder(&source.slot, &source.publication)
         .with_slot_options(options)
@@ -99,12 +100,12 @@ pub(crate) async fn connect(
 
 /// Drops a slot of ours that a setup which was broken off has left: the store knows that it was being created and never got
 /// its beginning, so nobody can have acknowledged anything. Any other slot without a checkpoint may be somebody's.
-pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, CaptureError> {
+pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, PrimaryError> {
     if !store.is_creating_slot(&source.slot).await? {
-        return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
+        return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     }
     if let Some(pid) = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.active_pid) {
-        return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
+        return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
     }
     client.execute(SLOT_DROP, &[&source.slot]).await?;
     Ok(format!("slot {}: dropped, since an earlier setup did not come to its end", source.slot))
@@ -116,7 +117,7 @@ pub(crate) async fn create(
     source: &Source,
     url: &str,
     store: &Store,
-) -> Result<Created, CaptureError> {
+) -> Result<Created, PrimaryError> {
     store.begin_slot(&source.slot).await?;
     let opened = open(walsender, client, source).await?;
     let begun = begin(&opened, client, source, url, store).await;
@@ -133,7 +134,7 @@ pub(crate) async fn open(
     mut walsender: LogicalReplicationStream,
     client: &Client,
     source: &Source,
-) -> Result<Opened, CaptureError> {
+) -> Result<Opened, PrimaryError> {
     let created = tokio::time::timeout(ALL_WAITS, walsender.ensure_replication_slot()).await;
     let limit = match created {
         Ok(Ok(())) => None,
@@ -144,11 +145,11 @@ pub(crate) async fn open(
     if let Some(limit) = limit {
         let holder = catalog::oldest_transaction(client).await?;
         let holder = holder.map(|holder| format!(", the oldest is of {holder}")).unwrap_or_default();
-        return Err(CaptureError::SlotCreation { slot: source.slot.clone(), limit, holder });
+        return Err(PrimaryError::SlotCreation { slot: source.slot.clone(), limit, holder });
     }
     // Nothing exported means that the slot was there: somebody else made it just now.
     let Some(snapshot) = walsender.exported_snapshot_name().map(str::to_owned) else {
-        return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
+        return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     };
     let identity = walsender.server_identity();
     let lineage = Lineage { system_identifier: identity.system_id(), timeline: identity.timeline() };
@@ -163,18 +164,18 @@ pub(crate) async fn open(
     }
 }
 
-async fn beginning(client: &Client, source: &Source) -> Result<Lsn, CaptureError> {
+async fn beginning(client: &Client, source: &Source) -> Result<Lsn, PrimaryError> {
     let slot = catalog::slot(client, &source.slot).await?;
-    slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
-        CaptureError::Protocol(format!("slot {} does not say where it begins right after its creation", source.slot))
+    slot.and_then(|slot| slot.confirmed()).ok_or_else(|| {
+        PrimaryError::Protocol(format!("slot {} does not say where it begins right after its creation", source.slot))
     })
 }
 
 /// A slot whose beginning is not in the store would be of no use, and would keep the log from being recycled.
-pub(crate) async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureError {
+pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) -> PrimaryError {
     match client.execute(SLOT_DROP, &[&source.slot]).await {
         Ok(_) => error,
-        Err(cleanup) => CaptureError::LeftBehind {
+        Err(cleanup) => PrimaryError::LeftBehind {
             slot: source.slot.clone(),
             source: Box::new(error),
             cleanup: Box::new(cleanup.into()),
@@ -190,7 +191,7 @@ async fn begin(
     source: &Source,
     url: &str,
     store: &Store,
-) -> Result<Created, CaptureError> {
+) -> Result<Created, PrimaryError> {
     let snapshot = opened.snapshot(url).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
@@ -202,7 +203,7 @@ async fn begin(
     client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
     let handover = Handover { snapshot: row.get::<_, &str>("snapshot").into(), begins };
     if hand_over(&transaction, &slot, &handover).await? {
-        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ROOM))).await?;
+        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN))).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         return Ok(Created::Switch { slot, begins });
     }
@@ -217,7 +218,7 @@ pub(crate) async fn seed(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<Seeded, CaptureError> {
+) -> Result<Seeded, PrimaryError> {
     let distributed = seed_distributed_releases(snapshot, source, transaction).await?;
     seed_addons(snapshot, source, transaction).await?;
     let rows = seed_ledger(snapshot, source, transaction).await?;
@@ -229,9 +230,9 @@ pub(crate) async fn store_beginning(
     transaction: &Transaction<'_>,
     source: &Source,
     first: &Checkpoint,
-) -> Result<(), CaptureError> {
+) -> Result<(), PrimaryError> {
     insert_first_checkpoint(transaction, &source.slot, first, None).await?;
-    let limit = Lsn(first.resume.0.saturating_add(ROOM));
+    let limit = Lsn(first.resume.0.saturating_add(ACKNOWLEDGEMENT_MARGIN));
     Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
 }
 
@@ -239,7 +240,7 @@ async fn seed_distributed_releases(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<usize, CaptureError> {
+) -> Result<usize, PrimaryError> {
     let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
     let query = rendered(DISTRIBUTED_RELEASES, source, Table::Release, &["id", "delivery_status"]);
     let rows = snapshot.client().query_typed_raw(&query, [(&meanings, Type::TEXT_ARRAY)]).await?;
@@ -258,7 +259,7 @@ async fn seed_ledger(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<usize, CaptureError> {
+) -> Result<usize, PrimaryError> {
     forget_ledger(transaction).await?;
     if !source.ledger {
         return Ok(0);
@@ -288,7 +289,7 @@ pub(crate) async fn seed_addons(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<(), CaptureError> {
+) -> Result<(), PrimaryError> {
     const ADDON: &str = "addon";
     if !source.follows(Table::UserAddon) {
         return Ok(());

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use postgres_types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use crate::capture::CaptureError;
+use super::error::PrimaryError;
 use crate::config::Source;
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::ledger::{Entry, State};
@@ -30,16 +30,16 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// This very moment.
-    pub async fn now(url: &str) -> Result<Snapshot, CaptureError> {
+    pub async fn now(url: &str) -> Result<Snapshot, PrimaryError> {
         Snapshot::begin(url, None).await
     }
 
     /// The moment that another session has exported, while that one still holds it.
-    pub async fn import(url: &str, name: &str) -> Result<Snapshot, CaptureError> {
+    pub async fn import(url: &str, name: &str) -> Result<Snapshot, PrimaryError> {
         Snapshot::begin(url, Some(name)).await
     }
 
-    async fn begin(url: &str, imported: Option<&str>) -> Result<Snapshot, CaptureError> {
+    async fn begin(url: &str, imported: Option<&str>) -> Result<Snapshot, PrimaryError> {
         let client = postgres::connect(url).await?;
         client.batch_execute(BEGIN).await?;
         if let Some(name) = imported {
@@ -55,7 +55,7 @@ impl Snapshot {
     }
 
     /// Reads a table's watched columns from the first row on.
-    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<WatchedRows<'a>, CaptureError> {
+    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<WatchedRows<'a>, PrimaryError> {
         let id = quote_identifier(source.tables.column(table, "id"));
         let columns: Vec<String> = table.watched().iter().map(|name| as_text(source, table, name)).collect();
         let order = match self.id_type(source, table).await?.as_str() {
@@ -71,7 +71,7 @@ impl Snapshot {
     }
 
     /// The rows of these ids with all their columns, in no order. All of them are there if the snapshot has shown them.
-    pub async fn rows(&self, source: &Source, table: Table, ids: &[i64]) -> Result<Vec<Tuple>, CaptureError> {
+    pub async fn rows(&self, source: &Source, table: Table, ids: &[i64]) -> Result<Vec<Tuple>, PrimaryError> {
         let columns: Vec<String> = table.columns().iter().map(|name| as_text(source, table, name)).collect();
         let (columns, table_name) = (columns.join(", "), quoted(source, table));
         let id = quote_identifier(source.tables.column(table, "id"));
@@ -83,7 +83,7 @@ impl Snapshot {
         Ok(rows.iter().map(|row| tuple(source, table, table.columns(), |index| row.get(index))).collect())
     }
 
-    async fn id_type(&self, source: &Source, table: Table) -> Result<String, CaptureError> {
+    async fn id_type(&self, source: &Source, table: Table) -> Result<String, PrimaryError> {
         let id = quote_identifier(source.tables.column(table, "id"));
         let statement = self.client.prepare(&format!("select {id} from {}", quoted(source, table))).await?;
         Ok(statement.columns()[0].type_().name().to_owned())
@@ -99,7 +99,7 @@ pub(crate) struct WatchedRows<'a> {
 
 impl WatchedRows<'_> {
     /// The next rows by id; none at the end.
-    pub async fn next(&self) -> Result<Vec<Entry>, CaptureError> {
+    pub async fn next(&self) -> Result<Vec<Entry>, PrimaryError> {
         let messages = self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await?;
         let mut entries = Vec::with_capacity(messages.len());
         for message in &messages {
@@ -112,7 +112,7 @@ impl WatchedRows<'_> {
     }
 
     /// Behind the end: another table can be read.
-    pub async fn close(self) -> Result<(), CaptureError> {
+    pub async fn close(self) -> Result<(), PrimaryError> {
         Ok(self.snapshot.client.batch_execute(WATCHED_ROWS_CLOSE).await?)
     }
 }

@@ -5,13 +5,14 @@ use jiff::Timestamp;
 use tokio_postgres::Client;
 
 use super::gaps;
-use crate::capture::CaptureError;
-use crate::capture::error::Gap;
-use crate::capture::wal::Connection;
 use crate::config::Source;
-use crate::domain::lsn::{Checkpoint, Lsn, TimelineHistory};
+use crate::domain::gap::Gap;
+use crate::domain::lsn::{Checkpoint, Lineage, Lsn, TimelineHistory};
 use crate::health::Health;
 use crate::primary::catalog;
+use crate::primary::error::PrimaryError;
+use crate::primary::finding::Severity;
+use crate::primary::inspect::wal_level;
 use crate::store::Store;
 use crate::store::outbox::Place;
 use crate::telemetry::recurring;
@@ -30,10 +31,10 @@ pub(crate) async fn verify(
     source: &Source,
     store: &Store,
     health: &Health,
-) -> Result<Verified, CaptureError> {
+) -> Result<Verified, PrimaryError> {
     let checkpoint = store.checkpoint(&source.slot).await?;
     match examine(client, source, store, checkpoint).await {
-        Err(CaptureError::Gap(gap)) => {
+        Err(PrimaryError::Gap(gap)) => {
             Err(gaps::record(source, store, health, gap, checkpoint.map(|checkpoint| checkpoint.resume)).await)
         }
         other => {
@@ -48,54 +49,52 @@ async fn examine(
     source: &Source,
     store: &Store,
     checkpoint: Option<Checkpoint>,
-) -> Result<Verified, CaptureError> {
+) -> Result<Verified, PrimaryError> {
     if matches!(store.capture_place(&source.slot).await?, Some(Place::Outbox { .. })) {
-        return Err(CaptureError::OutboxIsRead);
+        return Err(PrimaryError::OutboxIsRead);
     }
     let server = catalog::server(client).await?;
     let clock_ahead = server.now.duration_since(Timestamp::now());
     if server.in_recovery {
-        return Err(CaptureError::Standby);
+        return Err(PrimaryError::Standby);
     }
-    if server.wal_level != "logical" {
-        return Err(CaptureError::WalLevel(server.wal_level));
+    let wal_level = wal_level(&server);
+    if wal_level.severity == Severity::Fail {
+        return Err(PrimaryError::Preconditions(vec![wal_level]));
     }
     let Some(checkpoint) = checkpoint else {
         return Err(match catalog::slot(client, &source.slot).await? {
-            Some(_) => CaptureError::SlotWithoutCheckpoint(source.slot.clone()),
-            None => CaptureError::NotSetUp { slot: source.slot.clone() },
+            Some(_) => PrimaryError::SlotWithoutCheckpoint(source.slot.clone()),
+            None => PrimaryError::NotSetUp { slot: source.slot.clone() },
         });
     };
     let found = server.system_identifier as u64;
     if found != checkpoint.lineage.system_identifier {
-        return Err(CaptureError::ForeignCluster { known: checkpoint.lineage.system_identifier, found });
+        return Err(PrimaryError::ForeignCluster { known: checkpoint.lineage.system_identifier, found });
     }
     let Some(slot) = catalog::slot(client, &source.slot).await? else {
-        return Err(CaptureError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at: checkpoint.resume }));
+        return Err(PrimaryError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at: checkpoint.resume }));
     };
-    if let Some(found) = slot.foreign() {
-        return Err(CaptureError::ForeignSlot { slot: source.slot.clone(), found });
+    if let Some(foreign) = slot.foreign(&source.slot) {
+        return Err(PrimaryError::Preconditions(vec![foreign]));
     }
     if slot.is_lost() {
-        return Err(CaptureError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at: checkpoint.resume }));
+        return Err(PrimaryError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at: checkpoint.resume }));
     }
-    if let Some(end) = server.flushed.filter(|end| *end < checkpoint.resume) {
-        return Err(CaptureError::Gap(Gap::LogBehind { end, at: checkpoint.resume }));
+    if let Some(end) = server.flushed().filter(|end| *end < checkpoint.resume) {
+        return Err(PrimaryError::Gap(Gap::LogBehind { end, at: checkpoint.resume }));
     }
     let open = store.open_gaps(&source.slot).await?;
     let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
     if open.iter().any(|gap| gap.reason == unfinished.reason()) {
-        return Err(CaptureError::Gap(unfinished));
+        return Err(PrimaryError::Gap(unfinished));
     }
     // Both are read behind the slot itself: whoever moved it rightly had stored them before.
     let limit = store.acknowledgement_limit(&source.slot).await?;
     let resume = store.checkpoint(&source.slot).await?.map_or(Lsn::ZERO, |checkpoint| checkpoint.resume);
     let at = limit.max(resume);
-    if let Some(found) = slot.confirmed.filter(|confirmed| *confirmed > at) {
-        return Err(CaptureError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
-    }
-    if catalog::publication(client, &source.publication).await?.is_none() {
-        return Err(CaptureError::NoPublication(source.publication.clone()));
+    if let Some(found) = slot.confirmed().filter(|confirmed| *confirmed > at) {
+        return Err(PrimaryError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
     }
     Ok(Verified { clock_ahead })
 }
@@ -107,20 +106,19 @@ async fn examine(
 /// history: a batch of the timeline before is either stored already, and compared too, or never is. Whether it is this process
 /// that has it or another makes no difference, nor whether its commit is under way: this one waits for it.
 pub(crate) async fn enter_timeline(
-    stream: &mut Connection,
+    found: Lineage,
+    history: Option<TimelineHistory>,
     source: &Source,
     store: &Store,
     health: &Health,
-) -> Result<(Checkpoint, TimelineHistory), CaptureError> {
-    let found = stream.lineage();
-    let history = stream.timeline_history().await?;
+) -> Result<(Checkpoint, TimelineHistory), PrimaryError> {
     for _ in 0..MOVES {
         let Some(known) = store.checkpoint(&source.slot).await? else {
-            return Err(CaptureError::NotSetUp { slot: source.slot.clone() });
+            return Err(PrimaryError::NotSetUp { slot: source.slot.clone() });
         };
         if found.system_identifier != known.lineage.system_identifier {
             let (known, found) = (known.lineage.system_identifier, found.system_identifier);
-            return Err(CaptureError::ForeignCluster { known, found });
+            return Err(PrimaryError::ForeignCluster { known, found });
         }
         if found == known.lineage {
             // Without the file, what is older than the timeline cannot be told from what is not.
@@ -128,7 +126,7 @@ pub(crate) async fn enter_timeline(
             return Ok((known, history));
         }
         let Some(history) = &history else {
-            return Err(CaptureError::Protocol(format!(
+            return Err(PrimaryError::Protocol(format!(
                 "the server has no history of its timeline {}",
                 found.timeline
             )));
@@ -142,7 +140,7 @@ pub(crate) async fn enter_timeline(
             return Ok((Checkpoint { lineage: found, ..known }, history.clone()));
         }
     }
-    Err(CaptureError::CheckpointMoves(source.slot.clone()))
+    Err(PrimaryError::CheckpointMoves(source.slot.clone()))
 }
 
 /// Whether what the store has is part of the history of the server's timeline.

@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::change::{Change, Origin, Tuple};
 use crate::domain::ledger::{self, Comparison, Difference, Entry, LedgerChanges};
 use crate::domain::lsn::Position;
 use crate::domain::table::{Column, Table};
+use crate::primary::error::PrimaryError;
 use crate::primary::snapshot::{Snapshot, WatchedRows};
 use crate::store::Transaction;
 use crate::store::ledger::ledger_page;
@@ -70,7 +70,7 @@ impl<'a> Differences<'a> {
     }
 
     /// The next part; nothing at the end of the last table.
-    pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>, CaptureError> {
+    pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>, PrimaryError> {
         let mut open = match self.current.take() {
             Some(open) => open,
             None => {
@@ -93,7 +93,7 @@ impl<'a> Differences<'a> {
         self.found(table, compared, part).await.map(Some)
     }
 
-    async fn found(&mut self, table: Table, compared: u64, part: Vec<Difference>) -> Result<Found, CaptureError> {
+    async fn found(&mut self, table: Table, compared: u64, part: Vec<Difference>) -> Result<Found, PrimaryError> {
         let unknown = !self.complete.contains(&table);
         let mut found = Found {
             table,
@@ -138,7 +138,7 @@ impl<'a> Differences<'a> {
     }
 
     /// The whole rows of those that may raise something, by id.
-    async fn rows(&self, table: Table, part: &[Difference]) -> Result<HashMap<i64, Tuple>, CaptureError> {
+    async fn rows(&self, table: Table, part: &[Difference]) -> Result<HashMap<i64, Tuple>, PrimaryError> {
         let complete = self.complete.contains(&table);
         let raises = |difference: &&Difference| match difference {
             Difference::New(_) => complete || table == Table::Release,
@@ -163,7 +163,7 @@ fn id(difference: &Difference) -> Option<i64> {
 }
 
 impl Open<'_> {
-    async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
+    async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<(), PrimaryError> {
         if self.comparison.wants_rows() {
             self.comparison.add_rows(self.rows.next().await?);
         }

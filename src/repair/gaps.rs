@@ -4,11 +4,11 @@ use metrics::gauge;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::capture::CaptureError;
-use crate::capture::error::Gap;
 use crate::config::Source;
+use crate::domain::gap::Gap;
 use crate::domain::lsn::Lsn;
 use crate::health::{GAP, Health};
+use crate::primary::error::PrimaryError;
 use crate::store::capture::OpenGap;
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Condition};
@@ -17,7 +17,7 @@ static UNNOTED: Condition = Condition::new();
 
 /// Notes a gap for good. The error to end with: the gap, or that it could not be noted now. `at` is the checkpoint that it
 /// was measured from.
-pub(crate) async fn record(source: &Source, store: &Store, health: &Health, gap: Gap, at: Option<Lsn>) -> CaptureError {
+pub(crate) async fn record(source: &Source, store: &Store, health: &Health, gap: Gap, at: Option<Lsn>) -> PrimaryError {
     let noted = async {
         let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string(), at).await?;
         tell(source, store, health).await?;
@@ -28,7 +28,7 @@ pub(crate) async fn record(source: &Source, store: &Store, health: &Health, gap:
             if new {
                 tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
             }
-            CaptureError::Gap(gap)
+            PrimaryError::Gap(gap)
         }
         Err(error) => error.into(),
     }
@@ -77,8 +77,8 @@ impl Reports {
 /// Notes what was lost while capture can go on, or wait for it to be mended.
 pub(crate) async fn note(source: &Source, store: &Store, health: &Health, gap: Gap) {
     match record(source, store, health, gap, None).await {
-        CaptureError::Gap(_) if UNNOTED.ends() => tracing::info!("gaps are noted again"),
-        CaptureError::Gap(_) => {}
+        PrimaryError::Gap(_) if UNNOTED.ends() => tracing::info!("gaps are noted again"),
+        PrimaryError::Gap(_) => {}
         error if UNNOTED.begins() => {
             tracing::warn!(%error, "a gap cannot be noted now; trying again when it is met again")
         }

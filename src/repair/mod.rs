@@ -13,23 +13,24 @@ pub(crate) mod watch;
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
-use crate::capture::CaptureError;
-use crate::capture::error::Gap;
 use crate::config::{CaptureMode, Source};
+use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn, Position};
 use crate::health::Health;
 use crate::postgres;
+use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::install::prepare;
 use crate::primary::lease::Lease;
 use crate::primary::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
 use crate::primary::snapshot::Snapshot;
-use crate::primary::triggers::{Beginning, mend, stop_reading};
-use crate::primary::{catalog, plan};
+use crate::primary::triggers::catalog::failures;
+use crate::primary::triggers::{Beginning, reinstall, stop_reading};
+use crate::primary::{catalog, error::PrimaryError};
 use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair};
 use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};
 use crate::store::{Store, Transaction};
 
-use watch::{Watch, acknowledge, explained, failures};
+use watch::{Watch, acknowledge};
 
 pub use differences::{Differences, Found};
 
@@ -73,10 +74,10 @@ enum Begins {
 impl<'a> Repair<'a> {
     /// Takes a snapshot, and unless it is for a dry run a new slot that begins there. Refuses while somebody captures, and
     /// where nothing was lost unless `force`.
-    pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, CaptureError> {
+    pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, PrimaryError> {
         let Request { source, url, transaction, .. } = request;
         if !lock_repair(transaction, &source.slot).await? {
-            return Err(CaptureError::RepairUnderWay(source.slot.clone()));
+            return Err(PrimaryError::RepairRunning(source.slot.clone()));
         }
         let client = postgres::connect(url).await?;
         match source.capture {
@@ -85,11 +86,11 @@ impl<'a> Repair<'a> {
         }
     }
 
-    async fn of_the_log(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, CaptureError> {
+    async fn of_the_log(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
         let Request { source, url, store, transaction, dry_run, force } = request;
         let old = catalog::slot(&client, &source.slot).await?;
         if let Some(pid) = old.as_ref().and_then(|slot| slot.active_pid) {
-            return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
+            return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
         }
         let gaps = diagnose(&client, source, store, force).await?;
         if dry_run {
@@ -104,8 +105,9 @@ impl<'a> Repair<'a> {
                 done: Vec::new(),
             });
         }
-        let (plan, mut done) = (plan::make(&client, source).await?, Vec::new());
-        prepare(&client, source, store, &plan, &mut done).await?;
+        let found = inspect(&client, source, Conditions::All).await?;
+        found.accept()?;
+        let mut done = prepare(&client, source, store, &found).await?;
         // From here on nobody may take the slot for a sound one, however this ends.
         let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
         store.record_gap(&source.slot, unfinished.reason(), &unfinished.to_string(), None).await?;
@@ -113,7 +115,7 @@ impl<'a> Repair<'a> {
             client.execute(SLOT_DROP, &[&source.slot]).await?;
             done.push(format!("slot {}: dropped", source.slot));
         }
-        let opened = open(connect(source, url, plan.failover).await?, &client, source).await?;
+        let opened = open(connect(source, url, found.can_fail_over(source)).await?, &client, source).await?;
         done.push(format!("slot {}: created at {}", source.slot, opened.first.resume));
         let imported = async {
             hold_checkpoint(transaction, &source.slot).await?;
@@ -130,7 +132,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    async fn of_the_outbox(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, CaptureError> {
+    async fn of_the_outbox(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
         let Request { source, url, store, transaction, dry_run, force } = request;
         let lease = stop_reading(source, store).await?;
         let gaps = diagnose_triggers(&client, source, store, force).await?;
@@ -138,7 +140,7 @@ impl<'a> Repair<'a> {
             let (snapshot, done) = (Snapshot::now(url).await?, Vec::new());
             return Ok(Repair { source, client, snapshot, begins: Begins::Nowhere, lease: Some(lease), gaps, done });
         }
-        let done = mend(&client, source).await?;
+        let done = reinstall(&client, source).await?;
         // What fails from here on is behind the snapshot, or beside it: told again, and never passed over.
         acknowledge(&client).await?;
         hold_checkpoint(transaction, &source.slot).await?;
@@ -147,7 +149,7 @@ impl<'a> Repair<'a> {
         let known = store.checkpoint(&source.slot).await?;
         let found = beginning.first.lineage.system_identifier;
         if let Some(known) = known.filter(|known| known.lineage.system_identifier != found && !force) {
-            return Err(CaptureError::ForeignCluster { known: known.lineage.system_identifier, found });
+            return Err(PrimaryError::ForeignCluster { known: known.lineage.system_identifier, found });
         }
         // Windows are numbered on.
         let number = known.map_or(0, |known| known.position.commit.0 + 1).max(beginning.inserted.0);
@@ -179,7 +181,7 @@ impl<'a> Repair<'a> {
     }
 
     /// What differs, a part at a time.
-    pub async fn differences(&self, transaction: &Transaction<'_>) -> Result<Differences<'_>, CaptureError> {
+    pub async fn differences(&self, transaction: &Transaction<'_>) -> Result<Differences<'_>, PrimaryError> {
         // Before the slot's beginning and behind all that went before: no record of the log begins at an odd byte.
         let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
         let complete = complete_tables(transaction).await?;
@@ -188,7 +190,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Stores the new beginning beside what was found. The caller commits.
-    pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
+    pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<(), PrimaryError> {
         if matches!(self.begins, Begins::Nowhere) {
             return Ok(());
         }
@@ -231,12 +233,12 @@ impl<'a> Repair<'a> {
 }
 
 /// What is to be repaired.
-async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) -> Result<Vec<OpenGap>, CaptureError> {
+async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
     let health = Health::default();
     match continuity::verify(client, source, store, &health).await {
-        Ok(_) | Err(CaptureError::Gap(_) | CaptureError::NoPublication(_)) => {}
+        Ok(_) | Err(PrimaryError::Gap(_)) => {}
         // Another cluster is taken only on demand: nothing tells a restored one from a wrong one.
-        Err(CaptureError::ForeignCluster { .. }) if force => {}
+        Err(PrimaryError::ForeignCluster { .. }) if force => {}
         Err(error) => return Err(error),
     }
     open_gaps(source, store, &health, force).await
@@ -248,7 +250,7 @@ async fn diagnose_triggers(
     source: &Source,
     store: &Store,
     force: bool,
-) -> Result<Vec<OpenGap>, CaptureError> {
+) -> Result<Vec<OpenGap>, PrimaryError> {
     let health = Health::default();
     let mut watch = Watch::new(source, store, &health);
     match watch.examine(client).await {
@@ -257,16 +259,16 @@ async fn diagnose_triggers(
                 watch.record(Gap::TriggersFailed { count, last: explained(last) }).await?;
             }
         }
-        Err(CaptureError::Gap(gap)) => watch.record(gap).await?,
+        Err(PrimaryError::Gap(gap)) => watch.record(gap).await?,
         Err(error) => return Err(error),
     }
     open_gaps(source, store, &health, force).await
 }
 
-async fn open_gaps(source: &Source, store: &Store, health: &Health, force: bool) -> Result<Vec<OpenGap>, CaptureError> {
+async fn open_gaps(source: &Source, store: &Store, health: &Health, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
     let open = gaps::tell(source, store, health).await?;
     match open.is_empty() && !force {
-        true => Err(CaptureError::NothingToRepair),
+        true => Err(PrimaryError::NothingToRepair),
         false => Ok(open),
     }
 }

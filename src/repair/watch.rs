@@ -7,15 +7,15 @@ use metrics::gauge;
 use tokio_postgres::Client;
 
 use super::gaps;
-use crate::capture::CaptureError;
-use crate::capture::error::Gap;
 use crate::config::Source;
+use crate::domain::gap::Gap;
 use crate::health::Health;
-use crate::primary::triggers::catalog;
+use crate::primary::error::PrimaryError;
+use crate::primary::inspect::{Conditions, explained, inspect};
+use crate::primary::triggers::catalog::failures;
 use crate::store::Store;
 use crate::telemetry;
 
-const FAILURES: &str = include_str!("../../sql/primary/outbox_failures.sql");
 const BACKLOG: &str = include_str!("../../sql/primary/outbox_backlog.sql");
 const ACKNOWLEDGE: &str = include_str!("../../sql/primary/outbox_acknowledge.sql");
 
@@ -37,13 +37,13 @@ impl<'a> Watch<'a> {
         Watch { source, store, health, told: HashSet::new(), unexplained: None }
     }
 
-    pub async fn record(&mut self, gap: Gap) -> Result<(), CaptureError> {
+    pub async fn record(&mut self, gap: Gap) -> Result<(), PrimaryError> {
         if !self.told.insert(gap.reason()) {
             return Ok(());
         }
         let reason = gap.reason();
         match gaps::record(self.source, self.store, self.health, gap, None).await {
-            CaptureError::Gap(_) => Ok(()),
+            PrimaryError::Gap(_) => Ok(()),
             error => {
                 self.told.remove(reason);
                 Err(error)
@@ -52,7 +52,7 @@ impl<'a> Watch<'a> {
     }
 
     /// A trigger has failed: says which and why.
-    pub async fn failed(&mut self, client: &Client) -> Result<(), CaptureError> {
+    pub async fn failed(&mut self, client: &Client) -> Result<(), PrimaryError> {
         if self.told.contains(Gap::TRIGGER_FAILED) {
             return Ok(());
         }
@@ -66,16 +66,14 @@ impl<'a> Watch<'a> {
     }
 
     /// Looks at every trigger, and at the gaps that are still open.
-    pub async fn examine(&mut self, client: &Client) -> Result<(), CaptureError> {
-        let state = catalog::state(client).await?;
-        if !state.missing.is_empty() {
-            return Err(CaptureError::Gap(Gap::OutboxLost(format!("{} is missing", state.missing.join(", ")))));
+    pub async fn examine(&mut self, client: &Client) -> Result<(), PrimaryError> {
+        let found = inspect(client, self.source, Conditions::Triggers).await?;
+        let Some(triggers) = &found.triggers else { return Err(PrimaryError::OutboxIsRead) };
+        if !triggers.state.missing.is_empty() {
+            let missing = triggers.state.missing.join(", ");
+            return Err(PrimaryError::Gap(Gap::OutboxLost(format!("{missing} is missing"))));
         }
-        let watched = catalog::watched(client, self.source).await?;
-        let mut faults = catalog::compare(client, &watched).await?.faults;
-        if !state.guarded {
-            faults.push("the outbox lacks its own trigger".into());
-        }
+        let faults = found.trigger_faults();
         if !faults.is_empty() {
             self.record(Gap::TriggersLacking(faults.join("; "))).await?;
         }
@@ -85,23 +83,13 @@ impl<'a> Watch<'a> {
         let row = client.query_typed_one(BACKLOG, &[]).await?;
         gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
         gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
-        gauge!(telemetry::TRIGGER_FAILURES).set(failures(client).await?.map_or(0, |(count, _)| count) as f64);
+        gauge!(telemetry::TRIGGER_FAILURES).set(triggers.failures.as_ref().map_or(0, |(count, _)| *count) as f64);
         Ok(())
     }
 }
 
-/// How often triggers have failed since that was last acknowledged, and the last reason that could be noted.
-pub(crate) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>, CaptureError> {
-    let row = client.query_typed_opt(FAILURES, &[]).await?;
-    Ok(row.map(|row| (row.get("count"), row.get("last"))))
-}
-
-pub(crate) fn explained(reason: Option<String>) -> String {
-    reason.unwrap_or_else(|| "a statement that could not note why; the server's log may say".to_owned())
-}
-
 /// Forgets the triggers' failures so far: for a repair, before it takes the snapshot that it compares with.
-pub(crate) async fn acknowledge(client: &Client) -> Result<(), CaptureError> {
+pub(crate) async fn acknowledge(client: &Client) -> Result<(), PrimaryError> {
     client.query_typed_one(ACKNOWLEDGE, &[]).await?;
     Ok(())
 }

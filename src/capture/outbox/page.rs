@@ -12,7 +12,6 @@ use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
 
 const PAGE: &str = include_str!("../../../sql/primary/outbox_page.sql");
-const FLUSH: &str = include_str!("../../../sql/primary/outbox_flush.sql");
 const CLEAR: &str = include_str!("../../../sql/primary/outbox_clear.sql");
 
 /// A page has this many changes at most, and values of about this many bytes.
@@ -118,13 +117,6 @@ fn written(row: &Row) -> Result<Option<Written>, CaptureError> {
         old: row.get("old"),
         new: row.get("new"),
     }))
-}
-
-/// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit is visible before it is flushed,
-/// and a crash undoes it.
-pub(crate) async fn flush(client: &Client) -> Result<(), CaptureError> {
-    client.query_typed_one(FLUSH, &[]).await?;
-    Ok(())
 }
 
 /// Removes the rows behind `after`, up to the position reached, that `seen` sees, and notes that position. How many there were.

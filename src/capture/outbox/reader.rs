@@ -9,11 +9,13 @@ use uuid::Uuid;
 use super::in_time;
 use super::page::{self, Epoch, Page, Server};
 use crate::capture::CaptureError;
-use crate::capture::error::Gap;
 use crate::config::Source;
 use crate::domain::change::{Batch, Change};
+use crate::domain::gap::Gap;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::domain::window::{Bounds, Snapshot, Window};
+use crate::primary::error::PrimaryError;
+use crate::primary::triggers::flush;
 use crate::store::outbox::Handover;
 
 /// Where this process is in the outbox. It outlives connections: what was handed on is not read again.
@@ -117,10 +119,10 @@ impl Reader<'_> {
         self.failed = page.server.failed;
         if page.server.system_identifier != cursor.lineage.system_identifier {
             let (known, found) = (cursor.lineage.system_identifier, page.server.system_identifier);
-            return Err(CaptureError::ForeignCluster { known, found });
+            return Err(PrimaryError::ForeignCluster { known, found }.into());
         }
         if page.server.epoch.is_none() {
-            return Err(CaptureError::Standby);
+            return Err(PrimaryError::Standby.into());
         }
         if page.server.epoch != cursor.epoch {
             self.settle(cursor, &page.server).await?;
@@ -135,7 +137,7 @@ impl Reader<'_> {
             cursor.bounds.from = from;
         }
         if page.server.unflushed && !page.rows.is_empty() {
-            page::flush(&self.client).await?;
+            flush(&self.client).await?;
         }
         self.hand_on(cursor, page).await
     }
@@ -213,7 +215,7 @@ impl Reader<'_> {
     ///
     /// A row is removed by its place too: places up to one that was read are never given out again.
     async fn settle(&mut self, cursor: &mut Cursor, server: &Server) -> Result<(), CaptureError> {
-        let Some(epoch) = server.epoch.clone() else { return Err(CaptureError::Standby) };
+        let Some(epoch) = server.epoch.clone() else { return Err(PrimaryError::Standby.into()) };
         let timeline = epoch.timeline;
         if server.cleared < cursor.cleared {
             return Err(CaptureError::Gap(match timeline == cursor.lineage.timeline {

@@ -8,11 +8,11 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use super::super::decode::{Decoded, Decoder, weight};
-use super::super::error::Gap;
 use super::super::switch;
 use super::connection::Connection;
 use super::{CaptureError, Companions, Session};
 use crate::domain::change::{Batch, Change};
+use crate::domain::gap::Gap;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::postgres;
 use crate::telemetry::recurring;

@@ -17,11 +17,12 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{CaptureError, Context, identity};
+use super::{CaptureError, Context};
 use crate::config::{AwaitVisibility, Source};
 use crate::domain::lsn::Lsn;
 use crate::health::Health;
 use crate::postgres;
+use crate::primary::inspect::tables_for_streaming;
 use crate::telemetry::Condition;
 
 const TRANSACTIONS_INVISIBLE: &str = include_str!("../../../sql/primary/transactions_invisible.sql");
@@ -239,8 +240,8 @@ impl Asker {
     /// Whether the stream still has all that events and their routing need.
     async fn look(&mut self) -> Result<(), CaptureError> {
         let source = self.source.clone();
-        let look = async { identity::verify(self.client().await?, &source).await };
-        tokio::time::timeout(ANSWER_TIMEOUT, look).await.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))?.map(drop)
+        let look = async { Ok(tables_for_streaming(self.client().await?, &source).await.map(drop)?) };
+        tokio::time::timeout(ANSWER_TIMEOUT, look).await.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))?
     }
 
     async fn client(&mut self) -> Result<&Client, CaptureError> {
