@@ -92,7 +92,7 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
             continuity::verify(&client, config, store, health).await?;
             let verified = inspect::tables_for_streaming(&client, config).await.map(drop).map_err(CaptureError::from);
             if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
-                gaps::note(config, store, health, gap).await;
+                gaps::try_record(config, store, health, gap).await;
             }
             verified
         }

@@ -77,7 +77,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             Some(Ok(None)) | None => break,
         };
         if let Some(gap) = error.gap_by_drift() {
-            gaps::note(source, store, health, gap).await;
+            gaps::try_record(source, store, health, gap).await;
         }
         match error {
             // Another replica captures; this one stands by, which is what it is for.

@@ -11,7 +11,7 @@ pub(crate) mod lease;
 pub mod print;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
-pub mod triggers;
+pub(crate) mod triggers;
 pub mod uninstall;
 
 pub(crate) use catalog::is_required;

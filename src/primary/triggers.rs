@@ -7,29 +7,25 @@ pub(crate) mod script;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use catalog::Comparison;
 use script::Script;
 
-use super::catalog::{Relation, Server, followed, is_required};
 use super::error::PrimaryError;
-use super::inspect::{Conditions, Triggers, accept_columns, inspect};
+use super::inspect::{Conditions, Triggers, inspect};
 use super::lease::Lease;
-use super::slot::Seeded;
+use super::slot;
+use super::slot::{SNAPSHOT, Seeded};
 use super::snapshot::Snapshot as Moment;
-use super::{print, slot};
 use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
-use crate::domain::table::Table;
 use crate::domain::window::{Bounds, Snapshot};
-use crate::postgres::{self, quote_identifier, quote_qualified};
+use crate::postgres;
 use crate::store::capture::insert_first_checkpoint;
 use crate::store::outbox::Place;
 use crate::store::{Store, StoreError, migrate};
 
 const FLUSH: &str = include_str!("../../sql/primary/outbox_flush.sql");
 const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
-pub(crate) const SNAPSHOT: &str = include_str!("../../sql/primary/snapshot.sql");
 
 /// Creates the triggers and stores the position from which the outbox is read. Returns what it did; run again, it finds nothing to
 /// do.
@@ -153,36 +149,4 @@ pub(crate) async fn stop_reading(source: &Source, store: &Store) -> Result<Lease
         tokio::time::sleep(PAUSE).await;
     }
     Err(PrimaryError::Captured)
-}
-
-/// The SQL that setup would run on a primary without triggers, for a role that may run it.
-pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, PrimaryError> {
-    let client = postgres::connect(url).await?;
-    let wanted = followed(source).filter(|table| is_required(*table));
-    let mapped = super::catalog::tables(&client, source, wanted).await?;
-    accept_columns(source, &mapped)?;
-    let Server { role, database, .. } = super::catalog::server(&client).await?;
-    let role = quote_identifier(&role);
-    let tables: Vec<String> = mapped.iter().flat_map(|table| &table.relations).map(Relation::quoted).collect();
-    let (schema, name) = source.tables.qualified_name(Table::AppUser);
-    let mail = match source.follows(Table::AppUser) {
-        true => format!("grant select on {} to {role}; -- for e-mail\n", quote_qualified(&schema, &name)),
-        false => String::new(),
-    };
-    let script = Script::new(&Comparison::with_nothing(source, &mapped), None, false);
-    Ok(format!(
-        "-- Walhook's role creates and owns everything below; it needs no more than this.\n\
-         grant create on database {} to {role};\n\
-         {}grant select, trigger on {} to {role};\n{mail}\n\
-         set role {role};\n\n{}\n\
-         -- Locks the tables against writing for a moment. If it waits, cancel it and try again.\n\
-         begin;\nset local lock_timeout = '500ms';\n{}{}commit;\n\n\
-         -- Then `walhook setup`, as {role}: it finds the triggers and prepares its own store.\n",
-        quote_identifier(&database),
-        print::usage_of_schemas(source, &role),
-        tables.join(", "),
-        script.prepare,
-        script.lock,
-        script.complete
-    ))
 }

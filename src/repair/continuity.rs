@@ -1,4 +1,4 @@
-//! What must hold between the slot, the primary's history and the stored checkpoint before a single change is read.
+//! Verifies that the slot and the primary's timeline continue from the stored checkpoint, before any change is read.
 
 use jiff::SignedDuration;
 use jiff::Timestamp;
@@ -17,15 +17,15 @@ use crate::store::Store;
 use crate::store::outbox::Place;
 use crate::telemetry::recurring;
 
-/// How often the checkpoint may move while it is compared with a new timeline, before that is begun again.
+/// How often the checkpoint may move while it is compared with a new timeline, before the connection is opened again.
 const MOVES: u32 = 10;
 
 pub(crate) struct Verified {
-    /// How far the server's clock is ahead of ours.
+    /// How far the server's clock is ahead of this machine's.
     pub clock_ahead: SignedDuration,
 }
 
-/// Whether the slot can continue from the stored checkpoint. A gap is recorded in the store before it is returned.
+/// Verifies that the slot can continue from the stored checkpoint. A gap is recorded in the store before it is returned.
 pub(crate) async fn verify(
     client: &Client,
     source: &Source,
@@ -38,7 +38,7 @@ pub(crate) async fn verify(
             Err(gaps::record(source, store, health, gap, checkpoint.map(|checkpoint| checkpoint.resume)).await)
         }
         other => {
-            gaps::tell(source, store, health).await?;
+            gaps::report_open(source, store, health).await?;
             other
         }
     }
@@ -89,7 +89,7 @@ async fn examine(
     if open.iter().any(|gap| gap.reason == unfinished.reason()) {
         return Err(PrimaryError::Gap(unfinished));
     }
-    // Both are read behind the slot itself: whoever moved it rightly had stored them before.
+    // Read after the slot: a process of Walhook stores both before it advances the slot.
     let limit = store.acknowledgement_limit(&source.slot).await?;
     let resume = store.checkpoint(&source.slot).await?.map_or(Lsn::ZERO, |checkpoint| checkpoint.resume);
     let at = limit.max(resume);
@@ -99,12 +99,12 @@ async fn examine(
     Ok(Verified { clock_ahead })
 }
 
-/// The stored checkpoint, on the timeline of the stream's server, and that timeline's history. A gap is recorded in the store
-/// before it is returned.
+/// Moves the stored checkpoint to the timeline that the stream was opened on, and returns it with that timeline's history. A gap is
+/// recorded in the store before it is returned.
 ///
-/// A timeline that is new to the store is written there first, where the checkpoint still is what was compared with the server's
-/// history: a batch of the timeline before is either stored already, and compared too, or never is. Whether it is this process
-/// that has it or another makes no difference, nor whether its commit is under way: this one waits for it.
+/// The timeline is stored only if the checkpoint is still the one that was compared with the server's history. A batch of the earlier
+/// timeline is therefore either stored and compared, or rejected later, whichever process has read it; the update waits for a
+/// concurrent commit.
 pub(crate) async fn enter_timeline(
     found: Lineage,
     history: Option<TimelineHistory>,
@@ -121,7 +121,7 @@ pub(crate) async fn enter_timeline(
             return Err(PrimaryError::ForeignCluster { known, found });
         }
         if found == known.lineage {
-            // Without the file, what is older than the timeline cannot be told from what is not.
+            // Without the history file, earlier timelines are unknown.
             let history = history.unwrap_or_else(|| TimelineHistory::new(found.timeline, Vec::new()));
             return Ok((known, history));
         }
@@ -143,14 +143,14 @@ pub(crate) async fn enter_timeline(
     Err(PrimaryError::CheckpointMoves(source.slot.clone()))
 }
 
-/// Whether what the store has is part of the history of the server's timeline.
+/// Verifies that the checkpoint is part of the history of the server's timeline.
 fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Gap> {
     let (known, timeline) = (checkpoint.lineage.timeline, history.current());
     let Some(switch) = history.end_of(known) else {
         return Err(Gap::TimelineUnknown { known, found: timeline });
     };
     let Checkpoint { resume, position, .. } = *checkpoint;
-    // A transaction in part stored must have its commit before the switch too.
+    // A transaction that is partly stored must have committed before the switch too.
     if resume > switch || (position.commit > resume && position.commit >= switch) {
         return Err(Gap::TimelineForked { timeline, switch, at: resume.max(position.commit) });
     }
@@ -171,16 +171,16 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_before_the_switch_goes_on_and_one_behind_it_is_a_gap() {
+    fn a_checkpoint_after_the_timeline_switch_is_a_gap() {
         let history = TimelineHistory::new(3, vec![(1, Lsn(50)), (2, Lsn(100))]);
         assert_eq!(descends(&checkpoint(90, 95), &history), Ok(()));
         assert_eq!(descends(&checkpoint(99, 100), &history), Ok(()));
-        assert_eq!(descends(&checkpoint(100, 100), &history), Ok(()), "a first checkpoint at the very switch");
+        assert_eq!(descends(&checkpoint(100, 100), &history), Ok(()), "a first checkpoint exactly at the switch");
         assert_eq!(descends(&checkpoint(101, 102), &history).unwrap_err().reason(), "timeline_forked");
         assert_eq!(
             descends(&checkpoint(100, 95), &history).unwrap_err().reason(),
             "timeline_forked",
-            "part of a transaction that did not survive"
+            "part of a transaction that is not on the new timeline"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Goes through the watched tables and the ledger side by side.
+//! Compares the watched tables with the ledger, in pages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,45 +12,47 @@ use crate::primary::snapshot::{Snapshot, WatchedRows};
 use crate::store::Transaction;
 use crate::store::ledger::ledger_page;
 
-/// Rows of the ledger read at once, and changes handed on at once.
+/// Rows of the ledger read at once: as many as the cursor over the table fetches.
 const PAGE: i64 = 5_000;
+/// Changes returned at once.
 const CHANGES: usize = 1_000;
 
-/// A part of what differs.
+/// The differences in a part of one table.
 #[derive(Debug)]
 pub struct Found {
     pub table: Table,
-    /// Rows of the table that were compared.
+    /// Rows that were compared.
     pub compared: u64,
     pub changed: u64,
-    /// Rows that the ledger does not have; `unknown` where it does not have all of the table, so that they may be old.
+    /// Rows that the ledger lacks.
     pub new: u64,
+    /// The ledger is incomplete for this table, so rows that it lacks may be old ones.
     pub unknown: bool,
     pub gone: u64,
-    /// What leads from the ledger's rows to the table's.
+    /// The changes that lead from the ledger's rows to the table's.
     pub changes: Vec<Change>,
-    /// What brings the ledger up to date.
+    /// The changes that bring the ledger up to date.
     pub ledger: LedgerChanges,
 }
 
-/// All differences, table by table, in order of id.
+/// Iterates over all differences, table by table, ordered by id.
 pub struct Differences<'a> {
     source: &'a Source,
     snapshot: &'a Snapshot,
     complete: HashSet<Table>,
     position: Position,
-    /// Whose history `position` is in.
+    /// The timeline of `position`.
     timeline: u32,
     tables: Vec<Table>,
     current: Option<Open<'a>>,
 }
 
-/// The table being compared.
+/// A table whose comparison has started.
 struct Open<'a> {
     table: Table,
     rows: WatchedRows<'a>,
     comparison: Comparison,
-    /// The last row of the ledger that was read.
+    /// The id of the ledger's row that was read last.
     behind: Option<i64>,
     compared: u64,
     pending: Vec<Difference>,
@@ -69,7 +71,7 @@ impl<'a> Differences<'a> {
         Differences { source, snapshot, complete, position, timeline, tables, current: None }
     }
 
-    /// The next part; nothing at the end of the last table.
+    /// Returns the next part; none at the end of the last table.
     pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>, PrimaryError> {
         let mut open = match self.current.take() {
             Some(open) => open,
@@ -137,7 +139,7 @@ impl<'a> Differences<'a> {
         Ok(found)
     }
 
-    /// The whole rows of those that may raise something, by id.
+    /// Reads the complete rows that may raise events, by id.
     async fn rows(&self, table: Table, part: &[Difference]) -> Result<HashMap<i64, Tuple>, PrimaryError> {
         let complete = self.complete.contains(&table);
         let raises = |difference: &&Difference| match difference {

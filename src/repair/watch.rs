@@ -1,4 +1,4 @@
-//! Looks after the triggers: what failed, what is gone or was changed. Each is a gap: capture goes on for the rest.
+//! Monitors the triggers and records gaps: failures, and triggers that are missing or changed. Capture continues meanwhile.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -19,45 +19,46 @@ use crate::telemetry;
 const BACKLOG: &str = include_str!("../../sql/primary/outbox_backlog.sql");
 const ACKNOWLEDGE: &str = include_str!("../../sql/primary/outbox_acknowledge.sql");
 
-/// How long a failure may be without its reason before it is told without.
+/// How long to wait for the reason of a failure: it becomes visible when the failed statement's transaction commits.
 const EXPLANATION: Duration = Duration::from_secs(2);
 
 pub(crate) struct Watch<'a> {
     pub source: &'a Source,
     pub store: &'a Store,
     pub health: &'a Health,
-    /// What was recorded by this process and is not known to be repaired.
-    told: HashSet<&'static str>,
-    /// Since when a trigger has failed whose reason is not there, or not yet.
+    /// The gaps that this process has recorded and that are not repaired yet.
+    recorded: HashSet<&'static str>,
+    /// When a failure without a reason was first seen.
     unexplained: Option<Instant>,
 }
 
 impl<'a> Watch<'a> {
     pub fn new(source: &'a Source, store: &'a Store, health: &'a Health) -> Watch<'a> {
-        Watch { source, store, health, told: HashSet::new(), unexplained: None }
+        Watch { source, store, health, recorded: HashSet::new(), unexplained: None }
     }
 
+    /// Records a gap, unless this process has recorded one of the same kind.
     pub async fn record(&mut self, gap: Gap) -> Result<(), PrimaryError> {
-        if !self.told.insert(gap.reason()) {
+        if !self.recorded.insert(gap.reason()) {
             return Ok(());
         }
         let reason = gap.reason();
         match gaps::record(self.source, self.store, self.health, gap, None).await {
             PrimaryError::Gap(_) => Ok(()),
             error => {
-                self.told.remove(reason);
+                self.recorded.remove(reason);
                 Err(error)
             }
         }
     }
 
-    /// A trigger has failed: says which and why.
+    /// Records the failures of triggers with the last reason.
     pub async fn failed(&mut self, client: &Client) -> Result<(), PrimaryError> {
-        if self.told.contains(Gap::TRIGGER_FAILED) {
+        if self.recorded.contains(Gap::TRIGGER_FAILED) {
             return Ok(());
         }
         let Some((count, last)) = failures(client).await? else { return Ok(()) };
-        // The count is seen at once, the reason when its transaction commits.
+        // The count is visible at once, the reason only when its transaction commits.
         if last.is_none() && self.unexplained.get_or_insert_with(Instant::now).elapsed() < EXPLANATION {
             return Ok(());
         }
@@ -65,7 +66,7 @@ impl<'a> Watch<'a> {
         self.record(Gap::TriggersFailed { count, last: explained(last) }).await
     }
 
-    /// Looks at every trigger, and at the gaps that are still open.
+    /// Inspects every trigger, records gaps, and updates readiness and metrics.
     pub async fn examine(&mut self, client: &Client) -> Result<(), PrimaryError> {
         let found = inspect(client, self.source, Conditions::Triggers).await?;
         let Some(triggers) = &found.triggers else { return Err(PrimaryError::OutboxIsRead) };
@@ -77,8 +78,8 @@ impl<'a> Watch<'a> {
         if !faults.is_empty() {
             self.record(Gap::TriggersLacking(faults.join("; "))).await?;
         }
-        if gaps::tell(self.source, self.store, self.health).await?.is_empty() {
-            self.told.clear();
+        if gaps::report_open(self.source, self.store, self.health).await?.is_empty() {
+            self.recorded.clear();
         }
         let row = client.query_typed_one(BACKLOG, &[]).await?;
         gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
@@ -88,7 +89,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Forgets the triggers' failures so far: for a repair, before it takes the snapshot that it compares with.
+/// Resets the triggers' failures. A repair does so before it takes the snapshot with which it compares.
 pub(crate) async fn acknowledge(client: &Client) -> Result<(), PrimaryError> {
     client.query_typed_one(ACKNOWLEDGE, &[]).await?;
     Ok(())

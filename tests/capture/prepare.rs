@@ -177,7 +177,7 @@ async fn a_slot_without_a_checkpoint_is_refused_with_its_mend() {
         .replace("$1", &format!("'{}'", app.name));
     store.batch_execute(&unfinished).await.unwrap();
     let said = app.walhook_ok(&["setup"]).await;
-    assert!(said.contains("an earlier setup did not come to its end") && said.contains("created at"), "{said}");
+    assert!(said.contains("an earlier setup did not finish") && said.contains("created at"), "{said}");
     assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
     store.batch_execute("drop schema walhook cascade").await.unwrap();
     let refused = refusal(&app, &["setup"]).await;

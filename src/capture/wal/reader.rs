@@ -8,13 +8,13 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use super::super::decode::{Decoded, Decoder, weight};
-use super::super::switch;
 use super::connection::Connection;
 use super::{CaptureError, Companions, Session};
 use crate::domain::change::{Batch, Change};
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
 use crate::postgres;
+use crate::primary::triggers::catalog::{has_made_triggers, is_running};
 use crate::telemetry::recurring;
 
 /// A batch is sent at the latest when it has this many changes, or values of this many bytes.
@@ -283,12 +283,12 @@ impl<'a> Reader<'a> {
     async fn has_made_triggers(&mut self, transaction: u32) -> Result<bool, CaptureError> {
         let client = postgres::connect(self.url).await?;
         // It may be here before the server shows it to anybody.
-        while switch::is_running(&client, transaction).await? {
+        while is_running(&client, transaction).await? {
             tokio::time::sleep(SWITCH_POLL).await;
             self.feedback_if_due().await?;
         }
         let tables: Vec<u32> = self.decoder.oids().collect();
-        switch::has_made_triggers(&client, transaction, &tables).await
+        Ok(has_made_triggers(&client, transaction, &tables).await?)
     }
 
     fn may_wait(&self) -> bool {

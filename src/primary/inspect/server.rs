@@ -1,8 +1,8 @@
 //! The server, its settings, the role's privileges, and the slot.
 
-use super::catalog::{FAILOVER_VERSION, Server, Slot};
-use super::{Finding, Source};
-use crate::config::{AwaitVisibility, CaptureMode};
+use crate::config::{AwaitVisibility, CaptureMode, Source};
+use crate::primary::catalog::{FAILOVER_VERSION, Server, Slot};
+use crate::primary::finding::Finding;
 
 /// PostgreSQL 14: the first version whose slots report what is needed, and whose publications take partitioned tables.
 const MINIMUM_VERSION: i32 = 140_000;

@@ -1,9 +1,11 @@
 //! The platform's tables: that they exist, are readable, are published, and log what transitions are told by.
 
-use super::catalog::{MappedTable, Publication, Relation, contains, is_required};
-use super::{Condition, Finding, Inspection, PrimaryError, Severity, Source};
-use crate::config::CaptureMode;
+use super::inspection::Inspection;
+use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
+use crate::primary::catalog::{MappedTable, Publication, Relation, contains, is_required};
+use crate::primary::error::PrimaryError;
+use crate::primary::finding::{Condition, Finding, Severity};
 use crate::primary::identity::{self, Goal};
 
 const SETUP: &str = "run `walhook setup`";

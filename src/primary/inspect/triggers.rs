@@ -1,9 +1,10 @@
 //! Capture by triggers: the triggers on the tables, their functions, the outbox and recorded failures.
 
-use super::catalog::{MappedTable, Relation, Server};
-use super::{Comparison, Condition, Finding, Triggers};
+use super::inspection::Triggers;
 use crate::domain::table::Table;
-use crate::primary::triggers::catalog::TableTrigger;
+use crate::primary::catalog::{MappedTable, Relation, Server};
+use crate::primary::finding::{Condition, Finding};
+use crate::primary::triggers::catalog::{Comparison, TableTrigger};
 
 const SETUP: &str = "run `walhook setup`";
 
