@@ -1,6 +1,7 @@
 //! Plain connections to Postgres: TLS by the URL, an application name, and errors without passwords.
 
 mod parameters;
+pub(crate) mod row;
 mod tls;
 
 use std::time::Duration;

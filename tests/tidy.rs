@@ -24,9 +24,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
     // Not a stage of its own: enqueue's eyes on the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
-    // Setup still names errors that capture declares.
-    ("primary", &["capture", "config", "domain", "health", "postgres", "repair", "store", "telemetry"]),
-    ("repair", &["capture", "config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
+    // What Walhook does to the primary: neither is a stage.
+    ("primary", &["config", "domain", "postgres", "store"]),
+    ("repair", &["config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
     ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "store", "telemetry"]),
     ("erase", &["domain", "store"]),
     ("partitions", &["postgres", "store"]),

@@ -21,10 +21,8 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::domain::lsn::Lsn;
+use crate::primary::slot::ACKNOWLEDGEMENT_MARGIN as MARGIN;
 use crate::store::Store;
-
-/// The least distance of the limit from the last acknowledgement: an idle server takes days to write as much.
-pub(crate) const MARGIN: u64 = 16 << 20;
 
 /// The LSN that was acknowledged last, over all connections of this process.
 #[derive(Clone, Debug, Default)]

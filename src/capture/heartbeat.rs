@@ -20,7 +20,7 @@ use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::postgres::ANSWER_TIMEOUT;
-use crate::primary::{catalog, identity};
+use crate::primary::{catalog, inspect};
 use crate::telemetry::{self, Condition};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
@@ -186,8 +186,10 @@ impl Sender {
 
     async fn check_tables(&mut self) {
         let Ok(client) = self.client.get().await else { return };
-        match tokio::time::timeout(ANSWER_TIMEOUT, identity::verify(client, &self.source)).await {
-            Ok(verified) => self.shared.set_error(verified.err().filter(CaptureError::is_drift)),
+        match tokio::time::timeout(ANSWER_TIMEOUT, inspect::tables_for_streaming(client, &self.source)).await {
+            Ok(verified) => {
+                self.shared.set_error(verified.err().map(CaptureError::from).filter(CaptureError::is_drift))
+            }
             Err(_) => self.client.close(),
         }
     }

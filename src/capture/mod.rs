@@ -1,17 +1,17 @@
 //! Captures committed changes, from the WAL or from the outbox, as batches with checkpoints.
 
-pub(crate) mod acknowledgement;
+mod acknowledgement;
 mod client;
 mod context;
 mod decode;
 mod deleted;
-pub(crate) mod error;
+mod error;
 mod fault_log;
 mod heartbeat;
 mod lag;
 pub mod observe;
-pub(crate) mod outbox;
-pub(crate) mod replication;
+mod outbox;
+mod replication;
 mod switch;
 mod visibility;
 mod wal;
@@ -23,12 +23,13 @@ use crate::config::{self, CaptureMode};
 use crate::domain::change::Batch;
 use crate::domain::position::Checkpoint;
 use crate::health::Health;
-use crate::primary::{identity, triggers};
+use crate::primary::error::PrimaryError;
+use crate::primary::inspect;
+use crate::primary::triggers::catalog::trigger_state;
 use crate::repair::{continuity, gaps};
 use crate::store::Store;
 
 use context::{Context, Ended};
-use error::Gap;
 
 pub use context::STAGE;
 pub use error::CaptureError;
@@ -74,19 +75,21 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     match (config.capture, reads_outbox) {
         (CaptureMode::Wal, false) => {
             continuity::verify(&client, config, store, health).await?;
-            let verified = identity::verify(&client, config).await.map(drop);
-            if let Some(gap) = verified.as_ref().err().and_then(Gap::by_drift) {
-                gaps::note(config, store, health, gap).await;
+            let verified = inspect::tables_for_streaming(&client, config).await.map(drop).map_err(CaptureError::from);
+            if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
+                gaps::try_record(config, store, health, gap).await;
             }
             verified
         }
-        (CaptureMode::Wal, true) if switch_is_prepared => identity::verify(&client, config).await.map(drop),
-        (CaptureMode::Wal, true) => Err(CaptureError::OutboxIsRead),
-        (CaptureMode::Trigger, true) if switch_is_prepared => Err(CaptureError::SwitchToLog),
+        (CaptureMode::Wal, true) if switch_is_prepared => {
+            Ok(inspect::tables_for_streaming(&client, config).await.map(drop)?)
+        }
+        (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
+        (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToLog.into()),
         (CaptureMode::Trigger, true) => outbox::verify(&client, config).await,
-        (CaptureMode::Trigger, false) if stored.is_some() && triggers::catalog::state(&client).await?.installed => {
+        (CaptureMode::Trigger, false) if stored.is_some() && trigger_state(&client).await?.installed => {
             outbox::verify(&client, config).await
         }
-        (CaptureMode::Trigger, false) => Err(CaptureError::NotSetUp { slot: config.slot.clone() }),
+        (CaptureMode::Trigger, false) => Err(PrimaryError::NotSetUp { slot: config.slot.clone() }.into()),
     }
 }

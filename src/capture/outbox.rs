@@ -1,7 +1,7 @@
 //! Capture by triggers: statement triggers write changes to an outbox on the primary, and one process reads it. It needs neither a
 //! superuser nor `wal_level = logical`, and its queries work through a pooler in transaction mode.
 
-pub(crate) mod page;
+mod page;
 mod reader;
 
 use std::time::{Duration, Instant};
@@ -12,14 +12,17 @@ use uuid::Uuid;
 
 use super::client::in_time;
 use super::context::{Context, Ended, STAGE};
-use super::error::{CaptureError, Gap};
+use super::error::CaptureError;
 use super::fault_log::FaultLog;
 use super::lag::ReadUntil;
 use super::switch;
 use crate::config::Source;
+use crate::domain::gap::Gap;
 use crate::postgres;
+use crate::primary::error::PrimaryError;
+use crate::primary::finding::Condition as Judged;
+use crate::primary::inspect::{Conditions, inspect};
 use crate::primary::lease::Lease;
-use crate::primary::triggers::catalog;
 use crate::repair::watch::Watch;
 use crate::store::capture::SwitchToWal;
 use crate::telemetry::{self, Condition};
@@ -101,7 +104,7 @@ impl Reading<'_> {
         } else {
             store.claim_checkpoint(&source.slot, self.holder).await?;
             let Some(stored) = store.stored_checkpoint(&source.slot).await? else {
-                return Err(CaptureError::NotSetUp { slot: source.slot.clone() });
+                return Err(PrimaryError::NotSetUp { slot: source.slot.clone() }.into());
             };
             (self.cursor, self.switch) = (Cursor::new(stored.checkpoint), stored.switch);
             if self.cursor.is_none() {
@@ -113,7 +116,7 @@ impl Reading<'_> {
         let client = postgres::connect(url).await?;
         let mut watch = Watch::new(source, store, health);
         let work = async {
-            in_time(watch.examine(&client)).await?;
+            examine(&mut watch, &client).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.clear();
             health.report_healthy(STAGE);
@@ -140,7 +143,9 @@ impl Reading<'_> {
         watch: &mut Watch<'_>,
     ) -> Result<Ended, CaptureError> {
         let Context { source, batches, durable, .. } = *self.context;
-        let Some(cursor) = &mut self.cursor else { return Err(CaptureError::NotSetUp { slot: source.slot.clone() }) };
+        let Some(cursor) = &mut self.cursor else {
+            return Err(PrimaryError::NotSetUp { slot: source.slot.clone() }.into());
+        };
         let switch = self.switch.as_ref();
         cursor.disconnected();
         let durable = durable.clone();
@@ -160,7 +165,7 @@ impl Reading<'_> {
                 watch.failed(&reader.client).await?;
             }
             if examined_at.elapsed() > source.heartbeat.0 {
-                in_time(watch.examine(&reader.client)).await?;
+                examine(watch, &reader.client).await?;
                 wal_is_left = wal_is_left || switch::leave_log(&reader.client, self.context, &obstacle).await;
                 examined_at = Instant::now();
             }
@@ -178,6 +183,10 @@ impl Reading<'_> {
     }
 }
 
+async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client) -> Result<(), CaptureError> {
+    in_time(async { Ok(watch.examine(client).await?) }).await
+}
+
 /// Converts an error that says that the outbox is gone or not accessible to a gap.
 fn as_lost_outbox(error: CaptureError) -> CaptureError {
     let CaptureError::Primary(primary) = &error else { return error };
@@ -193,19 +202,16 @@ fn as_lost_outbox(error: CaptureError) -> CaptureError {
     }
 }
 
-/// Verifies that the triggers were installed for the current mapping: others would capture other columns.
+/// Fails if the triggers' functions were created for another mapping: they would write other columns.
 pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> Result<(), CaptureError> {
-    let watched = catalog::watched(client, source).await?;
-    let comparison = catalog::compare(client, &watched).await?;
-    let is_installed = |name: &str| !comparison.lacking.iter().any(|lacking| lacking.function == name);
-    let state = catalog::state(client).await?;
-    if state.installed && !state.paired {
+    let found = inspect(client, source, Conditions::Triggers).await?;
+    if found.triggers.is_some_and(|triggers| triggers.state.installed && !triggers.state.paired) {
         tracing::warn!(
             "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
         );
     }
-    match comparison.outdated.iter().find(|function| is_installed(&function.name)) {
-        Some(function) => Err(CaptureError::TriggersOutdated(function.name.clone())),
+    match found.findings.into_iter().find(|finding| matches!(finding.condition, Judged::TriggerFunction(_))) {
+        Some(finding) => Err(PrimaryError::Preconditions(vec![finding]).into()),
         None => Ok(()),
     }
 }

@@ -19,7 +19,7 @@ const XLOG_DATA_HEADER: usize = 25;
 const KEEPALIVE_LENGTH: usize = 18;
 
 /// A replication connection to one server.
-pub(crate) struct ReplicationConnection {
+pub(super) struct ReplicationConnection {
     inner: PgReplicationConnection,
     lineage: Lineage,
     received: Lsn,

@@ -1,9 +1,9 @@
-//! Going over from one mode of capture to the other, without losing or repeating anything.
+//! Switches between capture from the WAL and capture by triggers, without losing or repeating changes.
 //!
-//! To triggers, setup commits a message to the log in the transaction that makes them: every writer before it has committed before
-//! it, every one after it is in the outbox. Any role may commit such a message: it counts only where the catalog says that its
-//! transaction made triggers. To the log, setup makes the slot, and the slot's snapshot says which rows of the outbox
-//! the slot does not have. Either way the last batch of the one mode carries the position that the other begins with.
+//! To triggers: setup writes a message to the WAL in the transaction that creates the triggers. Every earlier writer has committed
+//! before the message, and the changes of every later one are in the outbox. Any role can write such a message, so it only counts
+//! if, according to the catalog, its transaction created triggers. To the WAL: setup creates the slot, and the slot's snapshot tells
+//! which rows of the outbox the slot does not have. In both directions, the last batch has the position from which the other starts.
 
 use std::time::Duration;
 
@@ -17,23 +17,24 @@ use crate::domain::change::Batch;
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
 use crate::postgres;
+use crate::primary::error::PrimaryError;
 use crate::primary::lease::Lease;
 use crate::primary::uninstall;
 use crate::telemetry::Condition;
 
-/// How often a switch is tried again while another process has the lease.
+/// How often to try again while another process has the lease.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Reads the log, to the switch if one comes. Its last batch is stored as the outbox's first window, which holds nothing: so
-/// there is no moment at which the log is read to its end and the outbox is not begun.
+/// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored as the first window of the outbox, which is
+/// empty: so the end of the WAL and the start of the outbox are stored together.
 pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureError> {
-    let leaving = context.shutdown.run_until_cancelled(finish_leaving(context));
-    let (last, _) = tokio::join!(wal::run(context), leaving);
+    let cleanup = context.shutdown.run_until_cancelled(drop_left_triggers(context));
+    let (last, _) = tokio::join!(wal::run(context), cleanup);
     let last = match last {
         Ok(Some(last)) => last,
         Ok(None) => return Ok(Ended::Stopped),
-        // Another process has made the switch.
-        Err(CaptureError::OutboxIsRead) => return Ok(Ended::Switched),
+        // Another process has completed the switch.
+        Err(CaptureError::Setup(PrimaryError::OutboxIsRead)) => return Ok(Ended::Switched),
         Err(error) => return Err(error),
     };
     let holder = Uuid::now_v7();
@@ -57,7 +58,7 @@ pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureErro
     Ok(ended)
 }
 
-/// Hands a batch on and waits until it is durable.
+/// Sends a batch and waits until it is stored.
 async fn store(context: &Context<'_>, batch: Batch) -> Ended {
     let wanted = batch.checkpoint.progress.clone();
     if context.batches.send(batch).await.is_err() {
@@ -76,7 +77,7 @@ async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
     }
 }
 
-/// The outbox is read to the switch: once that is durable, the triggers go.
+/// Waits until the last batch before the switch to the WAL is stored.
 pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
     let mut durable = context.durable.clone();
     while !context.shutdown.is_cancelled() {
@@ -84,41 +85,41 @@ pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
         if stored.is_some_and(|stored| !stored.progress.is_outbox()) {
             break;
         }
-        // The next batch to become durable may be the one.
+        // The next batch that is stored may be the last.
         if let Some(Err(_)) = context.shutdown.run_until_cancelled(durable.changed()).await {
             return Ok(());
         }
     }
-    tracing::info!("the outbox is read up to the switch: the log is read from there");
+    tracing::info!("the outbox is read up to the switch: changes are read from the WAL now");
     Ok(())
 }
 
-/// After the switch to the log: drops the triggers. A failure is told, and is no reason not to read.
-async fn finish_leaving(context: &Context<'_>) {
+/// Drops the triggers after a switch to the WAL. A failure is logged and does not keep the WAL from being read.
+async fn drop_left_triggers(context: &Context<'_>) {
     let client = postgres::connect(context.url).await;
     let left = match client {
-        Ok(client) => uninstall::drop_triggers(&client, context.source, context.store).await,
+        Ok(client) => uninstall::drop_triggers_after_switch(&client, context.source, context.store).await,
         Err(error) => Err(error.into()),
     };
     match left {
         Ok(done) => done.iter().for_each(|line| tracing::info!("{line}")),
         Err(error) => {
-            tracing::warn!(%error, "the triggers may still be there: the next start, or `walhook setup`, drops them");
+            tracing::warn!(%error, "the triggers could not be dropped: the next start, or `walhook setup`, drops them");
         }
     }
 }
 
-/// After the switch to triggers: drops slot and publication and puts the identities back. Whether nothing is left to do.
-/// `in_the_way` is that something keeps it from that.
-pub(super) async fn leave_log(client: &Client, context: &Context<'_>, in_the_way: &Condition) -> bool {
-    match uninstall::log_objects(client, context.source, context.store).await {
+/// Drops the slot and the publication after a switch to triggers, and restores the replica identities. Returns whether nothing is
+/// left to do. `failing` limits warnings to one.
+pub(super) async fn leave_log(client: &Client, context: &Context<'_>, failing: &Condition) -> bool {
+    match uninstall::drop_wal_capture(client, context.source, context.store).await {
         Ok(done) => {
             done.iter().for_each(|line| tracing::info!("{line}"));
             true
         }
         Err(error) => {
-            if in_the_way.begins() {
-                tracing::warn!(%error, "what capture by the log needed is still on the primary; trying again");
+            if failing.begins() {
+                tracing::warn!(%error, "the slot or the publication could not be dropped after the switch to triggers; trying again");
             }
             false
         }

@@ -2,7 +2,6 @@
 
 mod buffer;
 mod reader;
-mod switch_request;
 mod tasks;
 mod visibility;
 
@@ -16,7 +15,7 @@ use uuid::Uuid;
 use super::acknowledgement::{AcknowledgedLsn, AcknowledgementLimit};
 use super::context::{Context, STAGE};
 use super::decode::Decoder;
-use super::error::{CaptureError, Gap};
+use super::error::CaptureError;
 use super::fault_log::FaultLog;
 use super::heartbeat::Heartbeats;
 use super::lag::ReadUntil;
@@ -24,7 +23,7 @@ use super::replication::ReplicationConnection;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
-use crate::primary::{catalog, conninfo, identity};
+use crate::primary::{catalog, conninfo, inspect};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};
 use crate::store::Store;
@@ -80,8 +79,8 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             Some(Ok(None)) | None => break,
         };
-        if let Some(gap) = Gap::by_drift(&error) {
-            gaps::note(source, store, health, gap).await;
+        if let Some(gap) = error.gap_by_drift() {
+            gaps::try_record(source, store, health, gap).await;
         }
         match error {
             // Another replica captures, and this one stands by.
@@ -146,6 +145,7 @@ impl Session<'_> {
                 // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
                 let client = postgres::connect(url).await?;
                 continuity::verify(&client, source, store, health).await?;
+                inspect::tables_for_streaming(&client, source).await?;
                 Err(error.into())
             }
             other => other,
@@ -158,7 +158,7 @@ impl Session<'_> {
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
-        let tables = identity::verify(&client, source).await?;
+        let tables = inspect::tables_for_streaming(&client, source).await?;
         if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         }
@@ -169,8 +169,10 @@ impl Session<'_> {
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         self.verify_timeline(&stream)?;
         // Read for each session: another process may have captured in between.
-        let (checkpoint, history) = continuity::enter_timeline(&mut stream, source, store, health).await?;
-        let begin = checkpoint.progress.resume().ok_or(CaptureError::OutboxIsRead)?;
+        let history = stream.timeline_history().await?;
+        let (checkpoint, history) =
+            continuity::enter_timeline(stream.lineage(), history, source, store, health).await?;
+        let begin = checkpoint.progress.resume().ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
         if policy.depends_on_server() {
             policy.set_synchronous(catalog::is_synchronous(&client).await?);
@@ -182,7 +184,7 @@ impl Session<'_> {
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read after the slot is taken: the previous reader may have moved it and raised the limit until then.
-        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);
+        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed());
         self.acknowledged.reset(confirmed.unwrap_or_default());
         let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));

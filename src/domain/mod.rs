@@ -7,6 +7,7 @@ pub mod delivery;
 pub mod disablement;
 pub mod durations;
 pub mod event;
+pub mod gap;
 pub mod ledger;
 pub mod lsn;
 pub mod notice;

@@ -1,4 +1,4 @@
-//! The replication connection's parameters: what the primary's URL says to every other connection, in libpq's own form.
+//! Converts the primary's URL to connection parameters for libpq, which makes the replication connections.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, SslNegotiat
 
 use crate::postgres::{ConnectError, Target, Verification, system_certificates};
 
-/// Values come as text, and decoding must not depend on what the role or the database has set.
+/// Values arrive as text, whose form must not depend on settings of the role or the database.
 const SESSION: &str = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=postgres -c extra_float_digits=1 \
                        -c bytea_output=hex -c statement_timeout=0";
 
-/// For a walsender of the URL's database. `settings` are for that session, over ours.
+/// Returns the parameters of a walsender connection to the URL's database. `settings` are set in its session.
 pub(crate) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String, ConnectError> {
     let target = Target::parse(url)?;
-    // Later settings win, and ours must.
+    // Later settings override earlier ones.
     let mut session = format!("{} {SESSION}", target.config.get_options().unwrap_or_default());
     for (name, value) in settings {
         session.push_str(&format!(" -c {name}={value}"));
     }
     let mut parameters = vec![("replication", "database".to_owned()), ("options", session.trim().to_owned())];
-    place(&target, &mut parameters)?;
+    address(&target, &mut parameters)?;
     security(&target, &mut parameters)?;
-    endurance(&target, &mut parameters);
+    timeouts(&target, &mut parameters);
     let written = parameters.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     Ok(written.collect::<Vec<_>>().join(" "))
 }
@@ -34,8 +34,7 @@ pub(crate) fn is_by_socket(url: &str) -> Result<bool, ConnectError> {
 
 type Parameters = Vec<(&'static str, String)>;
 
-/// Whom to ask for what.
-fn place(Target { config, .. }: &Target, parameters: &mut Parameters) -> Result<(), ConnectError> {
+fn address(Target { config, .. }: &Target, parameters: &mut Parameters) -> Result<(), ConnectError> {
     let mut hosts = Vec::new();
     for host in config.get_hosts() {
         hosts.push(match host {
@@ -96,8 +95,7 @@ fn security(Target { config, tls }: &Target, parameters: &mut Parameters) -> Res
     Ok(())
 }
 
-/// How long to wait for what.
-fn endurance(Target { config, .. }: &Target, parameters: &mut Parameters) {
+fn timeouts(Target { config, .. }: &Target, parameters: &mut Parameters) {
     let mut seconds = |name, wait: Option<Duration>| {
         parameters.extend(wait.map(|wait| (name, wait.as_secs().max(1).to_string())));
     };
@@ -121,82 +119,85 @@ fn quoted(value: &str) -> String {
 mod tests {
     use super::*;
 
-    fn made(url: &str) -> String {
+    fn parameters_of(url: &str) -> String {
         replication(url, &[]).unwrap()
     }
 
     #[track_caller]
-    fn assert_says(conninfo: &str, wanted: &[&str]) {
+    fn assert_contains(conninfo: &str, wanted: &[&str]) {
         for wanted in wanted {
             assert!(conninfo.contains(wanted), "{wanted} in {conninfo}");
         }
     }
 
     #[test]
-    fn a_plain_url_gets_its_session_pinned() {
-        let made = made("postgres://walhook@db/platform");
+    fn a_plain_url_gets_session_settings_and_defaults() {
+        let made = parameters_of("postgres://walhook@db/platform");
         let wanted = ["replication='database'", "host='db'", "port='5432'", "user='walhook'", "dbname='platform'"];
-        assert_says(&made, &wanted);
-        assert_says(&made, &["application_name='walhook'", "sslmode='prefer'", "connect_timeout='10'"]);
+        assert_contains(&made, &wanted);
+        assert_contains(&made, &["application_name='walhook'", "sslmode='prefer'", "connect_timeout='10'"]);
         for setting in ["DateStyle=ISO", "TimeZone=UTC", "extra_float_digits=1", "bytea_output=hex"] {
-            assert_says(&made, &[&format!("-c {setting}")]);
+            assert_contains(&made, &[&format!("-c {setting}")]);
         }
     }
 
     #[test]
-    fn sockets_and_several_hosts_come_in_either_form() {
+    fn sockets_and_several_hosts_work_in_both_forms() {
         for url in ["postgres://u@%2Ftmp%2Fs%20p:5433/db", "host='/tmp/s p' port=5433 user=u dbname=db"] {
-            assert_says(&made(url), &["host='/tmp/s p'", "port='5433'", "user='u'", "dbname='db'"]);
+            assert_contains(&parameters_of(url), &["host='/tmp/s p'", "port='5433'", "user='u'", "dbname='db'"]);
             assert!(is_by_socket(url).unwrap());
         }
         assert!(!is_by_socket("postgres://u@h1:1,h2/db").unwrap());
-        let made = made("postgres://u@h1:1,h2/db?target_session_attrs=read-write");
-        assert_says(&made, &["host='h1,h2'", "port='1,5432'", "target_session_attrs='read-write'"]);
+        let made = parameters_of("postgres://u@h1:1,h2/db?target_session_attrs=read-write");
+        assert_contains(&made, &["host='h1,h2'", "port='1,5432'", "target_session_attrs='read-write'"]);
     }
 
     #[test]
-    fn the_urls_own_parameters_stay_and_ours_win() {
+    fn parameters_of_the_url_are_kept_and_session_settings_override_its_options() {
         let url = "postgres://u:p%3F'\\%25@h/db?application_name=mine&options=-c%20TimeZone%3DCET&keepalives_retries=3";
         let made = replication(url, &[("lock_timeout", "60s")]).unwrap();
-        assert_says(&made, &["application_name='mine'", "keepalives_count='3'", r"password='p?\'\\%'"]);
+        assert_contains(&made, &["application_name='mine'", "keepalives_count='3'", r"password='p?\'\\%'"]);
         assert!(made.find("TimeZone=CET").unwrap() < made.find("TimeZone=UTC").unwrap(), "{made}");
-        assert_says(&made, &["-c lock_timeout=60s'"]);
+        assert_contains(&made, &["-c lock_timeout=60s'"]);
     }
 
     #[test]
-    fn dead_peers_are_noticed_unless_the_url_says_otherwise() {
+    fn dead_peers_are_detected_unless_the_url_says_otherwise() {
         for url in ["postgres://u@h/db", "host=h user=u dbname=db"] {
             let wanted = ["keepalives_idle='30'", "keepalives_interval='10'", "keepalives_count='3'"];
-            assert_says(&made(url), &wanted);
-            assert_says(&made(url), &["tcp_user_timeout='30000'"]);
+            assert_contains(&parameters_of(url), &wanted);
+            assert_contains(&parameters_of(url), &["tcp_user_timeout='30000'"]);
         }
         let own = "tcp_user_timeout=1500 keepalives_idle=7200 keepalives_interval=75 keepalives_count=9";
         let url = format!("postgres://u@h/db?{}", own.replace(' ', "&"));
-        for made in [made(&url), made(&format!("host=h user=u dbname=db {own}"))] {
-            assert_says(&made, &["tcp_user_timeout='1500'", "keepalives_idle='7200'"]);
-            assert_says(&made, &["keepalives_interval='75'", "keepalives_count='9'"]);
+        for made in [parameters_of(&url), parameters_of(&format!("host=h user=u dbname=db {own}"))] {
+            assert_contains(&made, &["tcp_user_timeout='1500'", "keepalives_idle='7200'"]);
+            assert_contains(&made, &["keepalives_interval='75'", "keepalives_count='9'"]);
         }
-        let system = made("postgres://u@h/db?tcp_user_timeout=0&keepalives_interval=0&keepalives_count=0");
+        let system = parameters_of("postgres://u@h/db?tcp_user_timeout=0&keepalives_interval=0&keepalives_count=0");
         for absent in ["tcp_user_timeout", "keepalives_interval", "keepalives_count"] {
             assert!(!system.contains(absent), "{system}");
         }
-        assert_says(&made("postgres://u@h/db?keepalives=0"), &["keepalives='0'"]);
+        assert_contains(&parameters_of("postgres://u@h/db?keepalives=0"), &["keepalives='0'"]);
         assert!(replication("postgres://u:hunter2@h/db?tcp_user_timeout=soon", &[]).is_err());
     }
 
     #[test]
     fn tls_is_the_same_for_all_connections() {
-        let verified = made("postgres://h/db?sslmode=require&sslrootcert=%2Fetc%2Fca%20file.pem");
-        assert_says(&verified, &["sslmode='verify-full'", "sslrootcert='/etc/ca file.pem'"]);
-        assert_says(&made("host=h sslrootcert='/etc/ca file.pem' dbname=d"), &["sslmode='verify-full'", "dbname='d'"]);
-        let named = made("postgres://h/db?sslmode=verify-ca&sslcert=/c.pem&sslkey=/k.pem&sslrootcert=/ca.pem");
-        assert_says(&named, &["sslmode='verify-ca'", "sslcert='/c.pem'", "sslkey='/k.pem'"]);
-        let plain = made("postgres://h/db?sslmode=disable");
+        let verified = parameters_of("postgres://h/db?sslmode=require&sslrootcert=%2Fetc%2Fca%20file.pem");
+        assert_contains(&verified, &["sslmode='verify-full'", "sslrootcert='/etc/ca file.pem'"]);
+        assert_contains(
+            &parameters_of("host=h sslrootcert='/etc/ca file.pem' dbname=d"),
+            &["sslmode='verify-full'", "dbname='d'"],
+        );
+        let named = parameters_of("postgres://h/db?sslmode=verify-ca&sslcert=/c.pem&sslkey=/k.pem&sslrootcert=/ca.pem");
+        assert_contains(&named, &["sslmode='verify-ca'", "sslcert='/c.pem'", "sslkey='/k.pem'"]);
+        let plain = parameters_of("postgres://h/db?sslmode=disable");
         assert!(plain.contains("sslmode='disable'") && !plain.contains("sslrootcert"), "{plain}");
     }
 
     #[test]
-    fn what_cannot_be_is_refused_without_the_password() {
+    fn errors_do_not_contain_the_password() {
         for url in ["postgres://u:hunter2@h:x/db", "mysql://u:hunter2@h/db", "postgres://u:hunter2@h/db?sslmode=maybe"]
         {
             let error = replication(url, &[]).unwrap_err().to_string();

@@ -1,15 +1,14 @@
-//! Replica identities: which are good enough, and how they are changed and put back.
-
-use std::collections::HashMap;
+//! Replica identities: which are sufficient, and how they are set and restored.
 
 use postgres_types::Type;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::catalog::{self, Relation, is_required};
-use crate::capture::CaptureError;
+use super::catalog::{self, Relation, contains, lock_holder};
+use super::error::PrimaryError;
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
+use crate::postgres::row::row;
 use crate::postgres::{quote_identifier, quote_qualified};
 use crate::store::capture::FoundIdentity;
 
@@ -18,207 +17,181 @@ const INDEX_CREATE: &str = include_str!("../../sql/primary/identity_index_create
 const INDEX_DROP: &str = include_str!("../../sql/primary/identity_index_drop.sql");
 const CURRENT: &str = include_str!("../../sql/primary/replica_identity_current.sql");
 
-/// Who waits for a lock makes everybody wait who comes after.
+/// Short, because a session that waits for a lock blocks every later one on the same table.
 const BOUNDS: &str = "set lock_timeout = '5s'; set statement_timeout = '60s'";
+/// For building an index concurrently, which waits for older transactions and blocks nobody.
+const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
 
-const UNBOUND: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
-
-/// The columns, by the platform's names, that old rows of the table must come with.
+/// The columns, by the platform's names, that the old rows of `table` must have in the WAL.
 pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
     let name = |column| source.tables.column(table, column);
     match table {
-        // Without both columns, a deletion does not name the user and the add-on.
+        // A deletion must name the user and the add-on.
         Table::UserAddon => vec![name("user_id"), name("addon")],
-        // A table that is only looked up: its key says which row is no longer what it was.
+        // For a table that is only looked up, the key tells which cached row to discard.
         _ => std::iter::once("id").chain(table.watched().iter().copied()).map(name).collect(),
     }
 }
 
-/// How the old rows of a table are to get into the log.
+/// How the old rows of a table get into the WAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// Whole.
     Full,
-    /// The id and the watched columns, when one of them changes.
+    /// Only the id and the watched columns, and only when one of them changes.
     Index,
 }
 
-/// What is to be for `relation`, and why not an index where one was asked for.
-pub(crate) fn goal(source: &Source, relation: &Relation) -> (Goal, Option<String>) {
-    if source.replica_identity == ReplicaIdentity::Full || !relation.table.is_captured() {
+/// The replica identity to set, and the reason where an index was asked for and is impossible.
+pub(crate) fn goal(source: &Source, table: Table, relation: &Relation) -> (Goal, Option<String>) {
+    if source.replica_identity == ReplicaIdentity::Full || !table.is_captured() {
         return (Goal::Full, None);
     }
     if relation.partitioned {
-        return (Goal::Full, Some("a partitioned table takes no index that is built concurrently".into()));
+        return (Goal::Full, Some("an index cannot be built concurrently on a partitioned table".into()));
     }
-    let wanted = wanted(source, relation.table);
-    let nullable = wanted.into_iter().find(|column| !relation.not_null.iter().any(|have| have == column));
-    match nullable {
-        Some(column) => (Goal::Full, Some(format!("{column} may be null, which an index identity does not take"))),
+    match wanted(source, table).into_iter().find(|column| !contains(&relation.not_null, column)) {
+        Some(column) => {
+            (Goal::Full, Some(format!("{column} may be null, and the columns of an identity index may not")))
+        }
         None => (Goal::Index, None),
     }
 }
 
-/// Whether nothing has to be done: somebody else's identity that covers what is wanted is good enough.
-pub(crate) fn is_met(source: &Source, relation: &Relation) -> bool {
-    let covers = relation.identifies(&wanted(source, relation.table));
-    covers
-        && match goal(source, relation).0 {
+/// Whether the replica identity can stay. One that the platform has set is sufficient if it covers the wanted columns.
+pub(crate) fn is_met(source: &Source, table: Table, relation: &Relation) -> bool {
+    relation.identifies(&wanted(source, table))
+        && match goal(source, table, relation).0 {
             Goal::Full => !relation.uses_own_index(),
             Goal::Index => relation.identity != "f",
         }
 }
 
-/// Whether the captured tables are there and tell their transitions: without the old status in the log, one could not be told
-/// from a row that stayed as it was. And whether all that events and their routing need is published: a label that changes hands
-/// unseen would go on sending to its former owner. Gives the tables' numbers.
-pub(crate) async fn verify(client: &Client, source: &Source) -> Result<HashMap<u32, Table>, CaptureError> {
-    let publication = catalog::publication(client, &source.publication).await?;
-    let publication = publication.ok_or_else(|| CaptureError::NoPublication(source.publication.clone()))?;
-    let mut numbers = HashMap::new();
-    for table in Table::ALL.iter().copied().filter(|table| source.follows(*table)) {
-        let relations = catalog::relations(client, source, table).await?;
-        let Some(root) = relations.first() else {
-            if !table.is_captured() {
-                continue;
-            }
-            let (schema, name) = source.tables.qualified_name(table);
-            return Err(CaptureError::TableGone { table: format!("{schema}.{name}"), key: table.name() });
-        };
-        // Partitions too: without publish_via_partition_root, their rows come under their own numbers.
-        numbers.extend(relations.iter().map(|relation| (relation.oid, table)));
-        if !is_required(table) {
-            continue;
-        }
-        if !publication.covers(root) {
-            let publication = source.publication.clone();
-            return Err(CaptureError::NotPublished { table: root.qualified(), publication });
-        }
-        if !table.is_captured() && table != Table::UserAddon {
-            continue;
-        }
-        let wanted = wanted(source, table);
-        if let Some(lacking) = relations.iter().find(|relation| !relation.identifies(&wanted)) {
-            return Err(CaptureError::IdentityLacking { table: lacking.qualified(), columns: wanted.join(", ") });
-        }
-    }
-    Ok(numbers)
-}
-
+/// The statement that sets a replica identity. `table` is quoted.
 pub(crate) fn statement(table: &str, identity: &str) -> String {
     SET.replace("{table}", table).replace("{identity}", identity)
 }
 
-/// All names quoted.
+/// The statement that creates the index. All names are quoted.
 pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
     INDEX_CREATE.replace("{index}", index).replace("{table}", table).replace("{columns}", &columns.join(", "))
 }
 
-/// No change of the primary waits long: who waits for a lock makes others wait.
-pub(crate) async fn bound(client: &Client) -> Result<(), CaptureError> {
+/// Bounds how long the session's statements wait for locks.
+pub(crate) async fn set_bounds(client: &Client) -> Result<(), PrimaryError> {
     Ok(client.batch_execute(BOUNDS).await?)
 }
 
-pub(crate) async fn set(client: &Client, source: &Source, relation: &Relation, goal: Goal) -> Result<(), CaptureError> {
-    let identity = match goal {
-        Goal::Full => "full".to_owned(),
-        Goal::Index => {
-            build_index(client, source, relation).await?;
-            format!("using index {}", quote_identifier(&catalog::index_name(relation.table)))
+pub(crate) async fn set(
+    client: &Client,
+    source: &Source,
+    table: Table,
+    relation: &Relation,
+) -> Result<(), PrimaryError> {
+    match goal(source, table, relation).0 {
+        Goal::Full => {
+            alter(client, &relation.quoted(), "full").await?;
+            if relation.own_index_valid.is_some() { drop_index(client, relation).await } else { Ok(()) }
         }
-    };
-    alter(client, &relation.quoted(), &identity).await?;
-    match goal {
-        Goal::Full if relation.own_index_valid.is_some() => drop_index(client, relation).await,
-        _ => Ok(()),
+        Goal::Index => {
+            build_index(client, relation, &wanted(source, table)).await?;
+            let identity = format!("using index {}", quote_identifier(&relation.own_index));
+            alter(client, &relation.quoted(), &identity).await
+        }
     }
 }
 
-async fn alter(client: &Client, table: &str, identity: &str) -> Result<(), CaptureError> {
-    match client.batch_execute(&statement(table, identity)).await {
-        Ok(()) => Ok(()),
-        Err(error) => Err(busy(client, error, &[table.to_owned()]).await),
-    }
+async fn alter(client: &Client, table: &str, identity: &str) -> Result<(), PrimaryError> {
+    execute(client, &statement(table, identity), &[table.to_owned()]).await
 }
 
-/// Builds our index without keeping anybody from writing. What an attempt that was broken off has left is cleared first.
-async fn build_index(client: &Client, source: &Source, relation: &Relation) -> Result<(), CaptureError> {
+/// Builds the identity index without blocking writes. Drops an invalid one that an interrupted build has left.
+async fn build_index(client: &Client, relation: &Relation, columns: &[&str]) -> Result<(), PrimaryError> {
     match relation.own_index_valid {
         Some(true) => return Ok(()),
         Some(false) => drop_index(client, relation).await?,
         None => {}
     }
-    let columns = wanted(source, relation.table);
     let quoted: Vec<String> = columns.iter().map(|column| quote_identifier(column)).collect();
-    let create = index_statement(&quote_identifier(&catalog::index_name(relation.table)), &relation.quoted(), &quoted);
-    // It waits for transactions that are older, and nobody waits for it.
-    client.batch_execute(UNBOUND).await?;
+    let create = index_statement(&quote_identifier(&relation.own_index), &relation.quoted(), &quoted);
+    client.batch_execute(INDEX_BOUNDS).await?;
     let built = client.batch_execute(&create).await;
-    bound(client).await?;
+    set_bounds(client).await?;
     let Err(error) = built else { return Ok(()) };
     let error = match error.code() {
         Some(&SqlState::UNIQUE_VIOLATION) => {
-            CaptureError::NotUnique { table: relation.qualified(), columns: columns.join(", ") }
+            PrimaryError::NotUnique { table: relation.qualified(), columns: columns.join(", ") }
         }
-        _ => busy(client, error, &[relation.quoted()]).await,
+        _ => locked(client, error, &[relation.quoted()]).await,
     };
     drop_index(client, relation).await?;
     Err(error)
 }
 
-async fn drop_index(client: &Client, relation: &Relation) -> Result<(), CaptureError> {
-    match client.batch_execute(&INDEX_DROP.replace("{index}", &relation.quoted_index())).await {
+async fn drop_index(client: &Client, relation: &Relation) -> Result<(), PrimaryError> {
+    let index = quote_qualified(&relation.schema, &relation.own_index);
+    execute(client, &INDEX_DROP.replace("{index}", &index), &[relation.quoted()]).await
+}
+
+/// Runs a statement that locks `tables`, which are quoted. If it times out, the error names the session that holds the lock.
+pub(crate) async fn execute(client: &Client, statement: &str, tables: &[String]) -> Result<(), PrimaryError> {
+    match client.batch_execute(statement).await {
         Ok(()) => Ok(()),
-        Err(error) => Err(busy(client, error, &[relation.quoted()]).await),
+        Err(error) => Err(locked(client, error, tables).await),
     }
 }
 
-/// An error about tables of ours, with who is in the way.
-pub(crate) async fn busy(client: &Client, error: tokio_postgres::Error, tables: &[String]) -> CaptureError {
+async fn locked(client: &Client, error: tokio_postgres::Error, tables: &[String]) -> PrimaryError {
     if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return error.into();
     }
-    let holder = catalog::lock_holder(client, tables).await;
+    let holder = lock_holder(client, tables).await;
     let table = if tables.len() == 1 { format!("table {}", tables[0]) } else { "one of the tables".to_owned() };
-    CaptureError::TableBusy { table, holder }
+    PrimaryError::TableBusy { table, holder }
 }
 
-/// Puts back what setup found, unless somebody has changed it since. Says what was done.
-pub(crate) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Option<String>, CaptureError> {
-    let Some(row) =
-        client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?
-    else {
-        return Ok(None);
-    };
-    let (schema, name): (String, String) = (row.get("schema"), row.get("name"));
-    let (now, has_index): (String, bool) = (row.get("identity"), row.get("has_index"));
-    let is_ours = now == "f" || row.get("own_index");
-    if !is_ours || found.identity == now {
+row! {
+    struct Current {
+        schema: String,
+        name: String,
+        identity: String,
+        own_index: bool,
+        has_index: bool,
+    }
+}
+
+/// Restores the replica identity that setup found, unless it was changed since. Returns a line about it.
+pub(crate) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Option<String>, PrimaryError> {
+    let row = client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?;
+    let Some(current) = row.as_ref().map(Current::from) else { return Ok(None) };
+    let set_by_setup = current.identity == "f" || current.own_index;
+    if !set_by_setup || found.identity == current.identity {
         return Ok(None);
     }
     let identity = match (found.identity.as_str(), &found.index) {
         ("n", _) => "nothing".to_owned(),
         ("f", _) => "full".to_owned(),
-        ("i", Some(index)) if has_index => format!("using index {}", quote_identifier(index)),
+        ("i", Some(index)) if current.has_index => format!("using index {}", quote_identifier(index)),
         _ => "default".to_owned(),
     };
-    alter(client, &quote_qualified(&schema, &name), &identity).await?;
-    Ok(Some(format!("replica identity of {schema}.{name}: {identity} again")))
+    alter(client, &quote_qualified(&current.schema, &current.name), &identity).await?;
+    Ok(Some(format!("replica identity of {}.{}: {identity} again", current.schema, current.name)))
 }
 
-/// Drops the indexes that setup made. Where one is still the identity, because nobody remembers what was before, the primary
-/// key takes its place.
-pub(crate) async fn drop_indexes(client: &Client, source: &Source) -> Result<Vec<String>, CaptureError> {
+/// Drops the indexes that setup created. Where one is still the replica identity, because the store has no record of the earlier
+/// one, the primary key replaces it.
+pub(crate) async fn drop_indexes(client: &Client, source: &Source) -> Result<Vec<String>, PrimaryError> {
     let mut done = Vec::new();
-    for table in Table::ALL.iter().copied().filter(|table| table.is_captured()) {
-        for relation in catalog::relations(client, source, table).await? {
+    let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());
+    for mapped in catalog::tables(client, source, captured).await? {
+        for relation in &mapped.relations {
             if relation.uses_own_index() {
                 alter(client, &relation.quoted(), "default").await?;
                 done.push(format!("replica identity of {}: default", relation.qualified()));
             }
             if relation.own_index_valid.is_some() {
-                drop_index(client, &relation).await?;
-                done.push(format!("index {}: dropped", catalog::index_name(table)));
+                drop_index(client, relation).await?;
+                done.push(format!("index {}: dropped", relation.own_index));
             }
         }
     }

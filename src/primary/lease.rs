@@ -1,5 +1,5 @@
-//! One process reads the outbox: the one that has the lease. The clock is the store's. A process that is late to notice that it
-//! lost the lease harms nothing: the checkpoint is where it fails.
+//! The lease on reading the outbox, by the store's clock: one process at a time reads it. A process that notices late that it has
+//! lost the lease is harmless, because its claim on the checkpoint is no longer valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::store::{Store, StoreError};
 const LENGTH: Duration = Duration::from_secs(5);
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// Renewed as long as it lives.
+/// A lease, renewed in the background until it is dropped.
 pub(crate) struct Lease {
     store: Store,
     slot: String,
@@ -23,7 +23,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The lease, if no other process has it.
+    /// Takes the lease; none if another process has it.
     pub async fn take(store: &Store, slot: &str, holder: Uuid) -> Result<Option<Lease>, StoreError> {
         if !store.take_capture_lease(slot, holder, LENGTH).await? {
             return Ok(None);
@@ -43,7 +43,7 @@ impl Lease {
         let Lease { store, slot, holder, _renewal, .. } = self;
         drop(_renewal);
         if let Err(error) = store.release_capture_lease(&slot, holder).await {
-            tracing::debug!(%error, "the capture lease runs out by itself");
+            tracing::debug!(%error, "the capture lease could not be released; it expires");
         }
     }
 }
@@ -56,13 +56,10 @@ async fn renew(store: Store, slot: String, holder: Uuid, lost: Arc<AtomicBool>) 
         match tokio::time::timeout(LENGTH, store.take_capture_lease(&slot, holder, LENGTH)).await {
             Ok(Ok(true)) => renewed = asked,
             Ok(Ok(false)) => return lost.store(true, Ordering::Relaxed),
-            // The store does not answer now.
             Ok(Err(_)) | Err(_) => {}
         }
         if renewed.elapsed() > LENGTH {
-            tracing::debug!(
-                "the capture lease could not be renewed in time; it is kept until another process takes it"
-            );
+            tracing::debug!("the capture lease was not renewed in time; it stays valid until another process takes it");
         }
     }
 }

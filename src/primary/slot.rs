@@ -1,4 +1,4 @@
-//! The slot, and in the store what its snapshot shows: the last step, undone if it does not come to its end.
+//! Creates the slot and stores what its snapshot shows. This is setup's last step; the slot is dropped again if it fails.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,11 +8,9 @@ use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, Replication
 use postgres_types::Type;
 use tokio_postgres::Client;
 
+use super::error::PrimaryError;
 use super::snapshot::Snapshot;
-use super::triggers::SNAPSHOT;
 use super::{catalog, conninfo};
-use crate::capture::CaptureError;
-use crate::capture::acknowledgement::MARGIN;
 use crate::config::Source;
 use crate::domain::addons::AddonChanges;
 use crate::domain::ledger::{self, LedgerChanges};
@@ -27,26 +25,29 @@ use crate::store::enqueue::seed_distributed;
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};
 use crate::store::{Store, StoreError, Transaction};
 
+pub(super) const SNAPSHOT: &str = include_str!("../../sql/primary/snapshot.sql");
 const DISTRIBUTED_RELEASES: &str = include_str!("../../sql/primary/distributed_releases.sql");
 const USER_ADDONS: &str = include_str!("../../sql/primary/user_addons.sql");
 const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
 
-/// A new slot waits for every transaction that is older than it.
+/// For each transaction that is older than the slot: a new slot waits for all of them to end.
 const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// The server's own bound is for each of those transactions; this one is for all.
+/// For all of those transactions together.
 const ALL_WAITS: Duration = Duration::from_secs(180);
 const SEED_CHUNK: usize = 10_000;
+/// How far WAL may be acknowledged beyond the checkpoint, at least: an idle server takes days to write this much.
+pub(crate) const ACKNOWLEDGEMENT_MARGIN: u64 = 16 << 20;
 
 pub(crate) enum Created {
-    /// The first thing that is read.
+    /// Capture starts with this slot.
     First { slot: String, begins: Lsn, seeded: Seeded },
-    /// Read behind the triggers' outbox.
+    /// The slot is read after the triggers' outbox.
     Switch { slot: String, begins: Lsn },
 }
 
-/// What was read under the snapshot that capture begins with.
+/// The number of rows that were read at the snapshot from which capture starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seeded {
     distributed: usize,
@@ -59,17 +60,17 @@ impl fmt::Display for Seeded {
     }
 }
 
-/// A slot that has just been made, and the session that holds its snapshot as long as it does nothing else.
+/// A new slot, and the session that holds its snapshot until it runs another command.
 pub(crate) struct Opened {
     walsender: LogicalReplicationStream,
     pub lineage: Lineage,
-    /// Where the slot begins: nothing is stored yet.
+    /// Where the slot starts. Nothing is stored yet.
     pub begins: Lsn,
     snapshot: String,
 }
 
 impl Opened {
-    pub async fn snapshot(&self, url: &str) -> Result<Snapshot, CaptureError> {
+    pub async fn snapshot(&self, url: &str) -> Result<Snapshot, PrimaryError> {
         Snapshot::import(url, &self.snapshot).await
     }
 }
@@ -86,12 +87,12 @@ impl fmt::Display for Created {
     }
 }
 
-/// A connection that can create the slot.
+/// Opens a replication connection for creating the slot.
 pub(crate) async fn connect(
     source: &Source,
     url: &str,
     failover: bool,
-) -> Result<LogicalReplicationStream, CaptureError> {
+) -> Result<LogicalReplicationStream, PrimaryError> {
     let options = ReplicationSlotOptions { snapshot: Some("export".into()), failover, ..Default::default() };
     let config = ReplicationStreamConfig::builder(&source.slot, &source.publication)
         .with_slot_options(options)
@@ -101,17 +102,17 @@ pub(crate) async fn connect(
     Ok(LogicalReplicationStream::new(&conninfo, config).await?)
 }
 
-/// Drops a slot of ours that a setup which was broken off has left: the store knows that it was being created and never got
-/// its beginning, so nobody can have acknowledged anything. Any other slot without a checkpoint may be somebody's.
-pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, CaptureError> {
+/// Drops the slot of an interrupted setup. The store has recorded that setup was creating it and has no checkpoint for it, so nothing
+/// can have been acknowledged. Any other slot without a checkpoint may be in use.
+pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, PrimaryError> {
     if !store.is_creating_slot(&source.slot).await? {
-        return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
+        return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     }
     if let Some(pid) = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.active_pid) {
-        return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
+        return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
     }
     client.execute(SLOT_DROP, &[&source.slot]).await?;
-    Ok(format!("slot {}: dropped, since an earlier setup did not come to its end", source.slot))
+    Ok(format!("slot {}: dropped, because an earlier setup did not finish", source.slot))
 }
 
 pub(crate) async fn create(
@@ -120,11 +121,11 @@ pub(crate) async fn create(
     source: &Source,
     url: &str,
     store: &Store,
-) -> Result<Created, CaptureError> {
+) -> Result<Created, PrimaryError> {
     store.begin_slot(&source.slot).await?;
     let opened = open(walsender, client, source).await?;
     let begun = begin(&opened, client, source, url, store).await;
-    // The snapshot lives as long as this connection does nothing else.
+    // The snapshot is valid until this connection runs another command or is closed.
     drop(opened.walsender);
     match begun {
         Ok(created) => Ok(created),
@@ -132,12 +133,12 @@ pub(crate) async fn create(
     }
 }
 
-/// Makes the slot, whose snapshot then can be imported.
+/// Creates the slot. Its snapshot can be imported until the connection is closed.
 pub(crate) async fn open(
     mut walsender: LogicalReplicationStream,
     client: &Client,
     source: &Source,
-) -> Result<Opened, CaptureError> {
+) -> Result<Opened, PrimaryError> {
     let created = tokio::time::timeout(ALL_WAITS, walsender.ensure_replication_slot()).await;
     let limit = match created {
         Ok(Ok(())) => None,
@@ -148,34 +149,34 @@ pub(crate) async fn open(
     if let Some(limit) = limit {
         let holder = catalog::oldest_transaction(client).await?;
         let holder = holder.map(|holder| format!(", the oldest is of {holder}")).unwrap_or_default();
-        return Err(CaptureError::SlotCreation { slot: source.slot.clone(), limit, holder });
+        return Err(PrimaryError::SlotCreation { slot: source.slot.clone(), limit, holder });
     }
-    // Nothing exported means that the slot was there: somebody else made it just now.
+    // No snapshot means that another process has created the slot in the meantime.
     let Some(snapshot) = walsender.exported_snapshot_name().map(str::to_owned) else {
-        return Err(CaptureError::SlotWithoutCheckpoint(source.slot.clone()));
+        return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     };
     let identity = walsender.server_identity();
     let lineage = Lineage { system_identifier: identity.system_id(), timeline: identity.timeline() };
     match beginning(client, source).await {
-        // The next transaction's commit may begin at the very byte at which the slot does: the slot streams it, so it must
-        // not count as stored. Ordinals begin at one.
+        // The next commit record may start at the slot's LSN. The slot streams it, so it must not count as stored: ordinals start
+        // at one.
         Ok(begins) => Ok(Opened { walsender, lineage, begins, snapshot }),
         Err(error) => Err(undo(client, source, error).await),
     }
 }
 
-async fn beginning(client: &Client, source: &Source) -> Result<Lsn, CaptureError> {
+async fn beginning(client: &Client, source: &Source) -> Result<Lsn, PrimaryError> {
     let slot = catalog::slot(client, &source.slot).await?;
-    slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
-        CaptureError::Protocol(format!("slot {} does not say where it begins right after its creation", source.slot))
+    slot.and_then(|slot| slot.confirmed()).ok_or_else(|| {
+        PrimaryError::Protocol(format!("slot {} has no confirmed_flush_lsn right after its creation", source.slot))
     })
 }
 
-/// A slot whose beginning is not in the store would be of no use, and would keep the log from being recycled.
-pub(crate) async fn undo(client: &Client, source: &Source, error: CaptureError) -> CaptureError {
+/// Drops a slot whose checkpoint could not be stored: it would be useless and retain WAL. Returns the error to report.
+pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) -> PrimaryError {
     match client.execute(SLOT_DROP, &[&source.slot]).await {
         Ok(_) => error,
-        Err(cleanup) => CaptureError::LeftBehind {
+        Err(cleanup) => PrimaryError::LeftBehind {
             slot: source.slot.clone(),
             source: Box::new(error),
             cleanup: Box::new(cleanup.into()),
@@ -183,15 +184,15 @@ pub(crate) async fn undo(client: &Client, source: &Source, error: CaptureError) 
     }
 }
 
-/// Stores where the slot begins, with the releases that were distributed, the add-ons that users had and the states of all
-/// watched rows by then: all or nothing.
+/// Stores the first checkpoint in one transaction with the distributed releases, the users' add-ons and the states of all watched
+/// rows at the slot's snapshot. In a switch from triggers, only the position of the switch.
 async fn begin(
     opened: &Opened,
     client: &Client,
     source: &Source,
     url: &str,
     store: &Store,
-) -> Result<Created, CaptureError> {
+) -> Result<Created, PrimaryError> {
     let snapshot = opened.snapshot(url).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
@@ -199,11 +200,11 @@ async fn begin(
     let begins = opened.begins;
     end_slot_creation(&transaction, &slot).await?;
     let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
-    // A commit behind the snapshot: after a crash, no number of a transaction that it has seen is given out again.
+    // A commit after the snapshot: once it is flushed, a crash cannot make the server assign an id again that the snapshot has seen.
     client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
     let switch = SwitchToWal { snapshot: row.get::<_, &str>("snapshot").into(), begins };
     if prepare_switch(&transaction, &slot, &switch).await? {
-        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(MARGIN))).await?;
+        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN))).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         return Ok(Created::Switch { slot, begins });
     }
@@ -213,28 +214,28 @@ async fn begin(
     Ok(Created::First { slot, begins, seeded })
 }
 
-/// Stores which releases were distributed, which add-ons users have and the states of all watched rows, as the snapshot shows it.
+/// Stores the distributed releases, the users' add-ons and the states of all watched rows at the snapshot.
 pub(crate) async fn seed(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<Seeded, CaptureError> {
+) -> Result<Seeded, PrimaryError> {
     let distributed = seed_distributed_releases(snapshot, source, transaction).await?;
     seed_addons(snapshot, source, transaction).await?;
     let rows = seed_ledger(snapshot, source, transaction).await?;
     Ok(Seeded { distributed, rows })
 }
 
-/// Where the stream begins and how far it may be acknowledged while nothing comes of it.
+/// Stores the first checkpoint, and how far WAL without events may be acknowledged.
 pub(crate) async fn store_beginning(
     transaction: &Transaction<'_>,
     source: &Source,
     opened: &Opened,
-) -> Result<(), CaptureError> {
+) -> Result<(), PrimaryError> {
     let Opened { lineage, begins, .. } = *opened;
     let progress = Progress::Wal { commit: begins, through: Through::Ordinal(0), resume: begins };
     insert_first_checkpoint(transaction, &source.slot, &Checkpoint { lineage, progress }).await?;
-    let limit = Lsn(begins.0.saturating_add(MARGIN));
+    let limit = Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN));
     Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
 }
 
@@ -242,7 +243,7 @@ async fn seed_distributed_releases(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<usize, CaptureError> {
+) -> Result<usize, PrimaryError> {
     let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
     let query = rendered(DISTRIBUTED_RELEASES, source, Table::Release, &["id", "delivery_status"]);
     let rows = snapshot.client().query_typed_raw(&query, [(&meanings, Type::TEXT_ARRAY)]).await?;
@@ -256,12 +257,12 @@ async fn seed_distributed_releases(
     Ok(distributed)
 }
 
-/// The states of all watched rows, so that the stream moves every one of them on from what it was.
+/// Stores the states of all watched rows, to which later changes are compared.
 async fn seed_ledger(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<usize, CaptureError> {
+) -> Result<usize, PrimaryError> {
     forget_ledger(transaction).await?;
     if !source.ledger {
         return Ok(0);
@@ -285,13 +286,12 @@ async fn seed_ledger(
     Ok(seeded)
 }
 
-/// What add-ons users have as the slot begins. Those that the platform's own SQL finds are not in the stream: they are asked
-/// for each time.
+/// Stores the users' add-ons. Not where a lookup query finds them: they are then queried each time.
 pub(crate) async fn seed_addons(
     snapshot: &Snapshot,
     source: &Source,
     transaction: &Transaction<'_>,
-) -> Result<(), CaptureError> {
+) -> Result<(), PrimaryError> {
     const ADDON: &str = "addon";
     if !source.follows(Table::UserAddon) {
         return Ok(());
@@ -313,7 +313,7 @@ pub(crate) async fn seed_addons(
     Ok(())
 }
 
-/// A statement's template with the platform's names; columns come as text.
+/// Fills a statement's template with the platform's names. Columns are cast to text.
 fn rendered(template: &str, source: &Source, table: Table, columns: &[&str]) -> String {
     let (schema, name) = source.tables.qualified_name(table);
     let table_name = quote_qualified(&schema, &name);

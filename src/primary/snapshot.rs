@@ -1,10 +1,10 @@
-//! The primary's rows as one snapshot shows them. It knows nothing of slots: whatever gives the snapshot, rows are read alike.
+//! Reads the primary's rows at one snapshot: the current one, or one that another session has exported.
 
 use jiff::Timestamp;
 use postgres_types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use crate::capture::CaptureError;
+use super::error::PrimaryError;
 use crate::config::Source;
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::ledger::{LedgerRow, State};
@@ -16,12 +16,12 @@ const WATCHED_ROWS_FETCH: &str = include_str!("../../sql/primary/watched_rows_fe
 const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
 const ROWS_BY_ID: &str = include_str!("../../sql/primary/rows_by_id.sql");
 
-/// As the stream's session has it: values are compared with what came from there.
+/// The same settings as in the replication session, because values from both are compared.
 const BEGIN: &str = "begin isolation level repeatable read read only; \
                      set local datestyle = 'ISO'; set local timezone = 'UTC'; set local intervalstyle = 'postgres'; \
                      set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0";
 
-/// A session that goes on seeing one moment.
+/// A session in one repeatable-read transaction.
 pub(crate) struct Snapshot {
     client: Client,
     /// The server's time when it began.
@@ -29,21 +29,21 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// This very moment.
-    pub async fn now(url: &str) -> Result<Snapshot, CaptureError> {
+    /// Takes a new snapshot.
+    pub async fn now(url: &str) -> Result<Snapshot, PrimaryError> {
         Snapshot::begin(url, None).await
     }
 
-    /// The moment that another session has exported, while that one still holds it.
-    pub async fn import(url: &str, name: &str) -> Result<Snapshot, CaptureError> {
+    /// Imports a snapshot, which the session that exported it must still hold.
+    pub async fn import(url: &str, name: &str) -> Result<Snapshot, PrimaryError> {
         Snapshot::begin(url, Some(name)).await
     }
 
-    async fn begin(url: &str, imported: Option<&str>) -> Result<Snapshot, CaptureError> {
+    async fn begin(url: &str, imported: Option<&str>) -> Result<Snapshot, PrimaryError> {
         let client = postgres::connect(url).await?;
         client.batch_execute(BEGIN).await?;
         if let Some(name) = imported {
-            // The name is the server's own, of hexadecimal digits and dashes.
+            // Names that the server gives consist of hexadecimal digits and dashes.
             client.batch_execute(&format!("set transaction snapshot '{}'", name.replace('\'', "''"))).await?;
         }
         let at = client.query_typed_one("select clock_timestamp()", &[]).await?.get(0);
@@ -54,13 +54,13 @@ impl Snapshot {
         &self.client
     }
 
-    /// Reads a table's watched columns from the first row on.
-    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<WatchedRows<'a>, CaptureError> {
+    /// Opens a cursor over a table's watched columns, ordered by id.
+    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<WatchedRows<'a>, PrimaryError> {
         let id = quote_identifier(source.tables.column(table, "id"));
         let columns: Vec<String> = table.watched().iter().map(|name| as_text(source, table, name)).collect();
         let order = match self.id_type(source, table).await?.as_str() {
             "int2" | "int4" | "int8" => id.clone(),
-            // Digits in another type are sorted as numbers, which no index of theirs helps with.
+            // Ids of another type are sorted as numbers, for which there is no index.
             _ => format!("{id}::bigint"),
         };
         let (columns, table_name) = (columns.join(", "), quoted(source, table));
@@ -70,8 +70,8 @@ impl Snapshot {
         Ok(WatchedRows { snapshot: self, source, table })
     }
 
-    /// The rows of these ids with all their columns, in no order. All of them are there if the snapshot has shown them.
-    pub async fn rows(&self, source: &Source, table: Table, ids: &[i64]) -> Result<Vec<Tuple>, CaptureError> {
+    /// Reads the rows of these ids with all their columns, in no particular order.
+    pub async fn rows(&self, source: &Source, table: Table, ids: &[i64]) -> Result<Vec<Tuple>, PrimaryError> {
         let columns: Vec<String> = table.columns().iter().map(|name| as_text(source, table, name)).collect();
         let (columns, table_name) = (columns.join(", "), quoted(source, table));
         let id = quote_identifier(source.tables.column(table, "id"));
@@ -83,14 +83,14 @@ impl Snapshot {
         Ok(rows.iter().map(|row| tuple(source, table, table.columns(), |index| row.get(index))).collect())
     }
 
-    async fn id_type(&self, source: &Source, table: Table) -> Result<String, CaptureError> {
+    async fn id_type(&self, source: &Source, table: Table) -> Result<String, PrimaryError> {
         let id = quote_identifier(source.tables.column(table, "id"));
         let statement = self.client.prepare(&format!("select {id} from {}", quoted(source, table))).await?;
         Ok(statement.columns()[0].type_().name().to_owned())
     }
 }
 
-/// A table being read, a part at a time.
+/// A cursor over one table's rows.
 pub(crate) struct WatchedRows<'a> {
     snapshot: &'a Snapshot,
     source: &'a Source,
@@ -98,8 +98,8 @@ pub(crate) struct WatchedRows<'a> {
 }
 
 impl WatchedRows<'_> {
-    /// The next rows by id; none at the end.
-    pub async fn next(&self) -> Result<Vec<LedgerRow>, CaptureError> {
+    /// Reads the next rows; none at the end.
+    pub async fn next(&self) -> Result<Vec<LedgerRow>, PrimaryError> {
         let messages = self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await?;
         let mut entries = Vec::with_capacity(messages.len());
         for message in &messages {
@@ -111,8 +111,8 @@ impl WatchedRows<'_> {
         Ok(entries)
     }
 
-    /// Behind the end: another table can be read.
-    pub async fn close(self) -> Result<(), CaptureError> {
+    /// Closes the cursor, so that another table can be read.
+    pub async fn close(self) -> Result<(), PrimaryError> {
         Ok(self.snapshot.client.batch_execute(WATCHED_ROWS_CLOSE).await?)
     }
 }
@@ -129,7 +129,7 @@ fn as_text(source: &Source, table: Table, name: &str) -> String {
     }
 }
 
-/// A row of the columns named, with the configured value maps applied; the others are absent.
+/// Builds a row from the named columns, with the configured value maps applied. Other columns are absent.
 fn tuple<'a>(source: &Source, table: Table, names: &[&'static str], value: impl Fn(usize) -> Option<&'a str>) -> Tuple {
     let mut tuple = Tuple::absent(table);
     for (index, name) in names.iter().enumerate() {

@@ -1,40 +1,42 @@
-//! Goes through the watched tables and the ledger side by side.
+//! Compares the watched tables with the ledger, in pages.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::change::{Change, Tuple};
 use crate::domain::ledger::{self, Comparison, Difference, LedgerChanges, LedgerRow};
 use crate::domain::lsn::Lsn;
 use crate::domain::position::Position;
 use crate::domain::table::{Column, Table};
+use crate::primary::error::PrimaryError;
 use crate::primary::snapshot::{Snapshot, WatchedRows};
 use crate::store::Transaction;
 use crate::store::ledger::ledger_page;
 
-/// Rows of the ledger read at once, and changes handed on at once.
+/// Rows of the ledger read at once: as many as the cursor over the table fetches.
 const PAGE: i64 = 5_000;
+/// Changes returned at once.
 const CHANGES: usize = 1_000;
 
-/// A part of what differs.
+/// The differences in a part of one table.
 #[derive(Debug)]
 pub struct Found {
     pub table: Table,
-    /// Rows of the table that were compared.
+    /// Rows that were compared.
     pub compared: u64,
     pub changed: u64,
-    /// Rows that the ledger does not have; `unknown` where it does not have all of the table, so that they may be old.
+    /// Rows that the ledger lacks.
     pub new: u64,
+    /// The ledger is incomplete for this table, so rows that it lacks may be old ones.
     pub unknown: bool,
     pub gone: u64,
-    /// What leads from the ledger's rows to the table's.
+    /// The changes that lead from the ledger's rows to the table's.
     pub changes: Vec<Change>,
-    /// What brings the ledger up to date.
+    /// The changes that bring the ledger up to date.
     pub ledger: LedgerChanges,
 }
 
-/// All differences, table by table, in order of id.
+/// Iterates over all differences, table by table, ordered by id.
 pub struct Differences<'a> {
     source: &'a Source,
     snapshot: &'a Snapshot,
@@ -47,12 +49,12 @@ pub struct Differences<'a> {
     current: Option<Open<'a>>,
 }
 
-/// The table being compared.
+/// A table whose comparison has started.
 struct Open<'a> {
     table: Table,
     rows: WatchedRows<'a>,
     comparison: Comparison,
-    /// The last row of the ledger that was read.
+    /// The id of the ledger's row that was read last.
     behind: Option<i64>,
     compared: u64,
     pending: Vec<Difference>,
@@ -71,8 +73,8 @@ impl<'a> Differences<'a> {
         Differences { source, snapshot, complete, commit, timeline, ordinal: 0, tables, current: None }
     }
 
-    /// The next part; nothing at the end of the last table.
-    pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>, CaptureError> {
+    /// Returns the next part; none at the end of the last table.
+    pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>, PrimaryError> {
         let mut open = match self.current.take() {
             Some(open) => open,
             None => {
@@ -95,7 +97,7 @@ impl<'a> Differences<'a> {
         self.found(table, compared, part).await.map(Some)
     }
 
-    async fn found(&mut self, table: Table, compared: u64, part: Vec<Difference>) -> Result<Found, CaptureError> {
+    async fn found(&mut self, table: Table, compared: u64, part: Vec<Difference>) -> Result<Found, PrimaryError> {
         let unknown = !self.complete.contains(&table);
         let mut found = Found {
             table,
@@ -139,8 +141,8 @@ impl<'a> Differences<'a> {
         Ok(found)
     }
 
-    /// The whole rows of those that may raise something, by id.
-    async fn rows(&self, table: Table, part: &[Difference]) -> Result<HashMap<i64, Tuple>, CaptureError> {
+    /// Reads the complete rows that may raise events, by id.
+    async fn rows(&self, table: Table, part: &[Difference]) -> Result<HashMap<i64, Tuple>, PrimaryError> {
         let complete = self.complete.contains(&table);
         let raises = |difference: &&Difference| match difference {
             Difference::New(_) => complete || table == Table::Release,
@@ -165,7 +167,7 @@ fn id(difference: &Difference) -> Option<i64> {
 }
 
 impl Open<'_> {
-    async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
+    async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<(), PrimaryError> {
         if self.comparison.needs_rows() {
             self.comparison.add_rows(self.rows.next().await?);
         }

@@ -1,41 +1,41 @@
-//! Gaps are told four ways: a durable row, readiness, a metric, one line of the log.
+//! Reports gaps in four places: a row in the store, readiness, a metric, and one line in the server log.
 
 use metrics::gauge;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::capture::CaptureError;
-use crate::capture::error::Gap;
 use crate::config::Source;
+use crate::domain::gap::Gap;
 use crate::domain::lsn::Lsn;
 use crate::health::{GAP, Health};
+use crate::primary::error::PrimaryError;
 use crate::store::capture::OpenGap;
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Condition};
 
-static UNNOTED: Condition = Condition::new();
+static NOT_RECORDED: Condition = Condition::new();
 
-/// Notes a gap for good. The error to end with: the gap, or that it could not be noted now. `at` is the checkpoint that it
-/// was measured from.
-pub(crate) async fn record(source: &Source, store: &Store, health: &Health, gap: Gap, at: Option<Lsn>) -> CaptureError {
-    let noted = async {
+/// Records a gap in the store. Returns the error to end with: the gap, or the reason why it could not be recorded. `at` is the
+/// checkpoint from which it was determined.
+pub(crate) async fn record(source: &Source, store: &Store, health: &Health, gap: Gap, at: Option<Lsn>) -> PrimaryError {
+    let recorded = async {
         let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string(), at).await?;
-        tell(source, store, health).await?;
+        report_open(source, store, health).await?;
         Ok::<_, StoreError>(new)
     };
-    match noted.await {
+    match recorded.await {
         Ok(new) => {
             if new {
                 tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
             }
-            CaptureError::Gap(gap)
+            PrimaryError::Gap(gap)
         }
         Err(error) => error.into(),
     }
 }
 
-/// Lets readiness and metric say which gaps are open.
-pub(crate) async fn tell(source: &Source, store: &Store, health: &Health) -> Result<Vec<OpenGap>, StoreError> {
+/// Reports the open gaps in readiness and in the metric, and returns them.
+pub(crate) async fn report_open(source: &Source, store: &Store, health: &Health) -> Result<Vec<OpenGap>, StoreError> {
     let open = store.open_gaps(&source.slot).await?;
     gauge!(telemetry::GAPS).set(open.len() as f64);
     if open.is_empty() {
@@ -47,10 +47,10 @@ pub(crate) async fn tell(source: &Source, store: &Store, health: &Health) -> Res
     Ok(open)
 }
 
-/// How many tables may be reported at once: there are fewer.
+/// More than there are tables that can be reported at once.
 const REPORTS: usize = 16;
 
-/// Notes gaps that the stream itself shows, so that whoever reads it never waits for the store.
+/// Records gaps in the background, so that reading the stream does not wait for the store.
 pub(crate) struct Reports {
     gaps: mpsc::Sender<Gap>,
     _task: AbortOnDropHandle<()>,
@@ -62,25 +62,25 @@ impl Reports {
         let (source, store, health) = (source.clone(), store.clone(), health.clone());
         let task = tokio::spawn(async move {
             while let Some(gap) = reported.recv().await {
-                note(&source, &store, &health, gap).await;
+                try_record(&source, &store, &health, gap).await;
             }
         });
         Reports { gaps, _task: AbortOnDropHandle::new(task) }
     }
 
     pub fn report(&self, gap: Gap) {
-        // No room means that as many are being noted already.
+        // If the channel is full, the same gaps are being recorded already.
         let _ = self.gaps.try_send(gap);
     }
 }
 
-/// Notes what was lost while capture can go on, or wait for it to be mended.
-pub(crate) async fn note(source: &Source, store: &Store, health: &Health, gap: Gap) {
+/// Records a gap after which capture continues or retries. If the store does not answer, the gap is recorded when it is found again.
+pub(crate) async fn try_record(source: &Source, store: &Store, health: &Health, gap: Gap) {
     match record(source, store, health, gap, None).await {
-        CaptureError::Gap(_) if UNNOTED.ends() => tracing::info!("gaps are noted again"),
-        CaptureError::Gap(_) => {}
-        error if UNNOTED.begins() => {
-            tracing::warn!(%error, "a gap cannot be noted now; trying again when it is met again")
+        PrimaryError::Gap(_) if NOT_RECORDED.ends() => tracing::info!("gaps can be recorded again"),
+        PrimaryError::Gap(_) => {}
+        error if NOT_RECORDED.begins() => {
+            tracing::warn!(%error, "a gap cannot be recorded; trying again when it is found again")
         }
         _ => {}
     }

@@ -1,9 +1,9 @@
-//! After a gap: a new slot, and under the snapshot that it begins with the differences between the watched rows and what the
-//! store last saw of them. Whoever calls makes events of them, in the transaction that also stores the new beginning.
+//! Repairs a gap: creates a new slot and compares the watched rows at the slot's snapshot with the ledger, which has their last known
+//! states. The caller raises events for the differences, in the transaction that also stores the new checkpoint.
 //!
-//! A repair that is killed leaves a slot that nobody may read from, as the gap `repair_unfinished` says; the next one drops it
-//! and starts over. Under triggers the snapshot takes the slot's place: what the outbox had at that moment is part of the
-//! comparison, and what comes later is read from there. The comparison knows of neither.
+//! A repair that is killed leaves a slot that must not be read, and the gap `repair_unfinished`; the next repair drops the slot and
+//! starts again. With capture by triggers, a snapshot takes the place of the slot: rows of the outbox that it sees are part of the
+//! comparison, later ones are read from the outbox.
 
 pub(crate) mod continuity;
 mod differences;
@@ -13,83 +13,83 @@ pub(crate) mod watch;
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
-use crate::capture::CaptureError;
-use crate::capture::error::Gap;
 use crate::config::{CaptureMode, Source};
+use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::health::Health;
 use crate::postgres;
+use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::install::prepare;
 use crate::primary::lease::Lease;
 use crate::primary::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
 use crate::primary::snapshot::Snapshot;
-use crate::primary::triggers::{Beginning, mend, stop_reading};
-use crate::primary::{catalog, plan};
+use crate::primary::triggers::catalog::failures;
+use crate::primary::triggers::{Beginning, reinstall, stop_reading};
+use crate::primary::{catalog, error::PrimaryError};
 use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair};
 use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};
 use crate::store::{Store, Transaction};
 
-use watch::{Watch, acknowledge, explained, failures};
+use watch::{Watch, acknowledge};
 
 pub use differences::{Differences, Found};
 
 const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
 
-/// What is asked for.
+/// The parameters of a repair.
 #[derive(Clone, Copy)]
 pub struct Request<'a, 'r> {
     pub source: &'a Source,
     pub url: &'r str,
     pub store: &'r Store,
-    /// In a real run, one that has changed nothing yet: a new slot waits for those that have, and store and primary may be one
-    /// server.
+    /// It must not have written anything yet: a new slot waits for transactions that have, and store and primary may be one server.
     pub transaction: &'r Transaction<'r>,
     pub dry_run: bool,
     pub force: bool,
 }
 
-/// A repair under way.
+/// A running repair.
 pub struct Repair<'a> {
     source: &'a Source,
     client: Client,
     snapshot: Snapshot,
     begins: Begins,
-    /// Under triggers: nobody else reads meanwhile.
+    /// With triggers: no other process reads the outbox meanwhile.
     lease: Option<Lease>,
-    /// What is to be repaired.
+    /// The gaps to repair.
     pub gaps: Vec<OpenGap>,
-    /// What was done to the primary before, in words.
+    /// What was changed on the primary, one line each.
     pub done: Vec<String>,
 }
 
-/// What changes are read from, afterwards.
+/// From where changes are read afterwards.
 enum Begins {
-    /// A dry run begins nothing.
+    /// A dry run changes nothing.
     Nowhere,
     Slot(Box<Opened>),
     Outbox(Beginning),
 }
 
 impl<'a> Repair<'a> {
-    /// Takes a snapshot, and unless it is for a dry run a new slot that begins there. Refuses while somebody captures, and
-    /// where nothing was lost unless `force`.
-    pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, CaptureError> {
+    /// Takes a snapshot and, except in a dry run, creates a slot that starts there. Fails while another process captures and,
+    /// without `force`, if no gap is open.
+    pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, PrimaryError> {
         let Request { source, url, transaction, .. } = request;
         if !lock_repair(transaction, &source.slot).await? {
-            return Err(CaptureError::RepairUnderWay(source.slot.clone()));
+            return Err(PrimaryError::RepairRunning(source.slot.clone()));
         }
         let client = postgres::connect(url).await?;
         match source.capture {
-            CaptureMode::Wal => Repair::of_the_log(request, client).await,
-            CaptureMode::Trigger => Repair::of_the_outbox(request, client).await,
+            CaptureMode::Wal => Repair::by_wal(request, client).await,
+            CaptureMode::Trigger => Repair::by_triggers(request, client).await,
         }
     }
 
-    async fn of_the_log(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, CaptureError> {
+    async fn by_wal(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
         let Request { source, url, store, transaction, dry_run, force } = request;
         let old = catalog::slot(&client, &source.slot).await?;
         if let Some(pid) = old.as_ref().and_then(|slot| slot.active_pid) {
-            return Err(CaptureError::SlotInUse { slot: source.slot.clone(), pid });
+            return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
         }
         let gaps = diagnose(&client, source, store, force).await?;
         if dry_run {
@@ -104,16 +104,17 @@ impl<'a> Repair<'a> {
                 done: Vec::new(),
             });
         }
-        let (plan, mut done) = (plan::make(&client, source).await?, Vec::new());
-        prepare(&client, source, store, &plan, &mut done).await?;
-        // From here on nobody may take the slot for a sound one, however this ends.
+        let found = inspect(&client, source, Conditions::All).await?;
+        found.accept()?;
+        let mut done = prepare(&client, source, store, &found).await?;
+        // However this ends: until the repair is finished, no process may read from the new slot.
         let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
         store.record_gap(&source.slot, unfinished.reason(), &unfinished.to_string(), None).await?;
         if old.is_some() {
             client.execute(SLOT_DROP, &[&source.slot]).await?;
             done.push(format!("slot {}: dropped", source.slot));
         }
-        let opened = open(connect(source, url, plan.failover).await?, &client, source).await?;
+        let opened = open(connect(source, url, found.can_fail_over(source)).await?, &client, source).await?;
         done.push(format!("slot {}: created at {}", source.slot, opened.begins));
         let imported = async {
             hold_checkpoint(transaction, &source.slot).await?;
@@ -130,7 +131,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    async fn of_the_outbox(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, CaptureError> {
+    async fn by_triggers(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
         let Request { source, url, store, transaction, dry_run, force } = request;
         let lease = stop_reading(source, store).await?;
         let gaps = diagnose_triggers(&client, source, store, force).await?;
@@ -138,8 +139,8 @@ impl<'a> Repair<'a> {
             let (snapshot, done) = (Snapshot::now(url).await?, Vec::new());
             return Ok(Repair { source, client, snapshot, begins: Begins::Nowhere, lease: Some(lease), gaps, done });
         }
-        let done = mend(&client, source).await?;
-        // What fails from here on is behind the snapshot, or beside it: told again, and never passed over.
+        let done = reinstall(&client, source).await?;
+        // Failures from here on are after the snapshot, or are reported once more.
         acknowledge(&client).await?;
         hold_checkpoint(transaction, &source.slot).await?;
         let snapshot = Snapshot::now(url).await?;
@@ -147,20 +148,20 @@ impl<'a> Repair<'a> {
         let known = store.checkpoint(&source.slot).await?;
         let found = beginning.lineage.system_identifier;
         if let Some(known) = known.as_ref().filter(|known| known.lineage.system_identifier != found && !force) {
-            return Err(CaptureError::ForeignCluster { known: known.lineage.system_identifier, found });
+            return Err(PrimaryError::ForeignCluster { known: known.lineage.system_identifier, found });
         }
-        // Windows are numbered on.
+        // Window numbers continue from the checkpoint.
         let number = known.map_or(0, |known| known.progress.number() + 1);
         beginning.window.number = number.max(beginning.inserted.0);
         Ok(Repair { source, client, snapshot, begins: Begins::Outbox(beginning), lease: Some(lease), gaps, done })
     }
 
-    /// The time that what is found happened at, as far as anybody can tell.
+    /// The time of the snapshot, which the raised events get.
     pub fn at(&self) -> Timestamp {
         self.snapshot.at
     }
 
-    /// Where in the log changes are read from, or were when the outbox's snapshot was taken; nothing in a dry run.
+    /// The LSN from which changes are read, or at which the snapshot was taken; none in a dry run.
     pub fn begins(&self) -> Option<Lsn> {
         match &self.begins {
             Begins::Nowhere => None,
@@ -169,7 +170,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// The history that positions of what is found belong to.
+    /// The cluster and timeline of the changes' positions.
     pub fn lineage(&self) -> Lineage {
         match &self.begins {
             Begins::Nowhere => Lineage { system_identifier: 0, timeline: 0 },
@@ -178,17 +179,17 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// What differs, a part at a time.
-    pub async fn differences(&self, transaction: &Transaction<'_>) -> Result<Differences<'_>, CaptureError> {
-        // Before the slot's beginning and behind all that went before: no record of the log begins at an odd byte.
+    /// Compares the tables with the ledger.
+    pub async fn differences(&self, transaction: &Transaction<'_>) -> Result<Differences<'_>, PrimaryError> {
+        // Before the slot's LSN and after every earlier change: WAL records start at even addresses.
         let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
         let complete = complete_tables(transaction).await?;
         let timeline = self.lineage().timeline;
         Ok(Differences::new(self.source, &self.snapshot, complete, commit, timeline))
     }
 
-    /// Stores the new beginning beside what was found. The caller commits.
-    pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<(), CaptureError> {
+    /// Stores the new checkpoint and closes the gaps. The caller commits.
+    pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<(), PrimaryError> {
         if matches!(self.begins, Begins::Nowhere) {
             return Ok(());
         }
@@ -207,22 +208,21 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Lets capture begin, once the transaction has come to its end.
+    /// Lets capture continue, after the transaction has ended.
     pub async fn end(self) {
         if let Some(lease) = self.lease {
             lease.release().await;
         }
     }
 
-    /// Takes the new slot back, when the transaction has not come to its end. The error to end with.
+    /// Drops the new slot after the transaction has failed. Returns the error to report.
     pub async fn abandon(self, error: anyhow::Error) -> anyhow::Error {
         let Begins::Slot(opened) = self.begins else { return error };
         drop(opened);
         match self.client.execute(SLOT_DROP, &[&self.source.slot]).await {
             Ok(_) => error,
-            // The next repair drops it.
             Err(cleanup) => error.context(format!(
-                "slot {} stays behind ({}); the next repair takes it away",
+                "slot {} could not be dropped ({}); the next repair drops it",
                 self.source.slot,
                 postgres::describe(&cleanup)
             )),
@@ -230,25 +230,25 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// What is to be repaired.
-async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) -> Result<Vec<OpenGap>, CaptureError> {
+/// Determines the open gaps, including one that is not recorded yet.
+async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
     let health = Health::default();
     match continuity::verify(client, source, store, &health).await {
-        Ok(_) | Err(CaptureError::Gap(_) | CaptureError::NoPublication(_)) => {}
-        // Another cluster is taken only on demand: nothing tells a restored one from a wrong one.
-        Err(CaptureError::ForeignCluster { .. }) if force => {}
+        Ok(_) | Err(PrimaryError::Gap(_)) => {}
+        // Only with `force`: a restored cluster cannot be distinguished from the wrong one.
+        Err(PrimaryError::ForeignCluster { .. }) if force => {}
         Err(error) => return Err(error),
     }
     open_gaps(source, store, &health, force).await
 }
 
-/// The same where triggers capture: what they failed to write, and what of them is missing.
+/// The same for capture by triggers: failures, and triggers that are missing or changed.
 async fn diagnose_triggers(
     client: &Client,
     source: &Source,
     store: &Store,
     force: bool,
-) -> Result<Vec<OpenGap>, CaptureError> {
+) -> Result<Vec<OpenGap>, PrimaryError> {
     let health = Health::default();
     let mut watch = Watch::new(source, store, &health);
     match watch.examine(client).await {
@@ -257,16 +257,16 @@ async fn diagnose_triggers(
                 watch.record(Gap::TriggersFailed { count, last: explained(last) }).await?;
             }
         }
-        Err(CaptureError::Gap(gap)) => watch.record(gap).await?,
+        Err(PrimaryError::Gap(gap)) => watch.record(gap).await?,
         Err(error) => return Err(error),
     }
     open_gaps(source, store, &health, force).await
 }
 
-async fn open_gaps(source: &Source, store: &Store, health: &Health, force: bool) -> Result<Vec<OpenGap>, CaptureError> {
-    let open = gaps::tell(source, store, health).await?;
+async fn open_gaps(source: &Source, store: &Store, health: &Health, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
+    let open = gaps::report_open(source, store, health).await?;
     match open.is_empty() && !force {
-        true => Err(CaptureError::NothingToRepair),
+        true => Err(PrimaryError::NothingToRepair),
         false => Ok(open),
     }
 }

@@ -12,7 +12,6 @@ use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
 
 const PAGE: &str = include_str!("../../../sql/primary/outbox_page.sql");
-const FLUSH: &str = include_str!("../../../sql/primary/outbox_flush.sql");
 const CLEAR: &str = include_str!("../../../sql/primary/outbox_clear.sql");
 
 /// The most changes of a page, and the size of its values at which it ends.
@@ -129,13 +128,6 @@ fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
         old: row.get("old"),
         new: row.get("new"),
     }))
-}
-
-/// Flushes the WAL of every visible commit. With `synchronous_commit = off`, a commit is visible before it is flushed, and a crash
-/// undoes it.
-pub(crate) async fn flush(client: &Client) -> Result<(), CaptureError> {
-    client.query_typed_one(FLUSH, &[]).await?;
-    Ok(())
 }
 
 /// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`. Returns the number of rows.

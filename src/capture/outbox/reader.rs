@@ -8,12 +8,15 @@ use uuid::Uuid;
 
 use super::page::{self, Cleared, Epoch, Page, Server};
 use crate::capture::client::in_time;
-use crate::capture::error::{CaptureError, Gap};
+use crate::capture::error::CaptureError;
 use crate::config::Source;
 use crate::domain::change::{Batch, Change};
+use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
+use crate::primary::error::PrimaryError;
+use crate::primary::triggers::flush;
 use crate::store::capture::SwitchToWal;
 
 /// How far this process has read the outbox. It outlives connections: what was passed on is not read again.
@@ -121,10 +124,10 @@ impl Reader<'_> {
         self.failed = page.server.failed;
         if page.server.system_identifier != cursor.lineage.system_identifier {
             let (known, found) = (cursor.lineage.system_identifier, page.server.system_identifier);
-            return Err(CaptureError::ForeignCluster { known, found });
+            return Err(PrimaryError::ForeignCluster { known, found }.into());
         }
         if page.server.epoch.is_none() {
-            return Err(CaptureError::Standby);
+            return Err(PrimaryError::Standby.into());
         }
         if page.server.epoch != cursor.epoch {
             self.enter_epoch(cursor, &page.server).await?;
@@ -137,7 +140,7 @@ impl Reader<'_> {
             cursor.window = cursor.window.next(page.server.snapshot.clone());
         }
         if page.server.unflushed && !page.rows.is_empty() {
-            page::flush(&self.client).await?;
+            flush(&self.client).await?;
         }
         self.pass_on(cursor, page).await
     }
@@ -215,7 +218,7 @@ impl Reader<'_> {
     ///
     /// Rows are also deleted by their sequence number: numbers up to one that was read are never assigned again.
     async fn enter_epoch(&mut self, cursor: &mut Cursor, server: &Server) -> Result<(), CaptureError> {
-        let Some(epoch) = server.epoch.clone() else { return Err(CaptureError::Standby) };
+        let Some(epoch) = server.epoch.clone() else { return Err(PrimaryError::Standby.into()) };
         let timeline = epoch.timeline;
         let is_new_timeline = timeline != cursor.lineage.timeline;
         if server.cleared < cursor.cleared {

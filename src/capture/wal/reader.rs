@@ -8,14 +8,16 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::super::context::Context;
 use super::super::decode::{Decoded, Decoder};
-use super::super::error::{CaptureError, Gap};
+use super::super::error::CaptureError;
 use super::super::replication::ReplicationConnection;
 use super::buffer::BatchBuffer;
-use super::switch_request;
 use super::tasks::BackgroundTasks;
 use crate::domain::change::Batch;
+use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::postgres;
+use crate::primary::triggers::catalog::{has_made_triggers, is_running};
+use crate::primary::triggers::catalog::{has_made_triggers, is_running};
 use crate::telemetry::recurring;
 
 /// The server ends a connection without feedback after `wal_sender_timeout`, a minute by default.
@@ -220,12 +222,12 @@ impl<'a> Reader<'a> {
     async fn installed_triggers(&mut self, transaction: u32) -> Result<bool, CaptureError> {
         let client = postgres::connect(self.context.url).await?;
         // It may arrive before it is visible to other sessions.
-        while switch_request::is_running(&client, transaction).await? {
+        while is_running(&client, transaction).await? {
             tokio::time::sleep(SWITCH_POLL).await;
             self.feedback_if_due().await?;
         }
         let tables: Vec<u32> = self.decoder.oids().collect();
-        switch_request::installed_triggers(&client, transaction, &tables).await
+        Ok(has_made_triggers(&client, transaction, &tables).await?)
     }
 
     fn is_lagging(&self) -> bool {

@@ -21,7 +21,7 @@ use crate::capture::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::health::Health;
-use crate::primary::identity;
+use crate::primary::inspect::tables_for_streaming;
 use crate::telemetry::Condition;
 
 const TRANSACTIONS_INVISIBLE: &str = include_str!("../../../sql/primary/transactions_invisible.sql");
@@ -210,9 +210,9 @@ impl Checker {
 
     /// Verifies that the stream still has everything that events and their routing need.
     async fn verify_tables(&mut self) -> Result<(), CaptureError> {
-        let verified = async { identity::verify(self.client.get().await?, &self.source).await };
+        let verified = async { Ok(tables_for_streaming(self.client.get().await?, &self.source).await.map(drop)?) };
         let verified = tokio::time::timeout(ANSWER_TIMEOUT, verified).await;
-        verified.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))?.map(drop)
+        verified.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))?
     }
 
     /// Returns the transactions that are not visible, on the same server timeline that the stream comes from.

@@ -1,230 +1,155 @@
-//! What of capture by triggers is on the primary, and what should be.
+//! Compares the triggers on the primary with those that capture needs.
 
 use std::collections::HashMap;
+use std::fmt;
 
-use postgres_types::Type;
+use postgres_types::{ToSql, Type};
 use tokio_postgres::Client;
 
 use super::function::{Function, TriggerEvent};
-use crate::capture::CaptureError;
 use crate::config::Source;
 use crate::domain::table::Table;
-use crate::postgres::quote_qualified;
-use crate::primary::catalog::is_required;
+use crate::postgres::row::row;
+use crate::primary::catalog::{MappedTable, Relation};
+use crate::primary::error::PrimaryError;
 
 const STATE: &str = include_str!("../../../sql/primary/outbox_state.sql");
-const RELATIONS: &str = include_str!("../../../sql/primary/outbox_relations.sql");
 const TRIGGERS: &str = include_str!("../../../sql/primary/outbox_triggers.sql");
+const RUNNING: &str = include_str!("../../../sql/primary/transaction_running.sql");
+const MADE_BY: &str = include_str!("../../../sql/primary/outbox_made_by.sql");
+const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
 
-/// What stands of the schema.
-#[derive(Clone, Debug)]
-pub(crate) struct State {
-    pub installed: bool,
-    pub missing: Vec<String>,
-    /// We may read the outbox and clear it.
-    pub usable: bool,
-    /// Emptying the outbox by hand would be noticed.
-    pub guarded: bool,
-    /// Rows that are deleted and inserted in one transaction are paired.
-    pub paired: bool,
-}
-
-pub(crate) async fn state(client: &Client) -> Result<State, CaptureError> {
-    let row = client.query_typed_one(STATE, &[]).await?;
-    Ok(State {
-        installed: row.get("installed"),
-        missing: row.get("missing"),
-        usable: row.get("usable"),
-        guarded: row.get("guarded"),
-        paired: row.get("paired"),
-    })
-}
-
-/// A table, or a part of a partitioned one.
-#[derive(Clone, Debug)]
-pub(crate) struct Relation {
-    pub oid: u32,
-    pub schema: String,
-    pub name: String,
-    pub owned: bool,
-    pub may_trigger: bool,
-    pub row_security: bool,
-    pub partitioned: bool,
-    pub columns: Vec<String>,
-    /// For each column, whether its type's output is not what a cast to text gives.
-    pub printed: Vec<bool>,
-    pub readable: Vec<String>,
-    /// The primary key's columns.
-    pub key: Vec<String>,
-}
-
-impl Relation {
-    pub fn qualified(&self) -> String {
-        format!("{}.{}", self.schema, self.name)
-    }
-
-    pub fn quoted(&self) -> String {
-        quote_qualified(&self.schema, &self.name)
+row! {
+    /// What exists of the schema `walhook_capture`.
+    #[derive(Clone, Debug)]
+    pub(crate) struct TriggerState {
+        pub installed: bool,
+        pub missing: Vec<String>,
+        /// Whether the role may read the outbox and clear it.
+        pub usable: bool,
+        /// Whether emptying the outbox by hand would be recorded as a failure.
+        pub guarded: bool,
+        /// Whether rows that are deleted and inserted in one transaction are paired.
+        pub paired: bool,
     }
 }
 
-async fn relations(client: &Client, source: &Source, table: Table) -> Result<Vec<Relation>, CaptureError> {
-    let (schema, name) = source.tables.qualified_name(table);
-    let rows = client.query_typed(RELATIONS, &[(&schema, Type::TEXT), (&name, Type::TEXT)]).await?;
-    let relations = rows.iter().map(|row| Relation {
-        oid: row.get("oid"),
-        schema: row.get("schema"),
-        name: row.get("name"),
-        owned: row.get("owned"),
-        may_trigger: row.get("may_trigger"),
-        row_security: row.get("row_security"),
-        partitioned: row.get("partitioned"),
-        columns: row.get("columns"),
-        printed: row.get("printed"),
-        readable: row.get("readable"),
-        key: row.get("key"),
-    });
-    Ok(relations.collect())
+impl TriggerState {
+    pub fn is_complete(&self) -> bool {
+        self.installed && self.missing.is_empty()
+    }
 }
 
-/// A table that is captured or looked up, as it is on the primary.
+pub(crate) async fn trigger_state(client: &Client) -> Result<TriggerState, PrimaryError> {
+    Ok(TriggerState::from(&client.query_typed_one(STATE, &[]).await?))
+}
+
+/// How often triggers have failed since the failures were last acknowledged, and the last reason that was recorded.
+pub(crate) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>, PrimaryError> {
+    let row = client.query_typed_opt(FAILURES, &[]).await?;
+    Ok(row.map(|row| (row.get("count"), row.get("last"))))
+}
+
+/// One trigger of a table or partition.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
+pub(crate) struct TableTrigger {
     pub table: Table,
-    /// The table itself first, then its partitions: a statement fires only the triggers of the table it names.
-    pub relations: Vec<Relation>,
-    /// What its triggers call, or what stands against it.
-    pub function: Result<Function, String>,
-}
-
-/// One trigger that should be there.
-#[derive(Clone, Debug)]
-pub(crate) struct Lacking {
     pub relation: Relation,
     pub event: TriggerEvent,
-    pub function: String,
 }
 
-/// All tables that triggers are wanted on; one that nobody needs may be missing.
-pub(crate) async fn watched(client: &Client, source: &Source) -> Result<Vec<Watched>, CaptureError> {
-    let mut all = Vec::new();
-    for table in Table::ALL.iter().copied().filter(|table| is_required(*table)) {
-        if !source.follows(table) {
-            continue;
-        }
-        let relations = relations(client, source, table).await?;
-        let function = match relations.first() {
-            Some(root) => Function::new(source, table, root),
-            None => {
-                let (schema, name) = source.tables.qualified_name(table);
-                let key = table.name();
-                Err(format!("table {schema}.{name} is missing: name the platform's own in source.tables.{key}.table"))
-            }
-        };
-        all.push(Watched { table, relations, function });
+impl fmt::Display for TableTrigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.event.trigger_name(), self.relation.qualified())
     }
-    Ok(all)
 }
 
-/// What the triggers on the primary are, against what they should be.
+/// How the triggers on the primary differ from those that capture needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
-    /// Functions to make or to make anew.
+    /// Functions to create or replace.
     pub outdated: Vec<Function>,
-    pub lacking: Vec<Lacking>,
-    /// Triggers that somebody has disabled.
-    pub disabled: Vec<Lacking>,
-    /// Triggers that fire in ordinary sessions only, on tables of others.
-    pub ordinary: Vec<Lacking>,
-    /// The same as sentences, without the last.
-    pub faults: Vec<String>,
+    pub missing: Vec<TableTrigger>,
+    pub disabled: Vec<TableTrigger>,
+    /// Triggers that do not fire where `session_replication_role` is `replica`.
+    pub ordinary: Vec<TableTrigger>,
 }
 
-struct Found {
-    function: String,
-    enabled: bool,
-    always: bool,
-    comment: Option<String>,
-    source: String,
+row! {
+    struct FoundTrigger {
+        oid: u32,
+        name: String,
+        function: String,
+        enabled: bool,
+        always: bool,
+        comment: Option<String>,
+        source: String,
+    }
+}
+
+type FoundTriggers = HashMap<(u32, String), FoundTrigger>;
+
+pub(crate) async fn compare(
+    client: &Client,
+    source: &Source,
+    tables: &[MappedTable],
+) -> Result<Comparison, PrimaryError> {
+    let oids: Vec<u32> = tables.iter().flat_map(|table| &table.relations).map(|relation| relation.oid).collect();
+    let rows = client.query_typed(TRIGGERS, &[(&oids, Type::OID_ARRAY)]).await?;
+    let found = rows.iter().map(FoundTrigger::from).map(|found| ((found.oid, found.name.clone()), found)).collect();
+    Ok(Comparison::with(source, tables, &found))
 }
 
 impl Comparison {
-    /// With a primary on which there is nothing yet.
-    pub fn of_nothing(watched: &[Watched]) -> Comparison {
+    /// Compares with a primary that has no triggers yet.
+    pub fn with_nothing(source: &Source, tables: &[MappedTable]) -> Comparison {
+        Comparison::with(source, tables, &HashMap::new())
+    }
+
+    fn with(source: &Source, tables: &[MappedTable], found: &FoundTriggers) -> Comparison {
         let mut comparison = Comparison::default();
-        watched.iter().for_each(|table| comparison.table(table, &HashMap::new()));
+        for mapped in tables {
+            let function = mapped.root().and_then(|root| Function::new(source, mapped.table, root));
+            if let Some(function) = function {
+                comparison.add(mapped, function, found);
+            }
+        }
         comparison
     }
-}
 
-pub(crate) async fn compare(client: &Client, watched: &[Watched]) -> Result<Comparison, CaptureError> {
-    let oids: Vec<u32> = watched.iter().flat_map(|table| &table.relations).map(|relation| relation.oid).collect();
-    let rows = client.query_typed(TRIGGERS, &[(&oids, Type::OID_ARRAY)]).await?;
-    let found: HashMap<(u32, String), Found> = rows
-        .iter()
-        .map(|row| {
-            let found = Found {
-                function: row.get("function"),
-                enabled: row.get("enabled"),
-                always: row.get("always"),
-                comment: row.get("comment"),
-                source: row.get("source"),
-            };
-            ((row.get("oid"), row.get("name")), found)
-        })
-        .collect();
-    let mut comparison = Comparison::default();
-    for table in watched {
-        comparison.table(table, &found);
-    }
-    Ok(comparison)
-}
-
-impl Comparison {
-    fn table(&mut self, table: &Watched, found: &HashMap<(u32, String), Found>) {
-        let function = match &table.function {
-            Ok(function) => function,
-            Err(problem) => {
-                if !table.relations.is_empty() || table.table.is_captured() {
-                    self.faults.push(problem.clone());
-                }
-                return;
-            }
-        };
+    fn add(&mut self, mapped: &MappedTable, function: Function, found: &FoundTriggers) {
         let mut is_current = false;
-        for relation in &table.relations {
+        for relation in &mapped.relations {
             for event in TriggerEvent::ALL {
-                let trigger = Lacking { relation: relation.clone(), event, function: function.name.clone() };
-                match found.get(&(relation.oid, event.trigger_name())) {
-                    Some(found) if found.function == function.name => {
-                        is_current = function.is(found.comment.as_deref(), &found.source);
-                        if !found.enabled {
-                            self.faults.push(format!(
-                                "trigger {} of {} is disabled",
-                                event.trigger_name(),
-                                relation.qualified()
-                            ));
-                            self.disabled.push(trigger);
-                        } else if !found.always {
-                            self.ordinary.push(trigger);
-                        }
-                    }
-                    _ => {
-                        self.faults.push(format!("{} lacks trigger {}", relation.qualified(), event.trigger_name()));
-                        self.lacking.push(trigger);
-                    }
+                let trigger = TableTrigger { table: mapped.table, relation: relation.clone(), event };
+                let found = found.get(&(relation.oid, event.trigger_name()));
+                let Some(found) = found.filter(|found| found.function == function.name) else {
+                    self.missing.push(trigger);
+                    continue;
+                };
+                is_current = function.is(found.comment.as_deref(), &found.source);
+                if !found.enabled {
+                    self.disabled.push(trigger);
+                } else if !found.always {
+                    self.ordinary.push(trigger);
                 }
             }
         }
         if !is_current {
-            let complete = !self.lacking.iter().any(|lacking| lacking.function == function.name);
-            if complete {
-                self.faults.push(format!(
-                    "function walhook_capture.{} is not what the table and the mapping now want",
-                    function.name
-                ));
-            }
-            self.outdated.push(function.clone());
+            self.outdated.push(function);
         }
     }
+}
+
+/// Whether a transaction's effects may not be visible to other sessions yet.
+pub(crate) async fn is_running(client: &Client, transaction: u32) -> Result<bool, PrimaryError> {
+    let transaction = transaction.to_string();
+    Ok(client.query_typed_one(RUNNING, &[(&transaction, Type::TEXT)]).await?.get(0))
+}
+
+/// Whether a transaction, which has ended, created triggers on some of `tables`.
+pub(crate) async fn has_made_triggers(client: &Client, transaction: u32, tables: &[u32]) -> Result<bool, PrimaryError> {
+    let transaction = transaction.to_string();
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&transaction, Type::TEXT), (&tables, Type::OID_ARRAY)];
+    Ok(client.query_typed_one(MADE_BY, &parameters).await?.get(0))
 }
