@@ -23,6 +23,7 @@ use super::replication::ReplicationConnection;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::primary::error::PrimaryError;
 use crate::primary::{catalog, conninfo, inspect};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};

@@ -17,7 +17,6 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::postgres;
 use crate::primary::triggers::catalog::{has_made_triggers, is_running};
-use crate::primary::triggers::catalog::{has_made_triggers, is_running};
 use crate::telemetry::recurring;
 
 /// The server ends a connection without feedback after `wal_sender_timeout`, a minute by default.
