@@ -1,6 +1,7 @@
 //! Connections to Postgres, outside the store's pool: TLS as the URL says, an application name, and errors without passwords.
 
 mod parameters;
+pub(crate) mod row;
 mod tls;
 
 use std::time::Duration;

@@ -25,9 +25,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
     // Used by enqueue: reads the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
+    // What Walhook does to the primary: neither is a stage.
+    ("primary", &["config", "domain", "postgres", "store"]),
+    ("repair", &["config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
+    ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "store", "telemetry"]),
     ("erase", &["domain", "store"]),
     ("partitions", &["postgres", "store"]),
-    ("capture", STAGE),
     (
         "enqueue",
         &[
@@ -93,9 +96,15 @@ const CRATES: &[(&str, &[&str])] = &[
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),
     ("deadpool_postgres", &["store"]),
-    // Only these run SQL: the store, the modules that read or prepare the primary, and the demo's simulated platform.
-    ("tokio_postgres", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
-    ("postgres_types", &["store", "lookup", "capture", "postgres", "private_postgres.rs", "cli/demo"]),
+    // Only these run SQL: the store, what reads or prepares the primary, and the demo's make-believe platform.
+    (
+        "tokio_postgres",
+        &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
+    ),
+    (
+        "postgres_types",
+        &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
+    ),
     ("metrics_exporter_prometheus", &["telemetry.rs", "app"]),
 ];
 

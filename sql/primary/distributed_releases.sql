@@ -1,4 +1,4 @@
--- Releases already distributed. $1 the platform's values that mean so
+-- The releases that are already distributed. $1 the platform's values for "distributed"
 select {id}::bigint
 from {table}
 where {delivery_status} = any($1)

@@ -1,4 +1,4 @@
--- Who has held a lock on one of the tables for longest. $1 their names, quoted
+-- The session that has held a lock on one of the tables for longest. $1 the tables' quoted names
 select
     case when held.pid is null then 'a prepared transaction'
     else 'process ' || held.pid || coalesce(' (' || nullif(activity.application_name, '') || ')', '') end

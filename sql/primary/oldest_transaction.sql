@@ -1,4 +1,4 @@
--- The transaction that has run longest: a new slot waits for every one that was open before it.
+-- The oldest open transaction. A new slot waits for every transaction that was open before it.
 select holder from (
     select 'process ' || pid || coalesce(' (' || application_name || ')', '') as holder, backend_xid as xid
     from pg_catalog.pg_stat_activity

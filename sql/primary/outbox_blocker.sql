@@ -1,4 +1,4 @@
--- Who keeps us from locking these tables: of those that write to them, the one that began first. $1 oids
+-- The oldest transaction that has written to one of the tables and so keeps it from being locked. $1 OIDs
 select
     'process ' || activity.pid || coalesce(' of ' || activity.usename, '')
         || coalesce(' (' || nullif(activity.application_name, '') || ')', '')

@@ -1,6 +1,6 @@
--- Removes rows that the store has, and says how far. $1 up to this row, $2 what this snapshot sees, $3 the window's number,
--- $4 behind this row: what was removed before is not gone through again. Its commit must outlast a crash: the numbers of all
--- transactions that the snapshot has seen do then too.
+-- Deletes the rows that the store has, and records the position. Returns how many there were. $1 the last row, $2 the snapshot
+-- that must see a row's transaction, $3 the window's number, $4 the row after which to start, so that rows deleted earlier are not
+-- scanned again. The commit must survive a crash: then the ids of all transactions that the snapshot has seen do too.
 with gone as (
     delete from walhook_capture.outbox
     where seq > $4 and seq <= $1 and pg_visible_in_snapshot(xid, $2::pg_snapshot)

@@ -1,4 +1,4 @@
--- How often triggers failed, and the last of them that could say why
+-- How often triggers have failed, and the last failure whose reason was recorded
 select
     failures.last_value as count,
     (

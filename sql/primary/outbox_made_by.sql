@@ -1,5 +1,5 @@
--- Whether a transaction created Walhook's triggers. Some of them may have been replaced since. $1 its number's lower half, $2 the
--- tables
+-- Whether a transaction created Walhook's triggers on some of the tables. Others may have been replaced since. $1 the lower 32 bits
+-- of its id, $2 the tables' OIDs
 select exists (
     select
     from pg_catalog.pg_trigger made

@@ -1,5 +1,6 @@
--- A page of a window, and what the server says of itself: one row at least. Sizes are those of the stored, packed values.
--- $1 from and $2 to (null for what is visible now), $3 behind this row, $4 rows and $5 bytes at most
+-- A page of a window, with the server's state: at least one row. Sizes are those of the stored, compressed values.
+-- $1 the snapshot at which the window starts, $2 the one at which it ends (null: now), $3 the row after which the page starts,
+-- $4 the maximum of rows, $5 the maximum of bytes
 with page as (
     select candidate.*, sum(candidate.size) over (order by candidate.seq) - candidate.size as before, count(*) over () as total
     from (

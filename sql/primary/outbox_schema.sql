@@ -1,4 +1,4 @@
--- What the triggers write to. Everything of capture by triggers is in this schema: dropping it leaves nothing behind.
+-- The outbox and what belongs to it. Capture by triggers has all its objects in this schema: dropping it leaves nothing behind.
 create schema if not exists walhook_capture;
 
 create table if not exists walhook_capture.outbox (
@@ -11,14 +11,14 @@ create table if not exists walhook_capture.outbox (
     old text[],
     new text[]
 ) with (
-    -- Rows live for a moment. Giving space back to the disk would lock the application out: it is used again instead.
+    -- Rows live only briefly. Vacuum keeps the free space for later rows: truncating the table would lock out the application.
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off,
     toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000,
     toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off
 );
 
--- How far the outbox was read and cleared: a server that was put back tells by it.
+-- How far the outbox was read and cleared. A server that was restored to an earlier state has an earlier position.
 create table if not exists walhook_capture.progress (
     single boolean primary key default true check (single),
     number bigint not null,
@@ -27,7 +27,7 @@ create table if not exists walhook_capture.progress (
 );
 insert into walhook_capture.progress (number, seq) values (0, 0) on conflict do nothing;
 
--- Moves when a trigger fails, also when its transaction is rolled back or the disk is full.
+-- Advances when a trigger fails, even if the transaction is rolled back or the disk is full.
 create sequence if not exists walhook_capture.failures;
 create table if not exists walhook_capture.failure (
     id bigint primary key,

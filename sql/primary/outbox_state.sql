@@ -1,4 +1,4 @@
--- Whether the schema of capture by triggers is there, what of it is missing, and whether we may read and clear it
+-- Whether the schema of capture by triggers exists, what is missing in it, and whether the role may read and clear the outbox
 select
     to_regnamespace('walhook_capture') is not null as installed,
     array(

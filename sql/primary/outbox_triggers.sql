@@ -1,4 +1,4 @@
--- The triggers of ours on these tables. $1 oids
+-- Walhook's triggers on the tables. $1 OIDs
 select
     trigger.tgrelid as oid,
     trigger.tgname::text as name,

@@ -1,8 +1,25 @@
--- $1 the publication's name
+-- A publication with the tables that it publishes. $1 its name
 select
     publication.puballtables as all_tables,
     publication.pubinsert and publication.pubupdate and publication.pubdelete and publication.pubtruncate
         and publication.pubviaroot as options_right,
-    pg_has_role(publication.pubowner, 'usage') as owned
+    pg_has_role(publication.pubowner, 'usage') as owned,
+    coalesce(tables.schemas, '{}') as schemas,
+    coalesce(tables.names, '{}') as names
 from pg_catalog.pg_publication publication
+cross join lateral (
+    select array_agg(listed.schema) as schemas, array_agg(listed.name) as names
+    from (
+        select schemaname::text as schema, tablename::text as name
+        from pg_catalog.pg_publication_tables
+        where pubname = publication.pubname
+        union
+        -- Also the members as they were added: the view lists partitions in place of a partitioned table.
+        select namespace.nspname::text, class.relname::text
+        from pg_catalog.pg_publication_rel member
+        join pg_catalog.pg_class class on class.oid = member.prrelid
+        join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
+        where member.prpubid = publication.oid
+    ) listed
+) tables
 where publication.pubname = $1

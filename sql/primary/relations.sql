@@ -1,47 +1,45 @@
--- A table and, where it is partitioned, all below it: each with what the log says of its old rows. $1 schema, $2 table, $3 the name of our
--- index, if there were one
-with root as (
-    select class.oid
-    from pg_catalog.pg_class class
-    join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
-    where namespace.nspname = $1 and class.relname = $2 and class.relkind in ('r', 'p')
+-- Tables, each followed by its partitions. `number` is the table's index in the arrays, counted from one.
+-- $1 schemas, $2 tables, $3 the name of Walhook's identity index on each
+with wanted as (
+    select class.oid as root, wanted.number, wanted.index
+    from unnest($1::text[], $2::text[], $3::text[]) with ordinality as wanted (schema, name, index, number)
+    join pg_catalog.pg_namespace namespace on namespace.nspname = wanted.schema
+    join pg_catalog.pg_class class
+        on class.relnamespace = namespace.oid and class.relname = wanted.name and class.relkind in ('r', 'p')
 ), tree as (
-    select root.oid from root
+    select number, index, root, root as oid from wanted
     union
-    select part.relid from root, pg_partition_tree(root.oid) part
+    select number, index, root, part.relid from wanted, pg_partition_tree(root) part
 )
 select
+    tree.number,
     class.oid,
-    class.oid = root.oid as is_root,
     namespace.nspname::text as schema,
     class.relname::text as name,
+    class.relkind = 'p' as has_partitions,
+    class.relkind = 'p' or class.relispartition as partitioned,
+    pg_has_role(class.relowner, 'usage') as owned,
+    has_table_privilege(class.oid, 'trigger') as may_trigger,
+    row_security_active(class.oid) as row_security,
     class.relreplident::text as identity,
     identity.name as identity_index,
     coalesce(identity.columns, '{}') as identity_columns,
-    class.relkind = 'p' or class.relispartition as partitioned,
+    tree.index as own_index,
     own_index.indisvalid as own_index_valid,
-    pg_has_role(class.relowner, 'usage') as owned,
-    row_security_active(class.oid) as row_security,
+    columns.names as columns,
+    columns.formatted,
+    columns.generated,
+    columns.not_null,
+    columns.readable,
     array(
         select attribute.attname::text
-        from pg_catalog.pg_attribute attribute
-        where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped
-            and attribute.attgenerated = ''
-    ) as columns,
-    array(
-        select attribute.attname::text
-        from pg_catalog.pg_attribute attribute
-        where attribute.attrelid = class.oid and attribute.attnum > 0 and attribute.attnotnull
-    ) as not_null,
-    array(
-        select attribute.attname::text
-        from pg_catalog.pg_attribute attribute
-        where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped
-            and has_schema_privilege(namespace.oid, 'usage')
-            and has_column_privilege(class.oid, attribute.attnum, 'select')
-    ) as readable
-from root
-cross join tree
+        from pg_catalog.pg_index index
+        join pg_catalog.pg_attribute attribute
+            on attribute.attrelid = index.indrelid and attribute.attnum = any((index.indkey::int2[])[0:index.indnkeyatts - 1])
+        where index.indrelid = class.oid and index.indisprimary
+        order by attribute.attnum
+    ) as primary_key
+from tree
 join pg_catalog.pg_class class on class.oid = tree.oid
 join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
 left join lateral (
@@ -54,9 +52,29 @@ left join lateral (
         and ((class.relreplident = 'd' and index.indisprimary) or (class.relreplident = 'i' and index.indisreplident))
     group by index_class.relname
 ) identity on true
-left join (
-    select index.indrelid, index.indisvalid, index_class.relname
+left join lateral (
+    select index.indisvalid
     from pg_catalog.pg_index index
     join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
-) own_index on own_index.indrelid = class.oid and own_index.relname = $3
-order by is_root desc, class.oid
+    where index.indrelid = class.oid and index_class.relname = tree.index
+) own_index on true
+cross join lateral (
+    select
+        coalesce(array_agg(attribute.attname::text order by attribute.attnum), '{}') as names,
+        -- Whether the type has its own cast to text, which may differ from its output function, the one that the WAL's text comes
+        -- from. Not character(n): its cast only drops the padding.
+        coalesce(array_agg(exists (
+            select from pg_catalog.pg_cast cast_
+            where cast_.castsource = attribute.atttypid and cast_.casttarget = 'text'::regtype and cast_.castmethod = 'f'
+                and cast_.castsource <> 'bpchar'::regtype
+        ) order by attribute.attnum), '{}') as formatted,
+        coalesce(array_agg(attribute.attname::text) filter (where attribute.attgenerated <> ''), '{}') as generated,
+        coalesce(array_agg(attribute.attname::text) filter (where attribute.attnotnull), '{}') as not_null,
+        coalesce(array_agg(attribute.attname::text) filter (
+            where has_schema_privilege(namespace.oid, 'usage')
+                and has_column_privilege(class.oid, attribute.attnum, 'select')
+        ), '{}') as readable
+    from pg_catalog.pg_attribute attribute
+    where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped
+) columns
+order by tree.number, class.oid <> tree.root, class.oid

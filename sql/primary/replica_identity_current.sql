@@ -1,5 +1,5 @@
--- A table's present name and replica identity, whether that is our index, and whether it still has an
--- index of the name given. $1 oid, $2 index name
+-- A table's current name and replica identity, whether that is Walhook's index, and whether an index of the given name exists.
+-- $1 the table's OID, $2 the index
 select
     namespace.nspname::text as schema,
     class.relname::text as name,

@@ -1,9 +1,9 @@
--- What the server is and what our role may do on it.
+-- The server's version and settings, and what the current role may do on it.
 select
     current_setting('server_version_num')::int as version,
     current_setting('wal_level') as wal_level,
     pg_is_in_recovery() as in_recovery,
-    -- A managed service may grant replication by membership.
+    -- Managed services grant replication by membership in a role.
     role.rolsuper or role.rolreplication or exists (
         select from pg_catalog.pg_roles grantor
         where grantor.rolname = 'rds_replication' and pg_has_role(grantor.oid, 'member')
@@ -13,9 +13,15 @@ select
     has_database_privilege(current_database(), 'create') as may_create,
     current_setting('max_replication_slots')::int as max_slots,
     (select count(*) from pg_catalog.pg_replication_slots)::int as slots,
+    array(
+        select slot_name::text from pg_catalog.pg_replication_slots where slot_type = 'physical' order by slot_name
+    ) as physical_slots,
     current_setting('max_slot_wal_keep_size') as slot_keep,
+    current_setting('synchronous_standby_names') <> '' as synchronous,
+    -- Since version 17.
+    coalesce(current_setting('synchronized_standby_slots', true), '') as synchronized_slots,
     (select setting::bigint from pg_catalog.pg_settings where name = 'wal_sender_timeout') as sender_timeout,
-    -- Only since 18; in seconds.
+    -- In seconds, since version 18.
     (select setting::bigint from pg_catalog.pg_settings where name = 'idle_replication_slot_timeout') as idle_slot_timeout,
     (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
     case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end as flushed,

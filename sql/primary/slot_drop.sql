@@ -1,2 +1,2 @@
--- $1 the slot's name
+-- Drops the slot. $1 its name
 select pg_drop_replication_slot($1)

@@ -1,4 +1,5 @@
--- Whether a transaction holds its own lock still: until it has none, its effects may not be visible. $1 its number's lower half
+-- Whether a transaction still holds the lock on its own id: until it is released, its effects may not be visible. $1 the lower
+-- 32 bits of its id
 select exists (
     select from pg_catalog.pg_locks where locktype = 'transactionid' and transactionid = $1::text::xid
 )

@@ -1,5 +1,5 @@
--- Which of the given transactions a new snapshot does not see, and the server's timeline. Of each number the lower 32 bits are
--- given; the whole one is the nearest to the next that will be given out. $1 the numbers
+-- The transactions that a new snapshot does not see, and the server's timeline. $1 the lower 32 bits of each transaction's id. The
+-- full id is the one nearest to the next id that the server will assign.
 with now as materialized (
     select pg_current_snapshot() as snapshot
 ), next as (

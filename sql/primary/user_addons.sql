@@ -1,3 +1,3 @@
--- Who has which add-on
+-- The add-ons of every user
 select {user_id}, {addon}
 from {table}

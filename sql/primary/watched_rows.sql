@@ -1,4 +1,4 @@
--- The rows of a watched table with their watched columns, in order of id
+-- Declares a cursor over a watched table's rows: id and watched columns, ordered by id
 declare watched_rows no scroll cursor for
 select {id}::bigint, {columns}
 from {table} as this

@@ -1,2 +1,2 @@
--- The next of them
+-- The next rows of the cursor
 fetch forward 5000 from watched_rows

@@ -1,4 +1,4 @@
--- Makes a connection the only one that moves the limit, unless another was faster. $1 slot, $2 the reader found before, $3 the
+-- Makes a reader the only one that moves the limit, unless another has claimed it in between. $1 slot, $2 the previous reader, $3 the
 -- new one
 insert into walhook.acknowledgement as known (slot, limit_lsn, reader)
 values ($1, '0/0', $3)

@@ -1,6 +1,5 @@
--- Moves the checkpoint, if it still stands where this process left it: another process that captured meanwhile wins. On another
--- timeline the same position means other changes.
--- $1 slot, $2 commit and $3 ordinal expected, $4 commit, $5 ordinal, $6 resume, $7 timeline, $8 and $9 the window,
+-- Advances the checkpoint if no other process has moved it. The same position on another timeline is of other changes.
+-- $1 slot, $2 commit and $3 ordinal expected, $4 commit, $5 ordinal, $6 resume, $7 timeline, $8 and $9 the window's snapshots,
 -- $10 the id of the process that must hold the claim; null when the WAL is read. $11 timeline expected
 update walhook.checkpoint
 set commit_lsn = $4, ordinal = $5, resume_lsn = $6, timeline = $7, updated_at = now(), window_from = $8, window_to = $9

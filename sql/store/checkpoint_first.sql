@@ -1,4 +1,4 @@
--- $1 slot, $2 system identifier, $3 timeline, $4 commit, $5 ordinal, $6 resume, $7 and $8 the window
+-- $1 slot, $2 system identifier, $3 timeline, $4 commit, $5 ordinal, $6 resume, $7 and $8 the window's snapshots
 insert into walhook.checkpoint
     (slot, system_identifier, timeline, commit_lsn, ordinal, resume_lsn, window_from, window_to)
 values ($1, $2, $3, $4, $5, $6, $7, $8)

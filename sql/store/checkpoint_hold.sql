@@ -1,2 +1,2 @@
--- Nobody moves the checkpoint while this transaction lasts. $1 slot
+-- Locks the checkpoint until the transaction ends. $1 slot
 select from walhook.checkpoint where slot = $1 for update

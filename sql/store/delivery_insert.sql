@@ -1,4 +1,4 @@
--- Those under $4's true are this process's at once, for the length of a lease; the others are due for whoever claims them.
+-- Stores deliveries. Those with true in $4 are leased to this process; the others are due at once and claimed by any replica.
 -- $1 ids, $2 webhooks, $3 events, $4 leased or not, $5 lease, $6 its length in seconds
 insert into walhook.delivery (id, webhook_id, event_id, due_at, lease)
 select id, webhook_id, event_id,

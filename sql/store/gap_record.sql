@@ -1,5 +1,5 @@
--- A gap is measured from a checkpoint: where that is another by now, it was repaired meanwhile. $1 slot, $2 reason, $3 detail,
--- $4 where the checkpoint resumes; null where the gap is measured from nothing
+-- Records a gap, unless it is open already or the checkpoint that it was measured from has moved: then it was repaired. $1 slot,
+-- $2 reason, $3 detail, $4 where that checkpoint resumes; null for a gap that does not depend on a checkpoint
 insert into walhook.gap (slot, reason, detail)
 select $1, $2, $3
 where $4::pg_lsn is null

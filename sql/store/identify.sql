@@ -1,4 +1,4 @@
--- Which server and database the store is in, how its commits are kept, and what time it is there.
+-- The server, database and role of the store, its commit settings, and its time.
 select
     (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
     current_database()::text as database,

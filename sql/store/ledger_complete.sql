@@ -1,2 +1,2 @@
--- The tables of which every row is known
+-- The tables of which the ledger has every row
 select relation from walhook.ledger_complete

@@ -1,4 +1,4 @@
--- $1 table, $2 the row behind which to begin, $3 how many
+-- $1 table, $2 the id after which the page begins, $3 its size
 select row_id, state
 from walhook.last_seen
 where relation = $1 and row_id > $2

@@ -1,4 +1,4 @@
--- Notes the attempts that are under way of deliveries that are about to begin another round. The deliveries stay locked, in order of id.
+-- Notes the attempts in flight of deliveries that are about to begin another round. Locks the deliveries in order of id.
 -- $1 ids of the deliveries
 with held as materialized (
     select id, lease from walhook.delivery where id = any ($1::uuid[]) order by id for update

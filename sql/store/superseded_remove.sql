@@ -1,2 +1,2 @@
--- Attempts whose outcome nobody will report any more: no lease lasts so long.
+-- Removes notes of attempts whose lease has long expired: their outcome can no longer be reported.
 delete from walhook.superseded_attempt where noted_at < now() - interval '1 day'

@@ -1,4 +1,4 @@
--- Which of these attempts were superseded while they were under way. Each is returned once.
+-- Returns the attempts that were superseded while they were in flight, each only once.
 -- $1 deliveries, $2 leases
 delete from walhook.superseded_attempt
 where delivery_id = any ($1::uuid[])

@@ -1,2 +1,2 @@
--- Nobody has any
+-- All users lose all add-ons
 delete from walhook.user_addon

@@ -1,2 +1,2 @@
--- $1 webhooks: those that exist. While they are held, nobody deletes them.
+-- Locks webhooks against deletion and returns those that exist. $1 webhooks
 select id from walhook.webhook where id = any ($1::uuid[]) order by id for key share

@@ -1,37 +1,37 @@
-//! A repair: what capture finds, enqueue makes events of, in one transaction.
+//! Runs a repair: compares tables with the ledger and raises the missed events, in one transaction.
 
 use std::collections::BTreeMap;
 
 use anyhow::Context;
 
-use crate::capture::repair::{Found, Repair, Request};
 use crate::config::Config;
 use crate::domain::event::EventKind;
 use crate::domain::lsn::Lsn;
 use crate::domain::table::Table;
 use crate::enqueue::repair::{Repair as Raise, Repaired};
 use crate::lookup::Lookups;
+use crate::repair::{Found, Repair, Request};
 use crate::store::capture::OpenGap;
 use crate::store::ledger::change_ledger;
 use crate::store::{StoreError, Transaction};
 
-/// Examples that are kept of what was found.
+/// How many of the raised events the report shows.
 const EXAMPLES: usize = 5;
-/// One for the repair's transaction, the others for what it asks beside.
+/// One for the repair's transaction, the others for queries beside it.
 const CONNECTIONS: usize = 3;
 
-/// What the rows of one table came to.
+/// The result of comparing one table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rows {
     pub compared: u64,
     pub changed: u64,
     pub new: u64,
     pub gone: u64,
-    /// The ledger does not have all of this table: new rows may be old ones, and raised nothing.
+    /// The ledger is incomplete for this table: rows that it lacks may be old ones, and raised no events.
     pub unknown: bool,
 }
 
-/// What a repair found, and did unless it was a dry run.
+/// The result of a repair or of a dry run.
 #[derive(Debug, Default)]
 pub struct Report {
     pub gaps: Vec<OpenGap>,
@@ -42,17 +42,17 @@ pub struct Report {
     pub deliveries: usize,
     pub missed: usize,
     pub unrouted: usize,
-    /// Where the stream goes on; nothing after a dry run.
+    /// From where changes are read; none after a dry run.
     pub begins: Option<Lsn>,
 }
 
-/// Compares, and unless it is a dry run stores what was missed together with the new beginning of the stream.
+/// Compares the tables with the ledger and, except in a dry run, stores the missed events together with the new checkpoint.
 pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Result<Report> {
     let (url, store_url) = (config.source_url()?, config.store_url()?);
     let store = super::open_store(store_url, CONNECTIONS).await?;
     if !dry_run {
-        // What is raised today belongs into today's partitions, also where nothing has run for days.
-        super::retention::round(&store, config.retention.days).await.context("making the store's partitions")?;
+        // Today's events need today's partitions, which do not exist if nothing has run for days.
+        super::retention::round(&store, config.retention.days).await.context("creating the store's partitions")?;
     }
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
@@ -60,7 +60,7 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     let request = Request { source, url, store: &store, transaction: &transaction, dry_run, force };
     let repair = Repair::begin(request).await?;
     let raise = Raise { lookups: Lookups::at_present(url, source, store.clone()), lineage: repair.lineage(), dry_run };
-    match work(&repair, raise, &transaction, dry_run).await {
+    match compare(&repair, raise, &transaction, dry_run).await {
         Ok(report) if dry_run => {
             repair.end().await;
             Ok(report)
@@ -70,14 +70,16 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
                 repair.end().await;
                 Ok(report)
             }
-            // It may have gone through all the same: dropping the slot then would be the next gap.
-            Err(error) => Err(anyhow::Error::from(error).context("the end of the repair is not known: run it again")),
+            // The commit may have succeeded: then dropping the slot would cause the next gap.
+            Err(error) => {
+                Err(anyhow::Error::from(error).context("it is unknown whether the repair was committed: run it again"))
+            }
         },
         Err(error) => Err(repair.abandon(error).await),
     }
 }
 
-async fn work(
+async fn compare(
     repair: &Repair<'_>,
     mut raise: Raise,
     transaction: &Transaction<'_>,

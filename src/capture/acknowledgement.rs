@@ -1,16 +1,16 @@
-//! How far idle log may be acknowledged.
+//! Limits how far idle WAL may be acknowledged.
 //!
-//! What the server is told to forget must be told apart later from what somebody else made it forget. Where events are stored
-//! the checkpoint moves along; idle log is acknowledged without a write to the store, so a limit is stored ahead of it, and
-//! nothing is acknowledged beyond. A slot found further on was moved by others: that is a gap.
+//! After a restart, WAL that this process acknowledged must be distinguishable from WAL that somebody else made the server discard by
+//! moving the slot, which is a gap. Where events are stored, the checkpoint moves with the acknowledgement. Idle WAL is acknowledged
+//! without a write to the store, so a limit ahead of it is stored first, and nothing is acknowledged beyond it. A slot beyond the
+//! limit was moved by others.
 //!
-//! What cannot be told: somebody who moves the slot while we are away, by less than the limit lies ahead of what we had
-//! acknowledged. An orderly end brings the limit back to exactly that; what is left is such a move after a crash of ours.
-//! Nothing on the primary remembers which session moved a slot, and to write down every acknowledgement would be a write a
-//! second for nothing.
+//! Not detected: somebody who moves the slot while Walhook is down, by less than the distance between the last acknowledgement and
+//! the limit. An orderly shutdown lowers the limit to the last acknowledgement, so this leaves moves after a crash. PostgreSQL does
+//! not record which session moved a slot, and storing each acknowledgement would cost a write per second.
 //!
-//! Only one connection moves the limit: the last one to have claimed it, which it does once it has the slot. A replica that
-//! stood still while another took over can neither raise nor lower it.
+//! Only one connection moves the limit: the one that claimed it last, which it does once it has the slot. A replica that stalled
+//! while another took over can neither raise nor lower it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,60 +21,65 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::domain::lsn::Lsn;
+use crate::primary::slot::ACKNOWLEDGEMENT_MARGIN as MARGIN;
 use crate::store::Store;
 
-/// How far ahead of use the limit lies at least: an idle server takes days to write so much.
-pub(super) const ROOM: u64 = 16 << 20;
-
-/// How far the server was told to forget, over all connections of this process.
+/// The LSN that was acknowledged last, over all connections of this process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Said(Arc<AtomicU64>);
+pub(super) struct AcknowledgedLsn(Arc<AtomicU64>);
 
-impl Said {
+impl AcknowledgedLsn {
     pub fn latest(&self) -> Option<Lsn> {
         Some(Lsn(self.0.load(Ordering::Relaxed))).filter(|lsn| *lsn > Lsn::ZERO)
     }
 
-    fn say(&self, lsn: Lsn) {
+    fn advance(&self, lsn: Lsn) {
         self.0.fetch_max(lsn.0, Ordering::Relaxed);
     }
 
-    /// A stream begins: `confirmed` is where the slot was by then, whoever had moved it there.
-    pub fn begin(&self, confirmed: Lsn) {
+    /// Starts at the slot's confirmed LSN, when a stream begins.
+    pub fn reset(&self, confirmed: Lsn) {
         self.0.store(confirmed.0, Ordering::Relaxed);
     }
 
-    /// Nothing yet: another process may go on from here.
+    /// Between streams: another process may acknowledge.
     pub fn forget(&self) {
-        self.begin(Lsn::ZERO);
+        self.reset(Lsn::ZERO);
     }
 }
 
-/// The limit in force. Raised by a task of its own: whoever acknowledges never waits for the store.
-pub(super) struct Limit {
+/// The current limit. A task raises it, so that acknowledgements do not wait for the store.
+pub(super) struct AcknowledgementLimit {
     stored: watch::Receiver<Lsn>,
     wanted: watch::Sender<Lsn>,
-    said: Said,
+    acknowledged: AcknowledgedLsn,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Limit {
-    /// Raises the limit for `reader` at most once a `period`.
-    pub fn start(store: &Store, slot: &str, reader: Uuid, stored: Lsn, said: Said, period: Duration) -> Limit {
+impl AcknowledgementLimit {
+    /// Starts a task that raises the limit for `reader` at most once per `period`.
+    pub fn start(
+        store: &Store,
+        slot: &str,
+        reader: Uuid,
+        stored: Lsn,
+        acknowledged: AcknowledgedLsn,
+        period: Duration,
+    ) -> AcknowledgementLimit {
         let (writes, stored) = watch::channel(stored);
-        let (wanted, asked) = watch::channel(Lsn::ZERO);
-        let task = tokio::spawn(raise(store.clone(), slot.to_owned(), reader, asked, writes, period));
-        Limit { stored, wanted, said, _task: AbortOnDropHandle::new(task) }
+        let (wanted, requests) = watch::channel(Lsn::ZERO);
+        let task = tokio::spawn(raise(store.clone(), slot.to_owned(), reader, requests, writes, period));
+        AcknowledgementLimit { stored, wanted, acknowledged, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// How much of `wanted` may be acknowledged now that everything up to `durable` is in the store.
+    /// Returns how far the WAL up to `wanted` may be acknowledged when everything up to `durable` is stored.
     pub fn grant(&self, durable: Lsn, wanted: Lsn) -> Lsn {
         let limit = durable.max(*self.stored.borrow());
-        if wanted > durable && limit.0.saturating_sub(wanted.0) < ROOM / 2 {
+        if wanted > durable && limit.0.saturating_sub(wanted.0) < MARGIN / 2 {
             self.wanted.send_replace(wanted);
         }
         let granted = wanted.min(limit);
-        self.said.say(granted);
+        self.acknowledged.advance(granted);
         granted
     }
 }
@@ -83,24 +88,24 @@ async fn raise(
     store: Store,
     slot: String,
     reader: Uuid,
-    mut asked: watch::Receiver<Lsn>,
+    mut requests: watch::Receiver<Lsn>,
     stored: watch::Sender<Lsn>,
     period: Duration,
 ) {
     let mut before = None;
-    while asked.changed().await.is_ok() {
-        let wanted = *asked.borrow_and_update();
-        // Twice what went by since the last time, so that a busy server is not held back until the next.
-        let passed = before.map_or(0, |before: Lsn| wanted.0.saturating_sub(before.0));
-        let limit = Lsn(wanted.0.saturating_add(ROOM.max(2 * passed)));
+    while requests.changed().await.is_ok() {
+        let wanted = *requests.borrow_and_update();
+        // Twice the WAL since the last time, so that acknowledgements of a busy server do not wait for the next period.
+        let advanced = before.map_or(0, |before: Lsn| wanted.0.saturating_sub(before.0));
+        let limit = Lsn(wanted.0.saturating_add(MARGIN.max(2 * advanced)));
         match store.raise_acknowledgement_limit(&slot, reader, limit).await {
             Ok(true) => {
                 before = Some(wanted);
                 stored.send_replace(limit);
             }
-            // It has the slot too, so that this stream is about to fail.
-            Ok(false) => return tracing::debug!("another reader moves the limit of acknowledgement now"),
-            Err(error) => tracing::debug!(%error, "the limit of acknowledgement is not raised now"),
+            // The other reader has the slot too: this stream is about to fail.
+            Ok(false) => return tracing::debug!("another reader moves the acknowledgement limit now"),
+            Err(error) => tracing::debug!(%error, "the acknowledgement limit could not be raised"),
         }
         tokio::time::sleep(period).await;
     }
@@ -110,24 +115,25 @@ async fn raise(
 mod tests {
     use super::*;
 
-    fn limit(stored: u64) -> (Limit, watch::Receiver<Lsn>, Said) {
+    fn limit(stored: u64) -> (AcknowledgementLimit, watch::Receiver<Lsn>, AcknowledgedLsn) {
         let (_, stored) = watch::channel(Lsn(stored));
-        let (wanted, asked) = watch::channel(Lsn::ZERO);
-        let said = Said::default();
+        let (wanted, requests) = watch::channel(Lsn::ZERO);
+        let acknowledged = AcknowledgedLsn::default();
         let task = AbortOnDropHandle::new(tokio::spawn(async {}));
-        (Limit { stored, wanted, said: said.clone(), _task: task }, asked, said)
+        let limit = AcknowledgementLimit { stored, wanted, acknowledged: acknowledged.clone(), _task: task };
+        (limit, requests, acknowledged)
     }
 
     #[tokio::test]
-    async fn nothing_is_acknowledged_beyond_checkpoint_and_limit_and_more_room_is_asked_for_in_time() {
-        let (limit, asked, said) = limit(2 * ROOM);
+    async fn nothing_is_acknowledged_beyond_checkpoint_and_limit_and_the_limit_is_raised_in_time() {
+        let (limit, requests, acknowledged) = limit(2 * MARGIN);
         assert_eq!(limit.grant(Lsn(5), Lsn(5)), Lsn(5));
         assert_eq!(limit.grant(Lsn(5), Lsn(9)), Lsn(9));
-        assert!(!asked.has_changed().unwrap(), "there is room enough");
-        assert_eq!(limit.grant(Lsn(5), Lsn(2 * ROOM - 1)), Lsn(2 * ROOM - 1));
-        assert_eq!(*asked.borrow(), Lsn(2 * ROOM - 1));
-        assert_eq!(limit.grant(Lsn(5), Lsn(3 * ROOM)), Lsn(2 * ROOM));
-        assert_eq!(said.latest(), Some(Lsn(2 * ROOM)));
-        assert_eq!(limit.grant(Lsn(4 * ROOM), Lsn(4 * ROOM)), Lsn(4 * ROOM), "what is stored needs no limit");
+        assert!(!requests.has_changed().unwrap(), "the limit is far enough away");
+        assert_eq!(limit.grant(Lsn(5), Lsn(2 * MARGIN - 1)), Lsn(2 * MARGIN - 1));
+        assert_eq!(*requests.borrow(), Lsn(2 * MARGIN - 1));
+        assert_eq!(limit.grant(Lsn(5), Lsn(3 * MARGIN)), Lsn(2 * MARGIN));
+        assert_eq!(acknowledged.latest(), Some(Lsn(2 * MARGIN)));
+        assert_eq!(limit.grant(Lsn(4 * MARGIN), Lsn(4 * MARGIN)), Lsn(4 * MARGIN), "the checkpoint needs no limit");
     }
 }

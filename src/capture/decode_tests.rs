@@ -62,7 +62,7 @@ fn insert(values: &[Value]) -> Message {
     Message::Insert { relation_id: RELATION, tuple: row(values) }
 }
 
-/// `key_type` is `O` for a whole old row and `K` for the identity alone.
+/// `key_type` is `O` for a whole old row and `K` for the replica identity only.
 fn update(key_type: Option<char>, old: Option<&[Value]>, new: &[Value]) -> Message {
     Message::Update { relation_id: RELATION, old_tuple: old.map(row), new_tuple: row(new), key_type }
 }
@@ -78,7 +78,7 @@ fn decoder(source: &Source) -> Decoder {
     Decoder::new(source, HashMap::new(), TimelineHistory::new(2, vec![(1, Lsn(50))]))
 }
 
-/// Decodes the events one after the other inside of one transaction.
+/// Decodes the messages in one transaction.
 fn changes(source: &Source, events: Vec<Message>) -> Vec<Change> {
     let mut decoder = decoder(source);
     let mut changes = Vec::new();
@@ -113,20 +113,20 @@ fn names_and_values_are_mapped() {
     assert_eq!(*new.get(distro_queue::message), Datum::Absent);
     let Operation::Insert { new } = &found[1].operation else { panic!("{found:?}") };
     assert_eq!((new.text(distro_queue::status), new.get(distro_queue::outlet_id)), (Some("6"), &Datum::Null));
-    assert_eq!(found[1].position, Position { commit: Lsn(100), ordinal: 2 });
+    assert_eq!(found[1].position, Position::Wal { timeline: 2, commit: Lsn(100), ordinal: 2 });
 }
 
 #[test]
-fn rows_of_other_tables_count_and_are_left_out() {
+fn rows_of_unmapped_tables_count_and_are_skipped() {
     let mut events = vec![relation("public", "unknown", &["id"]), insert(&[Text("1")])];
     events.extend([relation("public", "distro_queue", &DISTRO_QUEUE), insert(&ROW)]);
     let found = changes(&Source::default(), events);
     assert_eq!(found.len(), 1);
-    assert_eq!(found[0].position.ordinal, 2);
+    assert_eq!(found[0].position.ordinal(), 2);
 }
 
 #[test]
-fn under_full_the_old_row_is_whole_and_gives_what_was_not_sent_again() {
+fn under_full_the_old_row_is_whole_and_fills_unchanged_values() {
     let old = [Text("1"), Text("2"), Null, Text("batched"), Text("f"), Text("long")];
     let new = [Text("1"), Text("2"), Null, Text("complete"), Text("f"), Unchanged];
     let found = changes(
@@ -139,7 +139,7 @@ fn under_full_the_old_row_is_whole_and_gives_what_was_not_sent_again() {
 }
 
 #[test]
-fn under_a_key_other_old_columns_were_not_sent_though_they_read_as_null() {
+fn under_a_key_other_old_columns_are_absent_though_they_are_sent_as_null() {
     let old = [Text("1"), Null, Null, Text("batched"), Null, Null];
     let new = [Text("1"), Text("2"), Text("4"), Text("complete"), Text("f"), Unchanged];
     let relation = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id", "status"], b'i');
@@ -147,7 +147,7 @@ fn under_a_key_other_old_columns_were_not_sent_though_they_read_as_null() {
         changes(&Source::default(), vec![relation, update(Some('K'), Some(&old), &new), update(None, None, &new)]);
     let Operation::Update { old: Some(old), new } = &found[0].operation else { panic!("{found:?}") };
     assert_eq!((old.text(distro_queue::status), old.get(distro_queue::outlet_id)), (Some("batched"), &Datum::Absent));
-    assert_eq!(*new.get(distro_queue::message), Datum::Absent, "the old key knows nothing of it");
+    assert_eq!(*new.get(distro_queue::message), Datum::Absent, "the old key does not include it");
     assert!(matches!(&found[1].operation, Operation::Update { old: None, .. }));
 }
 
@@ -163,7 +163,7 @@ fn deletes_of_looked_up_tables_come_with_their_key() {
 }
 
 #[test]
-fn what_is_computed_is_not_read_from_the_log_and_what_is_absent_is_passed_over() {
+fn computed_columns_are_not_decoded_and_absent_tables_are_skipped() {
     let source = source(
         r#"
         [source.tables.distro_queue]
@@ -189,7 +189,7 @@ fn what_is_computed_is_not_read_from_the_log_and_what_is_absent_is_passed_over()
 }
 
 #[test]
-fn a_mute_covers_the_rest_of_its_transaction_alone() {
+fn a_mute_covers_the_rest_of_its_transaction_only() {
     let mut decoder = decoder(&Source::default());
     let mut found = Vec::new();
     let rows = || insert(&ROW);
@@ -213,7 +213,7 @@ fn a_mute_covers_the_rest_of_its_transaction_alone() {
 }
 
 #[test]
-fn heartbeats_come_back_by_their_id_and_commits_with_their_end() {
+fn heartbeats_have_their_id_and_commits_their_end() {
     let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
     assert_eq!(decoder.decode(wire(&begin(100)), &mut none).unwrap(), Decoded::Began);
@@ -241,23 +241,23 @@ fn truncated_tables_each_have_a_position() {
             Message::Truncate { relation_ids: vec![1, 2, 3], flags: 0 },
         ],
     );
-    let found: Vec<_> = found.iter().map(|change| (change.table, change.position.ordinal)).collect();
+    let found: Vec<_> = found.iter().map(|change| (change.table, change.position.ordinal())).collect();
     assert_eq!(found, [(Table::Label, 1), (Table::Track, 3)]);
 }
 
 #[test]
-fn a_column_that_is_gone_is_named_by_the_platforms_name() {
+fn a_missing_column_is_reported_by_the_platforms_name() {
     let mut decoder = decoder(&Source::default());
     let without_status = relation("public", "distro_queue", &["id", "release_id", "outlet_id", "takedown", "message"]);
     let error = decoder.decode(wire(&without_status), &mut Vec::new()).unwrap_err();
     assert!(error.to_string().starts_with("column status of public.distro_queue is gone: "), "{error}");
     assert!(!error.is_transient());
-    // An address is needed for e-mail alone.
+    // Only e-mail needs the address.
     decoder.decode(wire(&relation("public", "app_user", &["id"])), &mut Vec::new()).unwrap();
 }
 
 #[test]
-fn rows_outside_of_a_transaction_are_refused() {
+fn rows_outside_of_a_transaction_are_rejected() {
     let mut decoder = decoder(&Source::default());
     assert!(decoder.decode(wire(&insert(&ROW)), &mut Vec::new()).is_err());
     assert!(decoder.decode(wire(&commit(1, 2)), &mut Vec::new()).is_err());
@@ -272,7 +272,7 @@ fn a_commits_time_is_counted_from_the_year_2000() {
 }
 
 #[test]
-fn a_row_that_is_not_as_the_relation_was_described_is_refused() {
+fn a_row_with_other_columns_than_described_is_rejected() {
     let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
     decoder.decode(wire(&begin(100)), &mut none).unwrap();
@@ -285,7 +285,7 @@ fn delete(key_type: char, old: &[Value]) -> Message {
     Message::Delete { relation_id: RELATION, old_tuple: row(old), key_type }
 }
 
-/// Old and new status of what replaces a row; nothing for other changes.
+/// The old and new status of a replaced row. None for other changes.
 fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
     let Operation::Replace { old, new } = &change.operation else { return None };
     assert_eq!(old.text(distro_queue::id), new.text(distro_queue::id));
@@ -293,7 +293,7 @@ fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
 }
 
 #[test]
-fn a_row_that_is_inserted_where_its_transaction_deleted_it_is_the_same_row() {
+fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
     let gone = [Text("1"), Null, Null, Text("batched"), Null, Null];
     let come = [Text("1"), Text("2"), Text("3"), Text("complete"), Text("f"), Null];
     for (identity, key_type, old) in [(b'f', 'O', ROW), (b'i', 'K', gone)] {
@@ -303,13 +303,13 @@ fn a_row_that_is_inserted_where_its_transaction_deleted_it_is_the_same_row() {
             changes(&Source::default(), vec![table, delete(key_type, &old), other, insert(&come), insert(&come)]);
         let pairs: Vec<_> = found.iter().map(replaced).collect();
         assert_eq!(pairs, [None, None, Some((Some("batched"), Some("complete"))), None]);
-        let ordinals: Vec<u64> = found.iter().map(|change| change.position.ordinal).collect();
+        let ordinals: Vec<u64> = found.iter().map(|change| change.position.ordinal()).collect();
         assert_eq!(ordinals, [1, 2, 3, 4], "positions do not depend on pairs");
     }
 }
 
 #[test]
-fn under_the_default_identity_what_a_row_was_is_not_known() {
+fn under_the_default_identity_the_old_watched_values_are_unknown() {
     let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id"], b'd');
     let gone = [Text("1"), Null, Null, Null, Null, Null];
     let found = changes(&Source::default(), vec![table, delete('K', &gone), insert(&ROW)]);
@@ -339,6 +339,7 @@ fn a_change_names_the_timeline_that_it_was_committed_on() {
         decoder.decode(wire(&insert(&ROW)), &mut changes).unwrap();
         decoder.decode(wire(&commit(at, end)), &mut changes).unwrap();
     }
-    let origins: Vec<Origin> = changes.iter().map(|change| change.origin).collect();
-    assert_eq!(origins, [Origin::Log { timeline: 1 }, Origin::Log { timeline: 2 }]);
+    let positions: Vec<Position> = changes.iter().map(|change| change.position).collect();
+    let position = |timeline, commit| Position::Wal { timeline, commit: Lsn(commit), ordinal: 1 };
+    assert_eq!(positions, [position(1, 49), position(2, 50)]);
 }

@@ -12,7 +12,7 @@ use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
 use crate::telemetry::recurring;
 
-/// Bounds the memory of one transaction's deleted rows: room for over a hundred thousand. The oldest are forgotten first, because an
+/// Bounds the memory of one transaction's deleted rows: enough for over a hundred thousand. The oldest are forgotten first, because an
 /// update that moves a row inserts it right after the deletion.
 const MAX_WEIGHT: usize = 32 << 20;
 /// The estimated overhead of one remembered row, in bytes.
@@ -20,10 +20,10 @@ const ENTRY: usize = 256;
 /// Every captured table has its id in the first column.
 const ID: Column = Column(0);
 
-/// The watched columns' values, in [`Table::watched`]'s order.
+/// The values of the watched columns, in the order of [`Table::watched`].
 type Watched = Box<[Datum]>;
 
-pub(super) struct Deleted {
+pub(super) struct DeletedRows {
     rows: LruCache<(Table, Box<str>), Watched>,
     weight: usize,
     limit: usize,
@@ -31,22 +31,22 @@ pub(super) struct Deleted {
     forgotten: HashSet<Table>,
 }
 
-impl Default for Deleted {
+impl Default for DeletedRows {
     fn default() -> Self {
-        Deleted { rows: LruCache::unbounded(), weight: 0, limit: MAX_WEIGHT, forgotten: HashSet::new() }
+        DeletedRows { rows: LruCache::unbounded(), weight: 0, limit: MAX_WEIGHT, forgotten: HashSet::new() }
     }
 }
 
-impl Deleted {
+impl DeletedRows {
     #[cfg(test)]
     pub fn with_limit(limit: usize) -> Self {
-        Deleted { limit, ..Deleted::default() }
+        DeletedRows { limit, ..DeletedRows::default() }
     }
 
     /// Forgets everything: another transaction begins.
     pub fn clear(&mut self) {
         if !self.rows.is_empty() || !self.forgotten.is_empty() {
-            *self = Deleted { limit: self.limit, ..Deleted::default() };
+            *self = DeletedRows { limit: self.limit, ..DeletedRows::default() };
         }
     }
 
@@ -115,8 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_paired_once_with_its_key_and_its_watched_columns() {
-        let mut deleted = Deleted::default();
+    fn a_row_is_paired_once_by_its_key() {
+        let mut deleted = DeletedRows::default();
         deleted.add(TABLE, &row("1", "complete"));
         deleted.add(Table::Outlet, &Tuple::absent(Table::Outlet));
         assert_eq!(deleted.take(Table::Payment, &row("1", "")), None);
@@ -129,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_several_deletions_counts_and_transactions_are_apart() {
-        let mut deleted = Deleted::default();
+    fn the_last_of_several_deletions_counts_and_transactions_do_not_share_rows() {
+        let mut deleted = DeletedRows::default();
         deleted.add(TABLE, &row("1", "a"));
         deleted.add(TABLE, &row("1", "b"));
         deleted.add(TABLE, &row("2", "c"));
@@ -141,15 +141,15 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_the_oldest_are_forgotten_and_memory_stays_bounded() {
-        let mut deleted = Deleted::with_limit(10 * (ENTRY + 10));
+    fn the_oldest_rows_are_forgotten_and_memory_stays_bounded() {
+        let mut deleted = DeletedRows::with_limit(10 * (ENTRY + 10));
         for id in 0..1_000 {
             deleted.add(TABLE, &row(&id.to_string(), "complete"));
             assert!(deleted.weight <= deleted.limit && deleted.rows.len() <= 11);
         }
         assert_eq!(deleted.take(TABLE, &row("0", "")), None);
         assert!(deleted.take(TABLE, &row("999", "")).is_some());
-        // One that is larger than all that may be remembered.
+        // A row that is larger than the limit.
         deleted.add(TABLE, &row("1000", &"x".repeat(10_000)));
         assert_eq!((deleted.weight, deleted.rows.len()), (0, 0));
     }

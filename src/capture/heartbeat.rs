@@ -1,5 +1,5 @@
-//! Heartbeats: small commits of our own that must come back through the log. They show that the whole way works, and keep the
-//! slot moving where only other databases write.
+//! Heartbeats: small commits that must come back through the stream. They show that the stream works, and advance the slot while only
+//! other databases write.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,160 +12,181 @@ use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
+use super::client::KeptClient;
 use super::decode::HEARTBEAT;
-use super::lag::KnownUntil;
-use super::wal::Required;
-use super::{CaptureError, identity, primary};
+use super::error::CaptureError;
+use super::lag::ReadUntil;
+use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
-use crate::postgres::{self, ANSWER_TIMEOUT};
+use crate::postgres::ANSWER_TIMEOUT;
+use crate::primary::{catalog, inspect};
 use crate::telemetry::{self, Activity};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
-/// What may be under way while the stream is far behind.
-const MAX_UNDER_WAY: usize = 1_000;
-/// Between two looks at the tables.
-const SHORTEST_LOOK: Duration = Duration::from_secs(1);
+/// The most heartbeats that may be in flight, while the stream is far behind.
+const MAX_IN_FLIGHT: usize = 1_000;
+/// The least time between two checks of the tables.
+const SHORTEST_CHECK: Duration = Duration::from_secs(1);
 const EMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How soon it is noticed that the server has ended our connection.
-const CLOSED_LOOK: Duration = Duration::from_millis(250);
+/// How soon a connection that the server has closed is noticed.
+const CLOSED_POLL: Duration = Duration::from_millis(250);
 
 struct Beat {
-    at: Instant,
-    /// Where the log has it, once the server has said so.
+    sent_at: Instant,
+    /// Its LSN, once the server has returned it.
     lsn: Option<Lsn>,
 }
 
-type Fault = Mutex<Option<CaptureError>>;
-type Beats = Mutex<HashMap<String, Beat>>;
+/// What the sending task shares with the stream.
+#[derive(Default)]
+struct Shared {
+    in_flight: Mutex<HashMap<String, Beat>>,
+    error: Mutex<Option<CaptureError>>,
+}
 
-/// Emits as long as it lives.
-pub(super) struct Heart {
-    beats: Arc<Beats>,
-    fault: Arc<Fault>,
-    known_until: KnownUntil,
+impl Shared {
+    fn in_flight(&self) -> MutexGuard<'_, HashMap<String, Beat>> {
+        self.in_flight.lock().expect("no holder of this lock panics")
+    }
+
+    fn set_error(&self, error: Option<CaptureError>) {
+        *self.error.lock().expect("no holder of this lock panics") = error;
+    }
+}
+
+/// Sends heartbeats until it is dropped.
+pub(super) struct Heartbeats {
+    shared: Arc<Shared>,
+    read_until: ReadUntil,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Heart {
-    /// With every heartbeat it is learned whether commits wait for a standby.
-    pub fn start(url: &str, client: Client, source: &Source, required: Required, known_until: KnownUntil) -> Heart {
-        known_until.advance(Instant::now());
-        let (beats, fault) = (Arc::new(Beats::default()), Arc::new(Fault::default()));
-        let emitter = Emitter { url: url.to_owned(), kept: Some(client), required, beats: Arc::clone(&beats) };
-        let task = beat(emitter, source.clone(), Arc::clone(&fault));
-        Heart { beats, fault, known_until, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
+impl Heartbeats {
+    /// Starts the sending task. With every heartbeat it updates `policy` with the server's settings.
+    pub fn start(
+        url: &str,
+        client: Client,
+        source: &Source,
+        policy: VisibilityPolicy,
+        read_until: ReadUntil,
+    ) -> Heartbeats {
+        read_until.advance(Instant::now());
+        let shared = Arc::new(Shared::default());
+        let client = KeptClient::new(url, Some(client));
+        let sender = Sender { client, source: source.clone(), policy, shared: Arc::clone(&shared) };
+        Heartbeats { shared, read_until, _task: AbortOnDropHandle::new(tokio::spawn(sender.run())) }
     }
 
-    /// What the stream itself would not tell: that the server is going down, or that a captured table is gone, not published,
-    /// or its old rows are not sent.
-    pub fn fault(&self) -> Option<CaptureError> {
-        self.fault.lock().expect("no holder of this lock panics").take()
+    /// Takes an error that the stream itself does not show: the server shuts down, or a captured table is gone, unpublished or
+    /// without its replica identity.
+    pub fn take_error(&self) -> Option<CaptureError> {
+        self.shared.error.lock().expect("no holder of this lock panics").take()
     }
 
-    /// A heartbeat has come back. Those of other processes and earlier connections are not ours to measure.
+    /// Records that a heartbeat has come back. Those of other processes and earlier connections are ignored.
     pub fn returned(&self, id: &str) {
-        if let Some(beat) = lock(&self.beats).remove(id) {
-            self.known_until.advance(beat.at);
-            histogram!(telemetry::HEARTBEAT_ROUND_TRIP).record(beat.at.elapsed().as_secs_f64());
+        if let Some(beat) = self.shared.in_flight().remove(id) {
+            self.read_until.advance(beat.sent_at);
+            histogram!(telemetry::HEARTBEAT_ROUND_TRIP).record(beat.sent_at.elapsed().as_secs_f64());
         }
     }
 
-    /// Whether heartbeats that the stream has passed, at `received`, are overdue. One further on may just be far off, and
-    /// one alone may be about to come: its commit stands a little behind it.
-    pub fn is_lost(&self, received: Lsn, limit: Duration) -> bool {
-        let beats = lock(&self.beats);
-        let overdue = beats.values().filter(|beat| beat.at.elapsed() > limit);
+    /// Returns whether heartbeats are overdue although the stream has passed them, at `received`. A heartbeat further ahead may only
+    /// be far away, and a single one may be about to arrive: its commit record follows its LSN.
+    pub fn are_lost(&self, received: Lsn, limit: Duration) -> bool {
+        let in_flight = self.shared.in_flight();
+        let overdue = in_flight.values().filter(|beat| beat.sent_at.elapsed() > limit);
         overdue.filter(|beat| beat.lsn.is_some_and(|lsn| lsn < received)).count() > 1
     }
 }
 
-fn lock(beats: &Beats) -> MutexGuard<'_, HashMap<String, Beat>> {
-    beats.lock().expect("no holder of this lock panics")
+/// Sends heartbeats, and reconnects when the connection is lost.
+struct Sender {
+    /// Kept only while it answers.
+    client: KeptClient,
+    source: Source,
+    policy: VisibilityPolicy,
+    shared: Arc<Shared>,
 }
 
-async fn beat(mut emitter: Emitter, source: Source, fault: Arc<Fault>) {
-    let beats = Arc::clone(&emitter.beats);
-    let period = source.heartbeat.0.max(SHORTEST_PERIOD);
-    let mut looked = Instant::now();
-    let session = Uuid::now_v7();
-    let sending = Activity::new("sending heartbeats to the primary");
-    let mut ticks = tokio::time::interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for number in 0_u64.. {
-        due(&mut ticks, emitter.kept.as_ref()).await;
-        if lock(&beats).len() >= MAX_UNDER_WAY {
-            continue;
-        }
-        let id = format!("{session}-{number}");
-        let emitted = tokio::time::timeout(EMIT_TIMEOUT, emitter.emit(&id)).await;
-        let error = match emitted {
-            Ok(Ok(())) => None,
-            // Whoever reads says so.
-            Ok(Err(error)) if error.is_shutdown() => {
-                *fault.lock().expect("no holder of this lock panics") = Some(CaptureError::PrimaryStops);
-                lock(&beats).remove(&id);
+impl Sender {
+    async fn run(mut self) {
+        let period = self.source.heartbeat.0.max(SHORTEST_PERIOD);
+        let mut checked_at = Instant::now();
+        let session = Uuid::now_v7();
+        let sending = Activity::new("sending heartbeats to the primary");
+        let mut ticks = tokio::time::interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for number in 0_u64.. {
+            self.wait_until_due(&mut ticks).await;
+            if self.shared.in_flight().len() >= MAX_IN_FLIGHT {
                 continue;
             }
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer within {EMIT_TIMEOUT:?}")),
-        };
-        if let Some(error) = &error {
-            lock(&beats).remove(&id);
-            sending.failed(error);
-        } else {
+            let id = format!("{session}-{number}");
+            let sent = tokio::time::timeout(EMIT_TIMEOUT, self.send(&id)).await;
+            let error = match sent {
+                Ok(Ok(())) => None,
+                // The reader reports it.
+                Ok(Err(error)) if error.is_shutdown() => {
+                    self.shared.set_error(Some(CaptureError::PrimaryStops));
+                    self.forget(&id);
+                    continue;
+                }
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some(format!("no answer within {EMIT_TIMEOUT:?}")),
+            };
+            if let Some(error) = error {
+                self.forget(&id);
+                sending.failed(&error);
+                continue;
+            }
             sending.succeeded();
-        }
-        if error.is_none() && looked.elapsed() >= period.max(SHORTEST_LOOK) {
-            looked = Instant::now();
-            let Some(client) = emitter.kept.take() else { continue };
-            // A connection that does not answer in time is not used again.
-            if let Ok(found) = tokio::time::timeout(ANSWER_TIMEOUT, identity::verify(&client, &source)).await {
-                let found = found.err().filter(CaptureError::is_drift);
-                *fault.lock().expect("no holder of this lock panics") = found;
-                emitter.kept = Some(client);
+            if checked_at.elapsed() >= period.max(SHORTEST_CHECK) {
+                checked_at = Instant::now();
+                self.check_tables().await;
             }
         }
     }
-}
 
-/// Returns when the next heartbeat is due, or soon after the server has ended our connection: if it goes down, it waits for
-/// the stream to end, and the stream may be waiting for a store on that same server.
-async fn due(ticks: &mut Interval, client: Option<&Client>) {
-    while tokio::time::timeout(CLOSED_LOOK, ticks.tick()).await.is_err() {
-        if client.is_some_and(Client::is_closed) {
-            return;
+    /// Returns when the next heartbeat is due, or soon after the server has closed the connection: a server that shuts down waits for
+    /// the stream to end, and the stream may be waiting for a store on the same server.
+    async fn wait_until_due(&self, ticks: &mut Interval) {
+        while tokio::time::timeout(CLOSED_POLL, ticks.tick()).await.is_err() {
+            if self.client.is_closed() {
+                return;
+            }
         }
     }
-}
 
-/// Sends heartbeats, and reconnects when the connection is lost.
-struct Emitter {
-    url: String,
-    /// Kept only when it has answered.
-    kept: Option<Client>,
-    required: Required,
-    beats: Arc<Beats>,
-}
-
-impl Emitter {
-    async fn emit(&mut self, id: &str) -> Result<(), CaptureError> {
-        let client = match self.kept.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => postgres::connect(&self.url).await?,
-        };
-        // Before the heartbeat, which may be the first commit to wait for a standby.
-        if self.required.depends() {
-            self.required.learn(primary::is_synchronous(&client).await?);
+    async fn send(&mut self, id: &str) -> Result<(), CaptureError> {
+        let client = self.client.get().await?;
+        // Before the heartbeat, which may be the first commit that waits for a standby.
+        if self.policy.depends_on_server() {
+            self.policy.set_synchronous(catalog::is_synchronous(client).await?);
         }
-        // Known before it is sent: it can come back before its own statement has ended.
-        lock(&self.beats).insert(id.to_owned(), Beat { at: Instant::now(), lsn: None });
+        // Recorded before it is sent: it can come back before its own statement has ended.
+        self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });
         let lsn: PgLsn = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
-        if let Some(beat) = lock(&self.beats).get_mut(id) {
+        if let Some(beat) = self.shared.in_flight().get_mut(id) {
             beat.lsn = Some(Lsn(lsn.into()));
         }
-        self.kept = Some(client);
         Ok(())
+    }
+
+    fn forget(&mut self, id: &str) {
+        self.shared.in_flight().remove(id);
+        self.client.close();
+    }
+
+    async fn check_tables(&mut self) {
+        let Ok(client) = self.client.get().await else { return };
+        match tokio::time::timeout(ANSWER_TIMEOUT, inspect::tables_for_streaming(client, &self.source)).await {
+            Ok(verified) => {
+                self.shared.set_error(verified.err().map(CaptureError::from).filter(CaptureError::is_drift))
+            }
+            Err(_) => self.client.close(),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Measures the lag while nothing arrives: from the moment up to which every commit is known to have been read.
+//! Reports the lag while no changes arrive, as the age of the moment up to which every commit has been read.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,24 +11,24 @@ use crate::telemetry;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The moment up to which every commit is known to have been read; nothing while another process captures.
+/// The moment up to which every commit has been read. None while another process captures.
 #[derive(Clone, Debug, Default)]
-pub(super) struct KnownUntil(Arc<Mutex<Option<Instant>>>);
+pub(super) struct ReadUntil(Arc<Mutex<Option<Instant>>>);
 
-impl KnownUntil {
-    /// Everything committed before `moment` has been read.
+impl ReadUntil {
+    /// Records that everything committed before `moment` has been read.
     pub fn advance(&self, moment: Instant) {
         let mut known = self.0.lock().expect("no holder of this lock panics");
         *known = Some(known.map_or(moment, |known| known.max(moment)));
     }
 
-    /// Another process captures: nothing is late here.
+    /// Another process captures: this one has no lag.
     pub fn forget(&self) {
         *self.0.lock().expect("no holder of this lock panics") = None;
     }
 
-    /// Shows the lag as long as the handle lives, once there has been no news for longer than two heartbeats.
-    pub fn show(&self, source: &Source) -> AbortOnDropHandle<()> {
+    /// Reports the lag until the handle is dropped, whenever the moment has not advanced for two heartbeats.
+    pub fn report_lag(&self, source: &Source) -> AbortOnDropHandle<()> {
         let (known, grace) = (self.clone(), source.heartbeat.0 * 2 + INTERVAL);
         AbortOnDropHandle::new(tokio::spawn(async move {
             let mut is_late = false;

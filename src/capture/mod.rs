@@ -1,27 +1,19 @@
-//! Reads what the platform commits, from the slot or from the triggers' outbox, as batches with checkpoints; and the commands
-//! that prepare, examine and clear the primary for it.
+//! Captures committed changes, from the WAL or from the outbox, as batches with checkpoints.
 
 mod acknowledgement;
-pub mod check;
-mod conninfo;
+mod client;
+mod context;
 mod decode;
 mod deleted;
 mod error;
-mod faults;
-mod gaps;
+mod fault_log;
 mod heartbeat;
-mod identity;
 mod lag;
-mod leave;
 pub mod observe;
 mod outbox;
-mod primary;
-pub mod repair;
-pub mod setup;
-mod slot;
-mod snapshot;
+mod replication;
 mod switch;
-pub mod teardown;
+mod visibility;
 mod wal;
 
 use tokio::sync::{mpsc, watch};
@@ -29,24 +21,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, CaptureMode};
 use crate::domain::change::Batch;
-use crate::domain::lsn::Checkpoint;
-use crate::domain::table::Table;
+use crate::domain::position::Checkpoint;
 use crate::health::Health;
+use crate::primary::error::PrimaryError;
+use crate::primary::inspect;
+use crate::primary::triggers::catalog::trigger_state;
+use crate::repair::{continuity, gaps};
 use crate::store::Store;
-use crate::store::outbox::Place;
 
-use error::Gap;
+use context::{Context, Ended};
 
+pub use context::STAGE;
 pub use error::CaptureError;
-
-/// Under which name this stage says how it is.
-pub const STAGE: &str = "capture";
 
 pub use crate::health::GAP;
 
-/// Streams until shutdown or a fault no retry can mend. Reconnects by itself with backoff; after a reconnect it resumes from
-/// the durable position: changes already sent may be sent again, the consumer skips what lies at or before its stored
-/// position. `durable` is the resume position of the last checkpoint that the store has committed.
+/// Captures until shutdown or a permanent error. Reconnects with backoff after transient errors, and then resumes from the stored
+/// checkpoint: changes that were sent before may be sent again, and the consumer skips those that its checkpoint includes.
+/// `durable` has the checkpoint that the store has committed last.
 pub async fn run(
     config: &config::Source,
     url: &str,
@@ -59,68 +51,45 @@ pub async fn run(
     let (store, health, batches, shutdown) = (&store, &health, &batches, &shutdown);
     let context = Context { source: config, url, store, health, batches, durable: &durable, shutdown };
     loop {
-        let reads_outbox = matches!(store.capture_place(&config.slot).await?, Some(Place::Outbox { .. }));
+        let reads_outbox = store.checkpoint(&config.slot).await?.is_some_and(|stored| stored.progress.is_outbox());
         let ended = match reads_outbox {
             true => outbox::run(&context).await?,
             false => switch::read_log(&context).await?,
         };
         match (ended, reads_outbox) {
             (Ended::Stopped, _) => return Ok(()),
-            (Ended::HandedOver, true) => switch::to_log(&context).await?,
-            (Ended::HandedOver, false) => {
-                tracing::info!("the log is read up to the switch: the outbox is read from there")
+            (Ended::Switched, true) => switch::to_log(&context).await?,
+            (Ended::Switched, false) => {
+                tracing::info!("the WAL is read up to the switch: reading the outbox from there")
             }
         }
     }
 }
 
-/// What a way of capturing works with.
-struct Context<'a> {
-    source: &'a config::Source,
-    url: &'a str,
-    store: &'a Store,
-    health: &'a Health,
-    batches: &'a mpsc::Sender<Batch>,
-    durable: &'a watch::Receiver<Option<Checkpoint>>,
-    shutdown: &'a CancellationToken,
-}
-
-/// How reading came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    /// At shutdown, or when nobody took batches any more.
-    Stopped,
-    /// At the place from which the other mode goes on.
-    HandedOver,
-}
-
-/// What must hold before streaming can begin. An error that [`CaptureError::is_transient`] is no reason not to start.
+/// Checks the requirements of capture. The caller may start regardless of an error that [`CaptureError::is_transient`].
 pub async fn preflight(config: &config::Source, url: &str, store: &Store, health: &Health) -> Result<(), CaptureError> {
     let client = crate::postgres::connect(url).await?;
-    let place = store.capture_place(&config.slot).await?;
-    match (config.capture, place) {
-        (CaptureMode::Wal, None | Some(Place::Log)) => {
-            slot::verify(&client, config, store, health).await?;
-            let verified = identity::verify(&client, config).await.map(drop);
-            if let Some(gap) = verified.as_ref().err().and_then(Gap::by_drift) {
-                gaps::note(config, store, health, gap).await;
+    let stored = store.stored_checkpoint(&config.slot).await?;
+    let reads_outbox = stored.as_ref().is_some_and(|stored| stored.checkpoint.progress.is_outbox());
+    let switch_is_prepared = reads_outbox && stored.as_ref().is_some_and(|stored| stored.switch.is_some());
+    match (config.capture, reads_outbox) {
+        (CaptureMode::Wal, false) => {
+            continuity::verify(&client, config, store, health).await?;
+            let verified = inspect::tables_for_streaming(&client, config).await.map(drop).map_err(CaptureError::from);
+            if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
+                gaps::try_record(config, store, health, gap).await;
             }
             verified
         }
-        (CaptureMode::Wal, Some(Place::Outbox { handover: Some(_), .. })) => {
-            identity::verify(&client, config).await.map(drop)
+        (CaptureMode::Wal, true) if switch_is_prepared => {
+            Ok(inspect::tables_for_streaming(&client, config).await.map(drop)?)
         }
-        (CaptureMode::Wal, Some(Place::Outbox { .. })) => Err(CaptureError::OutboxIsRead),
-        (CaptureMode::Trigger, Some(Place::Outbox { handover: Some(_), .. })) => Err(CaptureError::SwitchToLog),
-        (CaptureMode::Trigger, None) => Err(CaptureError::NotSetUp { slot: config.slot.clone() }),
-        (CaptureMode::Trigger, Some(Place::Log)) if !outbox::catalog::state(&client).await?.installed => {
-            Err(CaptureError::NotSetUp { slot: config.slot.clone() })
+        (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
+        (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToLog.into()),
+        (CaptureMode::Trigger, true) => outbox::verify(&client, config).await,
+        (CaptureMode::Trigger, false) if stored.is_some() && trigger_state(&client).await?.installed => {
+            outbox::verify(&client, config).await
         }
-        (CaptureMode::Trigger, Some(_)) => outbox::verify(&client, config).await,
+        (CaptureMode::Trigger, false) => Err(PrimaryError::NotSetUp { slot: config.slot.clone() }.into()),
     }
-}
-
-/// Whether events or their routing need the table; the rest is for e-mail alone.
-const fn is_required(table: Table) -> bool {
-    !matches!(table, Table::AppUser)
 }

@@ -1,42 +1,37 @@
-//! Measures the slot from outside, so that it is watched while nobody reads it too: what fills the primary's disk is a slot
-//! that has been left alone.
+//! Measures the slot independently of the reader: a slot that nobody reads fills the primary's disk.
 
 use std::time::Duration;
 
 use metrics::gauge;
-use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
-use super::CaptureError;
-use crate::{postgres, telemetry};
+use super::client::KeptClient;
+use super::error::CaptureError;
+use crate::telemetry;
 
 const SLOT_LAG: &str = include_str!("../../sql/primary/slot_lag.sql");
 const INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// As the server names them, and one for a slot that is not there.
+/// PostgreSQL's values of `wal_status`, and one for a missing slot.
 const STATUSES: [&str; 6] = ["reserved", "extended", "unreserved", "lost", "unknown", MISSING];
 const MISSING: &str = "missing";
 
-/// Looks at the slot at intervals until shutdown. A primary that does not answer leaves the figures as they were: capture
-/// itself says so.
+/// Measures the slot at intervals until shutdown. While the primary does not answer, the metrics keep their values: capture
+/// reports the outage.
 pub async fn run(url: &str, slot: &str, shutdown: &CancellationToken) {
-    let mut client = None;
+    let mut client = KeptClient::new(url, None);
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
-        let looked = tokio::time::timeout(TIMEOUT, look(&mut client, url, slot)).await;
-        if !matches!(looked, Ok(Ok(()))) {
-            client = None;
+        let measured = tokio::time::timeout(TIMEOUT, measure(&mut client, slot)).await;
+        if !matches!(measured, Ok(Ok(()))) {
+            client.close();
         }
     }
 }
 
-async fn look(kept: &mut Option<Client>, url: &str, slot: &str) -> Result<(), CaptureError> {
-    let client = match kept.take().filter(|client| !client.is_closed()) {
-        Some(client) => client,
-        None => postgres::connect(url).await?,
-    };
-    let row = client.query_opt(SLOT_LAG, &[&slot]).await?;
+async fn measure(client: &mut KeptClient, slot: &str) -> Result<(), CaptureError> {
+    let row = client.get().await?.query_opt(SLOT_LAG, &[&slot]).await?;
     let status = row.as_ref().map_or(MISSING, |row| row.get("wal_status"));
     for known in STATUSES {
         gauge!(telemetry::SLOT_STATUS, "status" => known).set(f64::from(known == status));
@@ -52,6 +47,5 @@ async fn look(kept: &mut Option<Client>, url: &str, slot: &str) -> Result<(), Ca
             gauge!(metric).set(bytes);
         }
     }
-    *kept = Some(client);
     Ok(())
 }

@@ -1,42 +1,40 @@
-//! Going over from one mode of capture to the other, without losing or repeating anything.
+//! Switches between capture from the WAL and capture by triggers, without losing or repeating changes.
 //!
-//! To triggers, setup commits a message to the log in the transaction that makes them: every writer before it has committed before
-//! it, every one after it is in the outbox. Any role may commit such a message: it counts only where the catalog says that its
-//! transaction made triggers. To the log, setup makes the slot, and the slot's snapshot says which rows of the outbox
-//! the slot does not have. Either way the last batch of the one mode carries the position that the other begins with.
+//! To triggers: setup writes a message to the WAL in the transaction that creates the triggers. Every earlier writer has committed
+//! before the message, and the changes of every later one are in the outbox. Any role can write such a message, so it only counts
+//! if, according to the catalog, its transaction created triggers. To the WAL: setup creates the slot, and the slot's snapshot tells
+//! which rows of the outbox the slot does not have. In both directions, the last batch has the position from which the other starts.
 
 use std::time::Duration;
 
-use postgres_types::{ToSql, Type};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::outbox::lease::Lease;
-use super::{CaptureError, Context, Ended, leave, wal};
-use crate::config::Source;
+use super::context::{Context, Ended};
+use super::error::CaptureError;
+use super::wal;
 use crate::domain::change::Batch;
-use crate::domain::lsn::{Lsn, Position};
-use crate::domain::window::{Bounds, Window};
+use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::window::Window;
 use crate::postgres;
-use crate::store::Store;
-use crate::store::outbox::Place;
+use crate::primary::error::PrimaryError;
+use crate::primary::lease::Lease;
+use crate::primary::uninstall;
+use crate::telemetry::Condition;
 
-const RUNNING: &str = include_str!("../../sql/primary/transaction_running.sql");
-const MADE_BY: &str = include_str!("../../sql/primary/outbox_made_by.sql");
-
-/// How often a switch is tried again while another process has the lease.
+/// How often to try again while another process has the lease.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Reads the log, to the switch if one comes. Its last batch is stored as the outbox's first window, which holds nothing: so
-/// there is no moment at which the log is read to its end and the outbox is not begun.
+/// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored as the first window of the outbox, which is
+/// empty: so the end of the WAL and the start of the outbox are stored together.
 pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureError> {
-    let leaving = context.shutdown.run_until_cancelled(finish_leaving(context));
-    let (last, _) = tokio::join!(wal::run(context), leaving);
+    let cleanup = context.shutdown.run_until_cancelled(drop_left_triggers(context));
+    let (last, _) = tokio::join!(wal::run(context), cleanup);
     let last = match last {
         Ok(Some(last)) => last,
         Ok(None) => return Ok(Ended::Stopped),
-        // Another process has made the switch.
-        Err(CaptureError::OutboxIsRead) => return Ok(Ended::HandedOver),
+        // Another process has completed the switch.
+        Err(CaptureError::Setup(PrimaryError::OutboxIsRead)) => return Ok(Ended::Switched),
         Err(error) => return Err(error),
     };
     let holder = Uuid::now_v7();
@@ -51,88 +49,79 @@ pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureErro
     let Some(lease) = context.shutdown.run_until_cancelled(take).await else { return Ok(Ended::Stopped) };
     let lease = lease?;
     context.store.claim_checkpoint(&context.source.slot, holder).await?;
-    let commit = Lsn(last.checkpoint.position.commit.0 + 1);
-    let mut checkpoint = last.checkpoint;
-    // Of the outbox, nothing has been read.
-    (checkpoint.position, checkpoint.resume) = (Position::end_of(commit), Lsn::ZERO);
-    let window = Window { bounds: Some(Bounds::nothing()), reader: holder };
-    let ended = store(context, Batch { checkpoint, window: Some(window), ..last }).await;
+    let window = Window::empty(last.checkpoint.progress.number() + 1);
+    // Nothing of the outbox has been read.
+    let progress = Progress::Outbox { window, through: Through::End, last_row: 0 };
+    let checkpoint = Checkpoint { progress, ..last.checkpoint };
+    let ended = store(context, Batch { checkpoint, reader: Some(holder), ..last }).await;
     lease.release().await;
     Ok(ended)
 }
 
-/// Whether other sessions may not see yet what a transaction did.
-pub(super) async fn is_running(client: &Client, transaction: u32) -> Result<bool, CaptureError> {
-    let transaction = transaction.to_string();
-    Ok(client.query_typed_one(RUNNING, &[(&transaction, Type::TEXT)]).await?.get(0))
-}
-
-/// Whether a transaction that is over put triggers on some of `tables`.
-pub(super) async fn has_made_triggers(client: &Client, transaction: u32, tables: &[u32]) -> Result<bool, CaptureError> {
-    let transaction = transaction.to_string();
-    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&transaction, Type::TEXT), (&tables, Type::OID_ARRAY)];
-    Ok(client.query_typed_one(MADE_BY, &parameters).await?.get(0))
-}
-
-/// Hands a batch on and waits until it is durable.
+/// Sends a batch and waits until it is stored.
 async fn store(context: &Context<'_>, batch: Batch) -> Ended {
-    let wanted = batch.checkpoint.position;
+    let wanted = batch.checkpoint.progress.clone();
     if context.batches.send(batch).await.is_err() {
         return Ended::Stopped;
     }
-    wait_until_durable(context, wanted).await
+    wait_until_durable(context, &wanted).await
 }
 
-async fn wait_until_durable(context: &Context<'_>, wanted: Position) -> Ended {
+async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
     let mut durable = context.durable.clone();
-    let stored = durable.wait_for(|durable| durable.is_some_and(|durable| durable.position >= wanted));
+    let stored =
+        durable.wait_for(|durable| durable.as_ref().is_some_and(|durable| durable.progress.has_reached(wanted)));
     match context.shutdown.run_until_cancelled(stored).await {
-        Some(Ok(_)) => Ended::HandedOver,
+        Some(Ok(_)) => Ended::Switched,
         Some(Err(_)) | None => Ended::Stopped,
     }
 }
 
-/// The outbox is read to the switch: once that is durable, the triggers go.
+/// Waits until the last batch before the switch to the WAL is stored.
 pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
     let mut durable = context.durable.clone();
     while !context.shutdown.is_cancelled() {
-        if context.store.capture_place(&context.source.slot).await? == Some(Place::Log) {
+        let stored = context.store.checkpoint(&context.source.slot).await?;
+        if stored.is_some_and(|stored| !stored.progress.is_outbox()) {
             break;
         }
-        // The next batch to become durable may be the one.
+        // The next batch that is stored may be the last.
         if let Some(Err(_)) = context.shutdown.run_until_cancelled(durable.changed()).await {
             return Ok(());
         }
     }
-    tracing::info!("the outbox is read up to the switch: the log is read from there");
+    tracing::info!("the outbox is read up to the switch: changes are read from the WAL now");
     Ok(())
 }
 
-/// After the switch to the log: drops the triggers. A failure is told, and is no reason not to read.
-async fn finish_leaving(context: &Context<'_>) {
+/// Drops the triggers after a switch to the WAL. A failure is logged and does not keep the WAL from being read.
+async fn drop_left_triggers(context: &Context<'_>) {
     let client = postgres::connect(context.url).await;
     let left = match client {
-        Ok(client) => drop_triggers(&client, context.source, context.store).await,
+        Ok(client) => uninstall::drop_triggers_after_switch(&client, context.source, context.store).await,
         Err(error) => Err(error.into()),
     };
     match left {
         Ok(done) => done.iter().for_each(|line| tracing::info!("{line}")),
         Err(error) => {
-            tracing::warn!(%error, "the triggers may still be there: the next start, or `walhook setup`, drops them");
+            tracing::warn!(%error, "the triggers could not be dropped: the next start, or `walhook setup`, drops them");
         }
     }
 }
 
-/// Drops the triggers that a switch to the log has left, if there was one. Says what was done.
-pub(super) async fn drop_triggers(
-    client: &Client,
-    source: &Source,
-    store: &Store,
-) -> Result<Option<String>, CaptureError> {
-    if !store.handed_over(&source.slot).await? {
-        return Ok(None);
+/// Drops the slot and the publication after a switch to triggers, and restores the replica identities. Returns whether nothing is
+/// left to do. `failing` limits warnings to one.
+pub(super) async fn leave_log(client: &Client, context: &Context<'_>, failing: &Condition) -> bool {
+    match uninstall::drop_wal_capture(client, context.source, context.store).await {
+        Ok(done) => {
+            done.iter().for_each(|line| tracing::info!("{line}"));
+            true
+        }
+        Err(error) => {
+            if failing.begins() {
+                tracing::warn!(%error, "the slot or the publication could not be dropped after the switch to triggers; trying again");
+            }
+            false
+        }
     }
-    let done = leave::triggers(client, source).await?;
-    store.forget_handover(&source.slot).await?;
-    Ok(done)
 }

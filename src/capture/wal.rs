@@ -1,7 +1,8 @@
-//! Streams the slot's changes and acknowledges what is durable: connecting, again and again, and what one connection does.
+//! Captures from the WAL: connects to the slot, streams, and reconnects after errors.
 
-mod connection;
+mod buffer;
 mod reader;
+mod tasks;
 mod visibility;
 
 use std::sync::OnceLock;
@@ -11,59 +12,63 @@ use metrics::gauge;
 use pg_walstream::ReplicationError;
 use uuid::Uuid;
 
-use super::acknowledgement::{Limit, Said};
+use super::acknowledgement::{AcknowledgedLsn, AcknowledgementLimit};
+use super::context::{Context, STAGE};
 use super::decode::Decoder;
-use super::error::Gap;
-use super::faults::Faults;
-use super::gaps::{self, Reports};
-use super::heartbeat::Heart;
-use super::lag::KnownUntil;
-use super::{CaptureError, Context, STAGE, conninfo, identity, primary, slot};
+use super::error::CaptureError;
+use super::fault_log::FaultLog;
+use super::heartbeat::Heartbeats;
+use super::lag::ReadUntil;
+use super::replication::ReplicationConnection;
+use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::primary::error::PrimaryError;
+use crate::primary::{catalog, conninfo, inspect};
+use crate::repair::continuity;
+use crate::repair::gaps::{self, Reports};
 use crate::retry::Backoff;
 use crate::store::Store;
 use crate::{postgres, telemetry};
 
-pub(super) use connection::Connection;
 use reader::Reader;
-use visibility::Gate;
-pub(super) use visibility::Required;
+use tasks::BackgroundTasks;
+use visibility::VisibilityGate;
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// Between two looks of a replica that stands by: how long a takeover takes.
+/// How often a standby replica tries to take the slot, and so how long a takeover takes.
 const STAND_BY: Duration = Duration::from_secs(1);
-/// A connection that held for this long was a good one: the next retry is a first one.
+/// After a session of this length, the waits between retries start over.
 const STABLE: Duration = Duration::from_secs(10);
-/// How long the end waits for the store to take the limit back.
+/// How long shutdown waits for the store to lower the acknowledgement limit.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// For all that comes before the first change: connecting twice, the checks between, and the start of the stream.
+/// For everything before the first change: two connections, the checks, and the start of the stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Reads until shutdown, until the switch to triggers, or until the primary is on another timeline than it began on. At the
-/// switch to triggers, what is left to store comes back, up to that place.
+/// Reads until shutdown, the switch to triggers, or a permanent error, such as another timeline than at first. At the switch, returns
+/// the last batch, which is not sent.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
     let Context { source, store, health, shutdown, .. } = *context;
     let mut retries = RETRIES;
-    let mut faults = Faults::default();
-    let acknowledged = Said::default();
-    let known_until = KnownUntil::default();
-    let _shown = known_until.show(source);
+    let mut faults = FaultLog::default();
+    let acknowledged = AcknowledgedLsn::default();
+    let read_until = ReadUntil::default();
+    let _reporting = read_until.report_lag(source);
     let timeline = OnceLock::new();
-    // What was handed on is refused once another process captures: reading on would be for nothing.
+    // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let reader = Uuid::now_v7();
         let session =
-            Session { context, acknowledged: &acknowledged, known_until: &known_until, timeline: &timeline, reader };
+            Session { context, acknowledged: &acknowledged, read_until: &read_until, timeline: &timeline, reader };
         let result = {
             let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
             if result.is_none() {
-                // While the slot is still ours, if it is.
-                take_limit_back(store, source, reader, &acknowledged).await;
+                // Before the session is dropped, and the slot with it.
+                lower_limit(store, source, reader, &acknowledged).await;
             }
             result
         };
@@ -75,14 +80,14 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             Some(Ok(None)) | None => break,
         };
-        if let Some(gap) = Gap::by_drift(&error) {
-            gaps::note(source, store, health, gap).await;
+        if let Some(gap) = error.gap_by_drift() {
+            gaps::try_record(source, store, health, gap).await;
         }
         match error {
-            // Another replica captures; this one stands by, which is what it is for.
+            // Another replica captures, and this one stands by.
             CaptureError::SlotActive(_) => {
                 health.report_healthy(STAGE);
-                known_until.forget();
+                read_until.forget();
             }
             _ if error.is_drift() => health.report_unhealthy(STAGE, error.to_string()),
             _ => health.report_unhealthy(STAGE, "changes cannot be read now"),
@@ -91,8 +96,8 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             gauge!(telemetry::CAPTURE_CONNECTED).set(0);
             return Err(error);
         }
-        faults.tell(&error);
-        if begun.elapsed() > STABLE {
+        faults.log(&error);
+        if started_at.elapsed() > STABLE {
             retries.reset();
         }
         let standing_by = matches!(error, CaptureError::SlotActive(_));
@@ -105,37 +110,29 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     Ok(None)
 }
 
-/// What lies beyond what was acknowledged is nobody's to acknowledge while we are away.
-async fn take_limit_back(store: &Store, source: &Source, reader: Uuid, acknowledged: &Said) {
+/// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.
+async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
     let Some(latest) = acknowledged.latest() else { return };
     let lowered = store.lower_acknowledgement_limit(&source.slot, reader, latest);
     if !matches!(tokio::time::timeout(LAST_WRITE, lowered).await, Ok(Ok(true))) {
-        tracing::debug!("the limit of acknowledgement stays where it is");
+        tracing::debug!("the acknowledgement limit could not be lowered");
     }
 }
 
-/// One connection, from the checks before it to its end.
+/// A connection, from the checks before it to its end.
 struct Session<'a> {
     context: &'a Context<'a>,
-    acknowledged: &'a Said,
-    known_until: &'a KnownUntil,
-    /// The timeline that was read from first: what was handed on may still be on its way to the store.
+    acknowledged: &'a AcknowledgedLsn,
+    read_until: &'a ReadUntil,
+    /// The timeline of the first stream. Batches that were sent may not be stored yet.
     timeline: &'a OnceLock<u32>,
-    /// Fences the limit of acknowledgement.
+    /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may move it.
     reader: Uuid,
 }
 
-/// What works beside a stream as long as it is read.
-struct Companions {
-    heart: Heart,
-    gate: Gate,
-    limit: Limit,
-    reports: Reports,
-}
-
 impl Session<'_> {
-    /// Ends well when nobody takes batches any more, or with the last batch before the switch to triggers.
-    async fn run(&self, faults: &mut Faults) -> Result<Option<Batch>, CaptureError> {
+    /// Returns when enqueue stops, or with the last batch before the switch to triggers.
+    async fn run(&self, faults: &mut FaultLog) -> Result<Option<Batch>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open(faults)).await;
         let streamed = match opened.unwrap_or(Err(CaptureError::Silent(OPEN_TIMEOUT))) {
@@ -144,66 +141,68 @@ impl Session<'_> {
         };
         match streamed {
             Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
-                // Dropped or invalidated since it was verified: the checks say which, and record it.
+                // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
                 let client = postgres::connect(url).await?;
-                slot::verify(&client, source, store, health).await?;
+                continuity::verify(&client, source, store, health).await?;
+                inspect::tables_for_streaming(&client, source).await?;
                 Err(error.into())
             }
             other => other,
         }
     }
 
-    /// Begins to stream.
-    async fn open(&self, faults: &mut Faults) -> Result<Reader<'_>, CaptureError> {
+    /// Verifies the slot and the tables, and starts streaming.
+    async fn open(&self, faults: &mut FaultLog) -> Result<Reader<'_>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
-        let verified = slot::verify(&client, source, store, health).await?;
-        let tables = identity::verify(&client, source).await?;
-        if primary::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
+        let verified = continuity::verify(&client, source, store, health).await?;
+        let tables = inspect::tables_for_streaming(&client, source).await?;
+        if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         }
-        // Before the slot is ours: who has claimed since then has had it since then.
-        let reader_before = store.acknowledgement_reader(&source.slot).await?;
+        // Read before the slot is taken: a process that claims the limit after this has taken the slot after this.
+        let previous_reader = store.acknowledgement_reader(&source.slot).await?;
         let conninfo = conninfo::replication(url, &[])?;
-        let opened = tokio::time::timeout(START_TIMEOUT, Connection::open(&conninfo)).await;
+        let opened = tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
-        self.stay_on_timeline(&stream)?;
-        // Read each time: another process may have captured meanwhile.
-        let (checkpoint, history) = slot::enter_timeline(&mut stream, source, store, health).await?;
-        let required = Required::new(source.await_visibility);
-        if required.depends() {
-            required.learn(primary::is_synchronous(&client).await?);
+        self.verify_timeline(&stream)?;
+        // Read for each session: another process may have captured in between.
+        let history = stream.timeline_history().await?;
+        let (checkpoint, history) =
+            continuity::enter_timeline(stream.lineage(), history, source, store, health).await?;
+        let begin = checkpoint.progress.resume().ok_or(PrimaryError::OutboxIsRead)?;
+        let policy = VisibilityPolicy::new(source.await_visibility);
+        if policy.depends_on_server() {
+            policy.set_synchronous(catalog::is_synchronous(&client).await?);
         }
-        let started = stream.start(&source.slot, &source.publication, checkpoint.resume);
-        let started = tokio::time::timeout(START_TIMEOUT, started).await;
+        let started = tokio::time::timeout(START_TIMEOUT, stream.start(&source.slot, &source.publication, begin)).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
-        tracing::info!(slot = source.slot, from = %checkpoint.resume, "reading changes");
-        faults.are_over();
+        tracing::info!(slot = source.slot, from = %begin, "reading changes");
+        faults.clear();
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
-        // Read only now that nobody else can have the slot: whoever had it may have moved it and raised the limit.
-        let confirmed = primary::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed);
-        self.acknowledged.begin(confirmed.unwrap_or_default());
-        let Some(stored) = store.claim_acknowledgement(&source.slot, reader_before, self.reader).await? else {
+        // Read after the slot is taken: the previous reader may have moved it and raised the limit until then.
+        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed());
+        self.acknowledged.reset(confirmed.unwrap_or_default());
+        let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
-        let (said, period) = (self.acknowledged.clone(), source.heartbeat.0);
-        let companions = Companions {
-            heart: Heart::start(url, client, source, required.clone(), self.known_until.clone()),
-            gate: Gate::start(self.context, stream.lineage().timeline, required),
-            limit: Limit::start(store, &source.slot, self.reader, stored, said, period),
-            reports: Reports::start(source, store, health),
+        let (acknowledged, period) = (self.acknowledged.clone(), source.heartbeat.0);
+        let tasks = BackgroundTasks {
+            heartbeats: Heartbeats::start(url, client, source, policy.clone(), self.read_until.clone()),
+            gate: VisibilityGate::start(self.context, stream.lineage().timeline, policy),
+            limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
+            gaps: Reports::start(source, store, health),
         };
-        let by_socket = conninfo::is_by_socket(url)?;
-        let clock_ahead = verified.clock_ahead;
+        let clock_ahead = (!conninfo::is_by_socket(url)?).then_some(verified.clock_ahead);
         let decoder = Decoder::new(source, tables, history);
-        Ok(Reader::new(stream, companions, self, checkpoint, clock_ahead, by_socket, decoder))
+        Ok(Reader::new(self.context, stream, decoder, tasks, begin, clock_ahead))
     }
 
-    /// Positions on two timelines mean different changes: batches of the one before are not to be mixed with those of the next,
-    /// nor what was looked up for them kept.
-    fn stay_on_timeline(&self, stream: &Connection) -> Result<(), CaptureError> {
+    /// Verifies that the stream has the same timeline as the first one. The same position on two timelines has different changes, so
+    /// neither batches nor looked-up rows of both may be mixed.
+    fn verify_timeline(&self, stream: &ReplicationConnection) -> Result<(), CaptureError> {
         let to = stream.lineage().timeline;
         let from = *self.timeline.get_or_init(|| to);
         if from == to { Ok(()) } else { Err(CaptureError::NewTimeline { from, to }) }

@@ -1,4 +1,4 @@
-//! `walhook repair`: finds what a gap hid, and begins the stream anew.
+//! `walhook repair`: finds and raises the events that a gap hid, and resumes capture.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use crate::config::Config;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Compare and tell, and change nothing
+    /// Compare and report, without changing anything
     #[arg(long)]
     dry_run: bool,
-    /// Also where no gap is known of, and on another cluster than before, as after pg_upgrade
+    /// Compare even if no gap is known, and accept another cluster than before, as after pg_upgrade
     #[arg(long)]
     force: bool,
 }
@@ -27,7 +27,7 @@ fn text(report: &Report) -> String {
     lines.extend(report.done.iter().cloned());
     lines.push(format!("\n{:<20}{:>12}{:>12}{:>12}{:>12}", "table", "rows", "changed", "new", "gone"));
     for (table, rows) in &report.tables {
-        let unknown = if rows.unknown { "  (not all was known before: new rows raise nothing)" } else { "" };
+        let unknown = if rows.unknown { "  (the ledger was incomplete: new rows raise nothing)" } else { "" };
         lines.push(format!(
             "{:<20}{:>12}{:>12}{:>12}{:>12}{unknown}",
             table.name(),
@@ -41,24 +41,24 @@ fn text(report: &Report) -> String {
     lines.extend(report.events.iter().map(|(kind, count)| format!("{:<40}{count:>12}", kind.as_str())));
     if report.tables.values().any(|rows| rows.unknown) {
         lines.push(
-            "\nThe ledger (source.ledger) did not have every row: of those it lacks, transitions in the gap cannot be \
-             known. Distributions of releases can, and are counted."
+            "\nThe ledger (source.ledger) did not have every row. Transitions of the missing rows during the gap cannot be \
+             determined, except distributions of releases, which are counted."
                 .into(),
         );
     }
     if !report.examples.is_empty() {
-        lines.push("\nsuch as".into());
+        lines.push("\nexamples".into());
         lines.extend(report.examples.iter().map(|example| format!("  {example}")));
     }
     let (deliveries, missed, unrouted) = (report.deliveries, report.missed, report.unrouted);
     lines.push(match report.begins {
         None => format!(
-            "\nwould make {deliveries} deliveries; {missed} go to inactive webhooks, {unrouted} events have no owner. \
+            "\nwould create {deliveries} deliveries; {missed} are for inactive webhooks, {unrouted} events have no owner. \
              Nothing was changed."
         ),
         Some(begins) => format!(
-            "\n{deliveries} deliveries made; {missed} kept for inactive webhooks, {unrouted} events have no owner. \
-             Changes are read from {begins} on."
+            "\n{deliveries} deliveries created; {missed} kept for inactive webhooks, {unrouted} events have no owner. \
+             Changes are read from {begins}."
         ),
     });
     lines.push(String::new());

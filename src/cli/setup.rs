@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use super::CommandResult;
-use crate::capture::setup::{setup, statements, trigger_statements};
 use crate::config::{CaptureMode, Config};
+use crate::primary::install::setup;
+use crate::primary::print::{statements, trigger_statements};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Print the SQL for the primary instead, and touch nothing
+    /// Print the SQL for the primary instead of running it
     #[arg(long)]
     print: bool,
 }
@@ -17,7 +18,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     if arguments.print {
         let text = match config.source.capture {
             CaptureMode::Wal => statements(&config.source, config.source_url().ok()),
-            // What triggers look like depends on the tables' keys and types.
+            // The triggers depend on the tables' keys and types.
             CaptureMode::Trigger => trigger_statements(&config.source, config.source_url()?).await?,
         };
         print!("{text}");

@@ -1,17 +1,17 @@
-//! `walhook teardown`: takes everything of Walhook's off the primary.
+//! `walhook teardown`: removes everything of Walhook's from the primary.
 
 use std::process::ExitCode;
 
 use super::{CommandResult, confirmed};
-use crate::capture::teardown::teardown;
 use crate::config::{Config, without_password};
+use crate::primary::uninstall::teardown;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Drop the store's schema too: webhooks, events and logs with it
+    /// Also drop the store's schema, with all webhooks, events and logs
     #[arg(long)]
     store: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -34,7 +34,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
 
 fn question(arguments: &Arguments, config: &Config, source: &str, store: &str) -> String {
     let mut text = format!(
-        "Drop slot {} and publication {} on {}, and give up the place reached in the log",
+        "Drop slot {} and publication {} on {}, and delete the checkpoint",
         config.source.slot,
         config.source.publication,
         without_password(source)

@@ -1,15 +1,16 @@
-//! A committed change of one row, in the reference schema's names, as capture hands it on.
+//! Committed row changes under the reference schema's names, and the batches in which capture passes them to enqueue.
 
 use jiff::Timestamp;
+use uuid::Uuid;
 
-use super::lsn::{Checkpoint, Lineage, Position};
+use super::lsn::Lineage;
+use super::position::{Checkpoint, Position};
 use super::table::{Column, Table};
-use super::window::Window;
 
-/// One column's value. Values are the server's text output, with the configured value maps applied.
+/// The value of one column: the server's text output, with the configured value maps applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Datum {
-    /// Not sent: an unchanged out-of-line value, or a column outside the replica identity. It says nothing about the row.
+    /// Not sent: an unchanged TOAST value, or a column outside the replica identity. The row's value is unknown.
     #[default]
     Absent,
     Null,
@@ -29,14 +30,14 @@ impl Datum {
     }
 }
 
-/// A row of a known table: one value for each of [`Table::columns`], in their order.
+/// A row of a known table: one value per column, in the order of [`Table::columns`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuple {
     values: Box<[Datum]>,
 }
 
 impl Tuple {
-    /// A row of which nothing is known yet.
+    /// A row whose values are all absent.
     pub fn absent(table: Table) -> Self {
         Tuple { values: vec![Datum::Absent; table.columns().len()].into_boxed_slice() }
     }
@@ -49,7 +50,7 @@ impl Tuple {
         &self.values[usize::from(column.0)]
     }
 
-    /// The value as text; nothing where it is null or was not sent.
+    /// The value as text. None if it is null or absent.
     pub fn text(&self, column: Column) -> Option<&str> {
         self.get(column).as_str()
     }
@@ -58,7 +59,7 @@ impl Tuple {
         self.values.iter().enumerate().map(|(index, value)| (Column(index as u8), value))
     }
 
-    /// Takes from `older` what was not sent: Postgres leaves unchanged out-of-line values out of the new row.
+    /// Fills absent values from `older`: PostgreSQL leaves unchanged TOAST values out of the new row.
     pub fn fill_from(&mut self, older: &Tuple) {
         for (value, older) in self.values.iter_mut().zip(&older.values) {
             if *value == Datum::Absent {
@@ -73,13 +74,13 @@ pub enum Operation {
     Insert {
         new: Tuple,
     },
-    /// `old` is nothing when no column of the replica identity changed; columns outside the identity are absent in it.
+    /// `old` is none if no column of the replica identity changed. Columns outside the identity are absent in it.
     Update {
         old: Option<Tuple>,
         new: Tuple,
     },
-    /// A row inserted by the same transaction that deleted the row with this key before: it moved to another partition or was
-    /// written again. A [`Operation::Delete`] precedes it. `old` holds the key and the watched columns.
+    /// An insert of a row whose key the same transaction has deleted before: the row moved to another partition or was rewritten.
+    /// It follows the [`Operation::Delete`]. `old` holds the key and the watched columns.
     Replace {
         old: Tuple,
         new: Tuple,
@@ -90,109 +91,96 @@ pub enum Operation {
     Truncate,
 }
 
-/// How a change came to us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// By the log: its position is where it stands in it, on the timeline that its commit was written on.
-    Log { timeline: u32 },
-    /// By the triggers' outbox, written by this transaction: its position is the window's number and its place in the outbox.
-    Outbox { transaction: u64 },
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub position: Position,
-    pub origin: Origin,
     pub committed_at: Timestamp,
-    /// Its transaction asked to raise no events; lookups follow it all the same.
+    /// The transaction asked to raise no events. Lookups still follow the change.
     pub muted: bool,
     pub table: Table,
     pub operation: Operation,
 }
 
-/// Consecutive changes, and the checkpoint to store together with what they raise. The changes may be none.
+/// Consecutive changes and the checkpoint to store with their events. The changes may be empty.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub changes: Vec<Change>,
     pub checkpoint: Checkpoint,
-    /// The transaction that the last change belongs to. A lookup waits until its own snapshot sees it: a change can reach
-    /// us a moment before the server shows it to other sessions.
+    /// The transaction of the last change. Lookups wait until their snapshot sees it: a change can arrive a moment before it is
+    /// visible to other sessions.
     pub transaction: Option<u32>,
-    /// The window of the outbox that was read; none when the WAL was read.
-    pub window: Option<Window>,
+    /// The claim on the checkpoint under which the outbox was read: two processes give the same number to different windows.
+    /// None if the WAL was read.
+    pub reader: Option<Uuid>,
 }
 
 impl Batch {
-    /// Whether its positions mean what they mean on the timeline of the stored checkpoint. Who reads the log puts the checkpoint
-    /// on a timeline before reading from it; a batch of the outbox may be the first on a new one.
+    /// Returns whether the batch's positions are valid on the stored checkpoint's timeline. A reader of the WAL moves the stored
+    /// checkpoint to a new timeline before it reads from it. A batch of the outbox may be the first one on a new timeline.
     pub fn is_on_timeline(&self, stored: Lineage) -> bool {
         let Lineage { system_identifier, timeline } = self.checkpoint.lineage;
         system_identifier == stored.system_identifier
-            && (timeline == stored.timeline || (!self.is_of_the_log() && timeline > stored.timeline))
+            && (timeline == stored.timeline || (self.reader.is_some() && timeline > stored.timeline))
     }
 
-    /// The last batch of the outbox ends in the log too, before the first change that is read there: ordinals begin at one.
-    fn is_of_the_log(&self) -> bool {
-        self.window.is_none() && self.checkpoint.position.ordinal > 0
-    }
-
-    /// Whether it goes on where `earlier` ends.
+    /// Returns whether this batch continues where `earlier` ends.
     pub fn follows(&self, earlier: &Batch) -> bool {
-        let begins = self.changes.first().map_or(self.checkpoint.position, |change| change.position);
-        self.checkpoint.lineage == earlier.checkpoint.lineage && begins > earlier.checkpoint.position
+        let Checkpoint { lineage, progress } = &earlier.checkpoint;
+        let is_stored = match self.changes.first() {
+            Some(change) => progress.includes(&change.position),
+            None => progress.has_reached(&self.checkpoint.progress),
+        };
+        self.checkpoint.lineage == *lineage && !is_stored
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::lsn::Lsn;
-    use super::super::window::Bounds;
+    use super::super::position::{Progress, Through};
     use super::*;
 
-    fn position(commit: u64, ordinal: u64) -> Position {
-        Position { commit: Lsn(commit), ordinal }
-    }
-
-    fn batch(timeline: u32, first: Option<Position>, last: Position) -> Batch {
-        let change = |position| Change {
-            position,
-            origin: Origin::Log { timeline },
+    fn batch(timeline: u32, first: Option<(u64, u64)>, commit: u64, through: Through) -> Batch {
+        let change = |(commit, ordinal)| Change {
+            position: Position::Wal { timeline, commit: Lsn(commit), ordinal },
             committed_at: jiff::Timestamp::UNIX_EPOCH,
             muted: false,
             table: Table::Release,
             operation: Operation::Truncate,
         };
         let lineage = Lineage { system_identifier: 7, timeline };
-        let checkpoint = Checkpoint { lineage, position: last, resume: Lsn(1) };
-        Batch { changes: first.map(change).into_iter().collect(), checkpoint, transaction: None, window: None }
+        let progress = Progress::Wal { commit: Lsn(commit), through, resume: Lsn(1) };
+        let checkpoint = Checkpoint { lineage, progress };
+        Batch { changes: first.map(change).into_iter().collect(), checkpoint, transaction: None, reader: None }
     }
 
     #[test]
-    fn a_batch_of_the_log_is_of_no_timeline_but_its_own() {
+    fn a_batch_of_the_wal_is_valid_on_its_own_timeline_only() {
         let stored = Lineage { system_identifier: 7, timeline: 2 };
-        let end = Position::end_of(Lsn(9));
-        let fits = [1, 2, 3].map(|timeline| batch(timeline, None, end).is_on_timeline(stored));
+        let fits = [1, 2, 3].map(|timeline| batch(timeline, None, 9, Through::End).is_on_timeline(stored));
         assert_eq!(fits, [false, true, false]);
-        assert!(!batch(2, None, end).is_on_timeline(Lineage { system_identifier: 8, timeline: 2 }));
+        assert!(!batch(2, None, 9, Through::End).is_on_timeline(Lineage { system_identifier: 8, timeline: 2 }));
     }
 
     #[test]
     fn a_batch_of_the_outbox_may_be_the_first_on_a_new_timeline() {
         let stored = Lineage { system_identifier: 7, timeline: 2 };
-        let window = Some(Window { bounds: Some(Bounds::nothing()), reader: uuid::Uuid::nil() });
-        let of_outbox = |timeline| Batch { window: window.clone(), ..batch(timeline, None, Position::end_of(Lsn(9))) };
-        let fits = [1, 2, 3].map(|timeline| of_outbox(timeline).is_on_timeline(stored));
+        let of_outbox = |timeline, through| Batch { reader: Some(Uuid::nil()), ..batch(timeline, None, 9, through) };
+        let fits = [1, 2, 3].map(|timeline| of_outbox(timeline, Through::End).is_on_timeline(stored));
         assert_eq!(fits, [false, true, true]);
-        assert!(batch(3, None, position(9, 0)).is_on_timeline(stored), "the last one, which ends where the log begins");
+        assert!(
+            of_outbox(3, Through::Ordinal(0)).is_on_timeline(stored),
+            "the last one, which ends where the WAL begins"
+        );
     }
 
     #[test]
-    fn what_is_read_again_does_not_go_on_where_a_batch_ends() {
-        let first = batch(1, Some(position(5, 1)), Position::end_of(Lsn(6)));
-        let goes_on = |more: &Batch| more.follows(&first);
-        assert!(goes_on(&batch(1, Some(position(7, 1)), position(7, 1))));
-        assert!(goes_on(&batch(1, None, Position::end_of(Lsn(7)))), "the end of a transaction by itself");
-        assert!(!goes_on(&batch(1, Some(position(5, 1)), Position::end_of(Lsn(8)))), "read again");
-        assert!(!goes_on(&batch(2, Some(position(7, 1)), position(7, 1))), "another timeline");
+    fn a_batch_that_is_read_again_does_not_follow() {
+        let first = batch(1, Some((5, 1)), 6, Through::End);
+        let follows = |more: &Batch| more.follows(&first);
+        assert!(follows(&batch(1, Some((7, 1)), 7, Through::Ordinal(1))));
+        assert!(follows(&batch(1, None, 7, Through::End)), "the end of a transaction by itself");
+        assert!(!follows(&batch(1, Some((5, 1)), 8, Through::End)), "read again");
+        assert!(!follows(&batch(2, Some((7, 1)), 7, Through::Ordinal(1))), "another timeline");
     }
 }

@@ -1,4 +1,4 @@
-//! What happened on the platform, as receivers are told.
+//! Events, their kinds and their ids.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::change::{Change, Origin};
-use super::lsn::Position;
+use super::change::Change;
+use super::position::Position;
 
 macro_rules! event_kinds {
     ($( $kind:ident = $name:literal ),+ $(,)?) => {
@@ -73,7 +73,7 @@ impl<'de> serde::Deserialize<'de> for EventKind {
     }
 }
 
-/// A user of the platform. Opaque: platforms use numbers, UUIDs and names.
+/// A user of the platform. Opaque: platforms use numbers, UUIDs or names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(pub Arc<str>);
 
@@ -83,7 +83,7 @@ impl fmt::Display for UserId {
     }
 }
 
-/// A paid extension of an account without which some events are not raised.
+/// A paid add-on of an account. Some events are raised only for users who have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Addon {
     PreflightQc,
@@ -99,7 +99,7 @@ impl Addon {
     }
 }
 
-/// An event on its way into the store.
+/// An event that is about to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub id: Uuid,
@@ -107,23 +107,24 @@ pub struct Event {
     pub user: UserId,
     pub occurred_at: Timestamp,
     pub position: Position,
-    pub origin: Origin,
-    /// The `data` object, serialised once: retries must not change a byte of it.
+    /// The `data` object, serialised once: every attempt sends the same bytes.
     pub data: Arc<str>,
 }
 
-/// The id of the event that a change raises. Reading the same log or the same outbox again gives the same id: it is a UUIDv7
-/// whose time is the commit's and whose other bits are a hash of where the change stands and of what it raised.
+/// The id of the event that a change raises. Reading the same WAL or the same outbox again gives the same id: it is a UUIDv7 whose
+/// time is the commit's and whose other bits are a hash of the change's position and the event's kind.
 pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uuid {
     let cluster = Sha256::new().chain_update(system_identifier.to_be_bytes());
-    let place = match change.origin {
-        Origin::Log { timeline } => {
-            cluster.chain_update(timeline.to_be_bytes()).chain_update(change.position.commit.0.to_be_bytes())
+    let (transaction, ordinal) = match change.position {
+        Position::Wal { timeline, commit, ordinal } => {
+            (cluster.chain_update(timeline.to_be_bytes()).chain_update(commit.0.to_be_bytes()), ordinal)
         }
-        // Windows may be drawn anew; what wrote the row stays.
-        Origin::Outbox { transaction } => cluster.chain_update("outbox").chain_update(transaction.to_be_bytes()),
+        // Not the window's number: after a restart the same row may be read in another window.
+        Position::Outbox { transaction, ordinal, .. } => {
+            (cluster.chain_update("outbox").chain_update(transaction.to_be_bytes()), ordinal)
+        }
     };
-    let digest = place.chain_update(change.position.ordinal.to_be_bytes()).chain_update(kind.as_str()).finalize();
+    let digest = transaction.chain_update(ordinal.to_be_bytes()).chain_update(kind.as_str()).finalize();
     uuid_v7(change.committed_at, &digest)
 }
 
@@ -158,10 +159,9 @@ mod tests {
 
     const SYSTEM: u64 = 7_000;
 
-    fn change(commit: u64, ordinal: u64, origin: Origin) -> Change {
+    fn change(position: Position) -> Change {
         Change {
-            position: Position { commit: Lsn(commit), ordinal },
-            origin,
+            position,
             committed_at: "2026-03-01T09:05:00.123456Z".parse().unwrap(),
             muted: false,
             table: Table::DistroQueue,
@@ -174,22 +174,34 @@ mod tests {
     }
 
     fn id_on(system: u64, timeline: u32, commit: u64, ordinal: u64, kind: EventKind) -> Uuid {
-        event_id(system, &change(commit, ordinal, Origin::Log { timeline }), kind)
+        event_id(system, &change(Position::Wal { timeline, commit: Lsn(commit), ordinal }), kind)
     }
 
     #[test]
-    fn a_row_of_the_outbox_keeps_its_ids_in_whatever_window_it_is_read() {
-        let id = |window, place, transaction| {
-            event_id(SYSTEM, &change(window, place, Origin::Outbox { transaction }), EventKind::DeliveryCompleted)
+    fn a_row_of_the_outbox_has_the_same_id_in_every_window() {
+        let id = |window, ordinal, transaction| {
+            event_id(SYSTEM, &change(Position::Outbox { window, transaction, ordinal }), EventKind::DeliveryCompleted)
         };
         assert_eq!(id(1, 5, 700), id(2, 5, 700));
         assert_ne!(id(1, 5, 700), id(1, 6, 700));
-        assert_ne!(id(1, 5, 700), id(1, 5, 701), "an outbox made anew counts from the beginning");
+        assert_ne!(id(1, 5, 700), id(1, 5, 701), "a new outbox starts its sequence again");
         assert_ne!(id(1, 5, 700), self::id(1, 5, EventKind::DeliveryCompleted));
     }
 
+    /// Computed by version 0.1.0. Stored events keep their ids across an upgrade, so these values must never change.
     #[test]
-    fn the_same_log_gives_the_same_id_and_anything_else_another() {
+    fn ids_are_those_of_earlier_versions() {
+        let of_wal = id_on(SYSTEM, 3, 0x16_B374_D848, 2, EventKind::ReleaseDistributed);
+        let row = Position::Outbox { window: 9, transaction: 700, ordinal: 5 };
+        let of_outbox = event_id(SYSTEM, &change(row), EventKind::PaymentStatementReady);
+        assert_eq!(
+            [of_wal.to_string(), of_outbox.to_string()],
+            ["019ca8a4-d2db-7986-8a64-a3049900d9b5", "019ca8a4-d2db-7cf2-800a-714b273050a7"]
+        );
+    }
+
+    #[test]
+    fn the_same_position_gives_the_same_id_and_any_difference_another() {
         let first = id(9, 1, EventKind::DeliveryCompleted);
         assert_eq!(first, id(9, 1, EventKind::DeliveryCompleted));
         for other in [

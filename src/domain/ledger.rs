@@ -1,12 +1,12 @@
-//! What the store last saw of each watched row, how the stream moves it on, and what a look at the rows themselves finds
-//! different.
+//! The ledger: the last state that the store saw of each watched row, how changes update it, and how a repair compares it with the
+//! platform's tables.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::change::{Change, Datum, Operation, Tuple};
 use super::table::{Column, Table};
 
-/// Which table a row of the ledger is of: numbers that are stored and never change.
+/// The number under which the ledger stores a table. It never changes. None for tables that the ledger does not have.
 pub const fn relation(table: Table) -> Option<i16> {
     match table {
         Table::Release => Some(1),
@@ -19,7 +19,7 @@ pub const fn relation(table: Table) -> Option<i16> {
     }
 }
 
-/// The tables whose rows the ledger has.
+/// The tables that the ledger has.
 pub fn tables() -> impl Iterator<Item = Table> {
     Table::ALL.iter().copied().filter(|table| relation(*table).is_some())
 }
@@ -29,7 +29,7 @@ pub fn tables() -> impl Iterator<Item = Table> {
 pub struct State(Box<str>);
 
 impl State {
-    /// Nothing where one of the values was not sent: the state is then whatever it was.
+    /// None if a value was not sent: the state is then unknown.
     pub fn of(table: Table, row: &Tuple) -> Option<State> {
         let mut values = Vec::with_capacity(table.watched().len());
         for column in watched(table) {
@@ -42,7 +42,7 @@ impl State {
         Some(State(json.into()))
     }
 
-    /// As it was stored.
+    /// A state as the ledger stores it.
     pub fn stored(text: &str) -> State {
         State(text.into())
     }
@@ -51,7 +51,7 @@ impl State {
         &self.0
     }
 
-    /// A row of which only the id and the watched columns are known; nothing where the state is not one of this table's.
+    /// A row with the id and the watched columns; the others are absent. None if this is not a state of `table`.
     fn row(&self, table: Table, id: i64) -> Option<Tuple> {
         let values: Vec<Option<String>> = serde_json::from_str(&self.0).ok()?;
         if values.len() != table.watched().len() {
@@ -77,7 +77,7 @@ fn row_id(row: &Tuple) -> Option<i64> {
     row.text(ID)?.parse().ok()
 }
 
-/// What a stretch of the stream changes of the ledger: the last word on each row.
+/// The changes of a batch to the ledger. The last change of each row counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerChanges {
     emptied: HashSet<Table>,
@@ -85,9 +85,8 @@ pub struct LedgerChanges {
 }
 
 impl LedgerChanges {
-    /// Follows the stream by one change. An update that left the watched columns alone, or does not say what they were,
-    /// changes nothing: under an index identity the first, and where the identity was lost the ledger goes on knowing what
-    /// was last certain.
+    /// Adds a change. An update that leaves the watched columns alone, or comes without their old values, changes nothing: if the
+    /// replica identity was lost, the ledger keeps the last state that is certain.
     pub fn follow(&mut self, change: &Change) {
         let table = change.table;
         if relation(table).is_none() {
@@ -121,12 +120,12 @@ impl LedgerChanges {
         self.rows.insert((table, id), None);
     }
 
-    /// Tables that are empty before the rows are put in.
+    /// Tables that lose all their rows before the rows are stored.
     pub fn emptied(&self) -> impl Iterator<Item = Table> {
         self.emptied.iter().copied()
     }
 
-    /// Rows with what they are now; nothing for those that are gone.
+    /// Rows with their new state. None for deleted rows.
     pub fn rows(&self) -> impl Iterator<Item = (Table, i64, Option<&State>)> {
         self.rows.iter().map(|((table, id), state)| (*table, *id, state.as_ref()))
     }
@@ -148,108 +147,107 @@ impl LedgerChanges {
     }
 }
 
-/// One row of a table or of the ledger.
+/// A row of a table or of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LedgerRow {
     pub id: i64,
     pub state: State,
 }
 
-/// What a table's rows are against what the ledger has of them.
+/// A difference between a table and the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// The ledger does not have the row.
-    New(Entry),
+    /// A row that the ledger does not have.
+    New(LedgerRow),
     Changed {
         id: i64,
         from: State,
         to: State,
     },
-    /// The row is no more.
+    /// A row that the table does not have any more.
     Gone(i64),
 }
 
-/// Compares two sides that come sorted by id, a part at a time.
+/// Compares a table with the ledger, page by page. Both are sorted by id.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    rows: Side,
-    ledger: Side,
+    rows: Pages,
+    ledger: Pages,
 }
 
+/// The rows of one side that were added and not compared yet.
 #[derive(Debug, Default)]
-struct Side {
-    entries: VecDeque<Entry>,
+struct Pages {
+    pending: VecDeque<LedgerRow>,
     ended: bool,
 }
 
-impl Side {
-    fn is_wanting(&self) -> bool {
-        self.entries.is_empty() && !self.ended
+impl Pages {
+    fn need_more(&self) -> bool {
+        self.pending.is_empty() && !self.ended
     }
 
-    /// An empty part is the end.
-    fn extend(&mut self, part: Vec<Entry>) {
-        self.ended |= part.is_empty();
-        self.entries.extend(part);
+    /// An empty page is the end.
+    fn add(&mut self, page: Vec<LedgerRow>) {
+        self.ended |= page.is_empty();
+        self.pending.extend(page);
+    }
+
+    fn are_compared(&self) -> bool {
+        self.pending.is_empty() && self.ended
     }
 }
 
 impl Comparison {
-    /// Whether the next part of the table's rows must come before the comparison can go on.
-    pub fn wants_rows(&self) -> bool {
-        self.rows.is_wanting()
+    /// Returns whether the comparison waits for the table's next page.
+    pub fn needs_rows(&self) -> bool {
+        self.rows.need_more()
     }
 
-    pub fn wants_ledger(&self) -> bool {
-        self.ledger.is_wanting()
+    pub fn needs_ledger(&self) -> bool {
+        self.ledger.need_more()
     }
 
-    /// The next part of the table's rows, behind all before; empty at the end.
-    pub fn add_rows(&mut self, part: Vec<Entry>) {
-        self.rows.extend(part);
+    /// Adds the table's next page. An empty page is the end.
+    pub fn add_rows(&mut self, page: Vec<LedgerRow>) {
+        self.rows.add(page);
     }
 
-    pub fn add_ledger(&mut self, part: Vec<Entry>) {
-        self.ledger.extend(part);
+    pub fn add_ledger(&mut self, page: Vec<LedgerRow>) {
+        self.ledger.add(page);
     }
 
-    pub fn is_over(&self) -> bool {
-        let over = |side: &Side| side.ended && side.entries.is_empty();
-        over(&self.rows) && over(&self.ledger)
+    pub fn is_complete(&self) -> bool {
+        self.rows.are_compared() && self.ledger.are_compared()
     }
 
-    /// What differs, as far as both sides are known. How many rows that were, and the differences in order of id.
+    /// Compares as far as both sides are known. Returns the number of the table's rows, and the differences by id.
     pub fn advance(&mut self) -> (u64, Vec<Difference>) {
-        let (mut seen, mut found) = (0, Vec::new());
-        while !self.rows.is_wanting() && !self.ledger.is_wanting() {
-            let ids = (self.rows.entries.front().map(|row| row.id), self.ledger.entries.front().map(|known| known.id));
-            let (takes_row, takes_known) = match ids {
-                (None, None) => break,
-                (row, known) => {
-                    let next = row.into_iter().chain(known).min();
-                    (row == next, known == next)
-                }
-            };
-            let row = takes_row.then(|| self.rows.entries.pop_front()).flatten();
-            let known = takes_known.then(|| self.ledger.entries.pop_front()).flatten();
-            seen += u64::from(row.is_some());
+        let (mut compared, mut found) = (0, Vec::new());
+        while !self.needs_rows() && !self.needs_ledger() {
+            let next = self.rows.pending.front().into_iter().chain(self.ledger.pending.front()).map(|row| row.id).min();
+            let Some(next) = next else { break };
+            let row = self.rows.pending.pop_front_if(|row| row.id == next);
+            let known = self.ledger.pending.pop_front_if(|known| known.id == next);
+            compared += u64::from(row.is_some());
             match (row, known) {
                 (Some(row), Some(known)) if row.state != known.state => {
-                    found.push(Difference::Changed { id: row.id, from: known.state, to: row.state });
+                    found.push(Difference::Changed { id: next, from: known.state, to: row.state });
                 }
                 (Some(row), None) => found.push(Difference::New(row)),
-                (None, Some(known)) => found.push(Difference::Gone(known.id)),
+                (None, Some(_)) => found.push(Difference::Gone(next)),
                 _ => {}
             }
         }
-        (seen, found)
+        (compared, found)
     }
 }
 
-/// The change that leads from what the ledger has to the row as it is; nothing for a row that raises nothing: one that is
-/// gone, or one the ledger does not have where it is not `complete`, as nobody knows what that row was.
+/// The change from the ledger's state to the row's current state. None for a row that raises no event: a deleted one, or one that
+/// is new to a ledger that is not `complete`, because its earlier state is unknown.
 ///
-/// A release's own ledger of distributions is always complete, so a release may come as new: nothing else is raised by one.
+/// A new release always counts: the only event of a release that a repair raises is `release.distributed`, which has a complete
+/// ledger of its own.
 pub fn missed(table: Table, difference: &Difference, row: Tuple, complete: bool) -> Option<Operation> {
     match difference {
         Difference::New(_) if complete || table == Table::Release => Some(Operation::Insert { new: row }),

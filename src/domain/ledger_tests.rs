@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::change::Origin;
-use super::super::lsn::Position;
+use super::super::lsn::Lsn;
+use super::super::position::Position;
 use super::super::table::{distro_queue, release};
 use super::*;
 
@@ -20,8 +20,7 @@ fn row(id: i64, status: Option<&str>) -> Tuple {
 
 fn change(operation: Operation) -> Change {
     Change {
-        position: Position::default(),
-        origin: Origin::Log { timeline: 1 },
+        position: Position::Wal { timeline: 1, commit: Lsn::ZERO, ordinal: 1 },
         committed_at: Timestamp::UNIX_EPOCH,
         muted: false,
         table: TABLE,
@@ -34,7 +33,7 @@ fn state(text: &str) -> State {
 }
 
 #[test]
-fn a_state_is_all_watched_values_in_order_and_leads_back_to_a_row() {
+fn a_state_holds_all_watched_values_in_order_and_converts_back_to_a_row() {
     let mut row = Tuple::absent(Table::Release);
     row.set(release::id, Datum::text("7"));
     row.set(release::review_status, Datum::text("to \"review\""));
@@ -48,13 +47,13 @@ fn a_state_is_all_watched_values_in_order_and_leads_back_to_a_row() {
 }
 
 #[test]
-fn every_watched_table_has_a_number_of_its_own() {
+fn every_watched_table_has_its_own_number() {
     let numbers: HashSet<i16> = tables().filter_map(relation).collect();
     assert_eq!(numbers.len(), Table::ALL.iter().filter(|table| table.is_captured()).count());
 }
 
 #[test]
-fn the_last_word_on_a_row_counts() {
+fn the_last_change_of_a_row_counts() {
     let mut changes = LedgerChanges::default();
     changes.follow(&change(Operation::Insert { new: row(1, Some("a")) }));
     changes.follow(&change(Operation::Truncate));
@@ -70,7 +69,7 @@ fn the_last_word_on_a_row_counts() {
 }
 
 #[test]
-fn what_moves_no_watched_column_or_does_not_say_changes_nothing() {
+fn updates_of_other_columns_or_without_an_old_row_change_nothing() {
     let mut changes = LedgerChanges::default();
     let mut longer = row(1, Some("a"));
     longer.set(distro_queue::message, Datum::text("m"));
@@ -81,8 +80,8 @@ fn what_moves_no_watched_column_or_does_not_say_changes_nothing() {
 }
 
 #[test]
-fn rows_that_nobody_knew_raise_nothing_unless_the_ledger_has_all() {
-    let new = Difference::New(Entry { id: 1, state: state("[]") });
+fn new_rows_raise_nothing_unless_the_ledger_is_complete() {
+    let new = Difference::New(LedgerRow { id: 1, state: state("[]") });
     assert!(missed(TABLE, &new, row(1, None), true).is_some());
     assert_eq!(missed(TABLE, &new, row(1, None), false), None);
     assert!(missed(Table::Release, &new, Tuple::absent(Table::Release), false).is_some());
@@ -117,8 +116,8 @@ impl World {
         Some(change(operation))
     }
 
-    fn entries(&self) -> Vec<Entry> {
-        let entry = |(id, status): (&i64, &String)| Entry { id: *id, state: state(&format!("[\"{status}\"]")) };
+    fn entries(&self) -> Vec<LedgerRow> {
+        let entry = |(id, status): (&i64, &String)| LedgerRow { id: *id, state: state(&format!("[\"{status}\"]")) };
         self.0.iter().map(entry).collect()
     }
 }
@@ -140,20 +139,20 @@ impl Ledger {
         }
     }
 
-    fn entries(&self) -> Vec<Entry> {
-        self.0.iter().map(|(id, state)| Entry { id: *id, state: state.clone() }).collect()
+    fn entries(&self) -> Vec<LedgerRow> {
+        self.0.iter().map(|(id, state)| LedgerRow { id: *id, state: state.clone() }).collect()
     }
 }
 
-fn compare(rows: &[Entry], ledger: &[Entry], part: usize) -> (u64, Vec<Difference>) {
+fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<Difference>) {
     let mut comparison = Comparison::default();
     let (mut rows, mut ledger) = (rows.chunks(part), ledger.chunks(part + 1));
     let (mut seen, mut found) = (0, Vec::new());
-    while !comparison.is_over() {
-        if comparison.wants_rows() {
+    while !comparison.is_complete() {
+        if comparison.needs_rows() {
             comparison.add_rows(rows.next().unwrap_or_default().to_vec());
         }
-        if comparison.wants_ledger() {
+        if comparison.needs_ledger() {
             comparison.add_ledger(ledger.next().unwrap_or_default().to_vec());
         }
         let (more, differences) = comparison.advance();
@@ -184,7 +183,7 @@ proptest! {
     /// Streamed, cut off anywhere, compared, and streamed again: what is told of each row is a chain from its beginning to
     /// what it is at last, whatever the gap hid.
     #[test]
-    fn what_is_told_is_a_chain(before in histories(), hidden in histories(), after in histories(), part in 1..4_usize) {
+    fn raised_transitions_form_a_chain(before in histories(), hidden in histories(), after in histories(), part in 1..4_usize) {
         let (mut world, mut ledger, mut known) = (World::default(), Ledger::default(), BTreeMap::new());
         let stream = |world: &mut World, ledger: &mut Ledger, known: &mut _, history: &[Action]| {
             // Batches of any length leave the same ledger.
@@ -207,7 +206,7 @@ proptest! {
         let mut changes = LedgerChanges::default();
         for difference in &differences {
             match difference {
-                Difference::New(Entry { id, state }) | Difference::Changed { id, to: state, .. } => {
+                Difference::New(LedgerRow { id, state }) | Difference::Changed { id, to: state, .. } => {
                     changes.put(TABLE, *id, state.clone());
                     let operation = missed(TABLE, difference, row(*id, Some(&world.0[id])), true);
                     told(&mut known, &operation.unwrap());

@@ -1,15 +1,18 @@
 //! The types that all stages share: changes, events, webhooks and deliveries. No I/O, no clock, no randomness.
 
+pub mod addons;
 pub mod backoff;
 pub mod change;
 pub mod delivery;
 pub mod disablement;
 pub mod durations;
 pub mod event;
+pub mod gap;
 pub mod ledger;
 pub mod lsn;
 mod named;
 pub mod notice;
+pub mod position;
 pub mod table;
 pub mod time;
 pub mod trace;

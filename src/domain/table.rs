@@ -1,13 +1,13 @@
-//! The tables and columns that Walhook knows, under the names of the reference schema. The configuration maps a platform's
-//! own names to these; nothing behind the decoder sees any other.
+//! The tables and columns that Walhook reads, under the names of the reference schema. The configuration maps the platform's names
+//! to these; only the decoder, setup and lookups see the platform's.
 
-/// One column of one table, as an index into that table's tuples.
+/// A column, as an index into the tuples of its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Column(pub u8);
 
 macro_rules! tables {
     ($( $table:ident, $name:ident, $watched:expr, [ $( $column:ident ),+ $(,)? ]; )+) => {
-        /// A table of the primary, by its part in the platform.
+        /// A table of the platform.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Table { $( $table ),+ }
 
@@ -19,12 +19,12 @@ macro_rules! tables {
                 match self { $( Table::$table => stringify!($name) ),+ }
             }
 
-            /// The columns Walhook reads, in the order of its tuples.
+            /// The columns that Walhook reads, in the order of its tuples.
             pub const fn columns(self) -> &'static [&'static str] {
                 match self { $( Table::$table => &[ $( stringify!($column) ),+ ] ),+ }
             }
 
-            /// The columns whose change can raise an event; empty for a table that is only looked up.
+            /// The columns whose changes can raise events. Empty for a table that is only looked up.
             pub const fn watched(self) -> &'static [&'static str] {
                 match self { $( Table::$table => $watched ),+ }
             }
@@ -64,19 +64,19 @@ tables! {
 }
 
 impl Table {
-    /// Whether changes of this table can raise events; the others are looked up.
+    /// Returns whether changes of this table can raise events. The other tables are only looked up.
     pub const fn is_captured(self) -> bool {
         !self.watched().is_empty()
     }
 
-    /// Whether a row may get `column` from elsewhere. Not what tells rows and transitions apart, nor where rows are put together
-    /// from what the log shows of them.
+    /// Returns whether the configuration may compute `column` by an expression. False for keys and watched columns, and for tables
+    /// whose rows are assembled from the stream.
     pub fn may_compute(self, column: &str) -> bool {
-        let put_together = matches!(self, Table::UserAddon | Table::TranscoderQueueFile);
-        column != "id" && !self.watched().contains(&column) && !put_together
+        let is_assembled = matches!(self, Table::UserAddon | Table::TranscoderQueueFile);
+        column != "id" && !self.watched().contains(&column) && !is_assembled
     }
 
-    /// Whether every event's way to its owner leads through the table, or most events'.
+    /// Returns whether the owners of all or most events are found through this table.
     pub const fn is_indispensable(self) -> bool {
         matches!(self, Table::Release | Table::Label)
     }

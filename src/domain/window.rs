@@ -1,20 +1,19 @@
-//! The stretches that the outbox of the triggers is read in.
+//! Windows, the parts in which the outbox is read.
 //!
-//! A window is all that one snapshot sees and the one before did not. A transaction that is open across several windows is in
-//! the first whose snapshot sees its commit: nothing is missed, nothing is in two, and nobody waits for it.
+//! A window holds the rows that its snapshot sees and the previous window's snapshot did not. A transaction that stays open across
+//! several windows belongs to the first one whose snapshot sees its commit: no row is missed or read twice, and no window waits
+//! for a transaction.
 
 use std::fmt;
 use std::sync::Arc;
 
-use uuid::Uuid;
-
-/// Which transactions were over at one moment, as Postgres writes it: `xmin:xmax:xip,…`.
+/// Which transactions had ended at one moment, in PostgreSQL's text form `xmin:xmax:xip,…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot(Arc<str>);
 
 impl Snapshot {
-    /// Before every transaction.
-    pub fn nothing() -> Self {
+    /// A snapshot that sees no transaction.
+    pub fn empty() -> Self {
         Snapshot("1:1:".into())
     }
 
@@ -22,7 +21,7 @@ impl Snapshot {
         &self.0
     }
 
-    /// The first transaction that had not begun; nothing where the text is no snapshot.
+    /// The first transaction id that was not assigned yet (`xmax`). None if the text is not a snapshot.
     pub fn next_transaction(&self) -> Option<u64> {
         self.0.split(':').nth(1)?.parse().ok()
     }
@@ -40,27 +39,24 @@ impl fmt::Display for Snapshot {
     }
 }
 
-/// What a window holds: what `to` sees and `from` does not.
+/// The rows that `to` sees and `from` does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct Window {
+    pub number: u64,
     pub from: Snapshot,
     pub to: Snapshot,
 }
 
-impl Bounds {
-    /// A window that holds nothing, before the first.
-    pub fn nothing() -> Self {
-        Bounds { from: Snapshot::nothing(), to: Snapshot::nothing() }
+impl Window {
+    /// A window without rows, before the first one that is read.
+    pub fn empty(number: u64) -> Self {
+        Window { number, from: Snapshot::empty(), to: Snapshot::empty() }
     }
-}
 
-/// The window of the outbox that a batch ends in, and the process that read it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// None at the end of the last window before a switch to the WAL: the checkpoint is a position in the WAL then.
-    pub bounds: Option<Bounds>,
-    /// The claim on the checkpoint under which it was read: two processes give the same number to different windows.
-    pub reader: Uuid,
+    /// The following window: what `to` sees and this window's snapshot does not.
+    pub fn next(&self, to: Snapshot) -> Self {
+        Window { number: self.number + 1, from: self.to.clone(), to }
+    }
 }
 
 #[cfg(test)]
@@ -68,10 +64,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_tells_the_next_transaction() {
+    fn a_snapshot_has_the_next_transaction() {
         assert_eq!(Snapshot::from("10:20:10,14").next_transaction(), Some(20));
         assert_eq!(Snapshot::from("10:20:").next_transaction(), Some(20));
         assert_eq!(Snapshot::from("ten").next_transaction(), None);
-        assert_eq!(Snapshot::nothing().next_transaction(), Some(1));
+        assert_eq!(Snapshot::empty().next_transaction(), Some(1));
+    }
+
+    #[test]
+    fn a_window_begins_where_the_previous_one_ends() {
+        let window = Window::empty(7).next("10:20:".into());
+        assert_eq!((window.number, &window.from, &window.to), (8, &Snapshot::empty(), &"10:20:".into()));
     }
 }

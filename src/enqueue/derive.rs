@@ -1,40 +1,41 @@
-//! From a batch of changes to what they raised. Changes are taken in order, each first followed by the lookups, so that a
-//! rule sees other tables as they are at its change. What is missing is fetched for the rest of the batch at once.
+//! Derives events from a batch of changes. Changes are processed in order, and lookups are updated by each change before its rules
+//! run: a rule sees other tables as they are at its change. Missing rows are fetched for the rest of the batch at once.
 
 use std::collections::HashSet;
 
 use uuid::Uuid;
 
+use crate::domain::addons::AddonChanges;
 use crate::domain::change::{Batch, Change, Operation};
 use crate::domain::event::{Event, event_id};
 use crate::domain::ledger::LedgerChanges;
-use crate::domain::lsn::{Lineage, Position};
+use crate::domain::lsn::Lineage;
+use crate::domain::position::Progress;
 use crate::domain::table::Column;
 use crate::events::{Derived, LookupKey, NoEvent, Rule, rules_for};
 use crate::lookup::{LookupError, Lookups, follow_addons};
-use crate::store::addons::AddonChanges;
 use crate::store::enqueue::Unrouted;
 use crate::telemetry::recurring;
 
-/// What a batch comes to.
+/// What a batch of changes raises, and what it changes in the store.
 #[derive(Default)]
 pub struct Raised {
     pub events: Vec<Event>,
     pub unrouted: Vec<Unrouted>,
     pub ignored: Vec<&'static str>,
-    /// Releases that moved into distribution, in this batch; muted ones too.
+    /// Releases that were distributed in this batch, including muted ones.
     pub distributed: HashSet<i64>,
     pub addons: AddonChanges,
     pub ledger: LedgerChanges,
-    pub once: Once,
+    pub once: OncePerRelease,
 }
 
-/// Which events are raised once a release.
+/// The events that are raised at most once per release, with their releases.
 #[derive(Default)]
-pub struct Once(Vec<(Uuid, i64)>);
+pub struct OncePerRelease(Vec<(Uuid, i64)>);
 
-impl Once {
-    /// Drops those of `events` whose releases had been distributed before; `first_time` are those that had not.
+impl OncePerRelease {
+    /// Removes events whose release is not one of `first_time`, the releases that were never distributed before.
     pub fn keep_first(&self, events: &mut Vec<Event>, mut first_time: HashSet<i64>) {
         let repeated: HashSet<Uuid> =
             self.0.iter().filter(|(_, release)| !first_time.remove(release)).map(|(event, _)| *event).collect();
@@ -44,88 +45,92 @@ impl Once {
     }
 }
 
-/// The derivation of one batch. After a failure it goes on where it stopped: lookups have followed the stream up to there, so a
-/// change that was derived again would see facts that are newer than itself.
+/// The derivation of one batch. A retry continues where a failure stopped it: lookups have followed the changes up to there, so a
+/// change that was derived again would see rows that are newer than itself.
 pub struct Derivation {
-    /// What the store had when it began.
-    pub stored: Position,
+    /// The store's progress when the derivation began.
+    pub stored: Progress,
     pub raised: Raised,
     /// Whether lookups are prepared for the batch.
     prepared: bool,
-    /// The first change that is not derived.
+    /// The index of the first change that is not derived.
     next: usize,
 }
 
 impl Derivation {
-    /// Of the changes behind `stored`.
-    pub fn new(batch: &Batch, stored: Position) -> Derivation {
-        let next = batch.changes.partition_point(|change| change.position <= stored);
+    /// Derives the changes that `stored` does not include.
+    pub fn new(batch: &Batch, stored: Progress) -> Derivation {
+        let next = batch.changes.partition_point(|change| stored.includes(&change.position));
         Derivation { stored, raised: Raised::default(), prepared: false, next }
     }
 
-    /// Derives what is left of the batch.
+    /// Derives the rest of the batch.
     pub async fn finish(&mut self, lookups: &mut Lookups, batch: &Batch) -> Result<(), LookupError> {
-        let Batch { changes, checkpoint, transaction, .. } = batch;
-        self.derive(lookups, changes, checkpoint.lineage, Origin::Stream(*transaction)).await
-    }
-
-    async fn derive(
-        &mut self,
-        lookups: &mut Lookups,
-        changes: &[Change],
-        lineage: Lineage,
-        origin: Origin,
-    ) -> Result<(), LookupError> {
-        let mut fetched: HashSet<LookupKey> = HashSet::new();
-        let transaction = match origin {
-            Origin::Stream(transaction) => transaction,
-            Origin::Comparison => None,
-        };
         if !self.prepared {
-            lookups.begin(&changes[self.next..]).await?;
+            lookups.begin(&batch.changes[self.next..]).await?;
             self.prepared = true;
         }
-        while let Some(change) = changes.get(self.next) {
-            let change = &*lookups.completed(change);
-            if origin != Origin::Comparison {
-                lookups.follow(change);
-            }
-            match derive_one(lookups, change, lineage, &mut self.raised) {
-                Step::Done => {
-                    follow_addons(change, &mut self.raised.addons);
-                    self.raised.ledger.follow(change);
-                    self.next += 1;
-                }
-                Step::FactMissing => {
-                    let keys = missing_for(lookups, &changes[self.next..]);
-                    // A key that stays missing although it was fetched would be asked for for ever.
-                    if keys.is_subset(&fetched) {
-                        return Err(LookupError::Unanswered(format!("{keys:?}")));
-                    }
-                    lookups.fetch(&keys, transaction).await?;
-                    fetched.extend(keys);
-                }
-            }
-        }
-        Ok(())
+        let source = Source::Stream { transaction: batch.transaction };
+        let lineage = batch.checkpoint.lineage;
+        derive_from(lookups, &batch.changes, &mut self.next, lineage, source, &mut self.raised).await
     }
 }
 
-/// What changes raise that a comparison found. Lookups do not follow them: what the stream would have shown beside them is
-/// not there, so all is asked for.
+/// Derives the events of changes that a repair found. Lookups do not follow them, because the changes of other tables are missing:
+/// every row is fetched.
 pub async fn derive_found(lookups: &mut Lookups, changes: &[Change], lineage: Lineage) -> Result<Raised, LookupError> {
-    let mut derivation =
-        Derivation { stored: Position::default(), raised: Raised::default(), prepared: false, next: 0 };
-    derivation.derive(lookups, changes, lineage, Origin::Comparison).await?;
-    Ok(derivation.raised)
+    let mut raised = Raised::default();
+    lookups.begin(changes).await?;
+    derive_from(lookups, changes, &mut 0, lineage, Source::Repair, &mut raised).await?;
+    Ok(raised)
 }
 
 /// Where changes come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    /// With the last one's transaction, which lookups wait to see.
-    Stream(Option<u32>),
-    Comparison,
+enum Source {
+    /// `transaction` is that of the last change. Lookups wait until it is visible.
+    Stream {
+        transaction: Option<u32>,
+    },
+    Repair,
+}
+
+async fn derive_from(
+    lookups: &mut Lookups,
+    changes: &[Change],
+    next: &mut usize,
+    lineage: Lineage,
+    source: Source,
+    raised: &mut Raised,
+) -> Result<(), LookupError> {
+    let mut fetched: HashSet<LookupKey> = HashSet::new();
+    let transaction = match source {
+        Source::Stream { transaction } => transaction,
+        Source::Repair => None,
+    };
+    while let Some(change) = changes.get(*next) {
+        let change = &*lookups.completed(change);
+        if source != Source::Repair {
+            lookups.follow(change);
+        }
+        match derive_one(lookups, change, lineage, raised) {
+            Step::Done => {
+                follow_addons(change, &mut raised.addons);
+                raised.ledger.follow(change);
+                *next += 1;
+            }
+            Step::FactMissing => {
+                let keys = missing_for(lookups, &changes[*next..]);
+                // A key that is still missing after it was fetched would be fetched for ever.
+                if keys.is_subset(&fetched) {
+                    return Err(LookupError::Unanswered(format!("{keys:?}")));
+                }
+                lookups.fetch(&keys, transaction).await?;
+                fetched.extend(keys);
+            }
+        }
+    }
+    Ok(())
 }
 
 enum Step {
@@ -133,7 +138,7 @@ enum Step {
     FactMissing,
 }
 
-/// Adds what one change raises, or nothing at all where a fact is missing.
+/// Adds the events of one change. Adds nothing if a looked-up row is missing.
 fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut Raised) -> Step {
     if change.muted {
         return derive_muted(lookups, change, raised);
@@ -163,14 +168,19 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     user: derived.owner,
                     occurred_at: change.committed_at,
                     position: change.position,
-                    origin: change.origin,
                     data: derived.data.into(),
                 });
             }
             Err(NoEvent::Unrouted(reason)) => raised.unrouted.push(unrouted(rule, change, lineage, reason)),
             Err(NoEvent::Malformed(detail)) => {
-                let (table, lsn) = (change.table.name(), change.position.commit);
-                recurring!(warn, table, detail, %lsn, "rows are not what the mapping promises: they are counted as unrouted");
+                let (table, lsn) = (change.table.name(), change.position.commit().map(tracing::field::display));
+                recurring!(
+                    warn,
+                    table,
+                    detail,
+                    lsn,
+                    "rows do not match the mapping: they are stored as unrouted events"
+                );
                 raised.unrouted.push(unrouted(rule, change, lineage, "malformed_row"));
             }
         }
@@ -178,7 +188,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     Step::Done
 }
 
-/// What a rule says; that nobody can say it any more where a value was not sent and its row is gone.
+/// Runs a rule. A row that must be fetched because a value was not sent, and that no longer exists, has no owner.
 fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
     match (rule.derive)(change, lookups) {
         Err(NoEvent::Lookup(key)) if lookups.is_gone(&key) => Err(NoEvent::Unrouted("row_gone")),
@@ -186,7 +196,7 @@ fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoE
     }
 }
 
-/// A muted change raises nothing, but what it would have raised once for its release is used up.
+/// Derives a muted change, which raises nothing but counts as its release's distribution.
 fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step {
     for rule in rules_for(change.table) {
         match judge(rule, change, lookups) {
@@ -207,7 +217,6 @@ fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str
         row: row_id(change),
         occurred_at: change.committed_at,
         position: change.position,
-        origin: change.origin,
     }
 }
 
@@ -221,7 +230,7 @@ fn row_id(change: &Change) -> String {
     tuple.text(Column(0)).unwrap_or_default().to_owned()
 }
 
-/// All that the rules would next ask for, over the changes that are left.
+/// Returns the rows that the rules of the remaining changes need next.
 fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
     let mut missing = HashSet::new();
     for change in changes {

@@ -1,4 +1,4 @@
-//! Who gets an event: the deliveries to store, and those of them that this process keeps at hand.
+//! Fan-out: from events to the deliveries to store, and the reservations for those that go to the local dispatcher.
 
 use std::collections::HashMap;
 
@@ -7,21 +7,24 @@ use uuid::Uuid;
 use crate::domain::event::{Event, UserId, delivery_id};
 use crate::store::enqueue::{NewDelivery, Subscription};
 
-/// Events that are stored together with all of their deliveries: each may go to fifty webhooks.
+/// The events that one statement stores. Each may have fifty deliveries.
 pub const EVENTS_AT_ONCE: usize = 256;
 
-/// What follows from events.
+/// The webhooks of each user.
+pub type Subscriptions = HashMap<UserId, Vec<Subscription>>;
+
+/// The deliveries and missed events of a list of events.
 #[derive(Debug, Default)]
 pub struct FannedOut {
     pub deliveries: Vec<NewDelivery>,
-    /// What webhooks miss by being inactive: webhook and event.
+    /// Webhook and event, for each event that an inactive webhook misses.
     pub missed: Vec<(Uuid, Uuid)>,
 }
 
-/// What follows from `events`; `keeps` says which deliveries this process keeps.
+/// Fans out `events`. `keeps` decides which deliveries go to the local dispatcher.
 pub fn fan_out(
     events: &[Event],
-    subscriptions: &HashMap<UserId, Vec<Subscription>>,
+    subscriptions: &Subscriptions,
     mut keeps: impl FnMut(&Event, &NewDelivery) -> bool,
 ) -> FannedOut {
     let mut fanned_out = FannedOut::default();

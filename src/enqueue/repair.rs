@@ -1,10 +1,11 @@
-//! What a comparison found, as events and deliveries: by the same rules as the stream, in the repair's own transaction.
+//! Raises the events of changes that a repair found, in the repair's own transaction and by the same rules as the stream.
 
 use std::collections::HashSet;
 
 use super::derive::{Raised, derive_found};
+use super::error::EnqueueError;
 use super::fan_out::fan_out;
-use super::{EnqueueError, insert, subscriptions_to};
+use super::save::{insert, subscriptions_of};
 use crate::domain::change::Change;
 use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
@@ -12,45 +13,44 @@ use crate::lookup::Lookups;
 use crate::store::Transaction;
 use crate::store::enqueue::{NewLease, claim_distributed, insert_unrouted, undistributed};
 
-/// What a part of the differences came to.
+/// The events of one part of the found changes.
 #[derive(Debug, Default)]
 pub struct Repaired {
     pub events: Vec<Event>,
-    /// How many deliveries were made, and how many webhooks missed an event by being inactive.
     pub deliveries: usize,
+    /// How many events inactive webhooks missed.
     pub missed: usize,
-    /// Events without anybody to tell.
+    /// How many events have no owner.
     pub unrouted: usize,
 }
 
-/// Makes events of changes that a comparison found.
+/// Raises events of changes that a repair found.
 pub struct Repair {
-    /// With add-ons as the primary has them: those of the store are as old as the checkpoint.
+    /// With the add-ons of the primary: those in the store are as old as the checkpoint.
     pub lookups: Lookups,
     pub lineage: Lineage,
-    /// Writes nothing.
+    /// Stores nothing.
     pub dry_run: bool,
 }
 
 impl Repair {
-    /// Stores what `changes` raise, unless it is a dry run.
+    /// Stores the events of `changes`, unless this is a dry run.
     pub async fn raise(&mut self, transaction: &Transaction<'_>, changes: &[Change]) -> Result<Repaired, EnqueueError> {
         let mut raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
         let first_time = self.first_distributions(transaction, &raised).await?;
         raised.once.keep_first(&mut raised.events, first_time);
-        let subscriptions = subscriptions_to(transaction, &raised.events).await?;
+        let subscriptions = subscriptions_of(transaction, &raised.events).await?;
         let fanned_out = fan_out(&raised.events, &subscriptions, |_, _| false);
-        let repaired = Repaired {
-            deliveries: fanned_out.deliveries.len(),
-            missed: fanned_out.missed.len(),
-            unrouted: raised.unrouted.len(),
-            events: Vec::new(),
-        };
         if !self.dry_run {
             insert(transaction, &raised.events, &fanned_out, NewLease::NONE, true).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }
-        Ok(Repaired { events: raised.events, ..repaired })
+        Ok(Repaired {
+            deliveries: fanned_out.deliveries.len(),
+            missed: fanned_out.missed.len(),
+            unrouted: raised.unrouted.len(),
+            events: raised.events,
+        })
     }
 
     async fn first_distributions(

@@ -11,13 +11,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::config;
+use crate::domain::addons::AddonChanges;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
 use crate::domain::table::{Table, distro_queue, user_addon};
 use crate::events::{Fact, Facts, LookupKey, NoEvent, Release, TranscodedFile};
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::Store;
-use crate::store::addons::AddonChanges;
 
 pub use address::email_of;
 pub use fetch::{LookupError, try_queries};

@@ -2,6 +2,7 @@
 
 mod answers;
 mod decided;
+mod superseded;
 mod transaction;
 mod unmatched;
 

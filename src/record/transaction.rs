@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use uuid::Uuid;
 
+use super::superseded::superseded;
 use crate::domain::delivery::Next;
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
@@ -12,7 +13,7 @@ use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::audit::{self, Action, Actor, Via};
 use crate::store::disable::{self, Failing};
 use crate::store::record::{self, AttemptRow, CompletedAttempt, Counters};
-use crate::store::{Result, Store, Transaction, hours, plan_by_index, superseded, webhooks};
+use crate::store::{Result, Store, Transaction, hours, plan_by_index, webhooks};
 
 /// The effects of recording a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +76,7 @@ async fn try_record(
         }
     };
     let ((), counted) = tokio::try_join!(biased; plan_by_index(&transaction), fence)?;
-    let late = superseded::take(&transaction, attempts, &counted).await?;
+    let late = superseded(&transaction, attempts, &counted).await?;
     let attempts: Vec<CompletedAttempt<'_>> =
         attempts.iter().zip(&counted).filter_map(|(attempt, counted)| counted.then_some(*attempt)).collect();
     let logged = [attempts.as_slice(), &late].concat();

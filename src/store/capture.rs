@@ -1,55 +1,148 @@
-//! What capture and its setup keep: the first checkpoint, gaps, releases distributed before, replica identities as found.
+//! What capture stores: the checkpoint, the lease on reading the outbox, gaps, replica identities and the store's own identity.
+//!
+//! ## Stored positions
+//!
+//! `walhook.checkpoint` keeps positions in the WAL and in the outbox in the same columns. [`Columns`] and [`StoredCheckpoint`] are
+//! the only code that translates them:
+//!
+//! | column | WAL | outbox |
+//! |---|---|---|
+//! | `commit_lsn` | LSN of the commit | number of the window |
+//! | `ordinal` | ordinal of the last stored change, or 2⁶³-1 for the whole transaction | the same for rows of the window |
+//! | `resume_lsn` | where streaming restarts | highest sequence number that was read |
+//! | `window_from`, `window_to` | null | the window's two snapshots |
+//! | `handover_*` | set until the triggers are dropped after a switch | set when a switch to the WAL is prepared |
+//!
+//! Neither the columns nor their meaning have changed since version 0.1.0. An upgrade continues from the row that the previous
+//! version wrote, and after a rollback the previous version continues from the row that this one wrote. Replicas of both may run
+//! at the same time.
 
-use deadpool_postgres::Transaction;
+use std::time::Duration;
+
+use deadpool_postgres::{GenericClient, Transaction};
 use jiff::Timestamp;
-use postgres_types::PgLsn;
+use postgres_types::ToSql;
+use tokio_postgres::Row;
+use uuid::Uuid;
 
-use super::{Result, Store, commit_durably};
-use crate::domain::lsn::{Checkpoint, Lsn};
-use crate::domain::window::Bounds;
+use super::statement::{FromRow, Statements, column, from_row};
+use super::{Result, Store, StoreError, commit_durably};
+use crate::domain::lsn::{Lineage, Lsn};
+use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::window::{Snapshot, Window};
 
-const GAP_RECORD: &str = include_str!("../../sql/store/gap_record.sql");
-const GAP_OPEN: &str = include_str!("../../sql/store/gap_open.sql");
-const GAP_CLOSE: &str = include_str!("../../sql/store/gap_close.sql");
-const CHECKPOINT_HOLD: &str = include_str!("../../sql/store/checkpoint_hold.sql");
-const REPAIR_LOCK: &str = include_str!("../../sql/store/repair_lock.sql");
-const CHECKPOINT_ENTER_TIMELINE: &str = include_str!("../../sql/store/checkpoint_enter_timeline.sql");
-const CHECKPOINT_FIRST: &str = include_str!("../../sql/store/checkpoint_first.sql");
-const CHECKPOINT_DELETE: &str = include_str!("../../sql/store/checkpoint_delete.sql");
-const DISTRIBUTED_RELEASE_SEED: &str = include_str!("../../sql/store/distributed_release_seed.sql");
-const SLOT_CREATION_BEGIN: &str = include_str!("../../sql/store/slot_creation_begin.sql");
-const SLOT_CREATION_END: &str = include_str!("../../sql/store/slot_creation_end.sql");
-const SLOT_CREATION_EXISTS: &str = include_str!("../../sql/store/slot_creation_exists.sql");
-const REPLICA_IDENTITY_REMEMBER: &str = include_str!("../../sql/store/replica_identity_remember.sql");
-const REPLICA_IDENTITY_LIST: &str = include_str!("../../sql/store/replica_identity_list.sql");
-const REPLICA_IDENTITY_FORGET: &str = include_str!("../../sql/store/replica_identity_forget.sql");
-const SCHEMA_DROP: &str = include_str!("../../sql/store/schema_drop.sql");
-const SCHEMA_EXISTS: &str = include_str!("../../sql/store/schema_exists.sql");
-const IDENTIFY: &str = include_str!("../../sql/store/identify.sql");
+pub(super) const CHECKPOINT_READ: &str = include_str!("../../sql/store/checkpoint_read.sql");
+pub(super) const CHECKPOINT_ADVANCE: &str = include_str!("../../sql/store/checkpoint_advance.sql");
+
+/// The stored `ordinal` of a whole transaction or window.
+const END: i64 = i64::MAX;
+
+/// A checkpoint, and a switch from the outbox to the WAL that has begun.
+#[derive(Clone, Debug)]
+pub struct StoredCheckpoint {
+    pub checkpoint: Checkpoint,
+    /// While the outbox is read: the prepared switch. While the WAL is read: the switch that was made, until the triggers are
+    /// dropped.
+    pub switch: Option<SwitchToWal>,
+}
+
+/// A switch to the WAL: the outbox is read up to `snapshot`, the WAL from `begins`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchToWal {
+    pub snapshot: Snapshot,
+    pub begins: Lsn,
+}
+
+impl FromRow for StoredCheckpoint {
+    fn from_row(row: &Row) -> Result<Self> {
+        let number: Lsn = column(row, "commit_lsn")?;
+        let resume: Lsn = column(row, "resume_lsn")?;
+        let through = match row.try_get("ordinal")? {
+            END => Through::End,
+            ordinal => Through::Ordinal(u64::try_from(ordinal).map_err(|_| negative("ordinal"))?),
+        };
+        let snapshot = |name| Ok::<_, StoreError>(row.try_get::<_, Option<&str>>(name)?.map(Snapshot::from));
+        let progress = match snapshot("window_from")?.zip(snapshot("window_to")?) {
+            Some((from, to)) => {
+                Progress::Outbox { window: Window { number: number.0, from, to }, through, last_row: resume.0 }
+            }
+            None => Progress::Wal { commit: number, through, resume },
+        };
+        let switch = snapshot("handover_snapshot")?.zip(column::<Option<Lsn>>(row, "handover_lsn")?);
+        Ok(StoredCheckpoint {
+            checkpoint: Checkpoint { lineage: Lineage::from_row(row)?, progress },
+            switch: switch.map(|(snapshot, begins)| SwitchToWal { snapshot, begins }),
+        })
+    }
+}
+
+impl FromRow for Lineage {
+    fn from_row(row: &Row) -> Result<Self> {
+        // PostgreSQL's catalog shows the identifier as a signed number too.
+        let system_identifier = row.try_get::<_, i64>("system_identifier")? as u64;
+        Ok(Lineage { system_identifier, timeline: column(row, "timeline")? })
+    }
+}
+
+fn negative(column: &str) -> StoreError {
+    StoreError::Corrupt(format!("{column} of a checkpoint is negative"))
+}
+
+/// A position as the columns of `walhook.checkpoint`.
+struct Columns<'a> {
+    commit: Lsn,
+    ordinal: i64,
+    resume: Lsn,
+    window_from: Option<&'a str>,
+    window_to: Option<&'a str>,
+}
+
+impl<'a> From<&'a Progress> for Columns<'a> {
+    fn from(progress: &'a Progress) -> Self {
+        let (Progress::Wal { through, .. } | Progress::Outbox { through, .. }) = progress;
+        let ordinal = match through {
+            // Far from 2⁶³: PostgreSQL itself counts the commands of a transaction in 32 bits.
+            Through::Ordinal(ordinal) => *ordinal as i64,
+            Through::End => END,
+        };
+        let (resume, window) = match progress {
+            Progress::Wal { resume, .. } => (*resume, None),
+            Progress::Outbox { window, last_row, .. } => (Lsn(*last_row), Some(window)),
+        };
+        Columns {
+            commit: Lsn(progress.number()),
+            ordinal,
+            resume,
+            window_from: window.map(|window| window.from.as_str()),
+            window_to: window.map(|window| window.to.as_str()),
+        }
+    }
+}
 
 /// A table's replica identity before setup changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundIdentity {
     pub table_oid: u32,
-    /// For people; the number is what identifies it.
+    /// For messages. The oid identifies the table.
     pub table_name: String,
     /// As in `pg_class`: `d`, `n`, `f` or `i`.
     pub identity: String,
     pub index: Option<String>,
 }
 
-/// A stretch of the log that was lost and is not repaired.
+/// A gap that is not repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenGap {
-    /// A word of a fixed set, such as `slot_missing`.
+    /// A name from a fixed set, such as `slot_missing`.
     pub reason: String,
-    /// In words.
     pub detail: String,
 }
 
-/// Where the store is.
+from_row!(OpenGap { reason, detail });
+
+/// The server, database and role of the store.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Identity {
     pub system_identifier: i64,
     pub database: String,
     pub role: String,
@@ -59,35 +152,47 @@ pub struct Place {
     pub now: Timestamp,
 }
 
+from_row!(Identity { system_identifier, database, role, synchronous_commit, synchronous, now });
+
 impl Store {
-    /// Notes a stretch of the log as lost; false when it was known, or when the checkpoint does not resume `at` any more.
-    pub async fn record_gap(&self, slot: &str, reason: &str, detail: &str, at: Option<Lsn>) -> Result<bool> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(GAP_RECORD).await?;
-        Ok(connection.execute(&statement, &[&slot, &reason, &detail, &at.map(|at| PgLsn::from(at.0))]).await? == 1)
+    pub async fn checkpoint(&self, slot: &str) -> Result<Option<Checkpoint>> {
+        self.checkpoint_of_reader(slot, None).await
     }
 
-    pub async fn open_gaps(&self, slot: &str) -> Result<Vec<OpenGap>> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(GAP_OPEN).await?;
-        let rows = connection.query(&statement, &[&slot]).await?;
-        Ok(rows.iter().map(|row| OpenGap { reason: row.get(0), detail: row.get(1) }).collect())
+    /// Returns the checkpoint if `reader` holds the claim on it. No other process has stored anything since the claim.
+    pub async fn checkpoint_of_reader(&self, slot: &str, reader: Option<Uuid>) -> Result<Option<Checkpoint>> {
+        let stored: Option<StoredCheckpoint> = self.fetch_optional(CHECKPOINT_READ, &[&slot, &reader]).await?;
+        Ok(stored.map(|stored| stored.checkpoint))
     }
 
-    /// Puts the checkpoint on another timeline; false when it is not `found` any more. Batches that were read on the timeline
-    /// before are refused from then on, in every process.
+    /// Returns the checkpoint with a switch to the WAL that has begun.
+    pub async fn stored_checkpoint(&self, slot: &str) -> Result<Option<StoredCheckpoint>> {
+        self.fetch_optional(CHECKPOINT_READ, &[&slot, &None::<Uuid>]).await
+    }
+
+    /// Makes `reader` the only process whose batches advance the checkpoint. Use a new id for each claim: with the same id, batches
+    /// that were read before another process's claim would be accepted again.
+    pub async fn claim_checkpoint(&self, slot: &str, reader: Uuid) -> Result<()> {
+        self.run(include_str!("../../sql/store/checkpoint_claim.sql"), &[&slot, &reader]).await?;
+        Ok(())
+    }
+
+    /// Moves the checkpoint to another timeline. Returns false if it is no longer `found`. From then on, batches that were read on
+    /// the previous timeline are rejected in every process.
     pub async fn enter_timeline(&self, slot: &str, found: &Checkpoint, timeline: u32) -> Result<bool> {
-        let Checkpoint { lineage, position, .. } = *found;
-        let (commit, ordinal) = (PgLsn::from(position.commit.0), position.ordinal as i64);
-        let connection = self.connection().await?;
-        let timelines = (lineage.timeline as i32, timeline as i32);
-        let moved = connection
-            .execute(CHECKPOINT_ENTER_TIMELINE, &[&slot, &commit, &ordinal, &timelines.0, &timelines.1])
-            .await?;
-        Ok(moved == 1)
+        const ENTER_TIMELINE: &str = include_str!("../../sql/store/checkpoint_enter_timeline.sql");
+        let Columns { commit, ordinal, .. } = Columns::from(&found.progress);
+        let (from, to) = (found.lineage.timeline as i32, timeline as i32);
+        Ok(self.run(ENTER_TIMELINE, &[&slot, &commit, &ordinal, &from, &to]).await? == 1)
     }
 
-    /// Gives the slot's position up, with the gaps that were measured from it.
+    /// Forgets a switch to the WAL whose triggers are dropped.
+    pub async fn forget_switch(&self, slot: &str) -> Result<()> {
+        self.run(include_str!("../../sql/store/checkpoint_handed_over.sql"), &[&slot]).await?;
+        Ok(())
+    }
+
+    /// Deletes the slot's checkpoint and closes the gaps that were measured from it.
     pub async fn forget_checkpoint(&self, slot: &str) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
@@ -96,116 +201,164 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Notes that a slot is about to be created, until its first checkpoint is here.
-    pub async fn begin_slot(&self, slot: &str) -> Result<()> {
-        self.connection().await?.execute(SLOT_CREATION_BEGIN, &[&slot]).await?;
+    /// Takes or renews the lease on reading the outbox. Returns false if another process holds it.
+    pub async fn take_capture_lease(&self, slot: &str, holder: Uuid, length: Duration) -> Result<bool> {
+        const TAKE: &str = include_str!("../../sql/store/capture_lease_take.sql");
+        Ok(self.run(TAKE, &[&slot, &holder, &length.as_secs_f64()]).await? == 1)
+    }
+
+    pub async fn release_capture_lease(&self, slot: &str, holder: Uuid) -> Result<()> {
+        self.run(include_str!("../../sql/store/capture_lease_release.sql"), &[&slot, &holder]).await?;
         Ok(())
     }
 
-    /// Whether a setup has begun to create the slot and has not come to its end.
+    /// Records a gap. Returns false if it was known, or if the checkpoint no longer resumes `at` this LSN.
+    pub async fn record_gap(&self, slot: &str, reason: &str, detail: &str, at: Option<Lsn>) -> Result<bool> {
+        const RECORD: &str = include_str!("../../sql/store/gap_record.sql");
+        Ok(self.run(RECORD, &[&slot, &reason, &detail, &at]).await? == 1)
+    }
+
+    pub async fn open_gaps(&self, slot: &str) -> Result<Vec<OpenGap>> {
+        self.fetch_all(include_str!("../../sql/store/gap_open.sql"), &[&slot]).await
+    }
+
+    /// Notes that the slot is about to be created. The note is removed with the transaction that stores its first checkpoint.
+    pub async fn begin_slot(&self, slot: &str) -> Result<()> {
+        self.run(include_str!("../../sql/store/slot_creation_begin.sql"), &[&slot]).await?;
+        Ok(())
+    }
+
+    /// Returns whether a setup has begun to create the slot and has not finished.
     pub async fn is_creating_slot(&self, slot: &str) -> Result<bool> {
-        Ok(self.connection().await?.query_one(SLOT_CREATION_EXISTS, &[&slot]).await?.get(0))
+        self.fetch_one(include_str!("../../sql/store/slot_creation_exists.sql"), &[&slot]).await
     }
 
     pub async fn remember_identity(&self, found: &FoundIdentity) -> Result<()> {
-        let connection = self.connection().await?;
-        connection
-            .execute(REPLICA_IDENTITY_REMEMBER, &[&found.table_oid, &found.table_name, &found.identity, &found.index])
-            .await?;
+        const REMEMBER: &str = include_str!("../../sql/store/replica_identity_remember.sql");
+        let FoundIdentity { table_oid, table_name, identity, index } = found;
+        self.run(REMEMBER, &[table_oid, table_name, identity, index]).await?;
         Ok(())
     }
 
     pub async fn found_identities(&self) -> Result<Vec<FoundIdentity>> {
-        let rows = self.connection().await?.query(REPLICA_IDENTITY_LIST, &[]).await?;
-        let found = rows.iter().map(|row| FoundIdentity {
-            table_oid: row.get(0),
-            table_name: row.get(1),
-            identity: row.get(2),
-            index: row.get(3),
-        });
-        Ok(found.collect())
+        self.fetch_all(include_str!("../../sql/store/replica_identity_list.sql"), &[]).await
     }
 
     pub async fn forget_identity(&self, table_oid: u32) -> Result<()> {
-        self.connection().await?.execute(REPLICA_IDENTITY_FORGET, &[&table_oid]).await?;
+        self.run(include_str!("../../sql/store/replica_identity_forget.sql"), &[&table_oid]).await?;
         Ok(())
     }
 
     pub async fn has_schema(&self) -> Result<bool> {
-        Ok(self.connection().await?.query_one(SCHEMA_EXISTS, &[]).await?.get(0))
+        self.fetch_one(include_str!("../../sql/store/schema_exists.sql"), &[]).await
     }
 
     pub async fn drop_schema(&self) -> Result<()> {
-        Ok(self.connection().await?.batch_execute(SCHEMA_DROP).await?)
+        self.run(include_str!("../../sql/store/schema_drop.sql"), &[]).await?;
+        Ok(())
     }
 
-    pub async fn place(&self) -> Result<Place> {
-        let row = self.connection().await?.query_one(IDENTIFY, &[]).await?;
-        Ok(Place {
-            system_identifier: row.get("system_identifier"),
-            database: row.get("database"),
-            role: row.get("role"),
-            synchronous_commit: row.get("synchronous_commit"),
-            synchronous: row.get("synchronous"),
-            now: row.get("now"),
+    pub async fn identity(&self) -> Result<Identity> {
+        self.fetch_one(include_str!("../../sql/store/identify.sql"), &[]).await
+    }
+}
+
+impl FromRow for FoundIdentity {
+    fn from_row(row: &Row) -> Result<Self> {
+        Ok(FoundIdentity {
+            // An oid, which is read as `u32` itself.
+            table_oid: row.try_get("table_oid")?,
+            table_name: column(row, "table_name")?,
+            identity: column(row, "identity")?,
+            index: column(row, "index_name")?,
         })
     }
 }
 
-/// Stores where capture begins: in the log, or behind a window of the outbox. Fails where the slot has a checkpoint.
-pub async fn insert_first_checkpoint(
-    transaction: &Transaction<'_>,
+/// Moves the checkpoint from `expected` to `next`. Returns false if it is somewhere else, on another timeline, or not claimed by
+/// `reader`.
+pub async fn advance_checkpoint(
+    transaction: &impl GenericClient,
     slot: &str,
-    first: &Checkpoint,
-    window: Option<&Bounds>,
-) -> Result<()> {
+    expected: &Checkpoint,
+    next: &Checkpoint,
+    reader: Option<Uuid>,
+) -> Result<bool> {
+    let (from, to) = (Columns::from(&expected.progress), Columns::from(&next.progress));
+    let (old_timeline, new_timeline) = (expected.lineage.timeline as i32, next.lineage.timeline as i32);
+    let params: [&(dyn ToSql + Sync); 11] = [
+        &slot,
+        &from.commit,
+        &from.ordinal,
+        &to.commit,
+        &to.ordinal,
+        &to.resume,
+        &new_timeline,
+        &to.window_from,
+        &to.window_to,
+        &reader,
+        &old_timeline,
+    ];
+    Ok(transaction.run(CHECKPOINT_ADVANCE, &params).await? == 1)
+}
+
+/// Stores where capture begins. Fails if the slot has a checkpoint.
+pub async fn insert_first_checkpoint(transaction: &Transaction<'_>, slot: &str, first: &Checkpoint) -> Result<()> {
     commit_durably(transaction).await?;
-    // The catalog shows the identifier as a signed number too.
-    let system_identifier = first.lineage.system_identifier as i64;
+    let Lineage { system_identifier, timeline } = first.lineage;
+    let (system_identifier, timeline) = (system_identifier as i64, timeline as i32);
+    let Columns { commit, ordinal, resume, window_from, window_to } = Columns::from(&first.progress);
+    let sql = include_str!("../../sql/store/checkpoint_first.sql");
     transaction
-        .execute(
-            CHECKPOINT_FIRST,
-            &[
-                &slot,
-                &system_identifier,
-                &(first.lineage.timeline as i32),
-                &PgLsn::from(first.position.commit.0),
-                &(first.position.ordinal as i64),
-                &PgLsn::from(first.resume.0),
-                &window.map(|window| window.from.as_str()),
-                &window.map(|window| window.to.as_str()),
-            ],
-        )
+        .run(sql, &[&slot, &system_identifier, &timeline, &commit, &ordinal, &resume, &window_from, &window_to])
         .await?;
     Ok(())
 }
 
-/// The slot's creation is complete, or given up.
+/// Prepares the switch to the WAL. Returns false if the outbox is not being read.
+pub async fn prepare_switch(transaction: &Transaction<'_>, slot: &str, switch: &SwitchToWal) -> Result<bool> {
+    const PREPARE: &str = include_str!("../../sql/store/checkpoint_hand_over.sql");
+    commit_durably(transaction).await?;
+    Ok(transaction.run(PREPARE, &[&slot, &switch.snapshot.as_str(), &switch.begins]).await? == 1)
+}
+
+/// Removes the note that the slot is being created.
 pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
-    transaction.execute(SLOT_CREATION_END, &[&slot]).await?;
+    transaction.run(include_str!("../../sql/store/slot_creation_end.sql"), &[&slot]).await?;
     Ok(())
 }
 
-/// Enters releases that were distributed before capture began: for them the event is not raised again.
-pub async fn seed_distributed(transaction: &Transaction<'_>, releases: &[i64]) -> Result<()> {
-    let statement = transaction.prepare_cached(DISTRIBUTED_RELEASE_SEED).await?;
-    transaction.execute(&statement, &[&releases]).await?;
-    Ok(())
-}
-
-/// Whether this transaction, for as long as it lasts, is the slot's only repair.
+/// Locks out other repairs of the slot until the transaction ends. Returns false if one is running.
 pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bool> {
-    Ok(transaction.query_one(REPAIR_LOCK, &[&slot]).await?.get(0))
+    transaction.fetch_one(include_str!("../../sql/store/repair_lock.sql"), &[&slot]).await
 }
 
-/// Keeps everybody else from moving the checkpoint.
+/// Locks the checkpoint: no other process moves it until the transaction ends.
 pub async fn hold_checkpoint(transaction: &Transaction<'_>, slot: &str) -> Result<()> {
-    transaction.execute(CHECKPOINT_HOLD, &[&slot]).await?;
+    transaction.run(include_str!("../../sql/store/checkpoint_hold.sql"), &[&slot]).await?;
     Ok(())
 }
 
-/// Gives the slot's position up within a transaction, with the gaps that were measured from it.
+/// Deletes the checkpoint and closes the gaps that were measured from it. Returns the number of gaps.
 pub async fn close_gaps(transaction: &Transaction<'_>, slot: &str) -> Result<u64> {
-    transaction.execute(CHECKPOINT_DELETE, &[&slot]).await?;
-    Ok(transaction.execute(GAP_CLOSE, &[&slot]).await?)
+    transaction.run(include_str!("../../sql/store/checkpoint_delete.sql"), &[&slot]).await?;
+    transaction.run(include_str!("../../sql/store/gap_close.sql"), &[&slot]).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_stored_as_earlier_versions_store_them() {
+        let wal = Progress::Wal { commit: Lsn(7), through: Through::End, resume: Lsn(9) };
+        let columns = Columns::from(&wal);
+        assert_eq!((columns.commit, columns.ordinal, columns.resume), (Lsn(7), i64::MAX, Lsn(9)));
+        assert_eq!((columns.window_from, columns.window_to), (None, None));
+        let window = Window { number: 8, from: "1:5:".into(), to: "5:9:".into() };
+        let outbox = Progress::Outbox { window, through: Through::Ordinal(3), last_row: 4 };
+        let columns = Columns::from(&outbox);
+        assert_eq!((columns.commit, columns.ordinal, columns.resume), (Lsn(8), 3, Lsn(4)));
+        assert_eq!((columns.window_from, columns.window_to), (Some("1:5:"), Some("5:9:")));
+    }
 }

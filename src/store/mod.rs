@@ -2,6 +2,7 @@
 //!
 //! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know.
 
+pub mod acknowledgement;
 pub mod addons;
 pub mod audit;
 pub mod capture;
@@ -18,7 +19,6 @@ pub mod logs;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
-pub mod outbox;
 pub mod partitions;
 mod pipelined;
 mod pool;

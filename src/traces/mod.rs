@@ -88,8 +88,9 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::domain::change::Origin;
     use crate::domain::event::{EventKind, UserId};
+    use crate::domain::lsn::Lsn;
+    use crate::domain::position::Position;
 
     fn event() -> Event {
         Event {
@@ -97,8 +98,7 @@ mod tests {
             kind: EventKind::DeliveryFailed,
             user: UserId("u".into()),
             occurred_at: Timestamp::UNIX_EPOCH,
-            position: Default::default(),
-            origin: Origin::Log { timeline: 1 },
+            position: Position::Wal { timeline: 1, commit: Lsn(1), ordinal: 1 },
             data: "{}".into(),
         }
     }

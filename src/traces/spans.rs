@@ -9,9 +9,9 @@ use opentelemetry_proto::tonic::trace::v1::{Span, Status};
 use url::Url;
 use uuid::Uuid;
 
-use crate::domain::change::Origin;
 use crate::domain::delivery::{Answer, Attempted, ErrorKind, Outcome, Sent};
 use crate::domain::event::Event;
+use crate::domain::position::Position;
 use crate::domain::trace::{SpanId, Stage};
 
 /// The `sampled` flag of W3C Trace Context.
@@ -81,15 +81,15 @@ fn span(trace: Uuid, id: SpanId, name: &str, kind: SpanKind, (start, end): (Time
 }
 
 fn of_event(event: &Event) -> Vec<KeyValue> {
-    let position = match event.origin {
-        Origin::Log { .. } => text("walhook.lsn", event.position.commit.to_string()),
-        Origin::Outbox { transaction } => number("walhook.transaction", transaction as i64),
+    let position = match event.position {
+        Position::Wal { commit, .. } => text("walhook.lsn", commit.to_string()),
+        Position::Outbox { transaction, .. } => number("walhook.transaction", transaction as i64),
     };
     vec![
         text("walhook.event.id", event.id.to_string()),
         text("walhook.event.type", event.kind.as_str()),
         position,
-        number("walhook.ordinal", event.position.ordinal as i64),
+        number("walhook.ordinal", event.position.ordinal() as i64),
         text("user.id", &*event.user.0),
     ]
 }
@@ -140,7 +140,6 @@ mod tests {
     use super::*;
     use crate::domain::delivery::{Attempt, Delivery, Lease, Signatures};
     use crate::domain::event::{EventKind, UserId};
-    use crate::domain::lsn::{Lsn, Position};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -162,8 +161,7 @@ mod tests {
             kind: EventKind::DeliveryFailed,
             user: UserId("u".into()),
             occurred_at: at(100),
-            position: Position { commit: Lsn(1), ordinal: 5 },
-            origin: Origin::Outbox { transaction: 700 },
+            position: Position::Outbox { window: 1, transaction: 700, ordinal: 5 },
             data: "{}".into(),
         };
         let spans = stored(&event, at(90), at(95));

@@ -101,7 +101,7 @@ async fn a_renamed_table_is_named_and_goes_on_under_its_old_name() {
     let mut drifting = start().await;
     drifting.alter("alter table payment rename to statement").await;
     let first = drifting.insert(&RENAMED.replace("payment (", "statement (").replace("state)", "status)"), 1).await;
-    drifting.unready("table public.payment is gone: ").await;
+    drifting.unready("table public.payment: missing; ").await;
     let second = drifting.insert(&USUAL.replace("payment (", "statement ("), 2).await;
     drifting.alter("alter table statement rename to payment").await;
     drifting.ready().await;
@@ -110,7 +110,7 @@ async fn a_renamed_table_is_named_and_goes_on_under_its_old_name() {
     // Moved for good: the configuration follows.
     drifting.alter("create schema billing; alter table payment set schema billing").await;
     let fourth = drifting.insert(&format!("billing.{USUAL}"), 4).await;
-    drifting.unready("table public.payment is gone: ").await;
+    drifting.unready("table public.payment: missing; ").await;
     drifting.app.kill().await;
     drifting.app.set("source.tables.payment.table", "billing.payment");
     drifting.app.run().await;
@@ -125,7 +125,7 @@ async fn a_table_made_anew_and_a_new_partition_are_named_until_setup_mends_them(
             "create table fresh (like payment including all); drop table payment; alter table fresh rename to payment",
         )
         .await;
-    drifting.unready("table public.payment is not in publication").await;
+    drifting.unready(": lacks public.payment; run `walhook setup`").await;
     let said = drifting.app.walhook_ok(&["setup"]).await;
     assert!(said.contains(r#"added "public"."payment""#), "{said}");
     drifting.reading().await;
@@ -135,12 +135,12 @@ async fn a_table_made_anew_and_a_new_partition_are_named_until_setup_mends_them(
          create table payment (like old_payment, primary key (id)) partition by range (id);
          create table payment_low partition of payment for values from (0) to (100)";
     drifting.alter(partitioned).await;
-    drifting.unready("public.payment is not in publication").await;
+    drifting.unready(": lacks public.payment; run `walhook setup`").await;
     drifting.app.setup().await;
     drifting.reading().await;
     let second = drifting.insert(USUAL, 2).await;
     drifting.alter("create table payment_high partition of payment for values from (100) to (1000000)").await;
-    drifting.unready("the replica identity of public.payment_high does not cover id, status").await;
+    drifting.unready("replica identity of public.payment: does not cover id, status in public.payment_high").await;
     drifting.app.setup().await;
     drifting.reading().await;
     let third = drifting.insert(&USUAL.replace("payment (", "payment_high ("), 103).await;

@@ -97,7 +97,7 @@ async fn a_label_that_changes_hands_unseen_sends_nothing_to_its_former_owner() {
     platform.execute(&format!("alter publication {} drop table label", app.name), &[]).await;
     platform.execute("update label set user_id = $2 where id = $1", &[&label, &after.id]).await;
     platform.set_distribution_status(entry, "batched").await;
-    until_unready(&mut app, "capture: table public.label is not in publication").await;
+    until_unready(&mut app, ": lacks public.label; run `walhook setup`").await;
     assert!(app.walhook_ok(&["setup"]).await.contains(r#"added "public"."label""#));
     until_reading(&mut app).await;
     platform.set_distribution_status(entry, "transcoding").await;
@@ -122,7 +122,7 @@ async fn an_add_on_that_ends_unseen_raises_nothing_more() {
     flag(&platform, release).await;
     owner.receiver.wait_for(1).await;
     platform.execute(&format!("alter publication {} drop table user_addon", app.name), &[]).await;
-    until_unready(&mut app, "capture: table public.user_addon is not in publication").await;
+    until_unready(&mut app, ": lacks public.user_addon; run `walhook setup`").await;
     platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
     app.setup().await;
     until_reading(&mut app).await;

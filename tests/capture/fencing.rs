@@ -1,10 +1,11 @@
 //! What a role without rights, or a replica that is late, must not be able to do to capture.
 
 use postgres_types::PgLsn;
-use walhook::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use walhook::domain::lsn::{Lineage, Lsn};
+use walhook::domain::position::{Checkpoint, Progress, Through};
 use walhook::private_postgres::Options;
 use walhook::store::Store;
-use walhook::store::enqueue::advance_checkpoint;
+use walhook::store::capture::advance_checkpoint;
 
 use crate::chaos::Road;
 use crate::support::proxy::{Proxy, Weather};
@@ -104,8 +105,9 @@ async fn a_new_timeline_waits_for_the_commit_that_is_under_way() {
     let store = Store::open(&app.store_url, 3).unwrap();
     let first = store.checkpoint(&app.name).await.unwrap().unwrap();
     let later = |checkpoint: &Checkpoint| {
-        let commit = Lsn(checkpoint.position.commit.0 + 100);
-        Checkpoint { position: Position::end_of(commit), resume: Lsn(commit.0 + 8), ..*checkpoint }
+        let commit = Lsn(checkpoint.progress.number() + 100);
+        let progress = Progress::Wal { commit, through: Through::End, resume: Lsn(commit.0 + 8) };
+        Checkpoint { progress, ..*checkpoint }
     };
     let second = later(&first);
     let mut connection = store.connection().await.unwrap();
@@ -120,8 +122,8 @@ async fn a_new_timeline_waits_for_the_commit_that_is_under_way() {
     transaction.commit().await.unwrap();
     assert!(!entered.await.unwrap(), "the checkpoint is not what was compared");
     assert!(store.enter_timeline(&app.name, &second, timeline).await.unwrap());
-    let expected = Checkpoint { lineage: Lineage { timeline, ..second.lineage }, ..second };
-    assert_eq!(store.checkpoint(&app.name).await.unwrap(), Some(expected));
+    let expected = Checkpoint { lineage: Lineage { timeline, ..second.lineage }, progress: second.progress.clone() };
+    assert_eq!(store.checkpoint(&app.name).await.unwrap(), Some(expected.clone()));
     let advanced = async |from: &Checkpoint| {
         let connection = store.connection().await.unwrap();
         advance_checkpoint(&*connection, &app.name, from, &later(from), None).await.unwrap()

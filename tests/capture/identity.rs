@@ -151,7 +151,7 @@ async fn an_index_that_was_broken_off_is_built_anew_and_doubles_are_named() {
     owner.batch_execute(doubles).await.unwrap();
     let refused = app.walhook(&["setup"]).await;
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("public.payment has rows that are the same in id, status"), "{said}");
+    assert!(said.contains("public.payment has several rows with the same id, status"), "{said}");
     // What a killed setup leaves: an index that is there and not whole.
     let _ =
         owner.batch_execute("create unique index concurrently walhook_identity_payment on payment (id, status)").await;

@@ -167,7 +167,7 @@ async fn raises_everything(mut app: TestApp, platform: Platform) {
     app.set("mail.smtp_url", &format!("smtp://127.0.0.1:{port}")).set("mail.from", "webhooks@example.com");
     app.set_fast_retries().set("disable.threshold", "4").set("disable.min_duration", "0s");
     let checked = app.walhook_ok(&["check"]).await;
-    assert!(checked.contains("ok    source.lookups.user_addon: the primary takes its SQL"), "{checked}");
+    assert!(checked.contains("ok    source.lookups.user_addon: the primary accepts its SQL"), "{checked}");
     app.run().await;
     let anna = Tenant::new(&app, ANNA).await;
     let ben = Tenant::new(&app, BEN).await;

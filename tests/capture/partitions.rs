@@ -202,7 +202,7 @@ async fn a_process_that_goes_on_between_deletions_and_insertions_pairs_them_all_
     let mut stage = Stage::start(&app).await;
     changes.extend(stage.changes(2 * ROWS - changes.len()).await);
     stage.stop().await;
-    assert!(changes.is_sorted_by_key(|change| change.position));
+    assert!(changes.is_sorted_by_key(|change| (change.position.commit(), change.position.ordinal())));
     let inserted = &changes[ROWS..];
     assert!(inserted.iter().all(|change| matches!(change.operation, Operation::Replace { .. })), "{:?}", inserted[0]);
 }

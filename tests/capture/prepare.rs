@@ -111,7 +111,7 @@ async fn without_logical_decoding_nothing_is_done() {
     let app = TestApp::prepare_alone(Options { settings: &[("wal_level", "replica")], ..Options::default() }).await;
     let before = catalog(&app).await;
     let refused = refusal(&app, &["setup"]).await;
-    assert!(refused.contains("set wal_level = logical"), "{refused}");
+    assert!(refused.contains("wal_level: replica; set wal_level = logical"), "{refused}");
     assert_eq!(refused.trim().lines().count(), 1, "{refused}");
     assert_eq!(catalog(&app).await, before);
     assert!(!Store::open(&app.store_url, 1).unwrap().has_schema().await.unwrap(), "the store is untouched too");
@@ -138,11 +138,11 @@ async fn every_obstacle_is_named_before_anything_is_changed() {
     let refused = refusal(&app, &["setup"]).await;
     for problem in [
         "may not replicate",
-        "column currency of public.payment is missing: name the platform's own in source.tables.payment.columns.currency",
-        "table public.preflight_report is missing: name the platform's own in source.tables.preflight_report.table",
-        "table public.release is another role's",
-        "table public.release cannot be read",
-        "table public.user_addon cannot be read",
+        "table public.payment: lacks currency; add what is missing, or set source.tables.payment.columns.currency to",
+        "table public.preflight_report: missing; create it, or set source.tables.preflight_report.table to its name",
+        "table public.release owner: belongs to another role",
+        "table public.release privilege: cannot read id",
+        "table public.user_addon privilege: cannot read user_id, addon",
     ] {
         assert!(refused.contains(problem), "{problem} in {refused}");
     }
@@ -177,7 +177,7 @@ async fn a_slot_without_a_checkpoint_is_refused_with_its_mend() {
         .replace("$1", &format!("'{}'", app.name));
     store.batch_execute(&unfinished).await.unwrap();
     let said = app.walhook_ok(&["setup"]).await;
-    assert!(said.contains("an earlier setup did not come to its end") && said.contains("created at"), "{said}");
+    assert!(said.contains("an earlier setup did not finish") && said.contains("created at"), "{said}");
     assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
     store.batch_execute("drop schema walhook cascade").await.unwrap();
     let refused = refusal(&app, &["setup"]).await;
@@ -222,8 +222,7 @@ async fn preflight_names_what_is_missing() {
     let error = preflight().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the replica identity of public.payment does not cover id, status, so its transitions cannot be told: run \
-         `walhook setup`"
+        "replica identity of public.payment: does not cover id, status, so transitions cannot be detected; run `walhook setup`"
     );
     assert!(!error.is_transient());
     app.setup().await;
@@ -293,7 +292,7 @@ async fn check_passes_after_setup_and_fails_before() {
     assert!(lines.lines().all(|line| line.starts_with("ok ") || line.starts_with("warn ")), "{lines}");
     assert!(lines.contains("warn  max_slot_wal_keep_size"), "{lines}");
     assert!(lines.contains("ok    wal_sender_timeout: 60 s"), "{lines}");
-    assert!(lines.contains("ok    store's place"), "{lines}");
+    assert!(lines.contains("ok    store database"), "{lines}");
 }
 
 #[tokio::test]
@@ -310,6 +309,6 @@ async fn check_warns_of_a_shared_database_and_row_level_security() {
     app.set("source.url", &shared.replace("postgres@", &format!("{role}@"))).set("store.url", &shared);
     let lines = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
     assert!(lines.contains("fail  table public.label row security"), "{lines}");
-    assert!(lines.contains("warn  store's place"), "{lines}");
+    assert!(lines.contains("warn  store database"), "{lines}");
     owner.batch_execute(&format!("drop owned by {role}; drop role {role}")).await.unwrap();
 }

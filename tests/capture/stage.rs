@@ -1,18 +1,17 @@
-//! The capture stage with a consumer in place of the enqueue stage: it stores positions and nothing else.
+//! The capture stage with a consumer in place of the enqueue stage, which stores only checkpoints.
 
 use std::time::Duration;
 
-use postgres_types::PgLsn;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use walhook::capture::{self, CaptureError};
 use walhook::config::{Period, Source};
 use walhook::domain::change::{Batch, Change};
-use walhook::domain::lsn::{Checkpoint, Lsn, Position};
+use walhook::domain::position::Checkpoint;
 use walhook::health::Health;
 use walhook::store::Store;
+use walhook::store::capture::advance_checkpoint;
 
 use crate::support::{DEADLINE, TestApp};
 
@@ -30,10 +29,10 @@ pub struct Stage {
     durable: watch::Sender<Option<Checkpoint>>,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), CaptureError>>,
-    store: Client,
+    store: Store,
     slot: String,
-    /// Read when the first batch is there, as another process may have stored meanwhile.
-    position: Option<Position>,
+    /// Read with the first batch: another process may have stored changes before.
+    checkpoint: Option<Checkpoint>,
 }
 
 impl Stage {
@@ -43,44 +42,45 @@ impl Stage {
 
     pub async fn start_over(app: &TestApp, url: &str) -> Stage {
         let store = Store::open(&app.store_url, 2).unwrap();
+        let stores = store.clone();
         let (sender, batches) = mpsc::channel(1);
         let (durable, acknowledge) = watch::channel(None);
         let shutdown = CancellationToken::new();
         let (source, url, token) = (source(app), url.to_owned(), shutdown.clone());
         let health = Health::default();
-        let task =
-            tokio::spawn(async move { capture::run(&source, &url, store, health, sender, acknowledge, token).await });
-        Stage { batches, durable, shutdown, task, store: app.store().await, slot: app.name.clone(), position: None }
+        let run = async move { capture::run(&source, &url, stores, health, sender, acknowledge, token).await };
+        let task = tokio::spawn(run);
+        Stage { batches, durable, shutdown, task, store, slot: app.name.clone(), checkpoint: None }
     }
 
-    /// The next batch as it came, not stored.
+    /// Receives the next batch without storing it.
     pub async fn receive(&mut self) -> Batch {
         let received = tokio::time::timeout(DEADLINE, self.batches.recv()).await.expect("a batch in time");
-        received.expect("capture goes on")
+        received.expect("capture continues")
     }
 
-    async fn known(&mut self) -> Position {
-        if let Some(position) = self.position {
-            return position;
+    async fn known(&mut self) -> Checkpoint {
+        match self.checkpoint.clone() {
+            Some(checkpoint) => checkpoint,
+            None => self.store.checkpoint(&self.slot).await.unwrap().expect("setup stored the first checkpoint"),
         }
-        let statement = "select commit_lsn, ordinal from walhook.checkpoint where slot = $1";
-        let row = self.store.query_one(statement, &[&self.slot]).await.unwrap();
-        Position { commit: Lsn(row.get::<_, PgLsn>(0).into()), ordinal: row.get::<_, i64>(1) as u64 }
     }
 
-    /// Stores what a batch says and gives the changes that are new.
+    /// Stores the checkpoint of a batch and returns the changes that are new.
     pub async fn store(&mut self, batch: Batch) -> Vec<Change> {
         let checkpoint = batch.checkpoint;
         let known = self.known().await;
-        if checkpoint.position > known {
-            let statement = "update walhook.checkpoint set commit_lsn = $2, ordinal = $3, resume_lsn = $4, timeline = $5 where slot = $1";
-            let (commit, resume) = (PgLsn::from(checkpoint.position.commit.0), PgLsn::from(checkpoint.resume.0));
-            let (ordinal, timeline) = (checkpoint.position.ordinal as i64, checkpoint.lineage.timeline as i32);
-            self.store.execute(statement, &[&self.slot, &commit, &ordinal, &resume, &timeline]).await.unwrap();
+        let is_stored = known.progress.has_reached(&checkpoint.progress);
+        if !is_stored {
+            // The stored timeline is the expected one, also after a failover.
+            let stored = self.store.checkpoint(&self.slot).await.unwrap().expect("setup stored the first checkpoint");
+            let connection = self.store.connection().await.unwrap();
+            assert!(advance_checkpoint(&*connection, &self.slot, &stored, &checkpoint, None).await.unwrap());
         }
-        self.position = Some(known.max(checkpoint.position));
+        let progress = known.progress.clone();
+        self.checkpoint = Some(if is_stored { known } else { checkpoint.clone() });
         self.durable.send_replace(Some(checkpoint));
-        batch.changes.into_iter().filter(|change| change.position > known).collect()
+        batch.changes.into_iter().filter(|change| !progress.includes(&change.position)).collect()
     }
 
     /// The next `count` changes that were not stored before.
@@ -94,11 +94,11 @@ impl Stage {
         changes
     }
 
-    /// The ordinals of the first batch with something behind `known`, without those up to it.
+    /// The ordinals beyond `known` of the first batch that has any.
     pub async fn changes_until_past(&mut self, known: u64) -> Vec<u64> {
         loop {
             let batch = self.receive().await;
-            let ordinals: Vec<u64> = batch.changes.iter().map(|change| change.position.ordinal).collect();
+            let ordinals: Vec<u64> = batch.changes.iter().map(|change| change.position.ordinal()).collect();
             self.store(batch).await;
             if ordinals.last().is_some_and(|last| *last > known) {
                 return ordinals.into_iter().filter(|ordinal| *ordinal > known).collect();
@@ -106,12 +106,12 @@ impl Stage {
         }
     }
 
-    /// With a new connection to the store: its server has been restarted.
-    pub async fn reconnect_store(&mut self, app: &TestApp) {
-        self.store = app.store().await;
+    /// Opens new connections to the store: its server has been restarted.
+    pub fn reconnect_store(&mut self, app: &TestApp) {
+        self.store = Store::open(&app.store_url, 2).unwrap();
     }
 
-    /// Takes what comes without changes while `work` is done: the end of a transaction may come by itself.
+    /// Receives batches without changes while `work` runs: the end of a transaction may come by itself.
     pub async fn serve_until<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
@@ -130,7 +130,7 @@ impl Stage {
         tokio::time::timeout(DEADLINE, self.task).await.expect("capture ends").unwrap().unwrap();
     }
 
-    /// How it ended by itself.
+    /// Waits until capture ends by itself.
     pub async fn ended(self) -> Result<(), CaptureError> {
         tokio::time::timeout(DEADLINE, self.task).await.expect("capture ends").unwrap()
     }

@@ -2,7 +2,8 @@
 
 use postgres_types::PgLsn;
 use walhook::domain::change::{Change, Datum, Operation};
-use walhook::domain::lsn::{Lsn, Position};
+use walhook::domain::lsn::Lsn;
+use walhook::domain::position::{Progress, Through};
 use walhook::domain::table::{Table, distro_queue, release};
 use walhook::private_postgres::{Options, StopMode};
 
@@ -69,9 +70,9 @@ async fn committed_changes_arrive_in_order_with_old_and_new() {
             ("truncate", "truncate")
         ]
     );
-    let ordinals: Vec<u64> = queue.iter().map(|change| change.position.ordinal).collect();
+    let ordinals: Vec<u64> = queue.iter().map(|change| change.position.ordinal()).collect();
     assert_eq!(ordinals, [1, 1, 3, 4, 1], "the label was the second");
-    assert!(queue.is_sorted_by_key(|change| change.position));
+    assert!(queue.is_sorted_by_key(|change| (change.position.commit(), change.position.ordinal())));
     stage.stop().await;
 }
 
@@ -124,6 +125,11 @@ async fn a_muted_transaction_is_marked() {
     stage.stop().await;
 }
 
+fn in_wal(progress: &Progress) -> (Lsn, Through, Lsn) {
+    let Progress::Wal { commit, through, resume } = *progress else { panic!("{progress:?}") };
+    (commit, through, resume)
+}
+
 #[tokio::test]
 async fn a_giant_transaction_comes_in_parts_and_resumes_inside() {
     const ROWS: u64 = 5_000;
@@ -132,8 +138,8 @@ async fn a_giant_transaction_comes_in_parts_and_resumes_inside() {
     let mut stage = Stage::start(&app).await;
     write(&app, &format!("{INSERT} (0, 1, 'before')")).await;
     let mut batch = stage.receive().await;
-    let whole = batch.checkpoint.resume;
-    assert_eq!(batch.checkpoint.position.ordinal, Position::end_of(Lsn(0)).ordinal);
+    let (_, through, whole) = in_wal(&batch.checkpoint.progress);
+    assert_eq!(through, Through::End);
     stage.store(batch).await;
     write(
         &app,
@@ -146,21 +152,18 @@ async fn a_giant_transaction_comes_in_parts_and_resumes_inside() {
     let mut parts = 0;
     loop {
         batch = stage.receive().await;
-        let checkpoint = batch.checkpoint;
+        let (commit, through, resume) = in_wal(&batch.checkpoint.progress);
         assert!(batch.changes.len() <= 1_000);
-        ordinals.extend(batch.changes.iter().map(|change| change.position.ordinal));
+        ordinals.extend(batch.changes.iter().map(|change| change.position.ordinal()));
         stage.store(batch).await;
         parts += 1;
-        if checkpoint.position == Position::end_of(checkpoint.position.commit) {
-            assert!(checkpoint.resume > whole);
+        if through == Through::End {
+            assert!(resume > whole);
             break;
         }
         // A heartbeat's end may be the very byte at which this commit begins.
-        assert!(
-            checkpoint.resume >= whole && checkpoint.resume <= checkpoint.position.commit,
-            "a restart reads all of it"
-        );
-        assert_eq!(Some(&checkpoint.position.ordinal), ordinals.last());
+        assert!(resume >= whole && resume <= commit, "a restart reads all of it");
+        assert_eq!(ordinals.last().copied().map(Through::Ordinal), Some(through));
         if parts == 2 {
             // Another process goes on where this one stood.
             stage.stop().await;
@@ -247,7 +250,7 @@ async fn only_what_is_stored_is_acknowledged_and_idle_log_is() {
     let begun = eventually("the first feedback", reply).await;
     let passed = async || (reply().await?.duration_since(begun).as_secs_f64() > 2.5).then_some(());
     eventually("feedback while nothing is stored", passed).await;
-    assert!(confirmed().await < batch.checkpoint.position.commit);
+    assert!(confirmed().await < in_wal(&batch.checkpoint.progress).0);
 
     stage.store(batch).await;
     write(&app, "create table idle as select n from generate_series(1, 1000) n").await;
@@ -309,7 +312,7 @@ async fn a_clean_stop_of_the_primary_does_not_wait_and_capture_goes_on_after_it(
     // Fails when the walsender is still waiting for an acknowledgement.
     stage.serve_until(app.server.stop(StopMode::Fast)).await.unwrap();
     app.server.start_again().await.unwrap();
-    stage.reconnect_store(&app).await;
+    stage.reconnect_store(&app);
     write(&app, &format!("{INSERT} (2, 1, 'b')")).await;
     assert_eq!(statuses(&stage.changes(1).await), [("", "b")]);
     stage.stop().await;

@@ -109,7 +109,7 @@ fn setting(schema: &Value, key: &str, property: &Value, defaults: Option<&Table>
         Some((doc, block)) => (doc.trim().to_owned(), Some(block.trim_end_matches("```").trim_end().to_owned())),
         None => (described, None),
     };
-    let doc = doc.replace('\n', " ") + &choices(resolve(schema, property));
+    let doc = format!("{}{}", doc.replace('\n', " "), choices(resolve(schema, property)));
     let default =
         defaults.and_then(|defaults| defaults.get(key)).filter(|_| block.is_none()).map(toml::Value::to_string);
     let default = default.or_else(|| property["default"].as_str().map(|default| format!("{default:?}")));

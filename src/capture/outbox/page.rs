@@ -1,4 +1,4 @@
-//! Reads the outbox page by page, and removes what the store has.
+//! Reads the outbox page by page, and deletes rows whose events are stored.
 
 use jiff::Timestamp;
 use postgres_types::{ToSql, Type};
@@ -6,35 +6,35 @@ use tokio_postgres::{Client, Row};
 
 use crate::capture::CaptureError;
 use crate::config::TableMappings;
-use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
-use crate::domain::lsn::{Lsn, Position};
+use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::position::Position;
 use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
 
 const PAGE: &str = include_str!("../../../sql/primary/outbox_page.sql");
-const FLUSH: &str = include_str!("../../../sql/primary/outbox_flush.sql");
 const CLEAR: &str = include_str!("../../../sql/primary/outbox_clear.sql");
 
-/// A page has this many changes at most, and values of about this many bytes.
+/// The most changes of a page, and the size of its values at which it ends.
 const MAX_CHANGES: i64 = 1_000;
 const MAX_BYTES: i64 = 1 << 20;
 
-/// What the server says of itself with every page.
+/// The state of the server and of the outbox, read with every page.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub snapshot: Snapshot,
     pub system_identifier: u64,
-    /// Nothing on a standby.
+    /// None on a standby.
     pub epoch: Option<Epoch>,
-    /// Triggers have failed since that was last known.
+    /// Triggers have failed since failures were last acknowledged.
     pub failed: bool,
-    /// Some of the page's rows may not survive a crash yet.
+    /// A crash could still undo some of the page's rows.
     pub unflushed: bool,
-    /// How far the outbox was cleared: a window's number and a row.
-    pub cleared: Position,
+    /// How far the outbox was cleared.
+    pub cleared: Cleared,
 }
 
-/// A stretch of the server's life without crash or failover: both begin with another checkpoint or timeline.
+/// Identifies a period without crash or failover: after both, the server has another timeline or has written a checkpoint (of
+/// PostgreSQL, not Walhook's).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Epoch {
     pub timeline: u32,
@@ -43,16 +43,23 @@ pub(super) struct Epoch {
 
 pub(super) struct Page {
     pub server: Server,
-    pub rows: Vec<Written>,
-    /// The window goes on behind it.
+    pub rows: Vec<OutboxRow>,
+    /// Whether the window has more rows.
     pub more: bool,
 }
 
+/// How far the outbox is cleared: up to a row of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cleared {
+    pub window: u64,
+    pub row: u64,
+}
+
 /// A row of the outbox.
-pub(super) struct Written {
-    pub seq: u64,
+pub(super) struct OutboxRow {
+    pub ordinal: u64,
     transaction: u64,
-    at: Timestamp,
+    committed_at: Timestamp,
     relation: String,
     operation: String,
     muted: bool,
@@ -60,7 +67,7 @@ pub(super) struct Written {
     new: Option<Vec<Option<String>>>,
 }
 
-/// The rows behind `after` that `from` does not see and `to` does; without `to`, all that are visible now.
+/// Reads the rows after `after` that `to` sees and `from` does not. Without `to`, reads up to what is visible now.
 pub(super) async fn read(
     client: &Client,
     from: &Snapshot,
@@ -83,35 +90,38 @@ pub(super) async fn read(
     let first = rows.first().ok_or_else(|| CaptureError::Protocol("the primary answered without a row".into()))?;
     let server = server(first)?;
     let total: i64 = first.get::<_, Option<i64>>("total").unwrap_or(0);
-    let rows = rows.iter().filter_map(|row| written(row).transpose()).collect::<Result<Vec<Written>, _>>()?;
-    // A full page, or one that its size has cut short.
+    let rows = rows.iter().filter_map(|row| outbox_row(row).transpose()).collect::<Result<Vec<OutboxRow>, _>>()?;
+    // A full page, or one that ended by its size.
     let more = total == MAX_CHANGES || (rows.len() as i64) < total;
     Ok(Page { server, rows, more })
 }
 
 fn server(row: &Row) -> Result<Server, CaptureError> {
     let timeline = row.get::<_, Option<&str>>("timeline").map(|digits| u32::from_str_radix(digits, 16));
-    let timeline = timeline.transpose().map_err(|_| CaptureError::Protocol("a timeline that is no number".into()))?;
+    let timeline = timeline.transpose().map_err(|_| CaptureError::Protocol("the timeline is not a number".into()))?;
     let epoch = timeline.map(|timeline| Epoch { timeline, checkpoint: row.get("checkpoint") });
-    let number = row.get::<_, Option<i64>>("number").zip(row.get::<_, Option<i64>>("cleared"));
-    let (number, seq) = number.unwrap_or_default();
+    let cleared = row.get::<_, Option<i64>>("number").zip(row.get::<_, Option<i64>>("cleared"));
+    let (window, ordinal) = cleared.unwrap_or_default();
     Ok(Server {
         snapshot: Snapshot::from(row.get::<_, &str>("snapshot")),
         system_identifier: row.get::<_, i64>("system_identifier") as u64,
         epoch,
         failed: row.get("failed"),
         unflushed: row.get::<_, Option<bool>>("unflushed").unwrap_or(false),
-        cleared: Position { commit: Lsn(number as u64), ordinal: seq as u64 },
+        cleared: Cleared { window: window as u64, row: ordinal as u64 },
     })
 }
 
-fn written(row: &Row) -> Result<Option<Written>, CaptureError> {
-    let Some(seq) = row.get::<_, Option<i64>>("seq") else { return Ok(None) };
+/// None for the one row of an empty page.
+fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
+    let Some(ordinal) = row.get::<_, Option<i64>>("seq") else { return Ok(None) };
     let transaction: &str = row.get("xid");
-    Ok(Some(Written {
-        seq: seq as u64,
-        transaction: transaction.parse().map_err(|_| CaptureError::Protocol("a transaction without number".into()))?,
-        at: row.get("at"),
+    Ok(Some(OutboxRow {
+        ordinal: ordinal as u64,
+        transaction: transaction
+            .parse()
+            .map_err(|_| CaptureError::Protocol("the id of a transaction is not a number".into()))?,
+        committed_at: row.get("at"),
         relation: row.get("relation"),
         operation: row.get("operation"),
         muted: row.get("muted"),
@@ -120,48 +130,37 @@ fn written(row: &Row) -> Result<Option<Written>, CaptureError> {
     }))
 }
 
-/// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit is visible before it is flushed,
-/// and a crash undoes it.
-pub(in crate::capture) async fn flush(client: &Client) -> Result<(), CaptureError> {
-    client.query_typed_one(FLUSH, &[]).await?;
-    Ok(())
-}
-
-/// Removes the rows behind `after`, up to the position reached, that `seen` sees, and notes that position. How many there were.
+/// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`. Returns the number of rows.
 pub(super) async fn clear(
     client: &Client,
-    seen: &Snapshot,
+    snapshot: &Snapshot,
     after: u64,
-    reached: Position,
+    reached: Cleared,
 ) -> Result<u64, CaptureError> {
-    let (seq, seen, number, after) = (reached.ordinal as i64, seen.as_str(), reached.commit.0 as i64, after as i64);
+    let (row, snapshot, window, after) = (reached.row as i64, snapshot.as_str(), reached.window as i64, after as i64);
     let parameters: [(&(dyn ToSql + Sync), Type); 4] =
-        [(&seq, Type::INT8), (&seen, Type::TEXT), (&number, Type::INT8), (&after, Type::INT8)];
+        [(&row, Type::INT8), (&snapshot, Type::TEXT), (&window, Type::INT8), (&after, Type::INT8)];
     let row = client.query_typed_one(CLEAR, &parameters).await?;
     Ok(row.get::<_, i64>(0) as u64)
 }
 
-/// A row of the outbox as the change that it stands for, in the window of this number.
-pub(super) fn change(written: Written, number: u64, mappings: &TableMappings) -> Result<Change, CaptureError> {
-    let unknown = |what: &str| CaptureError::Protocol(format!("row {} of the outbox has {what}", written.seq));
-    let table = Table::by_name(&written.relation).ok_or_else(|| unknown("an unknown table"))?;
-    let row = |values: Option<Vec<Option<String>>>| tuple(table, values, mappings);
-    let lacking = || unknown("too few values");
-    let operation = match written.operation.as_str() {
-        "I" => Operation::Insert { new: row(written.new).ok_or_else(lacking)? },
-        "U" => Operation::Update {
-            old: Some(row(written.old).ok_or_else(lacking)?),
-            new: row(written.new).ok_or_else(lacking)?,
-        },
-        "D" => Operation::Delete { old: row(written.old).ok_or_else(lacking)? },
+/// Converts a row of the outbox to a change in the window of this number.
+pub(super) fn change(row: OutboxRow, window: u64, mappings: &TableMappings) -> Result<Change, CaptureError> {
+    let invalid = |what: &str| CaptureError::Protocol(format!("row {} of the outbox has {what}", row.ordinal));
+    let table = Table::by_name(&row.relation).ok_or_else(|| invalid("an unknown table"))?;
+    let tuple =
+        |values: Option<Vec<Option<String>>>| tuple(table, values, mappings).ok_or_else(|| invalid("too few values"));
+    let operation = match row.operation.as_str() {
+        "I" => Operation::Insert { new: tuple(row.new)? },
+        "U" => Operation::Update { old: Some(tuple(row.old)?), new: tuple(row.new)? },
+        "D" => Operation::Delete { old: tuple(row.old)? },
         "T" => Operation::Truncate,
-        _ => return Err(unknown("an unknown operation")),
+        _ => return Err(invalid("an unknown operation")),
     };
     Ok(Change {
-        position: Position { commit: Lsn(number), ordinal: written.seq },
-        origin: Origin::Outbox { transaction: written.transaction },
-        committed_at: written.at,
-        muted: written.muted,
+        position: Position::Outbox { window, transaction: row.transaction, ordinal: row.ordinal },
+        committed_at: row.committed_at,
+        muted: row.muted,
         table,
         operation,
     })

@@ -1,4 +1,4 @@
-//! Reads window after window, hands the changes on, and removes from the outbox what has become durable.
+//! Reads the outbox window by window, passes the changes on, and deletes rows whose events are stored.
 
 use std::collections::VecDeque;
 
@@ -6,88 +6,92 @@ use tokio::sync::{mpsc, watch};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::in_time;
-use super::page::{self, Epoch, Page, Server};
-use crate::capture::CaptureError;
-use crate::capture::error::Gap;
+use super::page::{self, Cleared, Epoch, Page, Server};
+use crate::capture::client::in_time;
+use crate::capture::error::CaptureError;
 use crate::config::Source;
 use crate::domain::change::{Batch, Change};
-use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
-use crate::domain::window::{Bounds, Snapshot, Window};
-use crate::store::outbox::Handover;
+use crate::domain::gap::Gap;
+use crate::domain::lsn::Lineage;
+use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::window::Window;
+use crate::primary::error::PrimaryError;
+use crate::primary::triggers::flush;
+use crate::store::capture::SwitchToWal;
 
-/// Where this process is in the outbox. It outlives connections: what was handed on is not read again.
+/// How far this process has read the outbox. It outlives connections: what was passed on is not read again.
 #[derive(Debug)]
 pub(super) struct Cursor {
-    pub lineage: Lineage,
-    /// The window last begun, by its number, and whether it goes on behind a row.
-    number: u64,
-    bounds: Bounds,
-    open: Option<u64>,
-    /// The last row of all that were read.
-    highest: u64,
-    /// The position that the primary has confirmed as cleared to this process.
-    cleared: Position,
-    /// Handed on and still in the outbox.
-    sent: VecDeque<Sent>,
-    /// What a process before this one may have left is cleared.
-    settled: bool,
-    /// The stretch of the server's life that the snapshots are of.
+    lineage: Lineage,
+    /// The window that was begun last.
+    window: Window,
+    /// The row after which the window continues. None if it is complete.
+    continues_after: Option<u64>,
+    /// The highest row that was read.
+    last_row: u64,
+    /// What the primary has confirmed to this process as cleared.
+    cleared: Cleared,
+    /// Pages that were passed on and are still in the outbox.
+    sent: VecDeque<SentPage>,
+    /// Whether rows that an earlier process left are cleared.
+    leftovers_cleared: bool,
+    /// The period of the server that the snapshots belong to.
     epoch: Option<Epoch>,
 }
 
-/// A page that was handed on.
+/// A page that was passed on.
 #[derive(Debug)]
-struct Sent {
-    position: Position,
-    number: u64,
-    /// Its rows: behind one, up to another.
+struct SentPage {
+    progress: Progress,
+    window: Window,
+    /// The rows after this one, up to `last`.
     after: u64,
     last: u64,
     rows: u64,
-    seen: Snapshot,
 }
 
 impl Cursor {
-    /// Behind what the store has.
-    pub fn new(checkpoint: &Checkpoint, bounds: Bounds) -> Cursor {
-        let Checkpoint { lineage, position, .. } = *checkpoint;
-        let is_whole = position == Position::end_of(position.commit);
-        Cursor {
+    /// Continues from the stored progress. None if that is not a position in the outbox.
+    pub fn new(Checkpoint { lineage, progress }: Checkpoint) -> Option<Cursor> {
+        let Progress::Outbox { window, through, last_row } = progress else { return None };
+        let continues_after = match through {
+            Through::Ordinal(row) => Some(row),
+            Through::End => None,
+        };
+        Some(Cursor {
             lineage,
-            number: position.commit.0,
-            bounds,
-            open: (!is_whole).then_some(position.ordinal),
-            highest: checkpoint.resume.0,
-            cleared: Position::default(),
+            window,
+            continues_after,
+            last_row,
+            cleared: Cleared::default(),
             sent: VecDeque::new(),
-            settled: false,
+            leftovers_cleared: false,
             epoch: None,
-        }
+        })
     }
 
-    /// On a new connection, snapshots are not gone on with before it is settled what they may be asked for.
+    /// On a new connection the epoch is unknown: snapshots are not used until it is compared.
     pub fn disconnected(&mut self) {
         self.epoch = None;
     }
 }
 
-/// How much of a window is durable and still in the outbox.
+/// The pages of one window that are stored and still in the outbox.
 #[derive(Debug, Default)]
-struct Durable {
+struct Stored {
     last: u64,
     rows: u64,
     pages: usize,
 }
 
-/// What one look at the outbox came to.
+/// The result of one step of the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Read,
     Idle,
-    /// All that the outbox had before the switch is handed on.
-    HandedOver,
-    /// Nobody takes batches any more.
+    /// Everything before the switch to the WAL is passed on.
+    Switched,
+    /// Enqueue has stopped.
     Closed,
 }
 
@@ -98,165 +102,171 @@ pub(super) struct Reader<'a> {
     pub durable: watch::Receiver<Option<Checkpoint>>,
     /// The id under which this process has claimed the checkpoint.
     pub reader: Uuid,
-    pub handover: Option<&'a Handover>,
-    /// Triggers have failed since that was last known.
+    pub switch: Option<&'a SwitchToWal>,
+    /// Triggers have failed since failures were last acknowledged.
     pub failed: bool,
 }
 
 impl Reader<'_> {
-    /// Reads a page and hands it on.
+    /// Reads a page and passes it on.
     pub async fn step(&mut self, cursor: &mut Cursor) -> Result<Step, CaptureError> {
         if self.batches.is_closed() {
             return Ok(Step::Closed);
         }
         self.clear(cursor).await?;
-        self.begin_handover(cursor);
-        let to = cursor.open.map(|_| &cursor.bounds.to);
-        let from = if to.is_some() { &cursor.bounds.from } else { &cursor.bounds.to };
-        let page = in_time(page::read(&self.client, from, to, cursor.open.unwrap_or(0))).await?;
+        self.begin_last_window(cursor);
+        let Window { from, to, .. } = &cursor.window;
+        let read = match cursor.continues_after {
+            Some(after) => page::read(&self.client, from, Some(to), after),
+            None => page::read(&self.client, to, None, 0),
+        };
+        let page = in_time(read).await?;
         self.failed = page.server.failed;
         if page.server.system_identifier != cursor.lineage.system_identifier {
             let (known, found) = (cursor.lineage.system_identifier, page.server.system_identifier);
-            return Err(CaptureError::ForeignCluster { known, found });
+            return Err(PrimaryError::ForeignCluster { known, found }.into());
         }
         if page.server.epoch.is_none() {
-            return Err(CaptureError::Standby);
+            return Err(PrimaryError::Standby.into());
         }
         if page.server.epoch != cursor.epoch {
-            self.settle(cursor, &page.server).await?;
+            self.enter_epoch(cursor, &page.server).await?;
             return Ok(Step::Read);
         }
-        if cursor.open.is_none() {
+        if cursor.continues_after.is_none() {
             if page.rows.is_empty() {
                 return Ok(Step::Idle);
             }
-            cursor.number += 1;
-            let from = std::mem::replace(&mut cursor.bounds.to, page.server.snapshot.clone());
-            cursor.bounds.from = from;
+            cursor.window = cursor.window.next(page.server.snapshot.clone());
         }
         if page.server.unflushed && !page.rows.is_empty() {
-            page::flush(&self.client).await?;
+            flush(&self.client).await?;
         }
-        self.hand_on(cursor, page).await
+        self.pass_on(cursor, page).await
     }
 
-    /// The last window is what the switch's snapshot sees.
-    fn begin_handover(&self, cursor: &mut Cursor) {
-        let Some(handover) = self.handover else { return };
-        if cursor.open.is_none() && cursor.bounds.to != handover.snapshot {
-            cursor.number += 1;
-            let from = std::mem::replace(&mut cursor.bounds.to, handover.snapshot.clone());
-            (cursor.bounds.from, cursor.open) = (from, Some(0));
+    /// Begins the last window before the switch to the WAL: it ends at the switch's snapshot.
+    fn begin_last_window(&self, cursor: &mut Cursor) {
+        let Some(switch) = self.switch else { return };
+        if cursor.continues_after.is_none() && cursor.window.to != switch.snapshot {
+            cursor.window = cursor.window.next(switch.snapshot.clone());
+            cursor.continues_after = Some(0);
         }
     }
 
-    async fn hand_on(&self, cursor: &mut Cursor, page: Page) -> Result<Step, CaptureError> {
-        let last = page.rows.last().map(|row| row.seq);
-        let rows = page.rows.len() as u64;
-        let mappings = &self.source.tables;
-        let changes = page.rows.into_iter().map(|row| page::change(row, cursor.number, mappings));
+    async fn pass_on(&self, cursor: &mut Cursor, page: Page) -> Result<Step, CaptureError> {
+        let (last, rows) = (page.rows.last().map(|row| row.ordinal), page.rows.len() as u64);
+        let (window, mappings) = (cursor.window.clone(), &self.source.tables);
+        let changes = page.rows.into_iter().map(|row| page::change(row, window.number, mappings));
         let changes = changes.collect::<Result<Vec<Change>, _>>()?;
-        let commit = Lsn(cursor.number);
-        let after = cursor.open.unwrap_or(0);
-        cursor.open = if page.more { last.or(cursor.open) } else { None };
-        let ends_here = self.handover.filter(|handover| !page.more && handover.snapshot == cursor.bounds.to);
-        cursor.highest = cursor.highest.max(last.unwrap_or(0));
-        let (position, resume) = match (ends_here, cursor.open) {
-            // Ordinals in the log begin at one.
-            (Some(handover), _) => (Position { commit: handover.begins, ordinal: 0 }, handover.begins),
-            (None, Some(last)) => (Position { commit, ordinal: last }, Lsn(cursor.highest)),
-            (None, None) => (Position::end_of(commit), Lsn(cursor.highest)),
+        let after = cursor.continues_after.unwrap_or(0);
+        cursor.continues_after = if page.more { last.or(cursor.continues_after) } else { None };
+        cursor.last_row = cursor.last_row.max(last.unwrap_or(0));
+        let switched = self.switch.filter(|switch| !page.more && switch.snapshot == window.to);
+        let progress = match switched {
+            // Ordinals in the WAL begin at one: nothing of it is stored.
+            Some(SwitchToWal { begins, .. }) => {
+                Progress::Wal { commit: *begins, through: Through::Ordinal(0), resume: *begins }
+            }
+            None => {
+                let through = cursor.continues_after.map_or(Through::End, Through::Ordinal);
+                Progress::Outbox { window: window.clone(), through, last_row: cursor.last_row }
+            }
         };
         if let Some(last) = last {
-            let seen = cursor.bounds.to.clone();
-            cursor.sent.push_back(Sent { position, number: cursor.number, after, last, rows, seen });
+            cursor.sent.push_back(SentPage { progress: progress.clone(), window, after, last, rows });
         }
-        let bounds = ends_here.is_none().then(|| cursor.bounds.clone());
-        let checkpoint = Checkpoint { lineage: cursor.lineage, position, resume };
-        let batch =
-            Batch { changes, checkpoint, transaction: None, window: Some(Window { bounds, reader: self.reader }) };
+        let checkpoint = Checkpoint { lineage: cursor.lineage, progress };
+        let batch = Batch { changes, checkpoint, transaction: None, reader: Some(self.reader) };
         if self.batches.send(batch).await.is_err() {
             return Ok(Step::Closed);
         }
-        Ok(if ends_here.is_some() { Step::HandedOver } else { Step::Read })
+        Ok(if switched.is_some() { Step::Switched } else { Step::Read })
     }
 
-    /// Removes what the store has by now. False when some of it was not there any more.
+    /// Deletes rows whose events are stored. Returns false if some of them were gone already.
     pub async fn clear(&mut self, cursor: &mut Cursor) -> Result<bool, CaptureError> {
         let mut complete = true;
-        while let Some(durable) = self.durable_of_first_window(cursor) {
-            let first = &cursor.sent[0];
-            let reached = Position { commit: Lsn(first.number), ordinal: durable.last };
-            complete &= in_time(page::clear(&self.client, &first.seen, first.after, reached)).await? >= durable.rows;
+        while let Some(stored) = self.stored_of_first_window(cursor) {
+            let SentPage { window, after, .. } = &cursor.sent[0];
+            let reached = Cleared { window: window.number, row: stored.last };
+            complete &= in_time(page::clear(&self.client, &window.to, *after, reached)).await? >= stored.rows;
             cursor.cleared = cursor.cleared.max(reached);
-            cursor.sent.drain(..durable.pages);
+            cursor.sent.drain(..stored.pages);
         }
         Ok(complete)
     }
 
-    /// Of the pages that are durable, those of the first's window.
-    fn durable_of_first_window(&self, cursor: &Cursor) -> Option<Durable> {
-        let position = (*self.durable.borrow())?.position;
-        let number = cursor.sent.front()?.number;
-        let mut durable = Durable::default();
-        for sent in cursor.sent.iter().take_while(|sent| sent.position <= position && sent.number == number) {
-            durable.last = durable.last.max(sent.last);
-            durable.rows += sent.rows;
-            durable.pages += 1;
+    /// Returns the stored pages of the first page's window. None if there are none.
+    fn stored_of_first_window(&self, cursor: &Cursor) -> Option<Stored> {
+        let durable = self.durable.borrow();
+        let progress = &durable.as_ref()?.progress;
+        let number = cursor.sent.front()?.window.number;
+        let is_stored = |page: &&SentPage| page.window.number == number && progress.has_reached(&page.progress);
+        let mut stored = Stored::default();
+        for page in cursor.sent.iter().take_while(is_stored) {
+            stored.last = stored.last.max(page.last);
+            stored.rows += page.rows;
+            stored.pages += 1;
         }
-        (durable.pages > 0).then_some(durable)
+        (stored.pages > 0).then_some(stored)
     }
 
-    /// Begins anew where snapshots of before may not be asked any more: on a new connection, after a crash of the server, on a
-    /// new timeline. A crash or a failover may take back numbers of transactions that a snapshot has counted as over, and give
-    /// them out again: what is new would look as if it had been read. So all that was read is removed; what is left is new.
+    /// Enters a new epoch: on a new connection, after a crash of the server, or on a new timeline. A crash or a failover can take
+    /// back transaction ids that a snapshot counts as ended, and assign them again: new rows would look as if they had been read.
+    /// So every row that was read is deleted, and all rows that are left are new.
     ///
-    /// A row is removed by its place too: places up to one that was read are never given out again.
-    async fn settle(&mut self, cursor: &mut Cursor, server: &Server) -> Result<(), CaptureError> {
-        let Some(epoch) = server.epoch.clone() else { return Err(CaptureError::Standby) };
+    /// Rows are also deleted by their sequence number: numbers up to one that was read are never assigned again.
+    async fn enter_epoch(&mut self, cursor: &mut Cursor, server: &Server) -> Result<(), CaptureError> {
+        let Some(epoch) = server.epoch.clone() else { return Err(PrimaryError::Standby.into()) };
         let timeline = epoch.timeline;
+        let is_new_timeline = timeline != cursor.lineage.timeline;
         if server.cleared < cursor.cleared {
-            return Err(CaptureError::Gap(match timeline == cursor.lineage.timeline {
-                true => Gap::OutboxBehind,
-                false => Gap::OutboxForked { timeline },
+            return Err(CaptureError::Gap(match is_new_timeline {
+                true => Gap::OutboxForked { timeline },
+                false => Gap::OutboxBehind,
             }));
         }
-        // What was cleared after a snapshot was taken stands behind all that the snapshot sees.
-        let may_lack = timeline != cursor.lineage.timeline && server.cleared.commit.0 < cursor.number;
-        if may_lack && !cursor.settled {
+        // Rows that were cleared after a snapshot was taken were committed after everything that it sees.
+        let may_lack_rows = is_new_timeline && server.cleared.window < cursor.window.number;
+        if may_lack_rows && !cursor.leftovers_cleared {
             return Err(CaptureError::Gap(Gap::OutboxForked { timeline }));
         }
-        if let Some(wanted) = cursor.sent.back().map(|last| last.position) {
-            let is_durable = |durable: &Option<Checkpoint>| durable.is_some_and(|durable| durable.position >= wanted);
-            if self.durable.wait_for(is_durable).await.is_err() {
+        if let Some(last) = cursor.sent.back().map(|page| &page.progress) {
+            let is_stored = |durable: &Option<Checkpoint>| {
+                durable.as_ref().is_some_and(|durable| durable.progress.has_reached(last))
+            };
+            if self.durable.wait_for(is_stored).await.is_err() {
                 return Ok(());
             }
         }
-        if !self.clear(cursor).await? && may_lack {
+        if !self.clear(cursor).await? && may_lack_rows {
             return Err(CaptureError::Gap(Gap::OutboxForked { timeline }));
         }
-        if !cursor.settled {
-            self.clear_before(cursor).await?;
-            cursor.settled = true;
+        if !cursor.leftovers_cleared {
+            self.clear_leftovers(cursor).await?;
+            cursor.leftovers_cleared = true;
         }
-        if timeline != cursor.lineage.timeline {
+        if is_new_timeline {
             tracing::warn!(from = cursor.lineage.timeline, to = timeline, "the primary is on a new timeline");
             cursor.lineage.timeline = timeline;
         }
-        (cursor.bounds, cursor.open, cursor.epoch) = (Bounds::nothing(), None, Some(epoch));
+        (cursor.window, cursor.continues_after) = (Window::empty(cursor.window.number), None);
+        cursor.epoch = Some(epoch);
         Ok(())
     }
 
-    /// Clears what a process before this one may have left.
-    async fn clear_before(&self, cursor: &Cursor) -> Result<(), CaptureError> {
-        let reached = |number: u64, ordinal: u64| Position { commit: Lsn(number), ordinal };
-        let Bounds { from, to } = &cursor.bounds;
-        let Some(last) = cursor.open else {
-            in_time(page::clear(&self.client, to, 0, reached(cursor.number, cursor.highest))).await?;
+    /// Deletes rows that an earlier process has read and left.
+    async fn clear_leftovers(&self, cursor: &Cursor) -> Result<(), CaptureError> {
+        let Window { number, from, to } = &cursor.window;
+        let Some(row) = cursor.continues_after else {
+            let reached = Cleared { window: *number, row: cursor.last_row };
+            in_time(page::clear(&self.client, to, 0, reached)).await?;
             return Ok(());
         };
-        in_time(page::clear(&self.client, from, 0, reached(cursor.number.saturating_sub(1), cursor.highest))).await?;
-        in_time(page::clear(&self.client, to, 0, reached(cursor.number, last))).await?;
+        let before = Cleared { window: number.saturating_sub(1), row: cursor.last_row };
+        in_time(page::clear(&self.client, from, 0, before)).await?;
+        in_time(page::clear(&self.client, to, 0, Cleared { window: *number, row })).await?;
         Ok(())
     }
 }

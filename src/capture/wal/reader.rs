@@ -1,234 +1,176 @@
-//! One stream being read: messages become batches, and what is durable is acknowledged on a timer, whatever else is waited for.
+//! Reads one stream: sends changes in batches, and acknowledges stored WAL on a timer, also while it waits for something else.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{mpsc, watch};
 
-use super::super::decode::{Decoded, Decoder, weight};
-use super::super::error::Gap;
-use super::super::switch;
-use super::connection::Connection;
-use super::{CaptureError, Companions, Session};
-use crate::domain::change::{Batch, Change};
-use crate::domain::lsn::{Checkpoint, Lineage, Lsn, Position};
+use super::super::context::Context;
+use super::super::decode::{Decoded, Decoder};
+use super::super::error::CaptureError;
+use super::super::replication::ReplicationConnection;
+use super::buffer::BatchBuffer;
+use super::tasks::BackgroundTasks;
+use crate::domain::change::Batch;
+use crate::domain::gap::Gap;
+use crate::domain::lsn::{Lineage, Lsn};
 use crate::postgres;
+use crate::primary::triggers::catalog::{has_made_triggers, is_running};
 use crate::telemetry::recurring;
 
-/// A batch is sent at the latest when it has this many changes, or values of this many bytes.
-const MAX_CHANGES: usize = 1_000;
-const MAX_WEIGHT: usize = 1 << 20;
-/// The server ends a connection that says nothing for wal_sender_timeout, a minute by default.
+/// The server ends a connection without feedback after `wal_sender_timeout`, a minute by default.
 const FEEDBACK_PERIOD: Duration = Duration::from_secs(1);
-/// The shortest silence after which a connection is given up.
+/// The shortest silence after which a connection is closed.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
-/// Messages taken at a stretch before others get the thread, and before the timer is looked at.
+/// The most messages that are read without yielding to other tasks and to the feedback timer.
 const BURST: usize = 1_000;
-/// How far behind now a transaction's commit lies while we lag. Then waiting a little lets the server send in bulk, which
-/// more than doubles its rate; caught up, it would only add latency. Not by a Unix socket: it holds less than the server sends
-/// meanwhile, and is no faster in bulk.
+/// The age of a commit from which the stream counts as lagging. Then short waits let the server send in bulk, which more than
+/// doubles its rate; without lag, they would only add latency.
 const LAGGING: SignedDuration = SignedDuration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long the rest of a transaction is waited for before what there is of it goes out.
-const PATIENCE: Duration = Duration::from_millis(10);
-/// Between two looks whether the server shows the transaction that made the triggers.
+/// How long the rest of a transaction is waited for before the part that was received is sent.
+const TRANSACTION_WAIT: Duration = Duration::from_millis(10);
+/// How often the primary is asked whether a transaction that requests a switch has ended.
 const SWITCH_POLL: Duration = Duration::from_millis(50);
-/// Changes wait for more to go with them for this many bursts at most.
+/// The most bursts that changes wait for others to go with them.
 const MAX_ROUNDS: u32 = 10;
 
 pub(super) struct Reader<'a> {
-    stream: Connection,
-    companions: Companions,
+    context: &'a Context<'a>,
+    stream: ReplicationConnection,
     decoder: Decoder,
-    batches: &'a mpsc::Sender<Batch>,
-    durable: &'a watch::Receiver<Option<Checkpoint>>,
+    tasks: BackgroundTasks,
     lineage: Lineage,
-    /// Where this stream began: durable, whatever `durable` says yet.
+    /// Where this stream began. It is stored, even if `durable` is older or empty.
     begin: Lsn,
-    outbox: Outbox,
-    /// The resume position of the last batch sent.
+    buffer: BatchBuffer,
+    /// Where streaming would resume after the last batch that was sent.
     sent: Lsn,
-    clock_ahead: SignedDuration,
-    /// Whether to wait while we lag.
-    lets_pile_up: bool,
+    /// How far the server's clock is ahead of the local one. None over a Unix socket, where pauses do not help: it holds less than
+    /// the server sends meanwhile.
+    clock_ahead: Option<SignedDuration>,
     last_commit: Timestamp,
     feedback_due: tokio::time::Instant,
-    pulse: Pulse,
-    url: &'a str,
-    /// The open transaction, if it says that it made the triggers.
-    hands_over: Option<u32>,
-    /// The same when it has ended: if it speaks the truth, the outbox has all that comes after it.
-    handed_over: Option<u32>,
+    silence: Silence,
+    /// The open transaction, if it requests the switch to triggers.
+    open_switch: Option<u32>,
+    /// The same after its end. If it installed the triggers, all later changes are in the outbox.
+    ended_switch: Option<u32>,
 }
 
-/// What ended a wait: a message was taken, the time was over, or nobody takes batches any more.
+/// Why a wait for the next message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waited {
-    Taken,
+    Received,
     Elapsed,
+    /// Enqueue has stopped.
     Closed,
 }
 
-/// Changes not sent yet, and where they stand.
-#[derive(Debug, Default)]
-struct Outbox {
-    changes: Vec<Change>,
-    weight: usize,
-    xid: Option<u32>,
-    /// The end of the last whole transaction received, and its commit.
-    ended: Lsn,
-    committed: Lsn,
-    /// Part of the open transaction has been sent already.
-    partial: bool,
-    /// Changes of the open transaction are among ours.
-    of_open: bool,
-    /// A transaction that was sent in part has ended since: its end must be sent even if nothing else is.
-    owed: bool,
-}
-
-impl Outbox {
-    fn is_clear(&self) -> bool {
-        self.changes.is_empty() && !self.owed
-    }
-
-    fn is_full(&self) -> bool {
-        self.changes.len() >= MAX_CHANGES || self.weight >= MAX_WEIGHT
-    }
-
-    fn end_transaction(&mut self, commit: Lsn, end: Lsn) {
-        (self.committed, self.ended) = (commit, end);
-        self.owed |= self.partial;
-        (self.partial, self.of_open) = (false, false);
-    }
-
-    /// Everything as one batch. `open` is how far the open transaction was received.
-    fn take(&mut self, lineage: Lineage, open: Option<Position>) -> Batch {
-        let position = match open {
-            Some(open) if self.of_open => open,
-            _ => Position::end_of(self.committed),
-        };
-        self.partial |= self.of_open;
-        (self.owed, self.of_open, self.weight) = (false, false, 0);
-        Batch {
-            changes: std::mem::take(&mut self.changes),
-            checkpoint: Checkpoint { lineage, position, resume: self.ended },
-            transaction: self.xid,
-            window: None,
-        }
-    }
-}
-
-/// When the stream last got anywhere.
-struct Pulse {
+/// When the stream last progressed.
+struct Silence {
     received: Lsn,
-    moved: bool,
-    at: Instant,
-    silence: Duration,
+    progressed: bool,
+    since: Instant,
+    limit: Duration,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(
-        stream: Connection,
-        companions: Companions,
-        session: &Session<'a>,
-        checkpoint: Checkpoint,
-        clock_ahead: SignedDuration,
-        by_socket: bool,
+        context: &'a Context<'a>,
+        stream: ReplicationConnection,
         decoder: Decoder,
+        tasks: BackgroundTasks,
+        begin: Lsn,
+        clock_ahead: Option<SignedDuration>,
     ) -> Reader<'a> {
-        let silence = (session.context.source.heartbeat.0 * 6).max(SHORTEST_SILENCE);
-        let begin = checkpoint.resume;
+        let limit = (context.source.heartbeat.0 * 6).max(SHORTEST_SILENCE);
         Reader {
+            context,
+            lineage: stream.lineage(),
             stream,
-            companions,
             decoder,
-            batches: session.context.batches,
-            durable: session.context.durable,
-            lineage: checkpoint.lineage,
+            tasks,
             begin,
-            outbox: Outbox { ended: begin, ..Outbox::default() },
+            buffer: BatchBuffer::starting_at(begin),
             sent: begin,
             clock_ahead,
-            lets_pile_up: !by_socket,
             last_commit: Timestamp::MAX,
             feedback_due: tokio::time::Instant::now() + FEEDBACK_PERIOD,
-            pulse: Pulse { received: Lsn::ZERO, moved: true, at: Instant::now(), silence },
-            url: session.context.url,
-            hands_over: None,
-            handed_over: None,
+            silence: Silence { received: Lsn::ZERO, progressed: true, since: Instant::now(), limit },
+            open_switch: None,
+            ended_switch: None,
         }
     }
 
-    /// Reads until the stream fails or nobody takes batches any more, or to the switch to triggers: then the last batch is the
-    /// caller's.
+    /// Reads until the stream fails, enqueue stops, or a switch to triggers. At a switch, returns the last batch, which is not sent.
     pub async fn run(&mut self) -> Result<Option<Batch>, CaptureError> {
         let mut rounds = 0;
         loop {
-            let taken = self.burst()?;
-            if let Some(transaction) = self.handed_over.take() {
-                if self.has_made_triggers(transaction).await? {
+            let received = self.burst()?;
+            if let Some(transaction) = self.ended_switch.take() {
+                if self.installed_triggers(transaction).await? {
                     let is_visible = self.await_visibility().await?;
-                    return Ok(is_visible.then(|| self.outbox.take(self.lineage, None)));
+                    return Ok(is_visible.then(|| self.buffer.take(self.lineage, None)));
                 }
-                let lsn = self.outbox.committed;
-                recurring!(warn, transaction, %lsn, "a message asks for the switch to triggers, and its transaction made none: passed over");
+                let lsn = self.buffer.commit;
+                recurring!(warn, transaction, %lsn, "a message requests the switch to triggers, but its transaction installed none: ignored");
             }
             self.feedback_if_due().await?;
-            if self.companions.gate.is_full() && !self.await_visibility().await? {
+            if self.tasks.gate.is_full() && !self.await_visibility().await? {
                 return Ok(None);
             }
-            let full = self.outbox.is_full();
+            let full = self.buffer.is_full();
             if !full && rounds < MAX_ROUNDS {
                 rounds += 1;
-                if taken == BURST || (taken > 0 && self.may_wait() && !self.outbox.is_clear()) {
+                if received == BURST || (received > 0 && self.is_lagging() && !self.buffer.is_empty()) {
                     self.pause().await;
                     continue;
                 }
-                // The rest of a transaction is on its way: in one batch with its end it costs the store half as much.
-                if self.decoder.open().is_some() && !self.outbox.is_clear() {
-                    match self.wait(Some(PATIENCE)).await? {
-                        Waited::Taken => continue,
+                // The rest of the transaction is about to arrive: one batch with its end costs the store half as much as two.
+                if self.decoder.open().is_some() && !self.buffer.is_empty() {
+                    match self.wait(Some(TRANSACTION_WAIT)).await? {
+                        Waited::Received => continue,
                         Waited::Elapsed => {}
                         Waited::Closed => return Ok(None),
                     }
                 }
             }
             rounds = 0;
-            if !self.outbox.is_clear() && !self.send().await? {
+            if !self.buffer.is_empty() && !self.send().await? {
                 return Ok(None);
             }
-            // A full batch or a long stretch ended the burst, not the lack of messages.
-            if !full && taken < BURST && self.wait(None).await? == Waited::Closed {
+            // A full batch or a full burst may have left messages that have arrived.
+            if !full && received < BURST && self.wait(None).await? == Waited::Closed {
                 return Ok(None);
             }
         }
     }
 
     async fn pause(&mut self) {
-        if self.may_wait() {
+        if self.is_lagging() {
             tokio::time::sleep(PAUSE).await;
         } else {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Takes what has arrived, without waiting, until a batch is full. How many messages that were.
+    /// Reads what has arrived, without waiting, until a batch is full. Returns the number of messages.
     fn burst(&mut self) -> Result<usize, CaptureError> {
-        for taken in 0..BURST {
-            if self.outbox.is_full() || self.handed_over.is_some() {
-                return Ok(taken);
+        for received in 0..BURST {
+            if self.buffer.is_full() || self.ended_switch.is_some() {
+                return Ok(received);
             }
             match self.stream.next().now_or_never() {
-                Some(message) => self.take(message?)?,
-                None => return Ok(taken),
+                Some(message) => self.receive(message?)?,
+                None => return Ok(received),
             }
         }
         Ok(BURST)
     }
 
-    /// Waits for the next message, for at most `limit`, acknowledging meanwhile.
+    /// Waits for the next message, for at most `limit`, and acknowledges meanwhile.
     async fn wait(&mut self, limit: Option<Duration>) -> Result<Waited, CaptureError> {
         let end = limit.map(|limit| tokio::time::Instant::now() + limit);
         loop {
@@ -243,67 +185,64 @@ impl<'a> Reader<'a> {
                     }
                     continue;
                 }
-                () = self.batches.closed() => return Ok(Waited::Closed),
+                () = self.context.batches.closed() => return Ok(Waited::Closed),
             };
-            self.take(message)?;
-            return Ok(Waited::Taken);
+            self.receive(message)?;
+            return Ok(Waited::Received);
         }
     }
 
-    fn take(&mut self, message: Bytes) -> Result<(), CaptureError> {
-        let before = self.outbox.changes.len();
-        let decoded = self.decoder.decode(message, &mut self.outbox.changes)?;
-        self.pulse.moved = true;
-        for change in &self.outbox.changes[before..] {
-            self.outbox.weight += weight(change);
-            self.outbox.of_open = true;
-            self.outbox.xid = self.decoder.open().map(|open| open.xid);
-        }
+    fn receive(&mut self, message: Bytes) -> Result<(), CaptureError> {
+        let before = self.buffer.changes().len();
+        let decoded = self.decoder.decode(message, self.buffer.changes())?;
+        self.silence.progressed = true;
+        self.buffer.added(before, self.decoder.open().map(|open| open.xid));
         match decoded {
             Decoded::Nothing => {}
-            Decoded::Described => self.companions.gate.suspect(),
+            Decoded::TableDescribed => self.tasks.gate.require_table_check(),
             Decoded::Began => {
                 if let Some(open) = self.decoder.open() {
                     self.last_commit = open.committed_at;
-                    self.companions.gate.receive(open.xid);
+                    self.tasks.gate.add_transaction(open.xid);
                 }
             }
             Decoded::Committed { commit, end } => {
-                self.outbox.end_transaction(commit, end);
-                self.handed_over = self.hands_over.take();
+                self.buffer.end_transaction(commit, end);
+                self.ended_switch = self.open_switch.take();
             }
-            Decoded::Handover => self.hands_over = self.decoder.open().map(|open| open.xid),
-            Decoded::IdentityLost { tables } => self.companions.reports.report(Gap::IdentityLost { tables }),
-            Decoded::Heartbeat(id) => self.companions.heart.returned(&id),
+            Decoded::SwitchRequested => self.open_switch = self.decoder.open().map(|open| open.xid),
+            Decoded::IdentityLost { table } => self.tasks.gaps.report(Gap::IdentityLost { tables: table }),
+            Decoded::Heartbeat(id) => self.tasks.heartbeats.returned(&id),
         }
         Ok(())
     }
 
-    /// Any role may emit the message of a switch. Only who may make our triggers can do it in the transaction that makes them.
-    async fn has_made_triggers(&mut self, transaction: u32) -> Result<bool, CaptureError> {
-        let client = postgres::connect(self.url).await?;
-        // It may be here before the server shows it to anybody.
-        while switch::is_running(&client, transaction).await? {
+    /// Returns whether the transaction that requests the switch installed the triggers.
+    async fn installed_triggers(&mut self, transaction: u32) -> Result<bool, CaptureError> {
+        let client = postgres::connect(self.context.url).await?;
+        // It may arrive before it is visible to other sessions.
+        while is_running(&client, transaction).await? {
             tokio::time::sleep(SWITCH_POLL).await;
             self.feedback_if_due().await?;
         }
         let tables: Vec<u32> = self.decoder.oids().collect();
-        switch::has_made_triggers(&client, transaction, &tables).await
+        Ok(has_made_triggers(&client, transaction, &tables).await?)
     }
 
-    fn may_wait(&self) -> bool {
-        self.lets_pile_up && (Timestamp::now() + self.clock_ahead).duration_since(self.last_commit) > LAGGING
+    fn is_lagging(&self) -> bool {
+        let is_old = |ahead: SignedDuration| (Timestamp::now() + ahead).duration_since(self.last_commit) > LAGGING;
+        self.clock_ahead.is_some_and(is_old)
     }
 
-    /// Hands a batch on, acknowledging while there is no room for it; false when nobody takes batches any more.
+    /// Sends a batch, and acknowledges while the channel is full. Returns false if enqueue has stopped.
     async fn send(&mut self) -> Result<bool, CaptureError> {
-        let open = self.decoder.open().map(|open| open.position);
-        let batch = self.outbox.take(self.lineage, open);
-        self.sent = self.sent.max(batch.checkpoint.resume);
+        let open = self.decoder.open().map(|open| (open.commit, open.ordinal));
+        let batch = self.buffer.take(self.lineage, open);
+        self.sent = self.sent.max(self.buffer.end);
         if !self.await_visibility().await? {
             return Ok(false);
         }
-        let batches = self.batches;
+        let batches = self.context.batches;
         let reserve = batches.reserve();
         tokio::pin!(reserve);
         loop {
@@ -311,8 +250,8 @@ impl<'a> Reader<'a> {
                 biased;
                 permit = &mut reserve => permit,
                 () = tokio::time::sleep_until(self.feedback_due) => {
-                    // Waiting for the store is no silence of the server's.
-                    self.pulse.moved = true;
+                    // The stream is idle because of the store, not because of the server.
+                    self.silence.progressed = true;
                     self.feedback_if_due().await?;
                     continue;
                 }
@@ -323,137 +262,75 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Waits until the primary shows everything received, acknowledging meanwhile; false when nobody takes batches any more.
+    /// Waits until everything received is visible on the primary, and acknowledges meanwhile. Returns false if enqueue has stopped.
     async fn await_visibility(&mut self) -> Result<bool, CaptureError> {
-        while !self.companions.gate.is_open() {
+        while !self.tasks.gate.is_open() {
             tokio::select! {
                 biased;
-                passed = self.companions.gate.passed(self.outbox.ended) => passed?,
+                passed = self.tasks.gate.wait(self.buffer.end) => passed?,
                 () = tokio::time::sleep_until(self.feedback_due) => {
-                    // Waiting for a standby is no silence of the server's.
-                    self.pulse.moved = true;
+                    // The stream is idle because of a standby, not because of the server.
+                    self.silence.progressed = true;
                     self.feedback_if_due().await?;
                 }
-                () = self.batches.closed() => return Ok(false),
+                () = self.context.batches.closed() => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    /// How far the store has what was sent.
+    /// Returns how far everything that was sent is stored.
     fn stored(&self) -> Lsn {
-        self.durable.borrow().map_or(self.begin, |durable| self.begin.max(durable.resume))
+        let durable = self.context.durable.borrow();
+        let resume = durable.as_ref().and_then(|durable| durable.progress.resume());
+        resume.map_or(self.begin, |resume| self.begin.max(resume))
     }
 
-    /// How far everything is durable or was none of ours.
+    /// Returns how far the WAL is stored, or contains no captured changes.
     fn acknowledgeable(&self) -> Lsn {
-        let durable = self.stored();
-        if !self.outbox.is_clear() || durable < self.sent {
-            return durable;
+        let stored = self.stored();
+        if !self.buffer.is_empty() || stored < self.sent {
+            return stored;
         }
-        // All that was sent is durable. Of the open transaction nothing is, but what ended before it concerns nobody.
+        // Everything that was sent is stored. The open transaction is not, but nothing before it is needed.
         let idle = match self.decoder.open() {
-            Some(_) => self.outbox.ended,
-            None => self.outbox.ended.max(self.stream.received()),
+            Some(_) => self.buffer.end,
+            None => self.buffer.end.max(self.stream.received()),
         };
-        durable.max(self.companions.gate.acknowledgeable(idle))
+        stored.max(self.tasks.gate.acknowledgeable(idle))
     }
 
-    /// Says on a timer what is durable, changed or not: the server ends connections that it does not hear from.
+    /// Sends feedback when it is due, also without progress: the server ends connections that it does not hear from.
     async fn feedback_if_due(&mut self) -> Result<(), CaptureError> {
         let now = tokio::time::Instant::now();
         if now < self.feedback_due {
             return Ok(());
         }
         self.feedback_due = now + FEEDBACK_PERIOD;
-        if self.outbox.is_clear() {
-            self.companions.gate.ask(self.outbox.ended).await?;
+        if self.buffer.is_empty() {
+            self.tasks.gate.start_check(self.buffer.end).await?;
         }
-        let durable = self.stored();
-        let acknowledged = self.companions.limit.grant(durable, self.acknowledgeable());
-        let silence = self.pulse.silence;
-        let sent = tokio::time::timeout(silence, self.stream.acknowledge(acknowledged)).await;
-        sent.map_err(|_| CaptureError::Silent(silence))??;
-        self.check_pulse()
+        let acknowledged = self.tasks.limit.grant(self.stored(), self.acknowledgeable());
+        let limit = self.silence.limit;
+        let sent = tokio::time::timeout(limit, self.stream.acknowledge(acknowledged)).await;
+        sent.map_err(|_| CaptureError::Silent(limit))??;
+        self.check_silence()
     }
 
-    fn check_pulse(&mut self) -> Result<(), CaptureError> {
-        let received = self.stream.received();
-        let pulse = &mut self.pulse;
-        if std::mem::take(&mut pulse.moved) || received > pulse.received {
-            (pulse.received, pulse.at) = (received, Instant::now());
+    fn check_silence(&mut self) -> Result<(), CaptureError> {
+        let (received, silence) = (self.stream.received(), &mut self.silence);
+        if std::mem::take(&mut silence.progressed) || received > silence.received {
+            (silence.received, silence.since) = (received, Instant::now());
         }
-        if let Some(fault) = self.companions.heart.fault() {
-            return Err(fault);
+        if let Some(error) = self.tasks.heartbeats.take_error() {
+            return Err(error);
         }
-        if pulse.at.elapsed() > pulse.silence {
-            return Err(CaptureError::Silent(pulse.silence));
+        if silence.since.elapsed() > silence.limit {
+            return Err(CaptureError::Silent(silence.limit));
         }
-        if self.companions.heart.is_lost(received, pulse.silence) {
-            return Err(CaptureError::HeartbeatLost(pulse.silence));
+        if self.tasks.heartbeats.are_lost(received, silence.limit) {
+            return Err(CaptureError::HeartbeatLost(silence.limit));
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::change::{Operation, Origin};
-    use crate::domain::table::Table;
-
-    const LINEAGE: Lineage = Lineage { system_identifier: 7, timeline: 1 };
-
-    fn add(outbox: &mut Outbox, commit: u64, ordinal: u64) -> Position {
-        let position = Position { commit: Lsn(commit), ordinal };
-        outbox.changes.push(Change {
-            position,
-            origin: Origin::Log { timeline: 1 },
-            committed_at: Timestamp::UNIX_EPOCH,
-            muted: false,
-            table: Table::Release,
-            operation: Operation::Truncate,
-        });
-        (outbox.of_open, outbox.xid) = (true, Some(commit as u32));
-        position
-    }
-
-    #[test]
-    fn whole_transactions_go_out_with_their_end() {
-        let mut outbox = Outbox { ended: Lsn(5), ..Outbox::default() };
-        add(&mut outbox, 10, 1);
-        outbox.end_transaction(Lsn(10), Lsn(12));
-        let batch = outbox.take(LINEAGE, None);
-        assert_eq!((batch.checkpoint.position, batch.checkpoint.resume), (Position::end_of(Lsn(10)), Lsn(12)));
-        assert!(outbox.is_clear());
-    }
-
-    #[test]
-    fn a_part_of_a_transaction_resumes_before_it_and_owes_its_end() {
-        let mut outbox = Outbox { ended: Lsn(5), ..Outbox::default() };
-        add(&mut outbox, 8, 1);
-        outbox.end_transaction(Lsn(8), Lsn(9));
-        let at = add(&mut outbox, 10, 1);
-        let first = outbox.take(LINEAGE, Some(at));
-        assert_eq!((first.checkpoint.position, first.checkpoint.resume), (at, Lsn(9)));
-        // Nothing else of it was ours; without its end, a part in flight could not be told from a stored one.
-        assert!(outbox.is_clear());
-        outbox.end_transaction(Lsn(10), Lsn(12));
-        assert!(!outbox.is_clear());
-        let last = outbox.take(LINEAGE, None);
-        assert_eq!((last.checkpoint.position, last.checkpoint.resume), (Position::end_of(Lsn(10)), Lsn(12)));
-        assert_eq!((last.changes.len(), last.transaction), (0, Some(10)));
-        assert!(outbox.is_clear());
-    }
-
-    #[test]
-    fn an_open_transaction_without_changes_of_ours_is_not_begun() {
-        let mut outbox = Outbox::default();
-        add(&mut outbox, 8, 1);
-        outbox.end_transaction(Lsn(8), Lsn(9));
-        let batch = outbox.take(LINEAGE, Some(Position { commit: Lsn(10), ordinal: 4 }));
-        assert_eq!(batch.checkpoint.position, Position::end_of(Lsn(8)));
-        outbox.end_transaction(Lsn(10), Lsn(12));
-        assert!(outbox.is_clear(), "nothing was sent of it, nothing is owed");
     }
 }

@@ -1,275 +1,239 @@
-//! Waits until the primary shows the transactions that the stream has brought.
+//! Holds changes back until their transactions are visible on the primary, and until a changed table is verified.
 //!
-//! A logical walsender sends a commit as soon as it is flushed locally. Under synchronous replication the application still
-//! waits for a standby then: no session sees the commit, and a failover undoes it. So nothing of such a transaction is handed
-//! on, stored or acknowledged before a snapshot of the primary sees it.
+//! A logical walsender sends a commit as soon as it is flushed locally. Under synchronous replication the application still waits for
+//! a standby then: no session sees the commit, and a failover undoes it. So no change of such a transaction is passed on, stored or
+//! acknowledged before a snapshot of the primary sees it.
 //!
-//! The wait itself has no limit. The stream could only begin again and wait for the same transactions, and each new connection
-//! would leave one more heartbeat on the primary that waits for the standby. A wait that lasts is reported instead.
+//! The wait has no limit. A new stream would wait for the same transactions, and each new connection would leave one more heartbeat on
+//! the primary that waits for the standby. A long wait is reported instead.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postgres_types::Type;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{CaptureError, Context, identity};
-use crate::config::{AwaitVisibility, Source};
+use crate::capture::client::KeptClient;
+use crate::capture::context::Context;
+use crate::capture::error::CaptureError;
+use crate::capture::visibility::VisibilityPolicy;
+use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::health::Health;
-use crate::postgres;
+use crate::primary::inspect::tables_for_streaming;
 use crate::retry::Backoff;
 use crate::telemetry::Condition;
 
 const TRANSACTIONS_INVISIBLE: &str = include_str!("../../../sql/primary/transactions_invisible.sql");
 
-/// The name under which the wait is reported.
+/// The name of the wait in the health report.
 const VISIBILITY: &str = "visibility";
 /// A commit is visible microseconds after its flush, or after the round trip to a standby.
 const POLLS: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
-/// A primary that does not answer for this long is connected to again.
+/// After this long without an answer, the stream fails and reconnects.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longer than a standby that works takes, also one that restarts its connection.
+/// Longer than a working standby takes, even one that reconnects.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
-/// How many transactions may be received before their visibility is waited for, when none of them has changes for us.
-const MAX_UNASKED: usize = 10_000;
+/// The most transactions that are received without a check, if none of them has captured changes.
+const MAX_UNCHECKED: usize = 10_000;
 
 static WAITING: Condition = Condition::new();
 
-/// Whether transactions are waited for. Clones share what was learned last.
-#[derive(Clone, Debug)]
-pub(in crate::capture) struct Required {
-    setting: AwaitVisibility,
-    synchronous: Arc<AtomicBool>,
-}
-
-impl Required {
-    pub fn new(setting: AwaitVisibility) -> Required {
-        Required { setting, synchronous: Arc::default() }
-    }
-
-    /// Whether the answer depends on the server's settings.
-    pub fn depends(&self) -> bool {
-        self.setting == AwaitVisibility::Auto
-    }
-
-    /// Learns whether the server's commits wait for a standby.
-    pub fn learn(&self, synchronous: bool) {
-        self.synchronous.store(synchronous, Ordering::Relaxed);
-    }
-
-    fn holds(&self) -> bool {
-        match self.setting {
-            AwaitVisibility::Auto => self.synchronous.load(Ordering::Relaxed),
-            AwaitVisibility::Always => true,
-            AwaitVisibility::Never => false,
-        }
-    }
-}
-
-struct Question {
+/// A request to check what was received.
+struct Check {
+    /// Transactions that must be visible.
     transactions: Vec<u32>,
-    /// Whether the tables and their publication are looked at too.
-    suspect: bool,
-    /// How much was received by then, and the end of the last whole transaction.
-    received: u64,
-    end: Lsn,
+    /// Whether the tables and their publication must be verified.
+    tables: bool,
+    received: Received,
 }
 
-/// What is visible: so much of what was received, and everything up to this position.
+/// How much of the stream a check covers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Visible {
-    received: u64,
+struct Received {
+    /// The number of reasons for a check: transactions, and changed tables.
+    count: u64,
+    /// The end of the last whole transaction.
     end: Lsn,
 }
 
-/// Keeps changes back until their transactions are visible, and until it is sure that the stream still has everything where it
-/// shows that the tables or their publication have changed. Questions are asked by a task of its own, so that the stream goes on
-/// acknowledging meanwhile. Without a need to ask, it costs nothing.
-pub(in crate::capture) struct Gate {
-    required: Required,
-    /// How many transactions and suspicions there were.
+/// Holds changes back until checks have passed. A task makes the checks, so that the stream can go on acknowledging. Costs nothing
+/// while there is nothing to check.
+pub(super) struct VisibilityGate {
+    policy: VisibilityPolicy,
     received: u64,
-    /// Transactions received that no question has named yet.
-    unasked: Vec<u32>,
-    suspect: bool,
-    questions: mpsc::Sender<Question>,
-    visible: watch::Receiver<Visible>,
+    /// Transactions that no check covers yet.
+    unchecked: Vec<u32>,
+    /// Whether the tables must be verified with the next check.
+    tables_changed: bool,
+    checks: mpsc::Sender<Check>,
+    passed: watch::Receiver<Received>,
     task: AbortOnDropHandle<Result<(), CaptureError>>,
 }
 
-impl Gate {
-    /// For a stream that comes from `timeline`.
-    pub fn start(context: &Context<'_>, timeline: u32, required: Required) -> Gate {
-        // One question that is answered, and one that waits.
-        let (questions, asked) = mpsc::channel(1);
-        let (answers, visible) = watch::channel(Visible::default());
+impl VisibilityGate {
+    /// Starts the checking task for a stream of `timeline`.
+    pub fn start(context: &Context<'_>, timeline: u32, policy: VisibilityPolicy) -> VisibilityGate {
+        // One check that runs, and one that waits.
+        let (checks, requests) = mpsc::channel(1);
+        let (results, passed) = watch::channel(Received::default());
         let Context { source, url, health, .. } = *context;
-        let report = Report { health: health.clone() };
-        let asker = Asker { source: source.clone(), url: url.to_owned(), timeline, client: None, report };
-        let task = AbortOnDropHandle::new(tokio::spawn(asker.run(asked, answers)));
-        Gate { required, received: 0, unasked: Vec::new(), suspect: false, questions, visible, task }
+        let wait = WaitReport { health: health.clone() };
+        let checker = Checker { source: source.clone(), timeline, client: KeptClient::new(url, None), wait };
+        let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
+        VisibilityGate { policy, received: 0, unchecked: Vec::new(), tables_changed: false, checks, passed, task }
     }
 
-    /// Takes note of a transaction that the stream has begun to bring.
-    pub fn receive(&mut self, transaction: u32) {
-        if self.required.holds() {
+    /// Records a transaction that the stream begins to send.
+    pub fn add_transaction(&mut self, transaction: u32) {
+        if self.policy.waits() {
             self.received += 1;
-            self.unasked.push(transaction);
+            self.unchecked.push(transaction);
         }
     }
 
-    /// Lets nothing pass before the tables and their publication were looked at.
-    pub fn suspect(&mut self) {
-        if !self.suspect {
+    /// Closes the gate until the tables and their publication are verified.
+    pub fn require_table_check(&mut self) {
+        if !self.tables_changed {
             self.received += 1;
         }
-        self.suspect = true;
+        self.tables_changed = true;
     }
 
-    /// Whether everything received is visible, or need not be.
+    /// Returns whether all checks have passed.
     pub fn is_open(&self) -> bool {
-        self.visible.borrow().received >= self.received
+        self.passed.borrow().count >= self.received
     }
 
-    /// Whether too many transactions were received to go on without a look.
+    /// Returns whether so many transactions are unchecked that the stream must wait.
     pub fn is_full(&self) -> bool {
-        self.unasked.len() >= MAX_UNASKED
+        self.unchecked.len() >= MAX_UNCHECKED
     }
 
-    /// Returns when everything received is visible. `end` is the end of the last whole transaction. Dropping the future loses
-    /// nothing.
-    pub async fn passed(&mut self, end: Lsn) -> Result<(), CaptureError> {
-        if self.has_unasked() {
-            // A handle of its own: the permit must not borrow what the question takes.
-            let questions = self.questions.clone();
-            let Ok(permit) = questions.reserve().await else { return Err(self.fault().await) };
-            permit.send(self.question(end));
+    /// Checks everything received and waits for the result. `end` is the end of the last whole transaction. Cancel-safe.
+    pub async fn wait(&mut self, end: Lsn) -> Result<(), CaptureError> {
+        if self.has_unchecked() {
+            // A clone, because the permit borrows it.
+            let checks = self.checks.clone();
+            let Ok(permit) = checks.reserve().await else { return Err(self.error().await) };
+            permit.send(self.next_check(end));
         }
         let received = self.received;
-        let passed = self.visible.wait_for(|visible| visible.received >= received).await.is_ok();
-        if passed { Ok(()) } else { Err(self.fault().await) }
+        let passed = self.passed.wait_for(|passed| passed.count >= received).await.is_ok();
+        if passed { Ok(()) } else { Err(self.error().await) }
     }
 
-    /// Asks about what was received, without waiting for the answer.
-    pub async fn ask(&mut self, end: Lsn) -> Result<(), CaptureError> {
+    /// Starts a check of everything received, without waiting for the result.
+    pub async fn start_check(&mut self, end: Lsn) -> Result<(), CaptureError> {
         if self.task.is_finished() {
-            return Err(self.fault().await);
+            return Err(self.error().await);
         }
-        let questions = self.questions.clone();
-        if let Some(permit) = questions.try_reserve().ok().filter(|_| self.has_unasked()) {
-            permit.send(self.question(end));
+        let checks = self.checks.clone();
+        if let Some(permit) = checks.try_reserve().ok().filter(|_| self.has_unchecked()) {
+            permit.send(self.next_check(end));
         }
         Ok(())
     }
 
-    fn has_unasked(&self) -> bool {
-        self.suspect || !self.unasked.is_empty()
+    fn has_unchecked(&self) -> bool {
+        self.tables_changed || !self.unchecked.is_empty()
     }
 
-    fn question(&mut self, end: Lsn) -> Question {
-        let (transactions, suspect) = (std::mem::take(&mut self.unasked), std::mem::take(&mut self.suspect));
-        Question { transactions, suspect, received: self.received, end }
+    fn next_check(&mut self, end: Lsn) -> Check {
+        let received = Received { count: self.received, end };
+        let tables = std::mem::take(&mut self.tables_changed);
+        Check { transactions: std::mem::take(&mut self.unchecked), tables, received }
     }
 
-    /// How much of the idle WAL before `wanted` may be acknowledged: where commits wait for a standby, that is what is known to
-    /// be visible, which heartbeats move on.
+    /// Returns how far idle WAL up to `wanted` may be acknowledged. Where commits wait for a standby, this is the end of what is
+    /// known to be visible, which heartbeats advance.
     pub fn acknowledgeable(&self, wanted: Lsn) -> Lsn {
-        if self.required.holds() || !self.is_open() { wanted.min(self.visible.borrow().end) } else { wanted }
+        if self.policy.waits() || !self.is_open() { wanted.min(self.passed.borrow().end) } else { wanted }
     }
 
-    async fn fault(&mut self) -> CaptureError {
+    async fn error(&mut self) -> CaptureError {
         match (&mut self.task).await {
             Ok(Err(error)) => error,
-            Ok(Ok(())) | Err(_) => CaptureError::Protocol("transactions cannot be looked for".into()),
+            Ok(Ok(())) | Err(_) => CaptureError::Protocol("the visibility of transactions cannot be checked".into()),
         }
     }
 }
 
-/// Asks the primary, over a connection of its own that is made with the first question.
-struct Asker {
+/// Checks visibility and tables over its own connection to the primary.
+struct Checker {
     source: Source,
-    url: String,
     timeline: u32,
-    client: Option<Client>,
-    report: Report,
+    client: KeptClient,
+    wait: WaitReport,
 }
 
-impl Asker {
-    /// Answers questions in their order.
+impl Checker {
+    /// Makes the checks in their order.
     async fn run(
         mut self,
-        mut questions: mpsc::Receiver<Question>,
-        answers: watch::Sender<Visible>,
+        mut checks: mpsc::Receiver<Check>,
+        results: watch::Sender<Received>,
     ) -> Result<(), CaptureError> {
-        while let Some(Question { transactions, suspect, received, end }) = questions.recv().await {
-            if suspect {
-                self.look().await?;
+        // Every table's first change requires a check. The connection is opened and the server's caches are filled before, so that
+        // the first event does not wait for that.
+        self.verify_tables().await?;
+        while let Some(Check { transactions, tables, received }) = checks.recv().await {
+            if tables {
+                self.verify_tables().await?;
             }
             if !transactions.is_empty() {
                 self.wait_until_visible(transactions).await?;
             }
-            answers.send_replace(Visible { received, end });
+            results.send_replace(received);
         }
         Ok(())
     }
 
     async fn wait_until_visible(&mut self, transactions: Vec<u32>) -> Result<(), CaptureError> {
-        let (begun, mut polls) = (Instant::now(), POLLS);
+        let (started_at, mut polls) = (Instant::now(), POLLS);
         let mut invisible: Vec<i64> = transactions.into_iter().map(i64::from).collect();
         loop {
-            let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(&invisible)).await;
+            let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.invisible(&invisible)).await;
             invisible = answer.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))??;
             if invisible.is_empty() {
-                self.report.ended();
+                self.wait.end();
                 return Ok(());
             }
-            if begun.elapsed() > REPORT_AFTER {
-                self.report.lasts(invisible.len());
+            if started_at.elapsed() > REPORT_AFTER {
+                self.wait.report(invisible.len());
             }
             polls.wait().await;
         }
     }
 
-    /// Whether the stream still has all that events and their routing need.
-    async fn look(&mut self) -> Result<(), CaptureError> {
-        let source = self.source.clone();
-        let look = async { identity::verify(self.client().await?, &source).await };
-        tokio::time::timeout(ANSWER_TIMEOUT, look).await.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))?.map(drop)
+    /// Verifies that the stream still has everything that events and their routing need.
+    async fn verify_tables(&mut self) -> Result<(), CaptureError> {
+        let verified = async { Ok(tables_for_streaming(self.client.get().await?, &self.source).await.map(drop)?) };
+        let verified = tokio::time::timeout(ANSWER_TIMEOUT, verified).await;
+        verified.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))?
     }
 
-    async fn client(&mut self) -> Result<&Client, CaptureError> {
-        let client = match self.client.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => postgres::connect(&self.url).await?,
-        };
-        Ok(self.client.insert(client))
-    }
-
-    /// Which of the transactions are not visible, on the very server that the stream comes from.
-    async fn ask(&mut self, transactions: &[i64]) -> Result<Vec<i64>, CaptureError> {
-        let client = self.client().await?;
+    /// Returns the transactions that are not visible, on the same server timeline that the stream comes from.
+    async fn invisible(&mut self, transactions: &[i64]) -> Result<Vec<i64>, CaptureError> {
+        let client = self.client.get().await?;
         let row = client.query_typed_one(TRANSACTIONS_INVISIBLE, &[(&transactions, Type::INT8_ARRAY)]).await?;
-        let digits: &str = row.get("timeline");
-        match u32::from_str_radix(digits, 16) {
-            // After a failover the same numbers are other transactions'.
-            Ok(found) if found == self.timeline => Ok(row.get("invisible")),
+        let timeline: &str = row.get("timeline");
+        match u32::from_str_radix(timeline, 16) {
+            // After a failover the same ids belong to other transactions.
+            Ok(timeline) if timeline == self.timeline => Ok(row.get("invisible")),
             _ => Err(CaptureError::TimelineChanged),
         }
     }
 }
 
-/// Reports a wait that lasts, and its end: also the end of the stream, whose faults are reported by themselves.
-struct Report {
+/// Reports a long wait, and its end. The wait also ends with the stream, whose errors are reported elsewhere.
+struct WaitReport {
     health: Health,
 }
 
-impl Report {
-    fn lasts(&self, transactions: usize) {
+impl WaitReport {
+    fn report(&self, transactions: usize) {
         const REASON: &str =
             "committed transactions are not visible on the primary: does a synchronous standby keep up?";
         self.health.report_unhealthy(VISIBILITY, REASON);
@@ -278,15 +242,15 @@ impl Report {
         }
     }
 
-    fn ended(&self) {
+    fn end(&self) {
         self.health.report_healthy(VISIBILITY);
         if WAITING.ends() {
-            tracing::info!("the primary shows the transactions that were waited for");
+            tracing::info!("all received transactions are visible on the primary again");
         }
     }
 }
 
-impl Drop for Report {
+impl Drop for WaitReport {
     fn drop(&mut self) {
         self.health.report_healthy(VISIBILITY);
     }

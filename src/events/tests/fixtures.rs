@@ -8,9 +8,10 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 use super::super::{Derived, Fact, Facts, LookupKey, NoEvent, Release, Rule, TranscodedFile, rule};
-use crate::domain::change::{Change, Datum, Operation, Origin, Tuple};
+use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::{Addon, EventKind, UserId};
-use crate::domain::lsn::Position;
+use crate::domain::lsn::Lsn;
+use crate::domain::position::Position;
 use crate::domain::table::Table;
 
 const RECOGNISED: [&str; 8] =
@@ -145,8 +146,7 @@ pub fn with(table: Table, row: &Tuple, column: &str, value: Option<&str>) -> Tup
 pub fn change(table: Table, operation: Operation) -> Change {
     let committed_at = "2026-03-01T09:05:00.25Z".parse().unwrap();
     Change {
-        position: Position::default(),
-        origin: Origin::Log { timeline: 1 },
+        position: Position::Wal { timeline: 1, commit: Lsn::ZERO, ordinal: 1 },
         committed_at,
         muted: false,
         table,

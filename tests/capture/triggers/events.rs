@@ -62,7 +62,7 @@ async fn transitions_arrive_and_what_was_rolled_back_or_muted_does_not() {
     .await;
     app.wait_for_events(4).await;
     let check = app.walhook_ok(&["check"]).await;
-    assert!(check.contains("ok    triggers of public.release: there, on 1 tables"), "{check}");
+    assert!(check.contains("ok    triggers of public.release: exist, on 1 tables"), "{check}");
 }
 
 #[tokio::test]

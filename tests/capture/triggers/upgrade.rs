@@ -39,7 +39,7 @@ async fn setup_brings_an_earlier_builds_triggers_up_to_date_and_its_rows_are_rea
     assert!(check.contains("does not pair rows") && check.contains("made for another mapping"), "{check}");
 
     let done = app.walhook_ok(&["setup"]).await;
-    assert!(done.contains("1 functions made, 0 triggers put on the tables, rows"), "{done}");
+    assert!(done.contains("1 functions created, 0 triggers created, rows"), "{done}");
     assert_eq!(app.walhook_ok(&["setup"]).await.trim(), "everything is set up");
     assert!(!app.walhook_ok(&["check"]).await.contains("does not pair rows"));
     let second = platform.distribution(release, platform.outlet("Store").await, "batched").await;

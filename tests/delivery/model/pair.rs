@@ -155,7 +155,7 @@ impl<'a> Pair<'a> {
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
         let found = subscriptions(&transaction, &[USER]).await.unwrap();
-        let found = found.values().flatten().find(|subscription| subscription.target.webhook == webhook).cloned();
+        let found = found.into_iter().find(|subscription| subscription.target.webhook == webhook);
         assert_eq!(found.as_ref().map(|found| found.target.active), self.state(webhook).map(|state| state.active));
         match found.map(|found| found.target.active) {
             Some(true) => {

@@ -30,7 +30,7 @@ const FAULTS: &[&str] = &["WARN", "ERROR"];
 
 async fn wait_for(app: &TestApp, from: usize, words: &str) {
     let there =
-        || async { said(app, from, &["INFO", "WARN", "ERROR"]).keys().any(|line| line.contains(words)).then_some(()) };
+        || async { messages(app, from, &["INFO", "WARN", "ERROR"]).keys().any(|line| line.contains(words)).then_some(()) };
     eventually(words, there).await;
 }
 
@@ -58,13 +58,13 @@ async fn failing_receiver_and_mail_server(app: &mut TestApp, api: &Api, user: i6
         count.is_some_and(|count| count.parse::<u32>().unwrap() >= 6)
     })
     .await;
-    let counts = said(app, 0, FAULTS);
+    let counts = messages(app, 0, FAULTS);
     assert_eq!(counts.len(), 1, "{counts:#?}");
     assert_once(&counts);
     let mail = SmtpSink::start(smtp, &[]).await;
     // A warning and a disablement for each.
     mail.wait_for("taken", 4).await;
-    assert_once(&said(app, 0, FAULTS));
+    assert_once(&messages(app, 0, FAULTS));
     mail
 }
 
@@ -113,10 +113,10 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
     wait_for(&app, from, "storing events fails").await;
     let down = messages(&app, from, FAULTS);
     assert_once(&down);
-    let without_lsn = |line: &&Value| {
-        line["message"].as_str().unwrap().starts_with("storing events fails") && !line["lsn"].is_string()
+    let without_progress = |line: &&Value| {
+        line["message"].as_str().unwrap().starts_with("storing events fails") && !line["progress"].is_string()
     };
-    assert_eq!(lines(&app).iter().filter(without_lsn).count(), 0);
+    assert_eq!(lines(&app).iter().filter(without_progress).count(), 0);
     beside.server.start_again().await.unwrap();
     for words in [
         "measuring the store's backlog",

@@ -1,0 +1,34 @@
+//! What both modes of capture work with.
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Source;
+use crate::domain::change::Batch;
+use crate::domain::position::Checkpoint;
+use crate::health::Health;
+use crate::store::Store;
+
+/// The name of this stage in the health report.
+pub const STAGE: &str = "capture";
+
+/// The settings, handles and channels of capture.
+pub(super) struct Context<'a> {
+    pub source: &'a Source,
+    pub url: &'a str,
+    pub store: &'a Store,
+    pub health: &'a Health,
+    pub batches: &'a mpsc::Sender<Batch>,
+    /// The checkpoint that the store has committed last.
+    pub durable: &'a watch::Receiver<Option<Checkpoint>>,
+    pub shutdown: &'a CancellationToken,
+}
+
+/// Why a mode of capture ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Shutdown, or enqueue has stopped.
+    Stopped,
+    /// The other mode continues from here.
+    Switched,
+}

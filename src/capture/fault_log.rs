@@ -1,0 +1,37 @@
+//! Logs why changes cannot be read: one warning until they are read again. Other errors of the same outage are logged once each, as a
+//! warning only if they are permanent.
+
+use std::collections::HashSet;
+use std::mem::{Discriminant, discriminant};
+
+use super::error::CaptureError;
+
+#[derive(Default)]
+pub(super) struct FaultLog {
+    logged: HashSet<Discriminant<CaptureError>>,
+    stands_by: bool,
+}
+
+impl FaultLog {
+    pub fn log(&mut self, error: &CaptureError) {
+        if matches!(error, CaptureError::SlotActive(_) | CaptureError::LeaseHeld(_)) {
+            // Normal for all replicas but one.
+            if !self.stands_by {
+                tracing::info!(reason = %error, "standing by");
+            }
+            *self = FaultLog { stands_by: true, logged: HashSet::new() };
+            return;
+        }
+        let (is_first, is_new) = (self.logged.is_empty(), self.logged.insert(discriminant(error)));
+        if is_first || (is_new && !error.is_transient()) {
+            tracing::warn!(%error, "changes cannot be read now; trying again until they can");
+        } else if is_new {
+            tracing::info!(%error, "changes still cannot be read");
+        }
+    }
+
+    /// Ends the outage: changes are read.
+    pub fn clear(&mut self) {
+        *self = FaultLog::default();
+    }
+}

@@ -1,0 +1,165 @@
+//! `walhook check`: every precondition on its own line.
+
+mod store;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use super::CommandResult;
+use crate::config::{Config, SmtpTls, without_password};
+use crate::lookup::try_queries;
+use crate::notify::Mailer;
+use crate::primary::finding::{Finding, Severity};
+use crate::primary::inspect::{Database, inspect_primary};
+use crate::store::{Store, sealed};
+use crate::vault::Vault;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {}
+
+pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
+    let mut findings = vec![master_key(&config)];
+    let primary = primary(&config, &mut findings).await;
+    if let Ok(url) = config.store_url()
+        && let Err(error) = store::inspect(&config.source, url, primary.as_ref(), &mut findings).await
+    {
+        findings.push(unreachable("store", error, url));
+    }
+    findings.extend(secrets_at_rest(&config).await);
+    findings.extend(lookups(&config).await);
+    findings.push(mail(&config).await);
+    findings.extend(mail_login(&config));
+    findings.push(public_url(&config));
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let failed = findings.iter().any(|finding| finding.severity == Severity::Fail);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn master_key(config: &Config) -> Finding {
+    match config.secrets.master_key.is_empty() {
+        false => Finding::ok("master key", "set"),
+        true => Finding::fail(
+            "master key",
+            "not set",
+            "set WALHOOK_SECRETS__MASTER_KEY to the output of `openssl rand -base64 32`, and keep a copy",
+        ),
+    }
+}
+
+/// Inspects the primary. Returns its database, if it answered.
+async fn primary(config: &Config, findings: &mut Vec<Finding>) -> Option<Database> {
+    let url = match config.source_url() {
+        Ok(url) => url,
+        Err(error) => {
+            findings.push(Finding::fail("primary", "not configured", error.to_string()));
+            return None;
+        }
+    };
+    match inspect_primary(&config.source, url).await {
+        Ok((database, found)) => {
+            findings.extend(found);
+            Some(database)
+        }
+        Err(error) => {
+            findings.push(unreachable("primary", error, url));
+            None
+        }
+    }
+}
+
+fn unreachable(subject: &str, error: impl fmt::Display, url: &str) -> Finding {
+    let remedy = format!("check that {} can be reached from here with these credentials", without_password(url));
+    Finding::fail(subject, error.to_string(), remedy)
+}
+
+/// Whether every secret in the store can be decrypted; none where the store does not answer.
+async fn secrets_at_rest(config: &Config) -> Option<Finding> {
+    const SUBJECT: &str = "secrets at rest";
+    let vault = Vault::new(&config.secrets.master_key).ok()?;
+    let keys = sealed::keys(&Store::open(config.store_url().ok()?, 1).ok()?).await.ok()?;
+    let count =
+        |wanted: &dyn Fn(&str) -> bool| keys.iter().filter(|(key, _)| wanted(key)).map(|(_, count)| count).sum();
+    let unreadable: i64 = count(&|key| !vault.has_key(key));
+    let older: i64 = count(&|key| vault.has_key(key) && key != vault.first_key());
+    Some(if unreadable > 0 {
+        let state = format!("{unreadable} are encrypted with a key that is not configured");
+        Finding::fail(SUBJECT, state, "add the missing key to secrets.master_key, after the first")
+    } else if older > 0 {
+        let state = format!("{older} are encrypted with an older key, which must stay configured");
+        Finding::warn(SUBJECT, state, "run `walhook secrets reencrypt` when every process has the first key")
+    } else {
+        Finding::ok(SUBJECT, "all encrypted with the first key")
+    })
+}
+
+/// Whether the primary accepts the configured lookup SQL; nothing where the primary does not answer.
+async fn lookups(config: &Config) -> Vec<Finding> {
+    let Ok(url) = config.source_url() else { return Vec::new() };
+    let results = try_queries(url, &config.source).await.into_iter();
+    let findings = results.map(|(table, result)| {
+        let key = match config.source.lookups.contains_key(table.name()) {
+            true => format!("source.lookups.{}", table.name()),
+            false => format!("source.tables.{}.computed", table.name()),
+        };
+        let remedy = format!("fix {key}, or grant what it reads to Walhook's role");
+        match result {
+            Ok(()) => Finding::ok(key, "the primary accepts its SQL"),
+            Err(error) => Finding::fail(key, error.to_string(), remedy),
+        }
+    });
+    findings.collect()
+}
+
+/// Warns of a mail password that is sent unencrypted.
+fn mail_login(config: &Config) -> Option<Finding> {
+    let server = config.mail.outgoing().ok()??.server;
+    let state = match server.tls {
+        SmtpTls::Plain => format!("user and password are sent to {} unencrypted", server.host),
+        SmtpTls::Opportunistic => {
+            format!("user and password are sent to {} unencrypted if it does not offer STARTTLS", server.host)
+        }
+        SmtpTls::Required | SmtpTls::Wrapped => return None,
+    };
+    let is_loopback = server.host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || server.host == "localhost";
+    let remedy = "use smtps:// in mail.smtp_url, or smtp:// with ?tls=required";
+    (server.login.is_some() && !is_loopback).then(|| Finding::warn("mail login", state, remedy))
+}
+
+fn public_url(config: &Config) -> Finding {
+    const SUBJECT: &str = "http.public_url";
+    match config.http.public_url.as_deref() {
+        Some(url) if url.starts_with("https://") => Finding::ok(SUBJECT, url),
+        Some(url) => Finding::warn(
+            SUBJECT,
+            format!("{url}: the web UI's session cookie may be sent unencrypted"),
+            "serve the web UI over https",
+        ),
+        None => Finding::warn(
+            SUBJECT,
+            "not set: the web UI's session cookie is not marked Secure",
+            "set it to the address at which browsers reach the web UI, such as https://hooks.example",
+        ),
+    }
+}
+
+async fn mail(config: &Config) -> Finding {
+    const SUBJECT: &str = "mail";
+    let mailer = match Mailer::new(config) {
+        Ok(Some(mailer)) => mailer,
+        Ok(None) => {
+            let remedy = "set mail.smtp_url and mail.from, or owners are not notified when a webhook is disabled";
+            return Finding::warn(SUBJECT, "not configured", remedy);
+        }
+        Err(error) => return Finding::fail(SUBJECT, format!("{error:#}"), "fix the settings of mail"),
+    };
+    match mailer.test().await {
+        Ok(()) => Finding::ok(SUBJECT, format!("{} accepts this sender's connections", mailer.server())),
+        Err(error) => {
+            let remedy = "check the mail server, TLS and login in mail.smtp_url";
+            Finding::fail(SUBJECT, format!("{}: {error:#}", mailer.server()), remedy)
+        }
+    }
+}

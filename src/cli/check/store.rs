@@ -1,0 +1,93 @@
+//! The store: reachable, migrated, apart from the primary's database, and in step with the slot.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::config::Source;
+use crate::primary::finding::Finding;
+use crate::primary::inspect::Database;
+use crate::store::capture::Identity;
+use crate::store::migrate::{self, Incompatibility, Schema};
+use crate::store::{Result, Store};
+
+/// Inspects the store. `primary` is none where the primary did not answer.
+pub(super) async fn inspect(
+    source: &Source,
+    url: &str,
+    primary: Option<&Database>,
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
+    let store = Store::open(url, 1)?;
+    let before = Timestamp::now();
+    let place = store.identity().await?;
+    findings.push(Finding::ok("store", format!("database {}", place.database)));
+    findings.push(Finding::clock("store clock", place.now, before));
+    if let Some(primary) = primary {
+        let same = place.system_identifier == primary.system_identifier && place.database == primary.name;
+        findings.push(match same {
+            true => Finding::warn(
+                "store database",
+                "the platform's own: everything that Walhook writes is decoded by its slot",
+                "set store.url to a separate database, on the same server or another",
+            ),
+            false => Finding::ok("store database", "separate from the platform's"),
+        });
+    }
+    findings.push(synchronous_commit(&place));
+    let schema = migrate::schema(url).await?;
+    match (schema, schema.incompatibility()) {
+        (_, Some(Incompatibility { problem, fix })) => {
+            findings.push(Finding::fail("store schema", problem, fix));
+            return Ok(());
+        }
+        (Schema::Newer { found, known }, None) => findings.push(Finding::ok(
+            "store schema",
+            format!("version {found}, of a later build; this build knows version {known} and can work on it"),
+        )),
+        _ => findings.push(Finding::ok("store schema", "up to date")),
+    }
+    findings.push(partitions(&store, before).await?);
+    findings.push(match store.checkpoint(&source.slot).await? {
+        Some(checkpoint) => Finding::ok("checkpoint", format!("at {}", checkpoint.progress)),
+        None => Finding::fail("checkpoint", format!("none for slot {}", source.slot), "run `walhook setup`"),
+    });
+    let gaps = store.open_gaps(&source.slot).await?;
+    if gaps.is_empty() {
+        findings.push(Finding::ok("gaps", "none"));
+    }
+    let open = gaps.into_iter();
+    findings.extend(open.map(|gap| Finding::fail(format!("gap {}", gap.reason), gap.detail, "run `walhook repair`")));
+    Ok(())
+}
+
+async fn partitions(store: &Store, now: Timestamp) -> Result<Finding> {
+    let without = store.tables_without_partitions(now.to_zoned(TimeZone::UTC).date()).await?;
+    Ok(match without.is_empty() {
+        true => Finding::ok("partitions", "every day has its own"),
+        false => Finding::warn(
+            "partitions",
+            format!("rows of {} are in the default partition, because days lack their own", without.join(", ")),
+            "a running `walhook run` moves them within the hour; if they stay, its server log and /readyz have the reason",
+        ),
+    })
+}
+
+/// Whether the store can lose what it has committed.
+fn synchronous_commit(place: &Identity) -> Finding {
+    const SUBJECT: &str = "store's synchronous_commit";
+    let remedy =
+        format!("`alter role \"{}\" in database \"{}\" set synchronous_commit = on`", place.role, place.database);
+    match (place.synchronous_commit.as_str(), place.synchronous) {
+        ("off", _) => Finding::warn(
+            SUBJECT,
+            "off: events are flushed anyway, but a crash of the store loses the last attempts and edits of webhooks",
+            remedy,
+        ),
+        (value @ ("local" | "remote_write"), true) => Finding::warn(
+            SUBJECT,
+            format!("{value}: a failover of the store can lose events that the primary no longer has"),
+            remedy,
+        ),
+        (value, _) => Finding::ok(SUBJECT, value),
+    }
+}

@@ -1,0 +1,54 @@
+//! Receives batches from capture and merges those that fit into one transaction.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::domain::change::Batch;
+
+/// The most changes in one transaction.
+const MAX_CHANGES: usize = 1_500;
+
+pub(super) struct Batches {
+    receiver: mpsc::Receiver<Batch>,
+    /// A batch that was received and does not continue the one before it.
+    next: Option<Batch>,
+}
+
+impl Batches {
+    pub fn new(receiver: mpsc::Receiver<Batch>) -> Batches {
+        Batches { receiver, next: None }
+    }
+
+    /// Receives the next batch. Calls `on_idle` if none arrives within `idle`.
+    pub async fn receive_or(&mut self, idle: Duration, on_idle: impl FnOnce()) -> Option<Batch> {
+        match tokio::time::timeout(idle, self.receive()).await {
+            Ok(batch) => batch,
+            Err(_) => {
+                on_idle();
+                self.receive().await
+            }
+        }
+    }
+
+    /// Receives the next batch, merged with the waiting ones that continue it. After a reconnect capture reads again what is not
+    /// stored: such a batch does not continue the one before and is received by itself.
+    pub async fn receive(&mut self) -> Option<Batch> {
+        let mut batch = match self.next.take() {
+            Some(batch) => batch,
+            None => self.receiver.recv().await?,
+        };
+        while batch.changes.len() < MAX_CHANGES {
+            let Ok(more) = self.receiver.try_recv() else { break };
+            if !more.follows(&batch) {
+                self.next = Some(more);
+                break;
+            }
+            batch.changes.extend(more.changes);
+            batch.checkpoint = more.checkpoint;
+            batch.transaction = more.transaction.or(batch.transaction);
+            batch.reader = more.reader;
+        }
+        Some(batch)
+    }
+}

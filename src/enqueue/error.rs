@@ -1,0 +1,38 @@
+//! Why a batch cannot be stored.
+
+use crate::lookup::LookupError;
+use crate::store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EnqueueError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    #[error("another process has moved the checkpoint of slot {0}: it captures now")]
+    Superseded(String),
+    #[error("the store has no checkpoint for slot {0}: run `walhook setup`")]
+    NoCheckpoint(String),
+}
+
+impl EnqueueError {
+    /// The reason that the readiness endpoint may show to everyone.
+    pub(super) fn public_reason(&self) -> String {
+        match self {
+            EnqueueError::Lookup(
+                error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. } | LookupError::Invisible(_)),
+            ) => error.to_string(),
+            _ => "events cannot be stored now".to_owned(),
+        }
+    }
+
+    /// Returns whether a retry can succeed.
+    pub(super) fn is_transient(&self) -> bool {
+        match self {
+            EnqueueError::Store(StoreError::Corrupt(_)) => false,
+            EnqueueError::Store(_) => true,
+            EnqueueError::Lookup(error) => error.is_transient(),
+            EnqueueError::Superseded(_) | EnqueueError::NoCheckpoint(_) => false,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Stores events with their deliveries inside a transaction.
+
+use metrics::counter;
+
+use super::fan_out::{EVENTS_AT_ONCE, FannedOut, Subscriptions, fan_out};
+use crate::domain::event::Event;
+use crate::handoff::HandoffBatch;
+use crate::store::enqueue::{NewLease, Unrouted, insert_deliveries, insert_events, insert_missed, subscriptions};
+use crate::store::{GenericClient, StoreError};
+use crate::telemetry::{self, recurring};
+
+/// When the dispatcher gets fresh deliveries.
+pub(super) enum HandOffWhen {
+    /// With the last statements. Requests do not wait for the commit: if it fails, the same deliveries follow from the WAL again.
+    BeforeCommit,
+    /// After the commit, for the first transaction and after a failed one: otherwise receivers would get a request with each retry.
+    AfterCommit,
+}
+
+/// Reads the webhooks of the owners of `events`.
+pub(super) async fn subscriptions_of(
+    transaction: &impl GenericClient,
+    events: &[Event],
+) -> Result<Subscriptions, StoreError> {
+    let mut users: Vec<&str> = events.iter().map(|event| &*event.user.0).collect();
+    users.sort_unstable();
+    users.dedup();
+    let mut by_user = Subscriptions::new();
+    if !users.is_empty() {
+        for subscription in subscriptions(transaction, &users).await? {
+            by_user.entry(subscription.user.clone()).or_default().push(subscription);
+        }
+    }
+    Ok(by_user)
+}
+
+/// Stores events with their deliveries, part by part. `commit` is sent with the last part.
+pub(super) async fn store_events(
+    transaction: &impl GenericClient,
+    events: &[Event],
+    subscriptions: Subscriptions,
+    lease: NewLease,
+    mut handoff: HandoffBatch<'_>,
+    when: HandOffWhen,
+    commit: impl Future<Output = Result<(), StoreError>>,
+) -> Result<(), StoreError> {
+    let mut fan_out =
+        |part| fan_out(part, &subscriptions, |event, delivery| handoff.add(event, delivery.id, delivery.webhook));
+    let mut parts = events.chunks(EVENTS_AT_ONCE);
+    let last = parts.next_back().unwrap_or_default();
+    for part in parts {
+        insert(transaction, part, &fan_out(part), lease, false).await?;
+    }
+    let fanned_out = fan_out(last);
+    let store_last = async { tokio::try_join!(biased; insert(transaction, last, &fanned_out, lease, false), commit) };
+    let targets = subscriptions.into_values().flatten().map(|subscription| subscription.target);
+    match when {
+        HandOffWhen::BeforeCommit => {
+            handoff.send(targets);
+            store_last.await?;
+        }
+        HandOffWhen::AfterCommit => {
+            store_last.await?;
+            handoff.send(targets);
+        }
+    }
+    Ok(())
+}
+
+/// Inserts events with their deliveries. `repaired` marks events that a repair found.
+pub(super) async fn insert(
+    transaction: &impl GenericClient,
+    events: &[Event],
+    fanned_out: &FannedOut,
+    lease: NewLease,
+    repaired: bool,
+) -> Result<(), StoreError> {
+    tokio::try_join!(
+        biased;
+        insert_events(transaction, events, repaired),
+        insert_deliveries(transaction, &fanned_out.deliveries, lease),
+        insert_missed(transaction, &fanned_out.missed),
+    )?;
+    Ok(())
+}
+
+/// Counts stored events, unrouted events and ignored transitions.
+pub(super) fn count(events: &[Event], unrouted: &[Unrouted], ignored: &[&'static str]) {
+    for event in events {
+        counter!(telemetry::EVENTS, "event" => event.kind.as_str()).increment(1);
+    }
+    for reason in ignored {
+        counter!(telemetry::IGNORED_TRANSITIONS, "reason" => *reason).increment(1);
+    }
+    if let Some(first) = unrouted.first() {
+        counter!(telemetry::UNROUTED_EVENTS).increment(unrouted.len() as u64);
+        recurring!(
+            warn,
+            reason = first.reason,
+            table = first.table,
+            row = first.row,
+            lsn = first.position.commit().map(tracing::field::display),
+            "events without an owner: they are kept in walhook.unrouted_event"
+        );
+    }
+}

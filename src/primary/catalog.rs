@@ -1,0 +1,254 @@
+//! Reads the primary's catalog into typed rows.
+
+use jiff::Timestamp;
+use postgres_types::{PgLsn, ToSql, Type};
+use tokio_postgres::Client;
+
+use super::error::PrimaryError;
+use super::finding::Finding;
+use crate::config::Source;
+use crate::domain::lsn::Lsn;
+use crate::domain::table::Table;
+use crate::postgres::quote_qualified;
+use crate::postgres::row::row;
+
+const SERVER: &str = include_str!("../../sql/primary/server.sql");
+const SYNCHRONOUS: &str = include_str!("../../sql/primary/synchronous.sql");
+const SLOT: &str = include_str!("../../sql/primary/slot.sql");
+const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
+const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
+const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
+const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
+
+const PLUGIN: &str = "pgoutput";
+/// PostgreSQL 17: the first version whose logical slots can be synchronized to standbys.
+pub(crate) const FAILOVER_VERSION: i32 = 170_000;
+
+row! {
+    #[derive(Clone, Debug)]
+    pub(crate) struct Server {
+        pub version: i32,
+        pub wal_level: String,
+        pub in_recovery: bool,
+        pub may_replicate: bool,
+        pub role: String,
+        pub database: String,
+        pub may_create: bool,
+        pub max_slots: i32,
+        pub slots: i32,
+        pub physical_slots: Vec<String>,
+        /// How much WAL a slot may retain; `-1` is unlimited.
+        pub slot_keep: String,
+        /// Whether commits wait for a standby.
+        pub synchronous: bool,
+        /// `synchronized_standby_slots`; empty where the version has no such setting.
+        pub synchronized_slots: String,
+        /// Milliseconds of silence after which the server ends a replication connection; 0 is never.
+        pub sender_timeout: i64,
+        /// Seconds without a reader after which a slot is invalidated; 0 is never, none where the version has no such setting.
+        pub idle_slot_timeout: Option<i64>,
+        pub system_identifier: i64,
+        flushed: Option<PgLsn>,
+        pub now: Timestamp,
+    }
+}
+
+impl Server {
+    /// The end of the WAL that is durable.
+    pub fn flushed(&self) -> Option<Lsn> {
+        self.flushed.map(|lsn| Lsn(lsn.into()))
+    }
+}
+
+row! {
+    #[derive(Clone, Debug)]
+    pub(crate) struct Slot {
+        plugin: Option<String>,
+        /// Whether it belongs to this database.
+        here: bool,
+        pub active_pid: Option<i32>,
+        pub wal_status: Option<String>,
+        confirmed: Option<PgLsn>,
+        /// Whether it is synchronized to standbys; none where the version cannot.
+        pub failover: Option<bool>,
+    }
+}
+
+impl Slot {
+    pub fn is_lost(&self) -> bool {
+        self.wal_status.as_deref() == Some("lost")
+    }
+
+    /// `confirmed_flush_lsn`: everything before it has been acknowledged.
+    pub fn confirmed(&self) -> Option<Lsn> {
+        self.confirmed.map(|lsn| Lsn(lsn.into()))
+    }
+
+    /// A failure where the slot belongs to another program or database.
+    pub fn foreign(&self, name: &str) -> Option<Finding> {
+        let state = match self.plugin.as_deref() {
+            None => "is a physical slot".to_owned(),
+            Some(plugin) if plugin != PLUGIN => format!("is a slot of the plugin {plugin}"),
+            Some(_) if !self.here => "is a slot of another database".to_owned(),
+            Some(_) => return None,
+        };
+        let remedy = "set source.slot to another name, or drop the slot and run `walhook setup`";
+        Some(Finding::fail(format!("slot {name}"), state, remedy).blocking())
+    }
+}
+
+row! {
+    /// A table or a partition.
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct Relation {
+        /// The index of its table in the arrays that were asked for, counted from one.
+        pub number: i64,
+        pub oid: u32,
+        pub schema: String,
+        pub name: String,
+        pub has_partitions: bool,
+        /// Has partitions or is one.
+        pub partitioned: bool,
+        pub owned: bool,
+        pub may_trigger: bool,
+        pub row_security: bool,
+        /// As in `pg_class`: `d`, `n`, `f` or `i`.
+        pub identity: String,
+        pub identity_index: Option<String>,
+        pub identity_columns: Vec<String>,
+        /// The name of the index that setup creates for `source.replica_identity = "index"`.
+        pub own_index: String,
+        /// Whether that index is valid; none where it does not exist.
+        pub own_index_valid: Option<bool>,
+        pub columns: Vec<String>,
+        /// For each column, whether a cast to text may differ from the type's output.
+        pub formatted: Vec<bool>,
+        /// Columns that logical replication does not send.
+        pub generated: Vec<String>,
+        pub not_null: Vec<String>,
+        pub readable: Vec<String>,
+        pub primary_key: Vec<String>,
+    }
+}
+
+impl Relation {
+    pub fn qualified(&self) -> String {
+        format!("{}.{}", self.schema, self.name)
+    }
+
+    pub fn quoted(&self) -> String {
+        quote_qualified(&self.schema, &self.name)
+    }
+
+    pub fn uses_own_index(&self) -> bool {
+        self.identity == "i" && self.identity_index.as_ref() == Some(&self.own_index)
+    }
+
+    /// Whether old rows are logged with all of `columns`.
+    pub fn identifies(&self, columns: &[&str]) -> bool {
+        self.identity == "f" || columns.iter().all(|column| contains(&self.identity_columns, column))
+    }
+}
+
+pub(crate) fn contains(names: &[String], name: &str) -> bool {
+    names.iter().any(|have| have == name)
+}
+
+/// One of Walhook's tables as the platform has it.
+#[derive(Clone, Debug)]
+pub(crate) struct MappedTable {
+    pub table: Table,
+    /// The table itself, then its partitions. Empty where it does not exist.
+    pub relations: Vec<Relation>,
+}
+
+impl MappedTable {
+    pub fn root(&self) -> Option<&Relation> {
+        self.relations.first()
+    }
+}
+
+row! {
+    #[derive(Clone, Debug)]
+    pub(crate) struct Publication {
+        all_tables: bool,
+        /// Whether it publishes every operation, under the partitioned table's name.
+        pub options_right: bool,
+        pub owned: bool,
+        /// Schema and name of each table, in two arrays of the same length.
+        schemas: Vec<String>,
+        names: Vec<String>,
+    }
+}
+
+impl Publication {
+    pub fn covers(&self, relation: &Relation) -> bool {
+        let mut tables = self.schemas.iter().zip(&self.names);
+        self.all_tables || tables.any(|(schema, name)| *schema == relation.schema && *name == relation.name)
+    }
+}
+
+pub(crate) async fn server(client: &Client) -> Result<Server, PrimaryError> {
+    Ok(Server::from(&client.query_typed_one(SERVER, &[]).await?))
+}
+
+/// Whether commits wait for a standby.
+pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError> {
+    Ok(client.query_typed_one(SYNCHRONOUS, &[]).await?.get(0))
+}
+
+pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
+    Ok(client.query_typed_opt(SLOT, &[(&name, Type::TEXT)]).await?.as_ref().map(Slot::from))
+}
+
+pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, PrimaryError> {
+    Ok(client.query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)]).await?.as_ref().map(Publication::from))
+}
+
+/// Reads the platform's tables that stand for `tables`, in the same order.
+pub(crate) async fn tables(
+    client: &Client,
+    source: &Source,
+    tables: impl Iterator<Item = Table>,
+) -> Result<Vec<MappedTable>, PrimaryError> {
+    let mut mapped: Vec<MappedTable> = tables.map(|table| MappedTable { table, relations: Vec::new() }).collect();
+    let (schemas, names): (Vec<String>, Vec<String>) =
+        mapped.iter().map(|mapped| source.tables.qualified_name(mapped.table)).unzip();
+    let indexes: Vec<String> = mapped.iter().map(|mapped| index_name(mapped.table)).collect();
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY), (&indexes, Type::TEXT_ARRAY)];
+    for row in client.query_typed(RELATIONS, &parameters).await? {
+        let relation = Relation::from(&row);
+        let index = usize::try_from(relation.number - 1).unwrap_or(usize::MAX);
+        if let Some(mapped) = mapped.get_mut(index) {
+            mapped.relations.push(relation);
+        }
+    }
+    Ok(mapped)
+}
+
+/// The tables whose changes capture follows.
+pub(crate) fn followed(source: &Source) -> impl Iterator<Item = Table> {
+    Table::ALL.iter().copied().filter(|table| source.follows(*table))
+}
+
+/// Whether events or their routing need the table. The only other one has the addresses for e-mail.
+pub(crate) const fn is_required(table: Table) -> bool {
+    !matches!(table, Table::AppUser)
+}
+
+/// The name of the index that setup creates for `table`, in the table's schema.
+pub(crate) fn index_name(table: Table) -> String {
+    format!("walhook_identity_{}", table.name())
+}
+
+/// Names the session that has held a lock on one of `tables` for longest, to append to an error. `tables` are quoted.
+pub(crate) async fn lock_holder(client: &Client, tables: &[String]) -> String {
+    let found = client.query_typed_opt(LOCK_HOLDER, &[(&tables, Type::TEXT_ARRAY)]).await.ok().flatten();
+    found.map(|row| format!(" by {}", row.get::<_, &str>(0))).unwrap_or_default()
+}
+
+/// Names the oldest open transaction, for which a new slot may be waiting.
+pub(crate) async fn oldest_transaction(client: &Client) -> Result<Option<String>, PrimaryError> {
+    Ok(client.query_typed_opt(OLDEST_TRANSACTION, &[]).await?.map(|row| row.get(0)))
+}

@@ -1,0 +1,86 @@
+//! What can go wrong when Walhook works on the primary, each with its fix.
+
+use std::time::Duration;
+
+use pg_walstream::ReplicationError;
+
+use super::finding::Finding;
+use crate::domain::gap::Gap;
+use crate::postgres::{self, ConnectError};
+use crate::store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PrimaryError {
+    #[error("the primary: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("the primary: {}", postgres::describe(.0))]
+    Query(#[from] tokio_postgres::Error),
+    #[error("the primary's replication stream: {0}")]
+    Replication(#[from] ReplicationError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}; what was missed can be found again with `walhook repair`")]
+    Gap(Gap),
+    /// What `walhook setup` refuses on, one line each.
+    #[error("{}", .0.iter().map(Finding::message).collect::<Vec<_>>().join("\n"))]
+    Preconditions(Vec<Finding>),
+    /// The platform's schema has changed under a running stream.
+    #[error("{}{}", .0.message(), if .0.loses_changes() { "" } else { "; changes committed meanwhile are kept in the WAL" })]
+    Drift(Box<Finding>),
+    #[error("the primary is a standby now: capture continues when it is promoted, or set source.url to the primary")]
+    Standby,
+    #[error("slot {slot} is not set up: run `walhook setup`")]
+    NotSetUp { slot: String },
+    #[error(
+        "source.url points to another cluster: its system identifier is {found}, the checkpoint's is {known}; point it back, \
+         or to start from scratch run `walhook teardown`, then `walhook setup`"
+    )]
+    ForeignCluster { known: u64, found: u64 },
+    #[error(
+        "the checkpoint of slot {0} keeps moving while the primary's new timeline is compared with it; trying again"
+    )]
+    CheckpointMoves(String),
+    #[error("another process captures now: stop `walhook run` first, then run this again")]
+    Captured,
+    #[error(
+        "the checkpoint is a position in the triggers' outbox: set source.capture = \"trigger\", or run `walhook setup` to \
+         switch to the WAL"
+    )]
+    OutboxIsRead,
+    #[error("a switch to the WAL is prepared: start `walhook run` with source.capture = \"wal\" to complete it")]
+    SwitchToLog,
+    #[error(
+        "a switch to triggers is prepared: start `walhook run` with source.capture = \"trigger\" to complete it, or run \
+         `walhook teardown`"
+    )]
+    SwitchToTriggers,
+    #[error("the primary's answer was not understood: {0}")]
+    Protocol(String),
+    #[error(
+        "slot {0} exists and the store has no checkpoint for it: `walhook teardown` drops it, then run `walhook setup` again"
+    )]
+    SlotWithoutCheckpoint(String),
+    #[error(
+        "slot {slot} could not be created within {limit:?}: it waits for every older transaction to end{holder}; end it and \
+         run `walhook setup` again"
+    )]
+    SlotCreation { slot: String, limit: Duration, holder: String },
+    #[error("slot {slot} is in use by process {pid} of the primary: stop `walhook run` first")]
+    SlotInUse { slot: String, pid: i32 },
+    #[error("{source}; slot {slot} could not be dropped: {cleanup}; run `walhook teardown`, then `walhook setup`")]
+    LeftBehind { slot: String, source: Box<PrimaryError>, cleanup: Box<PrimaryError> },
+    #[error(
+        "the tables could not be locked in {attempts} attempts{holder}: run this again when no transaction holds them"
+    )]
+    TablesBusy { attempts: u32, holder: String },
+    #[error("{table} is locked{holder} and was not released in time: run this again when that transaction has ended")]
+    TableBusy { table: String, holder: String },
+    #[error(
+        "{table} has several rows with the same {columns}, so a unique index is impossible: set source.replica_identity = \"full\""
+    )]
+    NotUnique { table: String, columns: String },
+    #[error("no gap is known, so there is nothing to repair; `--force` compares anyway")]
+    NothingToRepair,
+    #[error("another repair of slot {0} is running")]
+    RepairRunning(String),
+}

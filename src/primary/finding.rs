@@ -1,0 +1,153 @@
+//! Findings: the results of checks, with their fixes.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use crate::domain::gap::Gap;
+use crate::domain::table::Table;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Ok,
+    Warn,
+    Fail,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Severity::Ok => "ok",
+            Severity::Warn => "warn",
+            Severity::Fail => "fail",
+        })
+    }
+}
+
+/// The conditions that a running process acts on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The table exists.
+    Table(Table),
+    /// The table has the columns that the mapping names.
+    Columns(Table),
+    /// The publication exists and covers the tables.
+    Publication,
+    /// Old rows of the table are in the WAL with the columns that transitions are told by.
+    ReplicaIdentity(Table),
+    /// The table has its triggers, and they fire.
+    Triggers(Table),
+    /// The function that the table's triggers call is the one that the mapping needs.
+    TriggerFunction(Table),
+    /// The outbox would record that it was emptied by hand.
+    OutboxTrigger,
+    /// Everything else.
+    Other,
+}
+
+/// The result of one check.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub condition: Condition,
+    pub subject: String,
+    pub severity: Severity,
+    pub state: String,
+    /// How to fix it; none where all is well.
+    pub remedy: Option<String>,
+    /// `walhook setup` refuses, because it cannot fix this itself.
+    pub blocks_setup: bool,
+    /// The tables and partitions concerned, where they are not the subject.
+    pub relations: Vec<String>,
+}
+
+impl Finding {
+    pub fn ok(subject: impl Into<String>, state: impl Into<String>) -> Finding {
+        Finding {
+            condition: Condition::Other,
+            subject: subject.into(),
+            severity: Severity::Ok,
+            state: state.into(),
+            remedy: None,
+            blocks_setup: false,
+            relations: Vec::new(),
+        }
+    }
+
+    pub fn warn(subject: impl Into<String>, state: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { severity: Severity::Warn, remedy: Some(remedy.into()), ..Finding::ok(subject, state) }
+    }
+
+    pub fn fail(subject: impl Into<String>, state: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { severity: Severity::Fail, ..Finding::warn(subject, state, remedy) }
+    }
+
+    /// Compares a server's clock, read after `before`, with this machine's: receivers reject deliveries that look old.
+    pub fn clock(subject: &str, theirs: Timestamp, before: Timestamp) -> Finding {
+        const TOLERATED_SECONDS: f64 = 1.0;
+        let behind = before.duration_since(theirs).as_secs_f64();
+        let ahead = theirs.duration_since(Timestamp::now()).as_secs_f64();
+        let skew = behind.max(ahead).max(0.0);
+        if skew > TOLERATED_SECONDS {
+            let remedy = "synchronize both clocks with a time server: receivers reject deliveries that look old";
+            return Finding::warn(subject, format!("differs by {skew:.1} s from this machine's"), remedy);
+        }
+        Finding::ok(subject, "agrees with this machine's")
+    }
+
+    pub fn of(self, condition: Condition) -> Finding {
+        Finding { condition, ..self }
+    }
+
+    /// Marks a failure that `walhook setup` cannot fix.
+    pub fn blocking(self) -> Finding {
+        Finding { blocks_setup: self.severity == Severity::Fail, ..self }
+    }
+
+    /// A failure for some tables, a warning for others.
+    pub fn unless(self, harmless: bool) -> Finding {
+        Finding { severity: if harmless { Severity::Warn } else { self.severity }, ..self }
+    }
+
+    /// The finding without its severity, for errors and logs.
+    pub fn message(&self) -> String {
+        match &self.remedy {
+            Some(remedy) => format!("{}: {}; {remedy}", self.subject, self.state),
+            None => format!("{}: {}", self.subject, self.state),
+        }
+    }
+
+    /// Whether the WAL lacks something that events need, so that streaming on would lose them.
+    pub fn stops_streaming(&self) -> bool {
+        self.severity == Severity::Fail
+            && match self.condition {
+                Condition::Table(table) => table.is_captured(),
+                Condition::ReplicaIdentity(table) => table.is_captured() || table == Table::UserAddon,
+                Condition::Publication => true,
+                _ => false,
+            }
+    }
+
+    /// False for a missing or renamed table: its changes stay in the WAL.
+    pub fn loses_changes(&self) -> bool {
+        matches!(self.condition, Condition::ReplicaIdentity(_) | Condition::Publication)
+    }
+
+    /// The gap that it causes in a running stream.
+    pub fn gap(&self) -> Option<Gap> {
+        let tables = self.relations.join(", ");
+        match self.condition {
+            Condition::ReplicaIdentity(_) => Some(Gap::IdentityLost { tables }),
+            Condition::Publication => {
+                let publication = self.subject.trim_start_matches("publication ").to_owned();
+                Some(Gap::PublicationChanged { publication, tables })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<4}  {}", self.severity, self.message())
+    }
+}

@@ -1,0 +1,199 @@
+//! Replica identities: which are sufficient, and how they are set and restored.
+
+use postgres_types::Type;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::catalog::{self, Relation, contains, lock_holder};
+use super::error::PrimaryError;
+use crate::config::{ReplicaIdentity, Source};
+use crate::domain::table::Table;
+use crate::postgres::row::row;
+use crate::postgres::{quote_identifier, quote_qualified};
+use crate::store::capture::FoundIdentity;
+
+const SET: &str = include_str!("../../sql/primary/replica_identity_set.sql");
+const INDEX_CREATE: &str = include_str!("../../sql/primary/identity_index_create.sql");
+const INDEX_DROP: &str = include_str!("../../sql/primary/identity_index_drop.sql");
+const CURRENT: &str = include_str!("../../sql/primary/replica_identity_current.sql");
+
+/// Short, because a session that waits for a lock blocks every later one on the same table.
+const BOUNDS: &str = "set lock_timeout = '5s'; set statement_timeout = '60s'";
+/// For building an index concurrently, which waits for older transactions and blocks nobody.
+const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
+
+/// The columns, by the platform's names, that the old rows of `table` must have in the WAL.
+pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
+    let name = |column| source.tables.column(table, column);
+    match table {
+        // A deletion must name the user and the add-on.
+        Table::UserAddon => vec![name("user_id"), name("addon")],
+        // For a table that is only looked up, the key tells which cached row to discard.
+        _ => std::iter::once("id").chain(table.watched().iter().copied()).map(name).collect(),
+    }
+}
+
+/// How the old rows of a table get into the WAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// Whole.
+    Full,
+    /// Only the id and the watched columns, and only when one of them changes.
+    Index,
+}
+
+/// The replica identity to set, and the reason where an index was asked for and is impossible.
+pub(crate) fn goal(source: &Source, table: Table, relation: &Relation) -> (Goal, Option<String>) {
+    if source.replica_identity == ReplicaIdentity::Full || !table.is_captured() {
+        return (Goal::Full, None);
+    }
+    if relation.partitioned {
+        return (Goal::Full, Some("an index cannot be built concurrently on a partitioned table".into()));
+    }
+    match wanted(source, table).into_iter().find(|column| !contains(&relation.not_null, column)) {
+        Some(column) => {
+            (Goal::Full, Some(format!("{column} may be null, and the columns of an identity index may not")))
+        }
+        None => (Goal::Index, None),
+    }
+}
+
+/// Whether the replica identity can stay. One that the platform has set is sufficient if it covers the wanted columns.
+pub(crate) fn is_met(source: &Source, table: Table, relation: &Relation) -> bool {
+    relation.identifies(&wanted(source, table))
+        && match goal(source, table, relation).0 {
+            Goal::Full => !relation.uses_own_index(),
+            Goal::Index => relation.identity != "f",
+        }
+}
+
+/// The statement that sets a replica identity. `table` is quoted.
+pub(crate) fn statement(table: &str, identity: &str) -> String {
+    SET.replace("{table}", table).replace("{identity}", identity)
+}
+
+/// The statement that creates the index. All names are quoted.
+pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
+    INDEX_CREATE.replace("{index}", index).replace("{table}", table).replace("{columns}", &columns.join(", "))
+}
+
+/// Bounds how long the session's statements wait for locks.
+pub(crate) async fn set_bounds(client: &Client) -> Result<(), PrimaryError> {
+    Ok(client.batch_execute(BOUNDS).await?)
+}
+
+pub(crate) async fn set(
+    client: &Client,
+    source: &Source,
+    table: Table,
+    relation: &Relation,
+) -> Result<(), PrimaryError> {
+    match goal(source, table, relation).0 {
+        Goal::Full => {
+            alter(client, &relation.quoted(), "full").await?;
+            if relation.own_index_valid.is_some() { drop_index(client, relation).await } else { Ok(()) }
+        }
+        Goal::Index => {
+            build_index(client, relation, &wanted(source, table)).await?;
+            let identity = format!("using index {}", quote_identifier(&relation.own_index));
+            alter(client, &relation.quoted(), &identity).await
+        }
+    }
+}
+
+async fn alter(client: &Client, table: &str, identity: &str) -> Result<(), PrimaryError> {
+    execute(client, &statement(table, identity), &[table.to_owned()]).await
+}
+
+/// Builds the identity index without blocking writes. Drops an invalid one that an interrupted build has left.
+async fn build_index(client: &Client, relation: &Relation, columns: &[&str]) -> Result<(), PrimaryError> {
+    match relation.own_index_valid {
+        Some(true) => return Ok(()),
+        Some(false) => drop_index(client, relation).await?,
+        None => {}
+    }
+    let quoted: Vec<String> = columns.iter().map(|column| quote_identifier(column)).collect();
+    let create = index_statement(&quote_identifier(&relation.own_index), &relation.quoted(), &quoted);
+    client.batch_execute(INDEX_BOUNDS).await?;
+    let built = client.batch_execute(&create).await;
+    set_bounds(client).await?;
+    let Err(error) = built else { return Ok(()) };
+    let error = match error.code() {
+        Some(&SqlState::UNIQUE_VIOLATION) => {
+            PrimaryError::NotUnique { table: relation.qualified(), columns: columns.join(", ") }
+        }
+        _ => locked(client, error, &[relation.quoted()]).await,
+    };
+    drop_index(client, relation).await?;
+    Err(error)
+}
+
+async fn drop_index(client: &Client, relation: &Relation) -> Result<(), PrimaryError> {
+    let index = quote_qualified(&relation.schema, &relation.own_index);
+    execute(client, &INDEX_DROP.replace("{index}", &index), &[relation.quoted()]).await
+}
+
+/// Runs a statement that locks `tables`, which are quoted. If it times out, the error names the session that holds the lock.
+pub(crate) async fn execute(client: &Client, statement: &str, tables: &[String]) -> Result<(), PrimaryError> {
+    match client.batch_execute(statement).await {
+        Ok(()) => Ok(()),
+        Err(error) => Err(locked(client, error, tables).await),
+    }
+}
+
+async fn locked(client: &Client, error: tokio_postgres::Error, tables: &[String]) -> PrimaryError {
+    if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return error.into();
+    }
+    let holder = lock_holder(client, tables).await;
+    let table = if tables.len() == 1 { format!("table {}", tables[0]) } else { "one of the tables".to_owned() };
+    PrimaryError::TableBusy { table, holder }
+}
+
+row! {
+    struct Current {
+        schema: String,
+        name: String,
+        identity: String,
+        own_index: bool,
+        has_index: bool,
+    }
+}
+
+/// Restores the replica identity that setup found, unless it was changed since. Returns a line about it.
+pub(crate) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Option<String>, PrimaryError> {
+    let row = client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?;
+    let Some(current) = row.as_ref().map(Current::from) else { return Ok(None) };
+    let set_by_setup = current.identity == "f" || current.own_index;
+    if !set_by_setup || found.identity == current.identity {
+        return Ok(None);
+    }
+    let identity = match (found.identity.as_str(), &found.index) {
+        ("n", _) => "nothing".to_owned(),
+        ("f", _) => "full".to_owned(),
+        ("i", Some(index)) if current.has_index => format!("using index {}", quote_identifier(index)),
+        _ => "default".to_owned(),
+    };
+    alter(client, &quote_qualified(&current.schema, &current.name), &identity).await?;
+    Ok(Some(format!("replica identity of {}.{}: {identity} again", current.schema, current.name)))
+}
+
+/// Drops the indexes that setup created. Where one is still the replica identity, because the store has no record of the earlier
+/// one, the primary key replaces it.
+pub(crate) async fn drop_indexes(client: &Client, source: &Source) -> Result<Vec<String>, PrimaryError> {
+    let mut done = Vec::new();
+    let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());
+    for mapped in catalog::tables(client, source, captured).await? {
+        for relation in &mapped.relations {
+            if relation.uses_own_index() {
+                alter(client, &relation.quoted(), "default").await?;
+                done.push(format!("replica identity of {}: default", relation.qualified()));
+            }
+            if relation.own_index_valid.is_some() {
+                drop_index(client, relation).await?;
+                done.push(format!("index {}: dropped", relation.own_index));
+            }
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,127 @@
+//! Judges the primary: each condition once, for `walhook setup`, `walhook check` and the running process alike.
+
+mod inspection;
+mod server;
+mod tables;
+mod triggers;
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use tokio_postgres::Client;
+
+use super::catalog::{self, MappedTable, Server};
+use super::error::PrimaryError;
+use super::finding::Finding;
+use super::triggers::catalog::{compare, failures, trigger_state};
+use crate::config::{CaptureMode, Source};
+use crate::domain::table::Table;
+use crate::postgres;
+
+pub(crate) use inspection::{Conditions, Inspection, Triggers};
+pub(crate) use server::wal_level;
+pub(crate) use tables::{accept_columns, unpublished};
+pub(crate) use triggers::explained;
+
+/// Reads the catalog and judges it.
+pub(crate) async fn inspect(
+    client: &Client,
+    source: &Source,
+    conditions: Conditions,
+) -> Result<Inspection, PrimaryError> {
+    let (all, by_wal) = (
+        conditions == Conditions::All,
+        match conditions {
+            Conditions::All => source.capture == CaptureMode::Wal,
+            Conditions::Wal => true,
+            Conditions::Triggers => false,
+        },
+    );
+    let wanted = catalog::followed(source).filter(|table| by_wal || catalog::is_required(*table));
+    let mut found = Inspection {
+        server: if all { Some(catalog::server(client).await?) } else { None },
+        tables: catalog::tables(client, source, wanted).await?,
+        slot: if all { catalog::slot(client, &source.slot).await? } else { None },
+        publication: if by_wal { catalog::publication(client, &source.publication).await? } else { None },
+        triggers: None,
+        findings: Vec::new(),
+    };
+    if !by_wal {
+        let state = trigger_state(client).await?;
+        let failures = if state.is_complete() { failures(client).await? } else { None };
+        let comparison = compare(client, source, &found.tables).await?;
+        found.triggers = Some(Triggers { state, comparison, failures });
+    }
+    found.findings = found.judge(source);
+    Ok(found)
+}
+
+/// Identifies the primary's database, to compare it with the store's.
+pub struct Database {
+    pub system_identifier: i64,
+    pub name: String,
+}
+
+/// Inspects the primary for `walhook check`. Fails if it does not answer.
+pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Vec<Finding>), PrimaryError> {
+    let client = postgres::connect(url).await?;
+    let before = Timestamp::now();
+    let Server { system_identifier, database: name, role, now, .. } = catalog::server(&client).await?;
+    let mut findings = vec![
+        Finding::ok("primary", format!("database {name} as {role}")),
+        Finding::clock("primary clock", now, before),
+    ];
+    match inspect(&client, source, Conditions::All).await {
+        Ok(found) => findings.extend(found.findings),
+        Err(error) => findings.push(Finding::fail("primary catalog", error.to_string(), "run `walhook check` again")),
+    }
+    Ok((Database { system_identifier, name }, findings))
+}
+
+/// Verifies that the WAL has what events need, and returns the captured tables by their OIDs.
+pub(crate) async fn tables_for_streaming(
+    client: &Client,
+    source: &Source,
+) -> Result<HashMap<u32, Table>, PrimaryError> {
+    let found = inspect(client, source, Conditions::Wal).await?;
+    found.accept_for_streaming()?;
+    // Partitions too: without publish_via_partition_root, their rows arrive under their own OIDs.
+    let all =
+        found.tables.iter().flat_map(|mapped| mapped.relations.iter().map(|relation| (relation.oid, mapped.table)));
+    Ok(all.collect())
+}
+
+impl Inspection {
+    fn judge(&self, source: &Source) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        if let Some(server) = &self.server {
+            findings.extend(server::judge(source, server));
+        }
+        for mapped in &self.tables {
+            findings.extend(self.judge_table(source, mapped));
+        }
+        if let Some(triggers) = &self.triggers {
+            findings.extend(triggers::judge_outbox(triggers, self.server.as_ref()));
+        } else {
+            findings.push(tables::publication(source, &self.tables, self.publication.as_ref()));
+            findings.extend(tables::publication_privileges(source, self));
+        }
+        if let Some(server) = &self.server {
+            findings.extend(server::judge_slot(source, server, self.slot.as_ref()));
+        }
+        findings
+    }
+
+    fn judge_table(&self, source: &Source, mapped: &MappedTable) -> Vec<Finding> {
+        let Some(root) = mapped.root() else { return vec![tables::missing(source, mapped.table)] };
+        let mut findings = vec![tables::columns(source, mapped.table, root, self.triggers.is_none())];
+        match &self.triggers {
+            Some(triggers) => findings.extend(triggers::judge_table(mapped, root, &triggers.comparison)),
+            None => findings.extend(tables::replica_identity(source, mapped)),
+        }
+        if self.server.is_some() {
+            findings.extend(tables::privileges(source, mapped.table, root, !self.is_set_up()));
+        }
+        findings
+    }
+}

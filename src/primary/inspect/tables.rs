@@ -1,0 +1,181 @@
+//! The platform's tables: that they exist, are readable, are published, and log what transitions are told by.
+
+use super::inspection::Inspection;
+use crate::config::{CaptureMode, Source};
+use crate::domain::table::Table;
+use crate::primary::catalog::{MappedTable, Publication, Relation, contains, is_required};
+use crate::primary::error::PrimaryError;
+use crate::primary::finding::{Condition, Finding, Severity};
+use crate::primary::identity::{self, Goal};
+
+const SETUP: &str = "run `walhook setup`";
+
+/// A table that only lookups read may be missing: what depends on it is then not looked up.
+pub(super) fn missing(source: &Source, table: Table) -> Finding {
+    let (schema, name) = source.tables.qualified_name(table);
+    let harmless = !table.is_captured() && table != Table::UserAddon;
+    let state = if harmless { "missing: what depends on it is not looked up" } else { "missing" };
+    let remedy = format!("create it, or set source.tables.{}.table to its name", table.name());
+    Finding::fail(format!("table {schema}.{name}"), state, remedy)
+        .of(Condition::Table(table))
+        .unless(harmless)
+        .blocking()
+}
+
+/// The mapped columns, by the platform's names, that are not in `have`.
+fn lacking<'a>(source: &'a Source, table: Table, have: &[String]) -> Vec<&'a str> {
+    let names = source.tables.stored(table).map(|column| source.tables.column(table, column));
+    names.filter(|name| !contains(have, name)).collect()
+}
+
+pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bool) -> Finding {
+    let subject = format!("table {}", root.qualified());
+    // Logical replication does not send generated columns; triggers see them.
+    let is_usable = |name: &str| contains(&root.columns, name) && !(by_wal && contains(&root.generated, name));
+    let stored = source.tables.stored(table).map(|column| (column, source.tables.column(table, column)));
+    let (settings, missing): (Vec<String>, Vec<&str>) = stored
+        .filter(|(_, name)| !is_usable(name))
+        .map(|(column, name)| (format!("source.tables.{}.columns.{column}", table.name()), name))
+        .unzip();
+    if missing.is_empty() {
+        return Finding::ok(subject, "exists with its columns").of(Condition::Columns(table));
+    }
+    let remedy = format!("add what is missing, or set {} to the platform's names", settings.join(", "));
+    Finding::fail(subject, format!("lacks {}", missing.join(", ")), remedy)
+        .of(Condition::Columns(table))
+        .unless(!is_required(table))
+        .blocking()
+}
+
+/// Whether the role can read what lookups and setup read. Captured tables arrive in the stream; of these, only the release is also
+/// looked up. Setup copies the watched rows to the ledger once, which is `sets_up`.
+pub(super) fn privileges(source: &Source, table: Table, root: &Relation, sets_up: bool) -> Vec<Finding> {
+    let looked_up = !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
+    let completed = source.capture == CaptureMode::Wal && identity::goal(source, table, root).0 == Goal::Index;
+    if !looked_up && !completed && !(sets_up && source.ledger) {
+        return Vec::new();
+    }
+    let (name, harmless) = (root.qualified(), !is_required(table));
+    let mut findings = Vec::new();
+    let unreadable = lacking(source, table, &root.readable);
+    let unreadable: Vec<&str> = unreadable.into_iter().filter(|column| contains(&root.columns, column)).collect();
+    if !unreadable.is_empty() {
+        let state = format!("cannot read {}", unreadable.join(", "));
+        let remedy = format!("`grant select on {} to` Walhook's role", root.quoted());
+        findings.push(Finding::fail(format!("table {name} privilege"), state, remedy).unless(harmless).blocking());
+    }
+    if root.row_security {
+        let remedy = "give Walhook's role `bypassrls`, or a policy that shows it every row";
+        let state = "hides rows from Walhook's role, so owners would not be found";
+        findings.push(Finding::fail(format!("table {name} row security"), state, remedy).unless(harmless).blocking());
+    }
+    findings
+}
+
+pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Finding> {
+    let (table, Some(root)) = (mapped.table, mapped.root()) else { return Vec::new() };
+    let subject = format!("replica identity of {}", root.qualified());
+    let wanted = identity::wanted(source, table);
+    let lacking: Vec<&Relation> = mapped.relations.iter().filter(|relation| !relation.identifies(&wanted)).collect();
+    let unmet = mapped.relations.iter().filter(|relation| !identity::is_met(source, table, relation));
+    let others: Vec<&Relation> = unmet.filter(|relation| !relation.owned).collect();
+    let (goal, reason) = identity::goal(source, table, root);
+    let mut findings = vec![if !lacking.is_empty() {
+        let names: Vec<String> = lacking.iter().map(|relation| relation.qualified()).collect();
+        let partitions = if names == [root.qualified()] { String::new() } else { format!(" in {}", names.join(", ")) };
+        let state = format!("does not cover {}{partitions}, so transitions cannot be detected", wanted.join(", "));
+        let finding = Finding::fail(subject, state, SETUP).of(Condition::ReplicaIdentity(table));
+        Finding { relations: names, ..finding }
+    } else {
+        let by = match root.identity.as_str() {
+            "f" => "full",
+            "i" => "index",
+            _ => "primary key",
+        };
+        let state = format!("{by}: covers {}", wanted.join(", "));
+        match mapped.relations.iter().all(|relation| identity::is_met(source, table, relation)) {
+            true => Finding::ok(subject, reason.map(|reason| format!("{state}, since {reason}")).unwrap_or(state)),
+            false => {
+                let goal = if goal == Goal::Full { "full" } else { "index" };
+                Finding::warn(subject, format!("{state}, and source.replica_identity is {goal}"), SETUP)
+            }
+        }
+    }];
+    findings.extend(others.into_iter().map(|relation| {
+        let remedy = format!(
+            "its owner must run `alter table {} replica identity full`, or run `walhook setup` as the owner",
+            relation.quoted()
+        );
+        let state = "belongs to another role, and needs another replica identity";
+        let covered = relation.identifies(&wanted);
+        Finding::fail(format!("table {} owner", relation.qualified()), state, remedy).blocking().unless(covered)
+    }));
+    findings
+}
+
+pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option<&Publication>) -> Finding {
+    let subject = format!("publication {}", source.publication);
+    let Some(publication) = found else {
+        let finding = Finding::fail(subject, "missing", SETUP).of(Condition::Publication);
+        return Finding { relations: vec!["any table".to_owned()], ..finding };
+    };
+    let unpublished = unpublished(tables, Some(publication));
+    if !unpublished.is_empty() {
+        let relations: Vec<String> = unpublished.iter().map(|(_, root)| root.qualified()).collect();
+        let harmless = unpublished.iter().all(|(table, _)| !is_required(*table));
+        let finding = Finding::fail(subject, format!("lacks {}", relations.join(", ")), SETUP);
+        return Finding { relations, ..finding.of(Condition::Publication).unless(harmless) };
+    }
+    if !publication.options_right {
+        let state = "does not publish every operation under the partitioned table's own name";
+        return Finding::fail(subject, state, SETUP);
+    }
+    Finding::ok(subject, format!("covers {} tables", tables.iter().filter(|mapped| mapped.root().is_some()).count()))
+}
+
+/// The tables that the publication does not cover yet.
+pub(crate) fn unpublished<'a>(
+    tables: &'a [MappedTable],
+    publication: Option<&Publication>,
+) -> Vec<(Table, &'a Relation)> {
+    let existing = tables.iter().filter_map(|mapped| Some((mapped.table, mapped.root()?)));
+    existing.filter(|(_, root)| !publication.is_some_and(|publication| publication.covers(root))).collect()
+}
+
+/// What keeps the role from creating or changing the publication.
+pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -> Vec<Finding> {
+    let Some(server) = &inspection.server else { return Vec::new() };
+    let subject = format!("publication {}", source.publication);
+    let missing = unpublished(&inspection.tables, inspection.publication.as_ref());
+    let mut findings: Vec<Finding> = Vec::new();
+    for (_, root) in missing.iter().filter(|(_, root)| !root.owned) {
+        let state = "belongs to another role, and only its owner can add it to a publication";
+        let remedy =
+            format!("let the owner run what `walhook setup --print` shows for publication {}", source.publication);
+        findings.push(Finding::fail(format!("table {} publication", root.qualified()), state, remedy).blocking());
+    }
+    let refused = match &inspection.publication {
+        None if !server.may_create => {
+            let (role, database) = (&server.role, &server.database);
+            let remedy = format!("`grant create on database \"{database}\" to \"{role}\"`");
+            Some(Finding::fail(format!("{subject} privilege"), format!("{role} may not create it"), remedy))
+        }
+        Some(found) if !found.owned && (!found.options_right || !missing.is_empty()) => {
+            let remedy = "its owner must run what `walhook setup --print` shows";
+            Some(Finding::fail(format!("{subject} owner"), "belongs to another role and must be changed", remedy))
+        }
+        _ => None,
+    };
+    findings.extend(refused.map(Finding::blocking));
+    findings
+}
+
+/// Fails where a table that triggers need is missing or lacks a column.
+pub(crate) fn accept_columns(source: &Source, tables: &[MappedTable]) -> Result<(), PrimaryError> {
+    let judged = tables.iter().map(|mapped| match mapped.root() {
+        Some(root) => columns(source, mapped.table, root, false),
+        None => missing(source, mapped.table),
+    });
+    let failed: Vec<Finding> = judged.filter(|finding| finding.severity == Severity::Fail).collect();
+    if failed.is_empty() { Ok(()) } else { Err(PrimaryError::Preconditions(failed)) }
+}

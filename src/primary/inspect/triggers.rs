@@ -1,0 +1,106 @@
+//! Capture by triggers: the triggers on the tables, their functions, the outbox and recorded failures.
+
+use super::inspection::Triggers;
+use crate::domain::table::Table;
+use crate::primary::catalog::{MappedTable, Relation, Server};
+use crate::primary::finding::{Condition, Finding};
+use crate::primary::triggers::catalog::{Comparison, TableTrigger};
+
+const SETUP: &str = "run `walhook setup`";
+
+/// Judges the triggers of a table that exists.
+pub(super) fn judge_table(mapped: &MappedTable, root: &Relation, comparison: &Comparison) -> Vec<Finding> {
+    let subject = format!("triggers of {}", root.qualified());
+    let table = mapped.table;
+    let of_table = |triggers: &[TableTrigger]| -> Vec<TableTrigger> {
+        triggers.iter().filter(|trigger| trigger.table == table).cloned().collect()
+    };
+    let (missing, disabled) = (of_table(&comparison.missing), of_table(&comparison.disabled));
+    let ordinary = of_table(&comparison.ordinary);
+    let outdated = comparison.outdated.iter().any(|function| function.table == table);
+    let names = |triggers: &[TableTrigger]| triggers.iter().map(TableTrigger::to_string).collect::<Vec<_>>().join(", ");
+    let mut findings = vec![if !missing.is_empty() {
+        Finding::fail(subject, format!("missing: {}", names(&missing)), SETUP).of(Condition::Triggers(table))
+    } else if outdated {
+        Finding::fail(subject, "made for another mapping or another table", SETUP).of(Condition::TriggerFunction(table))
+    } else if !disabled.is_empty() {
+        let remedy = "run `walhook setup`, or `alter table … enable always trigger …` as the table's owner";
+        Finding::fail(subject, format!("disabled: {}", names(&disabled)), remedy).of(Condition::Triggers(table))
+    } else if !ordinary.is_empty() {
+        let remedy = "`alter table … enable always trigger …` as the table's owner";
+        Finding::warn(subject, "do not fire where session_replication_role is replica", remedy)
+    } else {
+        Finding::ok(subject, format!("exist, on {} tables", mapped.relations.len()))
+    }];
+    findings.extend(trigger_privilege(table, &missing));
+    findings
+}
+
+fn trigger_privilege(table: Table, missing: &[TableTrigger]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = Vec::new();
+    let mut relations: Vec<&Relation> = missing.iter().map(|trigger| &trigger.relation).collect();
+    relations.dedup_by_key(|relation| relation.oid);
+    for relation in relations {
+        let name = relation.qualified();
+        if !relation.may_trigger {
+            let remedy = format!("`grant trigger on {} to` Walhook's role, as the table's owner", relation.quoted());
+            let state = "Walhook's role may not create triggers on it";
+            findings.push(Finding::fail(format!("table {name} trigger privilege"), state, remedy).blocking());
+        } else if !relation.owned {
+            let state = "belongs to another role: where a session sets session_replication_role = replica, the triggers do not fire";
+            let remedy = "its owner can `alter table … enable always trigger …`";
+            let finding = Finding::warn(format!("table {name} owner"), state, remedy);
+            findings.push(finding.of(Condition::Triggers(table)));
+        }
+    }
+    findings
+}
+
+/// Judges the outbox. `server` is none where only the schema is judged.
+pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<Finding> {
+    let state = &triggers.state;
+    if !state.installed {
+        let mut findings = vec![Finding::fail("outbox", "missing", SETUP)];
+        if let Some(server) = server.filter(|server| !server.may_create) {
+            let (role, database) = (&server.role, &server.database);
+            let remedy = format!(
+                "`grant create on database \"{database}\" to \"{role}\"`, or let a DBA run what `walhook setup --print` shows"
+            );
+            findings
+                .push(Finding::fail("outbox privilege", format!("{role} may not create a schema"), remedy).blocking());
+        }
+        return findings;
+    }
+    if !state.missing.is_empty() {
+        return vec![Finding::fail("outbox", format!("lacks {}", state.missing.join(", ")), SETUP)];
+    }
+    let mut findings = vec![match state.usable {
+        true => Finding::ok("outbox", "readable and clearable"),
+        false => {
+            let remedy = "run `walhook setup` as the role that created walhook_capture.outbox";
+            Finding::fail("outbox", "cannot be read or cleared by Walhook's role", remedy).blocking()
+        }
+    }];
+    if !state.guarded {
+        let finding = Finding::fail("outbox trigger", "missing, so emptying the outbox would go unnoticed", SETUP);
+        findings.push(finding.of(Condition::OutboxTrigger));
+    }
+    if !state.paired {
+        let state =
+            "does not pair rows that are deleted and inserted in one transaction: they raise events as new rows";
+        findings.push(Finding::warn("outbox pairing", state, SETUP));
+    }
+    findings.push(match &triggers.failures {
+        None => Finding::ok("trigger failures", "none"),
+        Some((count, last)) => {
+            let state = format!("{count}, the last at {}", explained(last.clone()));
+            Finding::fail("trigger failures", state, "run `walhook repair`")
+        }
+    });
+    findings
+}
+
+/// The reason of a trigger's failure, or that none was recorded.
+pub(crate) fn explained(reason: Option<String>) -> String {
+    reason.unwrap_or_else(|| "a statement that could not record its reason; the server log may have it".to_owned())
+}

@@ -1,0 +1,148 @@
+//! Prepares the store and the primary for capture: inspects everything first, then changes what is missing in a safe order.
+
+use tokio_postgres::Client;
+
+use super::catalog::Publication;
+use super::error::PrimaryError;
+use super::identity::{self, Goal};
+use super::inspect::{Conditions, Inspection, inspect, unpublished};
+use super::{slot, triggers, uninstall};
+use crate::config::{CaptureMode, Source};
+use crate::domain::gap::Gap;
+use crate::domain::position::Checkpoint;
+use crate::postgres;
+use crate::postgres::quote_identifier;
+use crate::store::capture::FoundIdentity;
+use crate::store::{Store, migrate};
+
+pub(super) const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publication_create.sql");
+const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
+const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_options.sql");
+
+/// Prepares the store and the primary and returns what it did. Run again, it finds nothing to do.
+pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
+    match source.capture {
+        CaptureMode::Wal => wal(source, url, store_url).await,
+        CaptureMode::Trigger => triggers::setup(source, url, store_url).await,
+    }
+}
+
+async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
+    let client = postgres::connect(url).await?;
+    let found = inspect(&client, source, Conditions::All).await?;
+    found.accept()?;
+    let (slot_exists, failover) = (found.slot.is_some(), found.can_fail_over(source));
+    // Connects as a walsender before anything is changed, in case the server refuses that.
+    let mut walsender = if slot_exists { None } else { Some(slot::connect(source, url, failover).await?) };
+    let migrated = migrate::migrate(store_url).await?;
+    let store = Store::open(store_url, 2)?;
+    let checkpoint = store.checkpoint(&source.slot).await?;
+    let reads_outbox = checkpoint.as_ref().is_some_and(|stored| stored.progress.is_outbox());
+    let dropped = match reads_outbox {
+        true => None,
+        false => uninstall::drop_triggers_after_switch(&client, source, &store).await?,
+    };
+    if !reads_outbox && triggers::catalog::trigger_state(&client).await?.installed {
+        return Err(PrimaryError::SwitchToTriggers);
+    }
+    if let (false, Some(checkpoint), false) = (slot_exists, &checkpoint, reads_outbox) {
+        return Err(missing_slot(source, &store, checkpoint).await);
+    }
+    let mut done: Vec<String> = dropped.into_iter().collect();
+    if slot_exists && checkpoint.is_none() {
+        done.push(slot::drop_unfinished(&client, source, &store).await?);
+        walsender = Some(slot::connect(source, url, failover).await?);
+    }
+    if !migrated.is_empty() {
+        done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
+    }
+    done.extend(prepare(&client, source, &store, &found).await?);
+    if let Some(walsender) = walsender {
+        let lease = if reads_outbox { Some(triggers::stop_reading(source, &store).await?) } else { None };
+        let created = slot::create(walsender, &client, source, url, &store).await?;
+        if let Some(lease) = lease {
+            lease.release().await;
+        }
+        done.push(created.to_string());
+    }
+    Ok(done)
+}
+
+/// Sets the replica identities, then creates or completes the publication: a published table without a replica identity rejects
+/// the application's updates. Returns what it did.
+pub(crate) async fn prepare(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    found: &Inspection,
+) -> Result<Vec<String>, PrimaryError> {
+    let mut done = found.notes();
+    identity::set_bounds(client).await?;
+    done.extend(set_identities(client, source, store, found).await?);
+    done.extend(publish(client, source, found).await?);
+    Ok(done)
+}
+
+async fn missing_slot(source: &Source, store: &Store, checkpoint: &Checkpoint) -> PrimaryError {
+    let Some(at) = checkpoint.progress.resume() else { return PrimaryError::OutboxIsRead };
+    let gap = Gap::SlotMissing { slot: source.slot.clone(), at };
+    match store.record_gap(&source.slot, gap.reason(), &gap.to_string(), Some(at)).await {
+        Ok(_) => PrimaryError::Gap(gap),
+        Err(error) => error.into(),
+    }
+}
+
+async fn set_identities(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    found: &Inspection,
+) -> Result<Vec<String>, PrimaryError> {
+    let mut done = Vec::new();
+    let all = found.tables.iter().flat_map(|mapped| mapped.relations.iter().map(|relation| (mapped.table, relation)));
+    for (table, relation) in all.filter(|(table, relation)| !identity::is_met(source, *table, relation)) {
+        let earlier = FoundIdentity {
+            table_oid: relation.oid,
+            table_name: relation.qualified(),
+            identity: relation.identity.clone(),
+            index: relation.identity_index.clone().filter(|_| relation.identity == "i"),
+        };
+        store.remember_identity(&earlier).await?;
+        identity::set(client, source, table, relation).await?;
+        let (goal, reason) = identity::goal(source, table, relation);
+        let what = match goal {
+            Goal::Full => "full".to_owned(),
+            Goal::Index => format!("index over {}", identity::wanted(source, table).join(", ")),
+        };
+        let reason = reason.map(|reason| format!(", since {reason}")).unwrap_or_default();
+        done.push(format!("table {}: replica identity {what}{reason}", relation.qualified()));
+    }
+    Ok(done)
+}
+
+async fn publish(client: &Client, source: &Source, found: &Inspection) -> Result<Vec<String>, PrimaryError> {
+    let (name, mut done) = (&source.publication, Vec::new());
+    let missing = unpublished(&found.tables, found.publication.as_ref());
+    let tables: Vec<String> = missing.iter().map(|(_, root)| root.quoted()).collect();
+    let run = async |template: &str, tables: &[String]| {
+        let statement = template.replace("{publication}", &quote_identifier(name));
+        identity::execute(client, &statement.replace("{tables}", &tables.join(", ")), tables).await
+    };
+    match &found.publication {
+        None => {
+            run(PUBLICATION_CREATE, &tables).await?;
+            done.push(format!("publication {name}: created for {} tables", tables.len()));
+        }
+        Some(Publication { options_right, .. }) => {
+            if !options_right {
+                run(PUBLICATION_OPTIONS, &[]).await?;
+                done.push(format!("publication {name}: options set"));
+            }
+            if !tables.is_empty() {
+                run(PUBLICATION_ADD, &tables).await?;
+                done.push(format!("publication {name}: added {}", tables.join(", ")));
+            }
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,324 @@
+//! Creates the slot and stores what its snapshot shows. This is setup's last step; the slot is dropped again if it fails.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use pg_walstream::{LogicalReplicationStream, ReplicationSlotOptions, ReplicationStreamConfig, RetryConfig};
+use postgres_types::Type;
+use tokio_postgres::Client;
+
+use super::error::PrimaryError;
+use super::snapshot::Snapshot;
+use super::{catalog, conninfo};
+use crate::config::Source;
+use crate::domain::addons::AddonChanges;
+use crate::domain::ledger::{self, LedgerChanges};
+use crate::domain::lsn::{Lineage, Lsn};
+use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::table::Table;
+use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
+use crate::store::acknowledgement::set_acknowledgement_limit;
+use crate::store::addons::change_addons;
+use crate::store::capture::{SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch};
+use crate::store::enqueue::seed_distributed;
+use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};
+use crate::store::{Store, StoreError, Transaction};
+
+pub(super) const SNAPSHOT: &str = include_str!("../../sql/primary/snapshot.sql");
+const DISTRIBUTED_RELEASES: &str = include_str!("../../sql/primary/distributed_releases.sql");
+const USER_ADDONS: &str = include_str!("../../sql/primary/user_addons.sql");
+const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
+
+const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
+
+/// For each transaction that is older than the slot: a new slot waits for all of them to end.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
+/// For all of those transactions together.
+const ALL_WAITS: Duration = Duration::from_secs(180);
+const SEED_CHUNK: usize = 10_000;
+/// How far WAL may be acknowledged beyond the checkpoint, at least: an idle server takes days to write this much.
+pub(crate) const ACKNOWLEDGEMENT_MARGIN: u64 = 16 << 20;
+
+pub(crate) enum Created {
+    /// Capture starts with this slot.
+    First { slot: String, begins: Lsn, seeded: Seeded },
+    /// The slot is read after the triggers' outbox.
+    Switch { slot: String, begins: Lsn },
+}
+
+/// The number of rows that were read at the snapshot from which capture starts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seeded {
+    distributed: usize,
+    rows: usize,
+}
+
+impl fmt::Display for Seeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} releases were distributed before, {} rows are in the ledger", self.distributed, self.rows)
+    }
+}
+
+/// A new slot, and the session that holds its snapshot until it runs another command.
+pub(crate) struct Opened {
+    walsender: LogicalReplicationStream,
+    pub lineage: Lineage,
+    /// Where the slot starts. Nothing is stored yet.
+    pub begins: Lsn,
+    snapshot: String,
+}
+
+impl Opened {
+    pub async fn snapshot(&self, url: &str) -> Result<Snapshot, PrimaryError> {
+        Snapshot::import(url, &self.snapshot).await
+    }
+}
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Created::First { slot, begins, seeded } => write!(f, "slot {slot}: created at {begins}; {seeded}"),
+            Created::Switch { slot, begins } => write!(
+                f,
+                "slot {slot}: created at {begins}; the outbox is read up to there: set source.capture = \"wal\" and start `walhook run`"
+            ),
+        }
+    }
+}
+
+/// Opens a replication connection for creating the slot.
+pub(crate) async fn connect(
+    source: &Source,
+    url: &str,
+    failover: bool,
+) -> Result<LogicalReplicationStream, PrimaryError> {
+    let options = ReplicationSlotOptions { snapshot: Some("export".into()), failover, ..Default::default() };
+    let config = ReplicationStreamConfig::builder(&source.slot, &source.publication)
+        .with_slot_options(options)
+        .with_retry_config(RetryConfig { max_attempts: 1, ..RetryConfig::default() });
+    let bound = format!("{}s", CREATION_TIMEOUT.as_secs());
+    let conninfo = conninfo::replication(url, &[("lock_timeout", &bound)])?;
+    Ok(LogicalReplicationStream::new(&conninfo, config).await?)
+}
+
+/// Drops the slot of an interrupted setup. The store has recorded that setup was creating it and has no checkpoint for it, so nothing
+/// can have been acknowledged. Any other slot without a checkpoint may be in use.
+pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &Store) -> Result<String, PrimaryError> {
+    if !store.is_creating_slot(&source.slot).await? {
+        return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
+    }
+    if let Some(pid) = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.active_pid) {
+        return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
+    }
+    client.execute(SLOT_DROP, &[&source.slot]).await?;
+    Ok(format!("slot {}: dropped, because an earlier setup did not finish", source.slot))
+}
+
+pub(crate) async fn create(
+    walsender: LogicalReplicationStream,
+    client: &Client,
+    source: &Source,
+    url: &str,
+    store: &Store,
+) -> Result<Created, PrimaryError> {
+    store.begin_slot(&source.slot).await?;
+    let opened = open(walsender, client, source).await?;
+    let begun = begin(&opened, client, source, url, store).await;
+    // The snapshot is valid until this connection runs another command or is closed.
+    drop(opened.walsender);
+    match begun {
+        Ok(created) => Ok(created),
+        Err(error) => Err(undo(client, source, error).await),
+    }
+}
+
+/// Creates the slot. Its snapshot can be imported until the connection is closed.
+pub(crate) async fn open(
+    mut walsender: LogicalReplicationStream,
+    client: &Client,
+    source: &Source,
+) -> Result<Opened, PrimaryError> {
+    let created = tokio::time::timeout(ALL_WAITS, walsender.ensure_replication_slot()).await;
+    let limit = match created {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) if error.to_string().contains("[55P03]") => Some(CREATION_TIMEOUT),
+        Ok(Err(error)) => return Err(error.into()),
+        Err(_) => Some(ALL_WAITS),
+    };
+    if let Some(limit) = limit {
+        let holder = catalog::oldest_transaction(client).await?;
+        let holder = holder.map(|holder| format!(", the oldest is of {holder}")).unwrap_or_default();
+        return Err(PrimaryError::SlotCreation { slot: source.slot.clone(), limit, holder });
+    }
+    // No snapshot means that another process has created the slot in the meantime.
+    let Some(snapshot) = walsender.exported_snapshot_name().map(str::to_owned) else {
+        return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
+    };
+    let identity = walsender.server_identity();
+    let lineage = Lineage { system_identifier: identity.system_id(), timeline: identity.timeline() };
+    match beginning(client, source).await {
+        // The next commit record may start at the slot's LSN. The slot streams it, so it must not count as stored: ordinals start
+        // at one.
+        Ok(begins) => Ok(Opened { walsender, lineage, begins, snapshot }),
+        Err(error) => Err(undo(client, source, error).await),
+    }
+}
+
+async fn beginning(client: &Client, source: &Source) -> Result<Lsn, PrimaryError> {
+    let slot = catalog::slot(client, &source.slot).await?;
+    slot.and_then(|slot| slot.confirmed()).ok_or_else(|| {
+        PrimaryError::Protocol(format!("slot {} has no confirmed_flush_lsn right after its creation", source.slot))
+    })
+}
+
+/// Drops a slot whose checkpoint could not be stored: it would be useless and retain WAL. Returns the error to report.
+pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) -> PrimaryError {
+    match client.execute(SLOT_DROP, &[&source.slot]).await {
+        Ok(_) => error,
+        Err(cleanup) => PrimaryError::LeftBehind {
+            slot: source.slot.clone(),
+            source: Box::new(error),
+            cleanup: Box::new(cleanup.into()),
+        },
+    }
+}
+
+/// Stores the first checkpoint in one transaction with the distributed releases, the users' add-ons and the states of all watched
+/// rows at the slot's snapshot. In a switch from triggers, only the position of the switch.
+async fn begin(
+    opened: &Opened,
+    client: &Client,
+    source: &Source,
+    url: &str,
+    store: &Store,
+) -> Result<Created, PrimaryError> {
+    let snapshot = opened.snapshot(url).await?;
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await.map_err(StoreError::from)?;
+    let slot = source.slot.clone();
+    let begins = opened.begins;
+    end_slot_creation(&transaction, &slot).await?;
+    let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
+    // A commit after the snapshot: once it is flushed, a crash cannot make the server assign an id again that the snapshot has seen.
+    client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
+    let switch = SwitchToWal { snapshot: row.get::<_, &str>("snapshot").into(), begins };
+    if prepare_switch(&transaction, &slot, &switch).await? {
+        set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN))).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        return Ok(Created::Switch { slot, begins });
+    }
+    store_beginning(&transaction, source, opened).await?;
+    let seeded = seed(&snapshot, source, &transaction).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    Ok(Created::First { slot, begins, seeded })
+}
+
+/// Stores the distributed releases, the users' add-ons and the states of all watched rows at the snapshot.
+pub(crate) async fn seed(
+    snapshot: &Snapshot,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<Seeded, PrimaryError> {
+    let distributed = seed_distributed_releases(snapshot, source, transaction).await?;
+    seed_addons(snapshot, source, transaction).await?;
+    let rows = seed_ledger(snapshot, source, transaction).await?;
+    Ok(Seeded { distributed, rows })
+}
+
+/// Stores the first checkpoint, and how far WAL without events may be acknowledged.
+pub(crate) async fn store_beginning(
+    transaction: &Transaction<'_>,
+    source: &Source,
+    opened: &Opened,
+) -> Result<(), PrimaryError> {
+    let Opened { lineage, begins, .. } = *opened;
+    let progress = Progress::Wal { commit: begins, through: Through::Ordinal(0), resume: begins };
+    insert_first_checkpoint(transaction, &source.slot, &Checkpoint { lineage, progress }).await?;
+    let limit = Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN));
+    Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
+}
+
+async fn seed_distributed_releases(
+    snapshot: &Snapshot,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<usize, PrimaryError> {
+    let meanings = source.tables.values_meaning(Table::Release, "delivery_status", "distributed");
+    let query = rendered(DISTRIBUTED_RELEASES, source, Table::Release, &["id", "delivery_status"]);
+    let rows = snapshot.client().query_typed_raw(&query, [(&meanings, Type::TEXT_ARRAY)]).await?;
+    let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
+    let mut distributed = 0;
+    while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
+        let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+        seed_distributed(transaction, &ids).await?;
+        distributed += ids.len();
+    }
+    Ok(distributed)
+}
+
+/// Stores the states of all watched rows, to which later changes are compared.
+async fn seed_ledger(
+    snapshot: &Snapshot,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<usize, PrimaryError> {
+    forget_ledger(transaction).await?;
+    if !source.ledger {
+        return Ok(0);
+    }
+    let mut seeded = 0;
+    for table in ledger::tables().filter(|table| source.follows(*table)) {
+        let rows = snapshot.watched_rows(source, table).await?;
+        loop {
+            let part = rows.next().await?;
+            if part.is_empty() {
+                break;
+            }
+            seeded += part.len();
+            let mut changes = LedgerChanges::default();
+            part.into_iter().for_each(|entry| changes.put(table, entry.id, entry.state));
+            change_ledger(transaction, &changes).await?;
+        }
+        rows.close().await?;
+    }
+    mark_ledger_complete(transaction).await?;
+    Ok(seeded)
+}
+
+/// Stores the users' add-ons. Not where a lookup query finds them: they are then queried each time.
+pub(crate) async fn seed_addons(
+    snapshot: &Snapshot,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<(), PrimaryError> {
+    const ADDON: &str = "addon";
+    if !source.follows(Table::UserAddon) {
+        return Ok(());
+    }
+    let mut none = AddonChanges::default();
+    none.clear();
+    change_addons(transaction, &none).await?;
+    let query = rendered(USER_ADDONS, source, Table::UserAddon, &["user_id", ADDON]);
+    let rows = snapshot.client().query_typed_raw(&query, std::iter::empty::<(&str, Type)>()).await?;
+    let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
+    while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
+        let mut found = AddonChanges::default();
+        for row in rows {
+            let (user, addon): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+            found.grant(user, source.tables.value(Table::UserAddon, ADDON, addon).unwrap_or(addon));
+        }
+        change_addons(transaction, &found).await?;
+    }
+    Ok(())
+}
+
+/// Fills a statement's template with the platform's names. Columns are cast to text.
+fn rendered(template: &str, source: &Source, table: Table, columns: &[&str]) -> String {
+    let (schema, name) = source.tables.qualified_name(table);
+    let table_name = quote_qualified(&schema, &name);
+    let column = |column: &str| logged(&quote_identifier(source.tables.column(table, column)));
+    let columns: Vec<(&str, String)> = columns.iter().map(|name| (*name, column(name))).collect();
+    let names = columns.iter().map(|(name, expression)| (*name, expression.as_str()));
+    fill(template, &names.chain([("table", &*table_name)]).collect::<Vec<_>>())
+}

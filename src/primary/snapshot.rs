@@ -1,0 +1,143 @@
+//! Reads the primary's rows at one snapshot: the current one, or one that another session has exported.
+
+use jiff::Timestamp;
+use postgres_types::Type;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use super::error::PrimaryError;
+use crate::config::Source;
+use crate::domain::change::{Datum, Tuple};
+use crate::domain::ledger::{LedgerRow, State};
+use crate::domain::table::Table;
+use crate::postgres::{self, fill, logged, quote_identifier, quote_qualified};
+
+const WATCHED_ROWS: &str = include_str!("../../sql/primary/watched_rows.sql");
+const WATCHED_ROWS_FETCH: &str = include_str!("../../sql/primary/watched_rows_fetch.sql");
+const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
+const ROWS_BY_ID: &str = include_str!("../../sql/primary/rows_by_id.sql");
+
+/// The same settings as in the replication session, because values from both are compared.
+const BEGIN: &str = "begin isolation level repeatable read read only; \
+                     set local datestyle = 'ISO'; set local timezone = 'UTC'; set local intervalstyle = 'postgres'; \
+                     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0";
+
+/// A session in one repeatable-read transaction.
+pub(crate) struct Snapshot {
+    client: Client,
+    /// The server's time when it began.
+    pub at: Timestamp,
+}
+
+impl Snapshot {
+    /// Takes a new snapshot.
+    pub async fn now(url: &str) -> Result<Snapshot, PrimaryError> {
+        Snapshot::begin(url, None).await
+    }
+
+    /// Imports a snapshot, which the session that exported it must still hold.
+    pub async fn import(url: &str, name: &str) -> Result<Snapshot, PrimaryError> {
+        Snapshot::begin(url, Some(name)).await
+    }
+
+    async fn begin(url: &str, imported: Option<&str>) -> Result<Snapshot, PrimaryError> {
+        let client = postgres::connect(url).await?;
+        client.batch_execute(BEGIN).await?;
+        if let Some(name) = imported {
+            // Names that the server gives consist of hexadecimal digits and dashes.
+            client.batch_execute(&format!("set transaction snapshot '{}'", name.replace('\'', "''"))).await?;
+        }
+        let at = client.query_typed_one("select clock_timestamp()", &[]).await?.get(0);
+        Ok(Snapshot { client, at })
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Opens a cursor over a table's watched columns, ordered by id.
+    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<WatchedRows<'a>, PrimaryError> {
+        let id = quote_identifier(source.tables.column(table, "id"));
+        let columns: Vec<String> = table.watched().iter().map(|name| as_text(source, table, name)).collect();
+        let order = match self.id_type(source, table).await?.as_str() {
+            "int2" | "int4" | "int8" => id.clone(),
+            // Ids of another type are sorted as numbers, for which there is no index.
+            _ => format!("{id}::bigint"),
+        };
+        let (columns, table_name) = (columns.join(", "), quoted(source, table));
+        let names = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("order", &*order)];
+        let statement = fill(WATCHED_ROWS, &names);
+        self.client.batch_execute(&statement).await?;
+        Ok(WatchedRows { snapshot: self, source, table })
+    }
+
+    /// Reads the rows of these ids with all their columns, in no particular order.
+    pub async fn rows(&self, source: &Source, table: Table, ids: &[i64]) -> Result<Vec<Tuple>, PrimaryError> {
+        let columns: Vec<String> = table.columns().iter().map(|name| as_text(source, table, name)).collect();
+        let (columns, table_name) = (columns.join(", "), quoted(source, table));
+        let id = quote_identifier(source.tables.column(table, "id"));
+        let id_type = quote_identifier(&self.id_type(source, table).await?);
+        let names = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("id_type", &*id_type)];
+        let statement = fill(ROWS_BY_ID, &names);
+        let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
+        let rows = self.client.query_typed(&statement, &[(&ids, Type::TEXT_ARRAY)]).await?;
+        Ok(rows.iter().map(|row| tuple(source, table, table.columns(), |index| row.get(index))).collect())
+    }
+
+    async fn id_type(&self, source: &Source, table: Table) -> Result<String, PrimaryError> {
+        let id = quote_identifier(source.tables.column(table, "id"));
+        let statement = self.client.prepare(&format!("select {id} from {}", quoted(source, table))).await?;
+        Ok(statement.columns()[0].type_().name().to_owned())
+    }
+}
+
+/// A cursor over one table's rows.
+pub(crate) struct WatchedRows<'a> {
+    snapshot: &'a Snapshot,
+    source: &'a Source,
+    table: Table,
+}
+
+impl WatchedRows<'_> {
+    /// Reads the next rows; none at the end.
+    pub async fn next(&self) -> Result<Vec<LedgerRow>, PrimaryError> {
+        let messages = self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await?;
+        let mut entries = Vec::with_capacity(messages.len());
+        for message in &messages {
+            let SimpleQueryMessage::Row(row) = message else { continue };
+            let Some(id) = row.get(0).and_then(|id| id.parse().ok()) else { continue };
+            let watched = tuple(self.source, self.table, self.table.watched(), |index| row.get(index + 1));
+            entries.extend(State::of(self.table, &watched).map(|state| LedgerRow { id, state }));
+        }
+        Ok(entries)
+    }
+
+    /// Closes the cursor, so that another table can be read.
+    pub async fn close(self) -> Result<(), PrimaryError> {
+        Ok(self.snapshot.client.batch_execute(WATCHED_ROWS_CLOSE).await?)
+    }
+}
+
+fn quoted(source: &Source, table: Table) -> String {
+    let (schema, name) = source.tables.qualified_name(table);
+    quote_qualified(&schema, &name)
+}
+
+fn as_text(source: &Source, table: Table, name: &str) -> String {
+    match source.tables.computed(table, name) {
+        Some(expression) => format!("({expression})::text"),
+        None => logged(&format!("this.{}", quote_identifier(source.tables.column(table, name)))),
+    }
+}
+
+/// Builds a row from the named columns, with the configured value maps applied. Other columns are absent.
+fn tuple<'a>(source: &Source, table: Table, names: &[&'static str], value: impl Fn(usize) -> Option<&'a str>) -> Tuple {
+    let mut tuple = Tuple::absent(table);
+    for (index, name) in names.iter().enumerate() {
+        let datum = value(index)
+            .map_or(Datum::Null, |text| Datum::text(source.tables.value(table, name, text).unwrap_or(text)));
+        if let Some(column) = table.column(name) {
+            tuple.set(column, datum);
+        }
+    }
+    tuple
+}

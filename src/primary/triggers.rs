@@ -1,0 +1,160 @@
+//! Prepares capture by triggers, or the switch to it from the WAL.
+
+pub(crate) mod catalog;
+pub(crate) mod function;
+pub(crate) mod script;
+
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use script::Script;
+
+use super::error::PrimaryError;
+use super::inspect::{Conditions, Triggers, inspect};
+use super::lease::Lease;
+use super::slot;
+use super::slot::{SNAPSHOT, Seeded};
+use super::snapshot::Snapshot as Moment;
+use crate::config::Source;
+use crate::domain::gap::Gap;
+use crate::domain::lsn::{Lineage, Lsn};
+use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::window::{Snapshot, Window};
+use crate::postgres;
+use crate::store::capture::insert_first_checkpoint;
+use crate::store::{Store, StoreError, migrate};
+
+const FLUSH: &str = include_str!("../../sql/primary/outbox_flush.sql");
+const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
+
+/// Creates the triggers and stores the position from which the outbox is read. Returns what it did; run again, it finds nothing to
+/// do.
+pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
+    let client = postgres::connect(url).await?;
+    let found = inspect(&client, source, Conditions::All).await?;
+    found.accept()?;
+    let Some(triggers) = &found.triggers else { return Err(PrimaryError::SwitchToTriggers) };
+    let mut done = Vec::new();
+    let migrated = migrate::migrate(store_url).await?;
+    if !migrated.is_empty() {
+        done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
+    }
+    done.extend(found.notes());
+    let store = Store::open(store_url, 2)?;
+    let stored = store.stored_checkpoint(&source.slot).await?;
+    let reads_outbox = stored.as_ref().is_some_and(|stored| stored.checkpoint.progress.is_outbox());
+    match &stored {
+        None if found.slot.is_some() => {
+            return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
+        }
+        Some(stored) if reads_outbox && stored.switch.is_some() => return Err(PrimaryError::SwitchToLog),
+        Some(_) if reads_outbox && !triggers.is_whole() => {
+            // What the old outbox held is lost; what is written from now on is not.
+            let gap = Gap::OutboxLost(format!("{} is missing", triggers.state.missing.join(", ")));
+            store.record_gap(&source.slot, gap.reason(), &gap.to_string(), None).await?;
+            done.push(PrimaryError::Gap(gap).to_string());
+        }
+        _ => {}
+    }
+    let switches = stored.is_some() && !reads_outbox && !triggers.state.installed;
+    done.extend(triggers.install(&client, source, switches).await?);
+    if switches {
+        done.push("the WAL is read up to here: set source.capture = \"trigger\" and restart `walhook run`".into());
+    }
+    if stored.is_none() {
+        let seeded = begin(url, source, &store, &client).await?;
+        done.push(format!("the outbox is read from here; {seeded}"));
+    }
+    Ok(done)
+}
+
+impl Triggers {
+    fn is_whole(&self) -> bool {
+        self.state.is_complete() && self.state.guarded
+    }
+
+    /// Creates what is missing or outdated. Returns what it did.
+    async fn install(&self, client: &Client, source: &Source, switches: bool) -> Result<Option<String>, PrimaryError> {
+        let script = Script::new(&self.comparison, self.is_whole().then_some(&self.state), switches);
+        if script.is_empty() {
+            return Ok(None);
+        }
+        script.run(client, source).await?;
+        let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.missing.len());
+        let paired = if self.state.paired { "" } else { ", rows that move between partitions are paired" };
+        Ok(Some(format!("schema walhook_capture: {functions} functions created, {triggers} triggers created{paired}")))
+    }
+}
+
+/// Creates what is missing of the triggers or belongs to another mapping. Returns what it did.
+pub(crate) async fn reinstall(client: &Client, source: &Source) -> Result<Vec<String>, PrimaryError> {
+    let found = inspect(client, source, Conditions::All).await?;
+    found.accept()?;
+    let Some(triggers) = &found.triggers else { return Err(PrimaryError::SwitchToTriggers) };
+    let installed = triggers.install(client, source, false).await?;
+    Ok(found.notes().into_iter().chain(installed).collect())
+}
+
+/// The position from which the outbox is read: everything that a snapshot does not see.
+pub(crate) struct Beginning {
+    pub lineage: Lineage,
+    pub window: Window,
+    last_row: u64,
+    /// The WAL's insert position at that moment.
+    pub inserted: Lsn,
+}
+
+impl Beginning {
+    /// Reads the snapshot's contents, after `client` has flushed the WAL of everything that it sees.
+    pub async fn at(moment: &Moment, client: &Client) -> Result<Beginning, PrimaryError> {
+        flush(client).await?;
+        let row = moment.client().query_typed_one(SNAPSHOT, &[]).await?;
+        let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
+        let inserted = Lsn(row.get::<_, postgres_types::PgLsn>("inserted").into());
+        let timeline = u32::from_str_radix(row.get("timeline"), 16)
+            .map_err(|_| PrimaryError::Protocol("the timeline is not a number".into()))?;
+        let lineage = Lineage { system_identifier: row.get::<_, i64>("system_identifier") as u64, timeline };
+        let highest: i64 = moment.client().query_typed_one(HIGHEST, &[]).await?.get(0);
+        let window = Window { number: inserted.0, from: snapshot.clone(), to: snapshot };
+        Ok(Beginning { lineage, window, last_row: highest as u64, inserted })
+    }
+
+    pub fn checkpoint(&self) -> Checkpoint {
+        let Beginning { lineage, ref window, last_row, .. } = *self;
+        let progress = Progress::Outbox { window: window.clone(), through: Through::End, last_row };
+        Checkpoint { lineage, progress }
+    }
+}
+
+/// Flushes the WAL of every commit that is visible now. With `synchronous_commit = off`, a commit is visible before it is flushed,
+/// and a crash undoes it.
+pub(crate) async fn flush(client: &Client) -> Result<(), PrimaryError> {
+    client.query_typed_one(FLUSH, &[]).await?;
+    Ok(())
+}
+
+/// Stores the position from which the outbox is read, and the rows as they are at that moment.
+async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Result<Seeded, PrimaryError> {
+    let moment = Moment::now(url).await?;
+    let first = Beginning::at(&moment, client).await?.checkpoint();
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await.map_err(StoreError::from)?;
+    insert_first_checkpoint(&transaction, &source.slot, &first).await?;
+    let seeded = slot::seed(&moment, source, &transaction).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    Ok(seeded)
+}
+
+/// Takes the lease on reading the outbox, so that no other process reads it meanwhile.
+pub(crate) async fn stop_reading(source: &Source, store: &Store) -> Result<Lease, PrimaryError> {
+    const ATTEMPTS: u32 = 14;
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+    let holder = Uuid::now_v7();
+    for _ in 0..ATTEMPTS {
+        if let Some(lease) = Lease::take(store, &source.slot, holder).await? {
+            return Ok(lease);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(PrimaryError::Captured)
+}

@@ -1,0 +1,155 @@
+//! Compares the triggers on the primary with those that capture needs.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use postgres_types::{ToSql, Type};
+use tokio_postgres::Client;
+
+use super::function::{Function, TriggerEvent};
+use crate::config::Source;
+use crate::domain::table::Table;
+use crate::postgres::row::row;
+use crate::primary::catalog::{MappedTable, Relation};
+use crate::primary::error::PrimaryError;
+
+const STATE: &str = include_str!("../../../sql/primary/outbox_state.sql");
+const TRIGGERS: &str = include_str!("../../../sql/primary/outbox_triggers.sql");
+const RUNNING: &str = include_str!("../../../sql/primary/transaction_running.sql");
+const MADE_BY: &str = include_str!("../../../sql/primary/outbox_made_by.sql");
+const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
+
+row! {
+    /// What exists of the schema `walhook_capture`.
+    #[derive(Clone, Debug)]
+    pub(crate) struct TriggerState {
+        pub installed: bool,
+        pub missing: Vec<String>,
+        /// Whether the role may read the outbox and clear it.
+        pub usable: bool,
+        /// Whether emptying the outbox by hand would be recorded as a failure.
+        pub guarded: bool,
+        /// Whether rows that are deleted and inserted in one transaction are paired.
+        pub paired: bool,
+    }
+}
+
+impl TriggerState {
+    pub fn is_complete(&self) -> bool {
+        self.installed && self.missing.is_empty()
+    }
+}
+
+pub(crate) async fn trigger_state(client: &Client) -> Result<TriggerState, PrimaryError> {
+    Ok(TriggerState::from(&client.query_typed_one(STATE, &[]).await?))
+}
+
+/// How often triggers have failed since the failures were last acknowledged, and the last reason that was recorded.
+pub(crate) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>, PrimaryError> {
+    let row = client.query_typed_opt(FAILURES, &[]).await?;
+    Ok(row.map(|row| (row.get("count"), row.get("last"))))
+}
+
+/// One trigger of a table or partition.
+#[derive(Clone, Debug)]
+pub(crate) struct TableTrigger {
+    pub table: Table,
+    pub relation: Relation,
+    pub event: TriggerEvent,
+}
+
+impl fmt::Display for TableTrigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.event.trigger_name(), self.relation.qualified())
+    }
+}
+
+/// How the triggers on the primary differ from those that capture needs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Comparison {
+    /// Functions to create or replace.
+    pub outdated: Vec<Function>,
+    pub missing: Vec<TableTrigger>,
+    pub disabled: Vec<TableTrigger>,
+    /// Triggers that do not fire where `session_replication_role` is `replica`.
+    pub ordinary: Vec<TableTrigger>,
+}
+
+row! {
+    struct FoundTrigger {
+        oid: u32,
+        name: String,
+        function: String,
+        enabled: bool,
+        always: bool,
+        comment: Option<String>,
+        source: String,
+    }
+}
+
+type FoundTriggers = HashMap<(u32, String), FoundTrigger>;
+
+pub(crate) async fn compare(
+    client: &Client,
+    source: &Source,
+    tables: &[MappedTable],
+) -> Result<Comparison, PrimaryError> {
+    let oids: Vec<u32> = tables.iter().flat_map(|table| &table.relations).map(|relation| relation.oid).collect();
+    let rows = client.query_typed(TRIGGERS, &[(&oids, Type::OID_ARRAY)]).await?;
+    let found = rows.iter().map(FoundTrigger::from).map(|found| ((found.oid, found.name.clone()), found)).collect();
+    Ok(Comparison::with(source, tables, &found))
+}
+
+impl Comparison {
+    /// Compares with a primary that has no triggers yet.
+    pub fn with_nothing(source: &Source, tables: &[MappedTable]) -> Comparison {
+        Comparison::with(source, tables, &HashMap::new())
+    }
+
+    fn with(source: &Source, tables: &[MappedTable], found: &FoundTriggers) -> Comparison {
+        let mut comparison = Comparison::default();
+        for mapped in tables {
+            let function = mapped.root().and_then(|root| Function::new(source, mapped.table, root));
+            if let Some(function) = function {
+                comparison.add(mapped, function, found);
+            }
+        }
+        comparison
+    }
+
+    fn add(&mut self, mapped: &MappedTable, function: Function, found: &FoundTriggers) {
+        let mut is_current = false;
+        for relation in &mapped.relations {
+            for event in TriggerEvent::ALL {
+                let trigger = TableTrigger { table: mapped.table, relation: relation.clone(), event };
+                let found = found.get(&(relation.oid, event.trigger_name()));
+                let Some(found) = found.filter(|found| found.function == function.name) else {
+                    self.missing.push(trigger);
+                    continue;
+                };
+                is_current = function.is(found.comment.as_deref(), &found.source);
+                if !found.enabled {
+                    self.disabled.push(trigger);
+                } else if !found.always {
+                    self.ordinary.push(trigger);
+                }
+            }
+        }
+        if !is_current {
+            self.outdated.push(function);
+        }
+    }
+}
+
+/// Whether a transaction's effects may not be visible to other sessions yet.
+pub(crate) async fn is_running(client: &Client, transaction: u32) -> Result<bool, PrimaryError> {
+    let transaction = transaction.to_string();
+    Ok(client.query_typed_one(RUNNING, &[(&transaction, Type::TEXT)]).await?.get(0))
+}
+
+/// Whether a transaction, which has ended, created triggers on some of `tables`.
+pub(crate) async fn has_made_triggers(client: &Client, transaction: u32, tables: &[u32]) -> Result<bool, PrimaryError> {
+    let transaction = transaction.to_string();
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&transaction, Type::TEXT), (&tables, Type::OID_ARRAY)];
+    Ok(client.query_typed_one(MADE_BY, &parameters).await?.get(0))
+}

@@ -1,0 +1,119 @@
+//! Removes what Walhook has created on the primary: all of it for `walhook teardown`, one capture mode's part after a switch.
+
+use postgres_types::Type;
+use tokio_postgres::Client;
+
+use super::error::PrimaryError;
+use super::triggers::catalog::trigger_state;
+use super::triggers::function::function_name;
+use super::triggers::script::{Part, run_with_retries};
+use super::{catalog, identity};
+use crate::config::Source;
+use crate::domain::table::Table;
+use crate::postgres::{self, quote_identifier};
+use crate::store::Store;
+
+const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
+const PUBLICATION_DROP: &str = include_str!("../../sql/primary/publication_drop.sql");
+const FUNCTION_DROP: &str = include_str!("../../sql/primary/outbox_function_drop.sql");
+const OUTBOX_DROP: &str = include_str!("../../sql/primary/outbox_drop.sql");
+
+/// Local to the transaction: behind a pooler, a session's settings would outlive it.
+const BEGIN: &str = "begin; set local lock_timeout = '5s'; set local statement_timeout = '60s'";
+
+/// Drops the slot, the publication, the triggers and their outbox, restores the replica identities and deletes the checkpoint. With
+/// `drop_store`, also drops the store's schema. Returns what it did; run again, it finds nothing to do.
+pub async fn teardown(
+    source: &Source,
+    url: &str,
+    store_url: &str,
+    drop_store: bool,
+) -> Result<Vec<String>, PrimaryError> {
+    let client = postgres::connect(url).await?;
+    // The store has the earlier replica identities: without it nothing could be restored, so fail before anything is changed.
+    let store = Store::open(store_url, 2)?;
+    let has_schema = store.has_schema().await?;
+    let mut done = drop_wal_capture(&client, source, &store).await?;
+    done.extend(drop_triggers(&client, source).await?);
+    if has_schema {
+        store.forget_checkpoint(&source.slot).await?;
+    }
+    if drop_store && has_schema {
+        store.drop_schema().await?;
+        done.push("store: schema walhook dropped".into());
+    }
+    Ok(done)
+}
+
+/// Drops the slot and the publication and restores the replica identities. Returns what it did.
+pub(crate) async fn drop_wal_capture(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+) -> Result<Vec<String>, PrimaryError> {
+    let mut done: Vec<String> = drop_slot(client, source).await?.into_iter().collect();
+    if catalog::publication(client, &source.publication).await?.is_some() {
+        let statement = PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication));
+        client.batch_execute(BEGIN).await?;
+        end(client, identity::execute(client, &statement, &[]).await).await?;
+        done.push(format!("publication {}: dropped", source.publication));
+    }
+    if store.has_schema().await? {
+        for found in store.found_identities().await? {
+            client.batch_execute(BEGIN).await?;
+            done.extend(end(client, identity::restore(client, &found).await).await?);
+            store.forget_identity(found.table_oid).await?;
+        }
+    }
+    done.extend(identity::drop_indexes(client, source).await?);
+    Ok(done)
+}
+
+/// Commits or rolls back, as the work in the transaction succeeded or failed.
+async fn end<T>(client: &Client, result: Result<T, PrimaryError>) -> Result<T, PrimaryError> {
+    client.batch_execute(if result.is_ok() { "commit" } else { "rollback" }).await?;
+    result
+}
+
+async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
+    let Some(slot) = catalog::slot(client, &source.slot).await? else { return Ok(None) };
+    if let Some(foreign) = slot.foreign(&source.slot) {
+        return Err(PrimaryError::Preconditions(vec![foreign]));
+    }
+    if let Some(pid) = slot.active_pid {
+        return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
+    }
+    client.query_typed(SLOT_DROP, &[(&source.slot, Type::TEXT)]).await?;
+    Ok(Some(format!("slot {}: dropped", source.slot)))
+}
+
+/// Drops the triggers with everything that they write to. Returns what it did.
+///
+/// Each table has its own transaction. A transaction that has written to the outbox holds the table that it wrote for, so the
+/// outbox is free once the last table's triggers are gone.
+pub(crate) async fn drop_triggers(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
+    if !trigger_state(client).await?.installed {
+        return Ok(None);
+    }
+    for table in Table::ALL {
+        let statement = FUNCTION_DROP.replace("{function}", &function_name(*table));
+        run_with_retries(client, source, &[Part::Locking(&statement)]).await?;
+    }
+    run_with_retries(client, source, &[Part::Locking(OUTBOX_DROP)]).await?;
+    Ok(Some("schema walhook_capture: dropped, with the triggers".into()))
+}
+
+/// Drops the triggers that a completed switch to the WAL has left, if there was one. Returns what it did.
+pub(crate) async fn drop_triggers_after_switch(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+) -> Result<Option<String>, PrimaryError> {
+    let stored = store.stored_checkpoint(&source.slot).await?;
+    if !stored.is_some_and(|stored| !stored.checkpoint.progress.is_outbox() && stored.switch.is_some()) {
+        return Ok(None);
+    }
+    let done = drop_triggers(client, source).await?;
+    store.forget_switch(&source.slot).await?;
+    Ok(done)
+}

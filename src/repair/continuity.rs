@@ -1,0 +1,194 @@
+//! Verifies that the slot and the primary's timeline continue from the stored checkpoint, before any change is read.
+
+use jiff::SignedDuration;
+use jiff::Timestamp;
+use tokio_postgres::Client;
+
+use super::gaps;
+use crate::config::Source;
+use crate::domain::gap::Gap;
+use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
+use crate::domain::position::{Checkpoint, Progress};
+use crate::health::Health;
+use crate::primary::catalog;
+use crate::primary::error::PrimaryError;
+use crate::primary::finding::Severity;
+use crate::primary::inspect::wal_level;
+use crate::store::Store;
+use crate::telemetry::recurring;
+
+/// How often the checkpoint may move while it is compared with a new timeline, before the connection is opened again.
+const MOVES: u32 = 10;
+
+pub(crate) struct Verified {
+    /// How far the server's clock is ahead of this machine's.
+    pub clock_ahead: SignedDuration,
+}
+
+/// Verifies that the slot can continue from the stored checkpoint. A gap is recorded in the store before it is returned.
+pub(crate) async fn verify(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    health: &Health,
+) -> Result<Verified, PrimaryError> {
+    let checkpoint = store.checkpoint(&source.slot).await?;
+    let at = checkpoint.as_ref().and_then(|checkpoint| checkpoint.progress.resume());
+    match examine(client, source, store, checkpoint).await {
+        Err(PrimaryError::Gap(gap)) => Err(gaps::record(source, store, health, gap, at).await),
+        other => {
+            gaps::report_open(source, store, health).await?;
+            other
+        }
+    }
+}
+
+async fn examine(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    checkpoint: Option<Checkpoint>,
+) -> Result<Verified, PrimaryError> {
+    if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.progress.is_outbox()) {
+        return Err(PrimaryError::OutboxIsRead);
+    }
+    let server = catalog::server(client).await?;
+    let clock_ahead = server.now.duration_since(Timestamp::now());
+    if server.in_recovery {
+        return Err(PrimaryError::Standby);
+    }
+    let wal_level = wal_level(&server);
+    if wal_level.severity == Severity::Fail {
+        return Err(PrimaryError::Preconditions(vec![wal_level]));
+    }
+    let Some((checkpoint, at)) =
+        checkpoint.and_then(|checkpoint| Some((checkpoint.lineage, checkpoint.progress.resume()?)))
+    else {
+        return Err(match catalog::slot(client, &source.slot).await? {
+            Some(_) => PrimaryError::SlotWithoutCheckpoint(source.slot.clone()),
+            None => PrimaryError::NotSetUp { slot: source.slot.clone() },
+        });
+    };
+    let found = server.system_identifier as u64;
+    if found != checkpoint.system_identifier {
+        return Err(PrimaryError::ForeignCluster { known: checkpoint.system_identifier, found });
+    }
+    let Some(slot) = catalog::slot(client, &source.slot).await? else {
+        return Err(PrimaryError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at }));
+    };
+    if let Some(foreign) = slot.foreign(&source.slot) {
+        return Err(PrimaryError::Preconditions(vec![foreign]));
+    }
+    if slot.is_lost() {
+        return Err(PrimaryError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at }));
+    }
+    if let Some(end) = server.flushed().filter(|end| *end < at) {
+        return Err(PrimaryError::Gap(Gap::LogBehind { end, at }));
+    }
+    let open = store.open_gaps(&source.slot).await?;
+    let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
+    if open.iter().any(|gap| gap.reason == unfinished.reason()) {
+        return Err(PrimaryError::Gap(unfinished));
+    }
+    // Read after the slot: a process of Walhook stores both before it advances the slot.
+    let limit = store.acknowledgement_limit(&source.slot).await?;
+    let resume = store.checkpoint(&source.slot).await?.and_then(|checkpoint| checkpoint.progress.resume());
+    let at = limit.max(resume.unwrap_or(Lsn::ZERO));
+    if let Some(found) = slot.confirmed().filter(|confirmed| *confirmed > at) {
+        return Err(PrimaryError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
+    }
+    Ok(Verified { clock_ahead })
+}
+
+/// Moves the stored checkpoint to the timeline that the stream was opened on, and returns it with that timeline's history. A gap is
+/// recorded in the store before it is returned.
+///
+/// The timeline is stored only if the checkpoint is still the one that was compared with the server's history. A batch of the earlier
+/// timeline is therefore either stored and compared, or rejected later, whichever process has read it; the update waits for a
+/// concurrent commit.
+pub(crate) async fn enter_timeline(
+    found: Lineage,
+    history: Option<TimelineHistory>,
+    source: &Source,
+    store: &Store,
+    health: &Health,
+) -> Result<(Checkpoint, TimelineHistory), PrimaryError> {
+    for _ in 0..MOVES {
+        let Some(known) = store.checkpoint(&source.slot).await? else {
+            return Err(PrimaryError::NotSetUp { slot: source.slot.clone() });
+        };
+        if found.system_identifier != known.lineage.system_identifier {
+            let (known, found) = (known.lineage.system_identifier, found.system_identifier);
+            return Err(PrimaryError::ForeignCluster { known, found });
+        }
+        if found == known.lineage {
+            // Without the history file, earlier timelines are unknown.
+            let history = history.unwrap_or_else(|| TimelineHistory::new(found.timeline, Vec::new()));
+            return Ok((known, history));
+        }
+        let Some(history) = &history else {
+            return Err(PrimaryError::Protocol(format!(
+                "the server has no history of its timeline {}",
+                found.timeline
+            )));
+        };
+        if let Err(gap) = descends(&known, history) {
+            return Err(gaps::record(source, store, health, gap, known.progress.resume()).await);
+        }
+        if store.enter_timeline(&source.slot, &known, found.timeline).await? {
+            let (from, to) = (known.lineage.timeline, found.timeline);
+            recurring!(warn, from, to, "the primary is on a new timeline");
+            return Ok((Checkpoint { lineage: found, ..known }, history.clone()));
+        }
+    }
+    Err(PrimaryError::CheckpointMoves(source.slot.clone()))
+}
+
+/// Verifies that the checkpoint is part of the history of the server's timeline.
+fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Gap> {
+    let (known, timeline) = (checkpoint.lineage.timeline, history.current());
+    let Some(switch) = history.end_of(known) else {
+        return Err(Gap::TimelineUnknown { known, found: timeline });
+    };
+    let Progress::Wal { commit, resume, .. } = checkpoint.progress else { return Ok(()) };
+    // A transaction that is partly stored must have committed before the switch too.
+    if resume > switch || (commit > resume && commit >= switch) {
+        return Err(Gap::TimelineForked { timeline, switch, at: resume.max(commit) });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::lsn::Lineage;
+    use crate::domain::position::Through;
+
+    fn checkpoint(commit: u64, resume: u64) -> Checkpoint {
+        Checkpoint {
+            lineage: Lineage { system_identifier: 7, timeline: 2 },
+            progress: Progress::Wal { commit: Lsn(commit), through: Through::Ordinal(3), resume: Lsn(resume) },
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_after_the_timeline_switch_is_a_gap() {
+        let history = TimelineHistory::new(3, vec![(1, Lsn(50)), (2, Lsn(100))]);
+        assert_eq!(descends(&checkpoint(90, 95), &history), Ok(()));
+        assert_eq!(descends(&checkpoint(99, 100), &history), Ok(()));
+        assert_eq!(descends(&checkpoint(100, 100), &history), Ok(()), "a first checkpoint exactly at the switch");
+        assert_eq!(descends(&checkpoint(101, 102), &history).unwrap_err().reason(), "timeline_forked");
+        assert_eq!(
+            descends(&checkpoint(100, 95), &history).unwrap_err().reason(),
+            "timeline_forked",
+            "part of a transaction that is not on the new timeline"
+        );
+    }
+
+    #[test]
+    fn an_unrelated_or_earlier_timeline_is_a_gap() {
+        for history in [TimelineHistory::new(3, vec![(1, Lsn(50))]), TimelineHistory::new(1, Vec::new())] {
+            assert_eq!(descends(&checkpoint(9, 9), &history).unwrap_err().reason(), "timeline_unknown");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Reports gaps in four places: a row in the store, readiness, a metric, and one line in the server log.
+
+use metrics::gauge;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::config::Source;
+use crate::domain::gap::Gap;
+use crate::domain::lsn::Lsn;
+use crate::health::{GAP, Health};
+use crate::primary::error::PrimaryError;
+use crate::store::capture::OpenGap;
+use crate::store::{Store, StoreError};
+use crate::telemetry::{self, Condition};
+
+static NOT_RECORDED: Condition = Condition::new();
+
+/// Records a gap in the store. Returns the error to end with: the gap, or the reason why it could not be recorded. `at` is the
+/// checkpoint from which it was determined.
+pub(crate) async fn record(source: &Source, store: &Store, health: &Health, gap: Gap, at: Option<Lsn>) -> PrimaryError {
+    let recorded = async {
+        let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string(), at).await?;
+        report_open(source, store, health).await?;
+        Ok::<_, StoreError>(new)
+    };
+    match recorded.await {
+        Ok(new) => {
+            if new {
+                tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
+            }
+            PrimaryError::Gap(gap)
+        }
+        Err(error) => error.into(),
+    }
+}
+
+/// Reports the open gaps in readiness and in the metric, and returns them.
+pub(crate) async fn report_open(source: &Source, store: &Store, health: &Health) -> Result<Vec<OpenGap>, StoreError> {
+    let open = store.open_gaps(&source.slot).await?;
+    gauge!(telemetry::GAPS).set(open.len() as f64);
+    if open.is_empty() {
+        health.report_healthy(GAP);
+    } else {
+        let reasons: Vec<&str> = open.iter().map(|gap| gap.reason.as_str()).collect();
+        health.report_unhealthy(GAP, format!("changes were lost ({}): run `walhook repair`", reasons.join(", ")));
+    }
+    Ok(open)
+}
+
+/// More than there are tables that can be reported at once.
+const REPORTS: usize = 16;
+
+/// Records gaps in the background, so that reading the stream does not wait for the store.
+pub(crate) struct Reports {
+    gaps: mpsc::Sender<Gap>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Reports {
+    pub fn start(source: &Source, store: &Store, health: &Health) -> Reports {
+        let (gaps, mut reported) = mpsc::channel(REPORTS);
+        let (source, store, health) = (source.clone(), store.clone(), health.clone());
+        let task = tokio::spawn(async move {
+            while let Some(gap) = reported.recv().await {
+                try_record(&source, &store, &health, gap).await;
+            }
+        });
+        Reports { gaps, _task: AbortOnDropHandle::new(task) }
+    }
+
+    pub fn report(&self, gap: Gap) {
+        // If the channel is full, the same gaps are being recorded already.
+        let _ = self.gaps.try_send(gap);
+    }
+}
+
+/// Records a gap after which capture continues or retries. If the store does not answer, the gap is recorded when it is found again.
+pub(crate) async fn try_record(source: &Source, store: &Store, health: &Health, gap: Gap) {
+    match record(source, store, health, gap, None).await {
+        PrimaryError::Gap(_) if NOT_RECORDED.ends() => tracing::info!("gaps can be recorded again"),
+        PrimaryError::Gap(_) => {}
+        error if NOT_RECORDED.begins() => {
+            tracing::warn!(%error, "a gap cannot be recorded; trying again when it is found again")
+        }
+        _ => {}
+    }
+}

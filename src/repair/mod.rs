@@ -1,0 +1,272 @@
+//! Repairs a gap: creates a new slot and compares the watched rows at the slot's snapshot with the ledger, which has their last known
+//! states. The caller raises events for the differences, in the transaction that also stores the new checkpoint.
+//!
+//! A repair that is killed leaves a slot that must not be read, and the gap `repair_unfinished`; the next repair drops the slot and
+//! starts again. With capture by triggers, a snapshot takes the place of the slot: rows of the outbox that it sees are part of the
+//! comparison, later ones are read from the outbox.
+
+pub(crate) mod continuity;
+mod differences;
+pub(crate) mod gaps;
+pub(crate) mod watch;
+
+use jiff::Timestamp;
+use tokio_postgres::Client;
+
+use crate::config::{CaptureMode, Source};
+use crate::domain::gap::Gap;
+use crate::domain::lsn::{Lineage, Lsn};
+use crate::health::Health;
+use crate::postgres;
+use crate::primary::inspect::{Conditions, explained, inspect};
+use crate::primary::install::prepare;
+use crate::primary::lease::Lease;
+use crate::primary::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
+use crate::primary::snapshot::Snapshot;
+use crate::primary::triggers::catalog::failures;
+use crate::primary::triggers::{Beginning, reinstall, stop_reading};
+use crate::primary::{catalog, error::PrimaryError};
+use crate::store::capture::{OpenGap, close_gaps, hold_checkpoint, insert_first_checkpoint, lock_repair};
+use crate::store::ledger::{complete_tables, forget_ledger, mark_ledger_complete};
+use crate::store::{Store, Transaction};
+
+use watch::{Watch, acknowledge};
+
+pub use differences::{Differences, Found};
+
+const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
+
+/// The parameters of a repair.
+#[derive(Clone, Copy)]
+pub struct Request<'a, 'r> {
+    pub source: &'a Source,
+    pub url: &'r str,
+    pub store: &'r Store,
+    /// It must not have written anything yet: a new slot waits for transactions that have, and store and primary may be one server.
+    pub transaction: &'r Transaction<'r>,
+    pub dry_run: bool,
+    pub force: bool,
+}
+
+/// A running repair.
+pub struct Repair<'a> {
+    source: &'a Source,
+    client: Client,
+    snapshot: Snapshot,
+    begins: Begins,
+    /// With triggers: no other process reads the outbox meanwhile.
+    lease: Option<Lease>,
+    /// The gaps to repair.
+    pub gaps: Vec<OpenGap>,
+    /// What was changed on the primary, one line each.
+    pub done: Vec<String>,
+}
+
+/// From where changes are read afterwards.
+enum Begins {
+    /// A dry run changes nothing.
+    Nowhere,
+    Slot(Box<Opened>),
+    Outbox(Beginning),
+}
+
+impl<'a> Repair<'a> {
+    /// Takes a snapshot and, except in a dry run, creates a slot that starts there. Fails while another process captures and,
+    /// without `force`, if no gap is open.
+    pub async fn begin(request: Request<'a, '_>) -> Result<Repair<'a>, PrimaryError> {
+        let Request { source, url, transaction, .. } = request;
+        if !lock_repair(transaction, &source.slot).await? {
+            return Err(PrimaryError::RepairRunning(source.slot.clone()));
+        }
+        let client = postgres::connect(url).await?;
+        match source.capture {
+            CaptureMode::Wal => Repair::by_wal(request, client).await,
+            CaptureMode::Trigger => Repair::by_triggers(request, client).await,
+        }
+    }
+
+    async fn by_wal(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
+        let Request { source, url, store, transaction, dry_run, force } = request;
+        let old = catalog::slot(&client, &source.slot).await?;
+        if let Some(pid) = old.as_ref().and_then(|slot| slot.active_pid) {
+            return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
+        }
+        let gaps = diagnose(&client, source, store, force).await?;
+        if dry_run {
+            let snapshot = Snapshot::now(url).await?;
+            return Ok(Repair {
+                source,
+                client,
+                snapshot,
+                begins: Begins::Nowhere,
+                lease: None,
+                gaps,
+                done: Vec::new(),
+            });
+        }
+        let found = inspect(&client, source, Conditions::All).await?;
+        found.accept()?;
+        let mut done = prepare(&client, source, store, &found).await?;
+        // However this ends: until the repair is finished, no process may read from the new slot.
+        let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
+        store.record_gap(&source.slot, unfinished.reason(), &unfinished.to_string(), None).await?;
+        if old.is_some() {
+            client.execute(SLOT_DROP, &[&source.slot]).await?;
+            done.push(format!("slot {}: dropped", source.slot));
+        }
+        let opened = open(connect(source, url, found.can_fail_over(source)).await?, &client, source).await?;
+        done.push(format!("slot {}: created at {}", source.slot, opened.begins));
+        let imported = async {
+            hold_checkpoint(transaction, &source.slot).await?;
+            opened.snapshot(url).await
+        };
+        match imported.await {
+            Ok(snapshot) => {
+                Ok(Repair { source, client, snapshot, begins: Begins::Slot(Box::new(opened)), lease: None, gaps, done })
+            }
+            Err(error) => {
+                drop(opened);
+                Err(undo(&client, source, error).await)
+            }
+        }
+    }
+
+    async fn by_triggers(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
+        let Request { source, url, store, transaction, dry_run, force } = request;
+        let lease = stop_reading(source, store).await?;
+        let gaps = diagnose_triggers(&client, source, store, force).await?;
+        if dry_run {
+            let (snapshot, done) = (Snapshot::now(url).await?, Vec::new());
+            return Ok(Repair { source, client, snapshot, begins: Begins::Nowhere, lease: Some(lease), gaps, done });
+        }
+        let done = reinstall(&client, source).await?;
+        // Failures from here on are after the snapshot, or are reported once more.
+        acknowledge(&client).await?;
+        hold_checkpoint(transaction, &source.slot).await?;
+        let snapshot = Snapshot::now(url).await?;
+        let mut beginning = Beginning::at(&snapshot, &client).await?;
+        let known = store.checkpoint(&source.slot).await?;
+        let found = beginning.lineage.system_identifier;
+        if let Some(known) = known.as_ref().filter(|known| known.lineage.system_identifier != found && !force) {
+            return Err(PrimaryError::ForeignCluster { known: known.lineage.system_identifier, found });
+        }
+        // Window numbers continue from the checkpoint.
+        let number = known.map_or(0, |known| known.progress.number() + 1);
+        beginning.window.number = number.max(beginning.inserted.0);
+        Ok(Repair { source, client, snapshot, begins: Begins::Outbox(beginning), lease: Some(lease), gaps, done })
+    }
+
+    /// The time of the snapshot, which the raised events get.
+    pub fn at(&self) -> Timestamp {
+        self.snapshot.at
+    }
+
+    /// The LSN from which changes are read, or at which the snapshot was taken; none in a dry run.
+    pub fn begins(&self) -> Option<Lsn> {
+        match &self.begins {
+            Begins::Nowhere => None,
+            Begins::Slot(opened) => Some(opened.begins),
+            Begins::Outbox(beginning) => Some(beginning.inserted),
+        }
+    }
+
+    /// The cluster and timeline of the changes' positions.
+    pub fn lineage(&self) -> Lineage {
+        match &self.begins {
+            Begins::Nowhere => Lineage { system_identifier: 0, timeline: 0 },
+            Begins::Slot(opened) => opened.lineage,
+            Begins::Outbox(beginning) => beginning.lineage,
+        }
+    }
+
+    /// Compares the tables with the ledger.
+    pub async fn differences(&self, transaction: &Transaction<'_>) -> Result<Differences<'_>, PrimaryError> {
+        // Before the slot's LSN and after every earlier change: WAL records start at even addresses.
+        let commit = Lsn(self.begins().unwrap_or_default().0.saturating_sub(1));
+        let complete = complete_tables(transaction).await?;
+        let timeline = self.lineage().timeline;
+        Ok(Differences::new(self.source, &self.snapshot, complete, commit, timeline))
+    }
+
+    /// Stores the new checkpoint and closes the gaps. The caller commits.
+    pub async fn finish(&self, transaction: &Transaction<'_>) -> Result<(), PrimaryError> {
+        if matches!(self.begins, Begins::Nowhere) {
+            return Ok(());
+        }
+        seed_addons(&self.snapshot, self.source, transaction).await?;
+        match self.source.ledger {
+            true => mark_ledger_complete(transaction).await?,
+            false => forget_ledger(transaction).await?,
+        }
+        close_gaps(transaction, &self.source.slot).await?;
+        match &self.begins {
+            Begins::Nowhere => Ok(()),
+            Begins::Slot(opened) => store_beginning(transaction, self.source, opened).await,
+            Begins::Outbox(beginning) => {
+                Ok(insert_first_checkpoint(transaction, &self.source.slot, &beginning.checkpoint()).await?)
+            }
+        }
+    }
+
+    /// Lets capture continue, after the transaction has ended.
+    pub async fn end(self) {
+        if let Some(lease) = self.lease {
+            lease.release().await;
+        }
+    }
+
+    /// Drops the new slot after the transaction has failed. Returns the error to report.
+    pub async fn abandon(self, error: anyhow::Error) -> anyhow::Error {
+        let Begins::Slot(opened) = self.begins else { return error };
+        drop(opened);
+        match self.client.execute(SLOT_DROP, &[&self.source.slot]).await {
+            Ok(_) => error,
+            Err(cleanup) => error.context(format!(
+                "slot {} could not be dropped ({}); the next repair drops it",
+                self.source.slot,
+                postgres::describe(&cleanup)
+            )),
+        }
+    }
+}
+
+/// Determines the open gaps, including one that is not recorded yet.
+async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
+    let health = Health::default();
+    match continuity::verify(client, source, store, &health).await {
+        Ok(_) | Err(PrimaryError::Gap(_)) => {}
+        // Only with `force`: a restored cluster cannot be distinguished from the wrong one.
+        Err(PrimaryError::ForeignCluster { .. }) if force => {}
+        Err(error) => return Err(error),
+    }
+    open_gaps(source, store, &health, force).await
+}
+
+/// The same for capture by triggers: failures, and triggers that are missing or changed.
+async fn diagnose_triggers(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    force: bool,
+) -> Result<Vec<OpenGap>, PrimaryError> {
+    let health = Health::default();
+    let mut watch = Watch::new(source, store, &health);
+    match watch.examine(client).await {
+        Ok(()) => {
+            if let Some((count, last)) = failures(client).await? {
+                watch.record(Gap::TriggersFailed { count, last: explained(last) }).await?;
+            }
+        }
+        Err(PrimaryError::Gap(gap)) => watch.record(gap).await?,
+        Err(error) => return Err(error),
+    }
+    open_gaps(source, store, &health, force).await
+}
+
+async fn open_gaps(source: &Source, store: &Store, health: &Health, force: bool) -> Result<Vec<OpenGap>, PrimaryError> {
+    let open = gaps::report_open(source, store, health).await?;
+    match open.is_empty() && !force {
+        true => Err(PrimaryError::NothingToRepair),
+        false => Ok(open),
+    }
+}

@@ -1,0 +1,96 @@
+//! Monitors the triggers and records gaps: failures, and triggers that are missing or changed. Capture continues meanwhile.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use metrics::gauge;
+use tokio_postgres::Client;
+
+use super::gaps;
+use crate::config::Source;
+use crate::domain::gap::Gap;
+use crate::health::Health;
+use crate::primary::error::PrimaryError;
+use crate::primary::inspect::{Conditions, explained, inspect};
+use crate::primary::triggers::catalog::failures;
+use crate::store::Store;
+use crate::telemetry;
+
+const BACKLOG: &str = include_str!("../../sql/primary/outbox_backlog.sql");
+const ACKNOWLEDGE: &str = include_str!("../../sql/primary/outbox_acknowledge.sql");
+
+/// How long to wait for the reason of a failure: it becomes visible when the failed statement's transaction commits.
+const EXPLANATION: Duration = Duration::from_secs(2);
+
+pub(crate) struct Watch<'a> {
+    pub source: &'a Source,
+    pub store: &'a Store,
+    pub health: &'a Health,
+    /// The gaps that this process has recorded and that are not repaired yet.
+    recorded: HashSet<&'static str>,
+    /// When a failure without a reason was first seen.
+    unexplained: Option<Instant>,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(source: &'a Source, store: &'a Store, health: &'a Health) -> Watch<'a> {
+        Watch { source, store, health, recorded: HashSet::new(), unexplained: None }
+    }
+
+    /// Records a gap, unless this process has recorded one of the same kind.
+    pub async fn record(&mut self, gap: Gap) -> Result<(), PrimaryError> {
+        if !self.recorded.insert(gap.reason()) {
+            return Ok(());
+        }
+        let reason = gap.reason();
+        match gaps::record(self.source, self.store, self.health, gap, None).await {
+            PrimaryError::Gap(_) => Ok(()),
+            error => {
+                self.recorded.remove(reason);
+                Err(error)
+            }
+        }
+    }
+
+    /// Records the failures of triggers with the last reason.
+    pub async fn failed(&mut self, client: &Client) -> Result<(), PrimaryError> {
+        if self.recorded.contains(Gap::TRIGGER_FAILED) {
+            return Ok(());
+        }
+        let Some((count, last)) = failures(client).await? else { return Ok(()) };
+        // The count is visible at once, the reason only when its transaction commits.
+        if last.is_none() && self.unexplained.get_or_insert_with(Instant::now).elapsed() < EXPLANATION {
+            return Ok(());
+        }
+        self.unexplained = None;
+        self.record(Gap::TriggersFailed { count, last: explained(last) }).await
+    }
+
+    /// Inspects every trigger, records gaps, and updates readiness and metrics.
+    pub async fn examine(&mut self, client: &Client) -> Result<(), PrimaryError> {
+        let found = inspect(client, self.source, Conditions::Triggers).await?;
+        let Some(triggers) = &found.triggers else { return Err(PrimaryError::OutboxIsRead) };
+        if !triggers.state.missing.is_empty() {
+            let missing = triggers.state.missing.join(", ");
+            return Err(PrimaryError::Gap(Gap::OutboxLost(format!("{missing} is missing"))));
+        }
+        let faults = found.trigger_faults();
+        if !faults.is_empty() {
+            self.record(Gap::TriggersLacking(faults.join("; "))).await?;
+        }
+        if gaps::report_open(self.source, self.store, self.health).await?.is_empty() {
+            self.recorded.clear();
+        }
+        let row = client.query_typed_one(BACKLOG, &[]).await?;
+        gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
+        gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
+        gauge!(telemetry::TRIGGER_FAILURES).set(triggers.failures.as_ref().map_or(0, |(count, _)| *count) as f64);
+        Ok(())
+    }
+}
+
+/// Resets the triggers' failures. A repair does so before it takes the snapshot with which it compares.
+pub(crate) async fn acknowledge(client: &Client) -> Result<(), PrimaryError> {
+    client.query_typed_one(ACKNOWLEDGE, &[]).await?;
+    Ok(())
+}
