@@ -33,7 +33,7 @@ pub enum Condition {
     Columns(Table),
     /// The publication exists and covers the tables.
     Publication,
-    /// Old rows of the table are in the WAL with the columns that transitions are told by.
+    /// The WAL has the columns of old rows that are needed to detect transitions.
     ReplicaIdentity(Table),
     /// The table has its triggers, and they fire.
     Triggers(Table),
@@ -94,6 +94,7 @@ impl Finding {
         Finding::ok(subject, "agrees with this machine's")
     }
 
+    /// Sets the condition.
     pub fn of(self, condition: Condition) -> Finding {
         Finding { condition, ..self }
     }
@@ -103,7 +104,7 @@ impl Finding {
         Finding { blocks_setup: self.severity == Severity::Fail, ..self }
     }
 
-    /// A failure for some tables, a warning for others.
+    /// Downgrades a failure to a warning if it is harmless.
     pub fn unless(self, harmless: bool) -> Finding {
         Finding { severity: if harmless { Severity::Warn } else { self.severity }, ..self }
     }

@@ -124,10 +124,10 @@ pub(crate) async fn create(
 ) -> Result<Created, PrimaryError> {
     store.begin_slot(&source.slot).await?;
     let opened = open(walsender, client, source).await?;
-    let begun = begin(&opened, client, source, url, store).await;
+    let stored = begin(&opened, client, source, url, store).await;
     // The snapshot is valid until this connection runs another command or is closed.
     drop(opened.walsender);
-    match begun {
+    match stored {
         Ok(created) => Ok(created),
         Err(error) => Err(undo(client, source, error).await),
     }

@@ -1,4 +1,4 @@
-//! After teardown, the primary's catalog is as it was, whatever setup did to it.
+//! Teardown restores the primary's catalog exactly as setup found it.
 
 use walhook::private_postgres::Options;
 
@@ -63,7 +63,7 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
         app.walhook_ok(&["teardown", "--yes", "--store"]).await;
         assert_same(&before, &dump(&app).await);
     }
-    // Without the store's memory our index still goes; the primary key takes its place.
+    // Without the store's record Walhook's index is still dropped; the primary key becomes the replica identity.
     app.set("source.replica_identity", "index").setup().await;
     app.store().await.batch_execute("drop schema walhook cascade").await.unwrap();
     let said = app.walhook_ok(&["teardown", "--yes"]).await;

@@ -1,4 +1,4 @@
-//! The platform changes its schema under a running stream: told in the mapping's words, and nothing is passed over.
+//! The platform changes its schema under a running stream: the change is reported, and no event is skipped.
 
 use crate::support::{Platform, Receiver, TestApp, eventually};
 
@@ -26,7 +26,7 @@ async fn start() -> Drifting {
 }
 
 impl Drifting {
-    /// Waits until readiness says `reason`; the process must be alive for that.
+    /// Waits until readiness contains `reason`; the process must be alive for that.
     async fn unready(&mut self, reason: &str) {
         let sidecar = self.app.sidecar();
         eventually(reason, async || {
@@ -40,7 +40,7 @@ impl Drifting {
         self.app.sidecar().wait_until_ready().await;
     }
 
-    /// It reads again; what was lost meanwhile stays told until it is repaired.
+    /// Waits until capture reads again. The gap stays open until it is repaired.
     async fn reading(&mut self) {
         let sidecar = self.app.sidecar();
         let reads = async || sidecar.readiness().await.filter(|(_, text)| !text.contains("capture: "));
@@ -52,8 +52,8 @@ impl Drifting {
         self.platform.client.batch_execute(statements).await.unwrap();
     }
 
-    /// Every payment so far has been told, once each and in order of their commits.
-    async fn told(&self, payments: &[i64]) {
+    /// Every payment so far has arrived once.
+    async fn received(&self, payments: &[i64]) {
         let received = self.receiver.wait_for(payments.len() + 1).await;
         let mut told: Vec<i64> =
             received[1..].iter().map(|request| request.data()["payment_request_id"].as_i64().unwrap()).collect();
@@ -73,18 +73,18 @@ const RENAMED: &str = "payment (id, user_id, invoice_number, amount, total_due_u
 const USUAL: &str = "payment (id, user_id, invoice_number, amount, total_due_usd, status)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renamed_column_is_named_and_what_was_committed_meanwhile_arrives() {
+async fn a_renamed_column_is_reported_and_changes_committed_meanwhile_arrive() {
     let mut drifting = start().await;
     drifting.alter("alter table payment add column note text; alter table payment rename column status to state").await;
     let first = drifting.insert(RENAMED, 1).await;
     drifting.unready("column status of public.payment is gone: ").await;
-    // Named in the configuration, with what the log that is not read yet calls it.
+    // The configuration names the new column, as the unread WAL does.
     drifting.app.kill().await;
     drifting.app.set("source.tables.payment.columns.status", "state");
     drifting.app.run().await;
     let second = drifting.insert(RENAMED, 2).await;
-    drifting.told(&[first, second]).await;
-    // Renamed back, under the configuration that knows the other name.
+    drifting.received(&[first, second]).await;
+    // Renamed back, while the configuration has the other name.
     drifting.alter("alter table payment rename column state to status").await;
     let third = drifting.insert(USUAL, 3).await;
     drifting.unready("column state of public.payment is gone: ").await;
@@ -93,11 +93,11 @@ async fn a_renamed_column_is_named_and_what_was_committed_meanwhile_arrives() {
     drifting.app.set("source.tables.payment.formerly.status", "state");
     drifting.app.run().await;
     let fourth = drifting.insert(USUAL, 4).await;
-    drifting.told(&[first, second, third, fourth]).await;
+    drifting.received(&[first, second, third, fourth]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renamed_table_is_named_and_goes_on_under_its_old_name() {
+async fn a_renamed_table_is_reported_and_capture_continues_under_its_old_name() {
     let mut drifting = start().await;
     drifting.alter("alter table payment rename to statement").await;
     let first = drifting.insert(&RENAMED.replace("payment (", "statement (").replace("state)", "status)"), 1).await;
@@ -106,19 +106,19 @@ async fn a_renamed_table_is_named_and_goes_on_under_its_old_name() {
     drifting.alter("alter table statement rename to payment").await;
     drifting.ready().await;
     let third = drifting.insert(USUAL, 3).await;
-    drifting.told(&[first, second, third]).await;
-    // Moved for good: the configuration follows.
+    drifting.received(&[first, second, third]).await;
+    // Moved to another schema; the configuration follows.
     drifting.alter("create schema billing; alter table payment set schema billing").await;
     let fourth = drifting.insert(&format!("billing.{USUAL}"), 4).await;
     drifting.unready("table public.payment: missing; ").await;
     drifting.app.kill().await;
     drifting.app.set("source.tables.payment.table", "billing.payment");
     drifting.app.run().await;
-    drifting.told(&[first, second, third, fourth]).await;
+    drifting.received(&[first, second, third, fourth]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_table_made_anew_and_a_new_partition_are_named_until_setup_mends_them() {
+async fn a_recreated_table_and_a_new_partition_are_reported_until_setup_runs() {
     let mut drifting = start().await;
     drifting
         .alter(
@@ -130,7 +130,7 @@ async fn a_table_made_anew_and_a_new_partition_are_named_until_setup_mends_them(
     assert!(said.contains(r#"added "public"."payment""#), "{said}");
     drifting.reading().await;
     let first = drifting.insert(USUAL, 1).await;
-    drifting.told(&[first]).await;
+    drifting.received(&[first]).await;
     let partitioned = "alter table payment rename to old_payment;
          create table payment (like old_payment, primary key (id)) partition by range (id);
          create table payment_low partition of payment for values from (0) to (100)";
@@ -144,28 +144,28 @@ async fn a_table_made_anew_and_a_new_partition_are_named_until_setup_mends_them(
     drifting.app.setup().await;
     drifting.reading().await;
     let third = drifting.insert(&USUAL.replace("payment (", "payment_high ("), 103).await;
-    drifting.told(&[first, second, third]).await;
+    drifting.received(&[first, second, third]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retyped_columns_pass_through_and_a_looked_up_column_that_goes_is_named() {
+async fn retyped_columns_work_and_a_missing_looked_up_column_is_reported() {
     let mut drifting = start().await;
-    // An enumeration says its words, a number needs a value map.
+    // An enumeration has text values; a number needs a value map.
     drifting.alter("create type stage as enum ('draft', 'ready'); alter table payment alter column status type stage using status::stage").await;
     let first = drifting.insert(USUAL, 1).await;
-    drifting.told(&[first]).await;
+    drifting.received(&[first]).await;
     drifting.app.kill().await;
     drifting.app.set("source.tables.payment.values.status.7", "ready");
     drifting.app.run().await;
     drifting.alter("alter table payment alter column status type int using 7").await;
     drifting.alter(&format!("insert into {USUAL} values (2, {}, 'INV', 1, 1, 7)", drifting.user)).await;
-    drifting.told(&[first, 2]).await;
-    // Of a label, the owner's column goes before the label was ever looked up.
+    drifting.received(&[first, 2]).await;
+    // The label's owner column is renamed before the label is looked up for the first time.
     let label = drifting.platform.label(drifting.user).await;
     let release = drifting.platform.release(label).await;
     let outlet = drifting.platform.outlet("O").await;
     let entry = drifting.platform.distribution(release, outlet, "batched").await;
-    // What the stream has shown would be known without a look.
+    // After a restart, nothing is cached from the stream.
     let store = drifting.app.store().await;
     let stored = "select id from walhook.event where kind = 'distribution.outlet.status_changed'";
     eventually("the entry in the store", async || store.query_opt(stored, &[]).await.unwrap()).await;

@@ -1,4 +1,4 @@
-//! The two ways in which old values get into the log, each with values so long that Postgres keeps them elsewhere.
+//! The replica identities full and index, with values that are stored out of line (TOAST).
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::support::{Platform, Received, Receiver, TestApp, next_id};
 
 const LONG: usize = 6_000;
 
-/// Long values stay out of line and uncompressed, so that an update which leaves them alone does not send them.
+/// Stores long values out of line and uncompressed, so that updates of other columns do not send them.
 async fn keep_long_values_apart(app: &TestApp) {
     let statement =
         "alter table release alter column title set storage external, alter column cat set storage external,
@@ -25,7 +25,7 @@ fn of<'a>(requests: &'a [Received], event: &str) -> Vec<&'a Received> {
     requests.iter().filter(|request| request.event() == event).collect()
 }
 
-/// A release, its way to an outlet and a statement, all with long values that the transitions leave alone.
+/// Creates a release, its distribution and a statement with long values, and changes only their states.
 async fn transitions(platform: &Platform, user: i64) -> (i64, i64, i64) {
     let label = platform.label(user).await;
     let (release, payment) = (next_id(), next_id());
@@ -75,7 +75,7 @@ async fn assert_long_values_arrive(app: &mut TestApp) {
     let ready = data("payment.statement_ready");
     assert_eq!(ready["payment_request_id"].as_i64(), Some(payment));
     assert_eq!(ready["invoice_number"].as_str(), Some(long("v").as_str()));
-    // Nothing moved, so nothing is told.
+    // No state changed, so no event is raised.
     platform.execute("update payment set amount = 2 where id = $1", &[&payment]).await;
     platform.execute("update distro_queue set takedown = false where id = $1", &[&entry]).await;
     platform.set_review_status(release, "to_review").await;
@@ -116,7 +116,7 @@ async fn long_values_arrive_whole_under_full_under_an_index_and_after_switching(
 }
 
 #[tokio::test]
-async fn a_long_value_whose_row_is_gone_is_told_as_unrouted_and_not_as_null() {
+async fn a_long_value_of_a_deleted_row_makes_the_event_unrouted_and_is_not_null() {
     let mut app = TestApp::prepare().await;
     keep_long_values_apart(&app).await;
     app.set("source.replica_identity", "index");
@@ -141,7 +141,7 @@ async fn a_long_value_whose_row_is_gone_is_told_as_unrouted_and_not_as_null() {
 }
 
 #[tokio::test]
-async fn an_index_that_was_broken_off_is_built_anew_and_doubles_are_named() {
+async fn an_interrupted_index_build_is_repeated_and_duplicates_are_reported() {
     let mut app = TestApp::prepare().await;
     app.set("source.replica_identity", "index");
     let owner = app.source().await;
@@ -152,7 +152,7 @@ async fn an_index_that_was_broken_off_is_built_anew_and_doubles_are_named() {
     let refused = app.walhook(&["setup"]).await;
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains("public.payment has several rows with the same id, status"), "{said}");
-    // What a killed setup leaves: an index that is there and not whole.
+    // A killed setup leaves an invalid index.
     let _ =
         owner.batch_execute("create unique index concurrently walhook_identity_payment on payment (id, status)").await;
     owner.batch_execute("delete from payment where invoice_number = 'b'").await.unwrap();
@@ -163,7 +163,7 @@ async fn an_index_that_was_broken_off_is_built_anew_and_doubles_are_named() {
 }
 
 #[tokio::test]
-async fn setup_does_not_wait_for_ever_and_names_who_is_in_the_way() {
+async fn setup_times_out_and_names_the_session_that_holds_the_lock() {
     let app = TestApp::prepare().await;
     let mut other = app.source().await;
     other.batch_execute("set application_name = 'nightly report'").await.unwrap();

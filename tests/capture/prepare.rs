@@ -1,4 +1,4 @@
-//! setup, check and teardown.
+//! `walhook setup`, `walhook check` and `walhook teardown`.
 
 use walhook::capture;
 use walhook::config::CaptureMode;
@@ -8,7 +8,7 @@ use walhook::store::Store;
 use crate::stage::source;
 use crate::support::TestApp;
 
-/// All that setup may touch on the primary.
+/// Everything on the primary that setup may change.
 async fn catalog(app: &TestApp) -> Vec<String> {
     let statement = format!(
         "select 'slot ' || slot_name from pg_replication_slots where slot_name = '{0}'
@@ -30,7 +30,7 @@ async fn seeded(app: &TestApp) -> Vec<i64> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// What a command that fails says.
+/// Runs a command that fails, and returns its error.
 async fn refusal(app: &TestApp, arguments: &[&str]) -> String {
     let output = app.walhook(arguments).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -56,12 +56,12 @@ async fn setup_prepares_once_and_seeds_once() {
     platform.set_delivery_status(between, "distributed").await;
     let again = app.walhook_ok(&["setup"]).await;
     assert!(again.contains("everything is set up"), "{again}");
-    assert_eq!(seeded(&app).await, [before], "a second setup would swallow what happened in between");
+    assert_eq!(seeded(&app).await, [before], "a second setup must not seed again");
     assert_eq!(catalog(&app).await, prepared);
 }
 
 #[tokio::test]
-async fn setup_adds_what_a_publication_lacks_and_keeps_good_identities() {
+async fn setup_completes_a_publication_and_keeps_sufficient_identities() {
     let app = TestApp::prepare().await;
     let source = app.source().await;
     let statement = format!(
@@ -102,12 +102,12 @@ async fn teardown_leaves_the_catalog_as_it_was() {
     assert!(!store.has_schema().await.unwrap());
     let nothing = app.walhook_ok(&["teardown", "--yes", "--store"]).await;
     assert!(nothing.contains("nothing of Walhook's is left"), "{nothing}");
-    // A new start is possible.
+    // Setup works again afterwards.
     app.setup().await;
 }
 
 #[tokio::test]
-async fn without_logical_decoding_nothing_is_done() {
+async fn without_logical_decoding_setup_changes_nothing() {
     let app = TestApp::prepare_alone(Options { settings: &[("wal_level", "replica")], ..Options::default() }).await;
     let before = catalog(&app).await;
     let refused = refusal(&app, &["setup"]).await;
@@ -122,7 +122,7 @@ async fn without_logical_decoding_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn every_obstacle_is_named_before_anything_is_changed() {
+async fn setup_reports_every_problem_before_it_changes_anything() {
     let mut app = TestApp::prepare().await;
     let owner = app.source().await;
     let role = format!("{}_role", app.name);
@@ -168,11 +168,11 @@ async fn partitions_get_their_identity_too() {
 }
 
 #[tokio::test]
-async fn a_slot_without_a_checkpoint_is_refused_with_its_mend() {
+async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
     let app = TestApp::prepare().await;
     app.setup().await;
     let store = app.store().await;
-    // As if setup had been killed between the slot's creation and its first checkpoint: nobody can have read it.
+    // As if setup had been killed between the slot's creation and its first checkpoint: nothing can have been read from it.
     let unfinished = "delete from walhook.checkpoint; insert into walhook.slot_creation (slot) values ($1)"
         .replace("$1", &format!("'{}'", app.name));
     store.batch_execute(&unfinished).await.unwrap();
@@ -187,7 +187,7 @@ async fn a_slot_without_a_checkpoint_is_refused_with_its_mend() {
 }
 
 #[tokio::test]
-async fn a_missing_slot_is_a_gap_that_is_kept() {
+async fn a_missing_slot_is_recorded_as_a_gap() {
     let app = TestApp::prepare().await;
     app.setup().await;
     app.source().await.execute("select pg_drop_replication_slot($1)", &[&app.name]).await.unwrap();
@@ -203,7 +203,7 @@ async fn a_missing_slot_is_a_gap_that_is_kept() {
         app.store().await.query("select slot, reason from walhook.gap where repaired_at is null", &[]).await.unwrap();
     let gaps: Vec<(&str, &str)> = gaps.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(gaps, [(app.name.as_str(), "slot_missing")]);
-    // Teardown gives the position up, and the gap with it.
+    // Teardown deletes the checkpoint, and the gap with it.
     app.walhook_ok(&["teardown", "--yes"]).await;
     assert_eq!(store.open_gaps(&app.name).await.unwrap(), []);
 }
@@ -236,7 +236,7 @@ async fn preflight_names_what_is_missing() {
 }
 
 #[tokio::test]
-async fn run_refuses_with_one_line_and_a_mend() {
+async fn run_fails_with_one_line_and_a_fix() {
     let app = TestApp::prepare().await;
     let refused = async || {
         let refused = refusal(&app, &["run"]).await;
@@ -256,11 +256,11 @@ async fn run_refuses_with_one_line_and_a_mend() {
         .await
         .unwrap()
         .get(0);
-    assert_eq!(slots, 0, "a slot is never made again in silence");
+    assert_eq!(slots, 0, "run never recreates a slot");
 }
 
 #[tokio::test]
-async fn another_clusters_changes_are_refused() {
+async fn another_cluster_is_rejected() {
     let app = TestApp::prepare().await;
     app.setup().await;
     app.store().await.batch_execute("update walhook.checkpoint set system_identifier = 1").await.unwrap();
@@ -270,14 +270,14 @@ async fn another_clusters_changes_are_refused() {
 }
 
 #[tokio::test]
-async fn printing_touches_nothing_and_its_sql_is_what_setup_needs() {
+async fn print_changes_nothing_and_prints_the_sql_that_setup_needs() {
     let app = TestApp::prepare().await;
     let before = catalog(&app).await;
     let sql = app.walhook_ok(&["setup", "--print"]).await;
     assert_eq!(catalog(&app).await, before);
     app.source().await.batch_execute(&sql).await.unwrap();
     let said = app.walhook_ok(&["setup"]).await;
-    assert!(!said.contains("identity") && !said.contains("publication"), "only the slot was left to do: {said}");
+    assert!(!said.contains("identity") && !said.contains("publication"), "only the slot was left to create: {said}");
 }
 
 #[tokio::test]

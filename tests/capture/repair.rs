@@ -1,4 +1,4 @@
-//! After changes were lost: every missed transition is found and told once, whatever else happens.
+//! `walhook repair`: every transition missed in a gap is found and raised once.
 
 use std::collections::BTreeMap;
 use std::process::{Output, Stdio};
@@ -11,7 +11,7 @@ const ALL_OF_A_RELEASE: [&str; 3] =
     ["release.distributed", "release.review.status_changed", "distribution.outlet.status_changed"];
 
 const PACE: std::time::Duration = std::time::Duration::from_millis(4);
-/// What a row goes through, again and again; never back to where it began.
+/// The states that a row passes through repeatedly; it never returns to its first one.
 const ROUND: [&str; 6] = ["transcoding", "batched", "complete", "error", "fault", "rejected"];
 
 async fn open_gaps(app: &TestApp) -> Vec<String> {
@@ -20,9 +20,9 @@ async fn open_gaps(app: &TestApp) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Waits until the sidecar says that it is not ready for a gap of this reason.
+/// Waits until readiness names a gap of this reason.
 async fn wait_for_gap(sidecar: &Sidecar, reason: &str) {
-    eventually(&format!("readiness to tell of {reason}"), async || {
+    eventually(&format!("readiness to report {reason}"), async || {
         let (status, text) = sidecar.readiness().await?;
         (status == 503 && text.contains(&format!("({reason})"))).then_some(())
     })
@@ -39,7 +39,7 @@ fn counts<const N: usize>(expected: [(&str, i64); N]) -> BTreeMap<String, i64> {
     expected.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect()
 }
 
-/// Stops the sidecar and waits until its server has noticed.
+/// Stops the sidecar and waits until the server has released its slot.
 async fn stop(app: &mut TestApp) {
     assert!(app.stop().await.success());
     let free = "select from pg_replication_slots where slot_name = $1 and not active";
@@ -47,8 +47,8 @@ async fn stop(app: &mut TestApp) {
     eventually("the slot to be free", async || client.query_opt(free, &[&app.name]).await.unwrap()).await;
 }
 
-/// What a report says of events.
-fn told(report: &str) -> BTreeMap<String, i64> {
+/// The number of events by kind in a repair's report.
+fn reported(report: &str) -> BTreeMap<String, i64> {
     let lines = report.lines().filter_map(|line| line.split_once(' ').filter(|(kind, _)| kind.contains('.')));
     lines.filter_map(|(kind, count)| Some((kind.to_owned(), count.trim().parse().ok()?))).collect()
 }
@@ -86,27 +86,27 @@ impl Scene {
         Scene { platform, receiver, label, outlet, releases, entries, webhook, api }
     }
 
-    /// While nobody reads: what the comparison can find of it is three moves at the outlet, one of them of a new entry, one
-    /// move in review, two distributions.
+    /// Changes rows while capture is stopped. The comparison finds three changes at the outlet, one of them of a new row, one change
+    /// in review and two distributions.
     async fn act_unseen(&self) {
         let Scene { platform, releases, entries, .. } = self;
-        // Several moves of one row are one: what was in between is not known.
+        // Several changes of one row count as one: states in between are unknown.
         for status in ["transcoding", "batched", "complete"] {
             platform.set_distribution_status(entries[0], status).await;
         }
         platform.set_distribution_status(entries[1], "error").await;
-        // There and back again is nothing.
+        // A row that returns to its earlier state has not changed.
         platform.set_distribution_status(entries[2], "batched").await;
         platform.set_distribution_status(entries[2], "scheduled").await;
         platform.set_review_status(releases[0], "to_review").await;
         platform.set_delivery_status(releases[1], "distributed").await;
-        // Inserted, and gone again or not.
+        // Inserted, and then deleted or not.
         let late = platform.release(self.label).await;
         platform.set_delivery_status(late, "distributed").await;
         platform.distribution(late, self.outlet, "scheduled").await;
         let short = platform.distribution(late, self.outlet, "scheduled").await;
         platform.execute("delete from distro_queue where id = any($1)", &[&vec![short, entries[5]]]).await;
-        // No watched column.
+        // A column that is not watched.
         platform.execute("update distro_queue set message = 'm' where id = $1", &[&entries[3]]).await;
     }
 }
@@ -122,7 +122,7 @@ fn unseen() -> BTreeMap<String, i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lost_slot_hides_is_shown_first_and_told_once() {
+async fn a_dry_run_shows_what_a_lost_slot_hides_and_the_repair_raises_it_once() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
     let nothing = app.walhook(&["repair"]).await;
@@ -134,17 +134,17 @@ async fn what_a_lost_slot_hides_is_shown_first_and_told_once() {
     scene.act_unseen().await;
 
     let dry = app.walhook_ok(&["repair", "--dry-run"]).await;
-    assert_eq!(told(&dry), unseen(), "{dry}");
+    assert_eq!(reported(&dry), unseen(), "{dry}");
     assert!(dry.contains("Nothing was changed") && dry.contains("gap slot_missing: "), "{dry}");
     assert_eq!(open_gaps(&app).await, ["slot_missing"]);
     let store = app.store().await;
     assert_eq!(repaired(&store).await, counts([]));
 
     let real = app.walhook_ok(&["repair"]).await;
-    assert_eq!(told(&real), unseen(), "{real}");
+    assert_eq!(reported(&real), unseen(), "{real}");
     assert_eq!(repaired(&store).await, unseen());
     assert_eq!(open_gaps(&app).await, [""; 0]);
-    // The sidecar goes on by itself.
+    // The sidecar continues without a restart.
     app.sidecar().wait_until_ready().await;
     assert_eq!(app.sidecar().metric("walhook_gaps_open").await, Some(0.0));
     let received = scene.receiver.wait_for(6).await;
@@ -158,7 +158,7 @@ async fn what_a_lost_slot_hides_is_shown_first_and_told_once() {
     let detail = scene.api.get(&format!("/webhooks/{}/logs/{}", scene.webhook, logs[0]["id"].as_str().unwrap())).await;
     assert_eq!(detail.expect(200).json()["repaired"], true);
 
-    // What comes now is told as ever, and distributed once means once.
+    // Later changes raise events as usual, and a release is distributed only once.
     scene.platform.set_delivery_status(scene.releases[1], "pending").await;
     scene.platform.set_delivery_status(scene.releases[1], "distributed").await;
     scene.platform.set_distribution_status(scene.entries[0], "scheduled").await;
@@ -169,21 +169,21 @@ async fn what_a_lost_slot_hides_is_shown_first_and_told_once() {
     let again = app.walhook(&["repair"]).await;
     assert!(words(&again).contains("nothing to repair"), "{}", words(&again));
     let forced = app.walhook_ok(&["repair", "--force"]).await;
-    assert_eq!(told(&forced), counts([]), "{forced}");
+    assert_eq!(reported(&forced), counts([]), "{forced}");
 }
 
 fn words(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Starts repairs until one has come as far as `reached` says, and kills that one there.
+/// Starts repairs until one has got as far as `reached`, and kills it there.
 async fn kill_repair_at<F: Future<Output = bool>>(app: &TestApp, what: &str, mut reached: impl FnMut() -> F) {
     let start = || app.command(&["repair"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut repair = start();
     let end = tokio::time::Instant::now() + crate::support::DEADLINE;
     while !reached().await {
         assert!(tokio::time::Instant::now() < end, "no repair comes to {what}");
-        // What the one before held is given back when its server notices.
+        // The locks of the one before are released when the server notices its death.
         if repair.try_wait().unwrap().is_some_and(|status| !status.success()) {
             repair = start();
         }
@@ -192,10 +192,10 @@ async fn kill_repair_at<F: Future<Output = bool>>(app: &TestApp, what: &str, mut
     repair.kill().await.unwrap();
 }
 
-/// Kills a repair that waits for a lock on something of the store's, and gives the lock back.
+/// Kills a repair that waits for a lock on one of the store's tables, and releases the lock.
 async fn kill_while_locked(app: &TestApp, table: &str) {
     let (blocker, watcher) = (app.store().await, app.store().await);
-    // A stronger lock would be a transaction with a number, which the making of a slot waits for.
+    // A stronger lock would assign a transaction id, and the creation of a slot waits for such transactions.
     blocker.batch_execute(&format!("begin; lock table {table} in exclusive mode")).await.unwrap();
     let waiting = format!("select from pg_locks where not granted and relation = '{table}'::regclass limit 1");
     kill_repair_at(app, table, async || watcher.query_opt(&waiting, &[]).await.unwrap().is_some()).await;
@@ -203,7 +203,7 @@ async fn kill_while_locked(app: &TestApp, table: &str) {
 }
 
 /// Kills a repair while its new slot waits for an older transaction.
-async fn kill_while_the_slot_is_made(app: &TestApp) {
+async fn kill_while_the_slot_is_created(app: &TestApp) {
     let (blocker, watcher) = (app.source().await, app.source().await);
     blocker.batch_execute("begin; select txid_current()").await.unwrap();
     let made = "select from pg_replication_slots where slot_name = $1 and active";
@@ -213,8 +213,8 @@ async fn kill_while_the_slot_is_made(app: &TestApp) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repair_that_is_killed_anywhere_is_made_again_and_tells_once() {
-    // Locks that it waits for must not be in the way of other tests' slots.
+async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once() {
+    // On its own server: other tests' slots would wait for its locks.
     let mut app = TestApp::prepare_alone(Options::default()).await;
     app.setup().await;
     app.run().await;
@@ -222,12 +222,12 @@ async fn a_repair_that_is_killed_anywhere_is_made_again_and_tells_once() {
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.act_unseen().await;
-    kill_while_the_slot_is_made(&app).await;
+    kill_while_the_slot_is_created(&app).await;
     for table in ["checkpoint", "last_seen", "event", "user_addon", "gap", "acknowledgement"] {
         kill_while_locked(&app, &format!("walhook.{table}")).await;
         let store = app.store().await;
         assert_eq!(repaired(&store).await, counts([]), "{table}");
-        // Whatever slot there is, nobody reads it.
+        // If a slot exists, it is not read.
         assert!(app.sidecar().readiness().await.is_none_or(|(status, _)| status == 503), "{table}");
     }
     // The slot that a killed repair left is held until its server notices.
@@ -236,7 +236,7 @@ async fn a_repair_that_is_killed_anywhere_is_made_again_and_tells_once() {
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     })
     .await;
-    assert_eq!(told(&real), unseen(), "{real}");
+    assert_eq!(reported(&real), unseen(), "{real}");
     app.sidecar().wait_until_ready().await;
     scene.receiver.wait_for(6).await;
     assert_eq!(repaired(&app.store().await).await, unseen());
@@ -244,7 +244,7 @@ async fn a_repair_that_is_killed_anywhere_is_made_again_and_tells_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_that_goes_on_through_a_repair_loses_and_doubles_nothing() {
+async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
     app.drop_slot().await;
@@ -259,13 +259,13 @@ async fn a_writer_that_goes_on_through_a_repair_loses_and_doubles_nothing() {
             let status = ROUND[last % ROUND.len()];
             let statement = format!("update distro_queue set status = '{status}' where id = {entry}");
             writer.batch_execute(&statement).await.unwrap();
-            // Load, not a benchmark.
+            // Some load is enough.
             tokio::time::sleep(PACE).await;
         }
         writer.batch_execute(&format!("update distro_queue set status = 'last' where id = {entry}")).await.unwrap();
     });
     let report = app.walhook_ok(&["repair"]).await;
-    assert_eq!(told(&report)["distribution.outlet.status_changed"], 1, "{report}");
+    assert_eq!(reported(&report)["distribution.outlet.status_changed"], 1, "{report}");
     app.sidecar().wait_until_ready().await;
     scene.receiver.wait_for(20).await;
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -273,7 +273,7 @@ async fn a_writer_that_goes_on_through_a_repair_loses_and_doubles_nothing() {
     let ended =
         |requests: &[crate::support::Received]| requests.iter().any(|request| request.data()["status"] == "last");
     scene.receiver.wait_until("the last status", ended).await;
-    // In the order of the log, each goes on from where the one before ended, and but for the repaired one by one step.
+    // In the order of the WAL, each event starts in the state in which the one before ended; only the repaired one skips states.
     let statement = "select coalesce(data->>'previous_status', ''), data->>'status', repaired from walhook.event
          where (data->>'distro_queue_id')::bigint = $1 and kind = 'distribution.outlet.status_changed'
          order by commit_lsn, ordinal";
@@ -298,10 +298,10 @@ async fn a_writer_that_goes_on_through_a_repair_loses_and_doubles_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_others_moved_is_told() {
+async fn a_slot_that_was_advanced_by_others_is_reported() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
-    // Acknowledgements go out each second: one behind all that was stored.
+    // Acknowledgements are sent every second: wait for one after everything was stored.
     let client = app.source().await;
     let confirmed = "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = $1";
     let first: String = client.query_one(confirmed, &[&app.name]).await.unwrap().get(0);
@@ -323,7 +323,7 @@ async fn a_slot_that_others_moved_is_told() {
     assert!(check.contains("gap slot_ahead: ") && check.contains("run `walhook repair`"), "{check}");
     let report = app.walhook_ok(&["repair"]).await;
     assert_eq!(
-        told(&report),
+        reported(&report),
         counts([("delivery.completed", 1), ("distribution.outlet.status_changed", 1)]),
         "{report}"
     );
@@ -333,7 +333,7 @@ async fn a_slot_that_others_moved_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_identity_or_a_publication_taken_away_is_told_and_stays_told() {
+async fn a_removed_identity_or_publication_is_reported_until_it_is_repaired() {
     let mut app = TestApp::prepare().await;
     app.set("source.heartbeat", "100ms");
     app.setup().await;
@@ -343,7 +343,7 @@ async fn an_identity_or_a_publication_taken_away_is_told_and_stays_told() {
     scene.platform.set_distribution_status(scene.entries[0], "complete").await;
     wait_for_gap(app.sidecar(), "identity_lost").await;
     app.walhook_ok(&["setup"]).await;
-    // Reading goes on, and the gap stays until it is repaired.
+    // Capture continues, and the gap stays open until it is repaired.
     scene.platform.set_review_status(scene.releases[0], "to_review").await;
     scene.receiver.wait_for(1).await;
     wait_for_gap(app.sidecar(), "identity_lost").await;
@@ -355,17 +355,17 @@ async fn an_identity_or_a_publication_taken_away_is_told_and_stays_told() {
     })
     .await;
     stop(&mut app).await;
-    // The repair mends the publication first.
+    // The repair completes the publication first.
     let report = app.walhook_ok(&["repair"]).await;
     let expected = counts([("delivery.completed", 2), ("distribution.outlet.status_changed", 2)]);
-    assert_eq!(told(&report), expected, "{report}");
+    assert_eq!(reported(&report), expected, "{report}");
     app.run().await;
     scene.platform.set_distribution_status(scene.entries[1], "scheduled").await;
     scene.receiver.wait_for(4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_the_server_gave_up_is_told_and_repaired() {
+async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
     let settings = [("max_slot_wal_keep_size", "1MB"), ("min_wal_size", "32MB"), ("max_wal_size", "32MB")];
     let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
     app.setup().await;
@@ -385,7 +385,7 @@ async fn a_slot_that_the_server_gave_up_is_told_and_repaired() {
     let mut sidecar = app.spawn(&[]);
     wait_for_gap(&sidecar, "slot_invalidated").await;
     let report = app.walhook_ok(&["repair"]).await;
-    assert_eq!(told(&report), unseen(), "{report}");
+    assert_eq!(reported(&report), unseen(), "{report}");
     sidecar.wait_until_ready().await;
     scene.receiver.wait_for(6).await;
     sidecar.stop().await;
@@ -402,10 +402,10 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.act_unseen().await;
-    // Switched on now, the ledger knows no row: it is filled, and nothing is invented.
+    // The ledger is switched on and empty: it is filled, and no events are invented.
     app.set("source.ledger", "true");
     let report = app.walhook_ok(&["repair"]).await;
-    assert_eq!(told(&report), counts([("release.distributed", 2)]), "{report}");
+    assert_eq!(reported(&report), counts([("release.distributed", 2)]), "{report}");
     assert!(
         report.contains("transitions in the gap cannot be known") && report.contains("2 kept for inactive"),
         "{report}"
@@ -415,20 +415,24 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     assert_eq!((missed, scene.receiver.requests().len()), (2, 0));
     app.kill().await;
     app.run().await;
-    // From here on it has every row.
+    // Now it has every row.
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.platform.set_distribution_status(scene.entries[3], "fault").await;
     let report = app.walhook_ok(&["repair", "--dry-run"]).await;
-    assert_eq!(told(&report), counts([("delivery.failed", 1), ("distribution.outlet.status_changed", 1)]), "{report}");
+    assert_eq!(
+        reported(&report),
+        counts([("delivery.failed", 1), ("distribution.outlet.status_changed", 1)]),
+        "{report}"
+    );
     assert!(!report.contains("cannot be known"), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_put_back_from_a_backup_finds_what_happened_since() {
+async fn a_store_restored_from_a_backup_finds_later_transitions() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
-    // As a backup of a store at work finds it.
+    // As in a backup of a running store.
     app.kill().await;
     let backup = format!("{}_backup", app.name);
     let copy = format!("create database {backup} template {}_store", app.name);
@@ -445,9 +449,9 @@ async fn a_store_put_back_from_a_backup_finds_what_happened_since() {
     app.set("store.url", &url);
     let report = app.walhook_ok(&["repair", "--force"]).await;
     let missed = [("release.distributed", 1), ("delivery.completed", 1), ("distribution.outlet.status_changed", 1)];
-    assert_eq!(told(&report), counts(missed), "{report}");
+    assert_eq!(reported(&report), counts(missed), "{report}");
     app.run().await;
-    // The webhook listens to two of the three.
+    // The webhook subscribes to two of the three.
     scene.receiver.wait_for(4).await;
     scene.platform.set_distribution_status(scene.entries[1], "complete").await;
     let received = scene.receiver.wait_for(5).await;

@@ -1,4 +1,4 @@
-//! What `walhook check` says of settings that work and are unwise.
+//! Warnings of `walhook check` about settings that work and are unsafe.
 
 use crate::support::TestApp;
 
@@ -9,7 +9,7 @@ async fn line(app: &TestApp, name: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_user_interface_without_https_is_a_warning() {
+async fn a_web_ui_without_https_is_a_warning() {
     let mut app = TestApp::prepare().await;
     let mut public_url = async |url: Option<&str>| {
         if let Some(url) = url {
@@ -28,14 +28,14 @@ async fn a_user_interface_without_https_is_a_warning() {
 async fn a_mail_login_without_tls_is_a_warning() {
     let mut app = TestApp::prepare().await;
     app.set("mail.from", "webhooks@example.com");
-    let mut said = async |url: &str| {
+    let mut login = async |url: &str| {
         app.set("mail.smtp_url", url);
         line(&app, "mail login").await
     };
-    // Nobody listens on these ports; what is said of the login does not depend on it.
+    // Nothing listens on these ports; the finding about the login does not depend on it.
     let warned = ["smtp://user:hunter2@mail.invalid:9", "smtp://user:hunter2@192.0.2.1:9?tls=opportunistic"];
     for url in warned {
-        let line = said(url).await.unwrap_or_else(|| panic!("nothing is said of {url}"));
+        let line = login(url).await.unwrap_or_else(|| panic!("no line about {url}"));
         assert!(line.starts_with("warn  mail login: ") && line.contains("tls=required"), "{line}");
         assert!(!line.contains("hunter2"), "{line}");
     }
@@ -47,6 +47,6 @@ async fn a_mail_login_without_tls_is_a_warning() {
         "smtp://user:hunter2@localhost:9",
     ];
     for url in fine {
-        assert_eq!(said(url).await, None, "{url}");
+        assert_eq!(login(url).await, None, "{url}");
     }
 }

@@ -54,7 +54,10 @@ impl Inspection {
 
     /// Fails with the first change of the schema because of which the WAL lacks what events need.
     pub fn accept_for_streaming(&self) -> Result<(), PrimaryError> {
-        match self.findings.iter().find(|finding| finding.stops_streaming()) {
+        // A table that was replaced lacks both its place in the publication and its replica identity: report the former, because its
+        // changes are missing altogether.
+        let by_loss = |finding: &&Finding| finding.condition != Condition::Publication;
+        match self.findings.iter().filter(|finding| finding.stops_streaming()).min_by_key(by_loss) {
             Some(finding) => Err(PrimaryError::Drift(Box::new(finding.clone()))),
             None => Ok(()),
         }

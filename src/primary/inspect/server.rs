@@ -1,4 +1,4 @@
-//! The server, its settings, the role's privileges, and the slot.
+//! Judges the server, its settings, the role's privileges and the slot.
 
 use crate::config::{AwaitVisibility, CaptureMode, Source};
 use crate::primary::catalog::{FAILOVER_VERSION, Server, Slot};

@@ -1,4 +1,4 @@
-//! The platform's tables: that they exist, are readable, are published, and log what transitions are told by.
+//! Judges the platform's tables: existence, columns, privileges, replica identity and publication.
 
 use super::inspection::Inspection;
 use crate::config::{CaptureMode, Source};
@@ -52,7 +52,8 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
 pub(super) fn privileges(source: &Source, table: Table, root: &Relation, sets_up: bool) -> Vec<Finding> {
     let looked_up = !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
     let completed = source.capture == CaptureMode::Wal && identity::goal(source, table, root).0 == Goal::Index;
-    if !looked_up && !completed && !(sets_up && source.ledger) {
+    let is_read = looked_up || completed || (sets_up && source.ledger);
+    if !is_read {
         return Vec::new();
     }
     let (name, harmless) = (root.qualified(), !is_required(table));
