@@ -50,6 +50,7 @@ pub mod events;
 pub mod handoff;
 pub mod health;
 pub mod lookup;
+pub mod manage;
 pub mod notify;
 pub mod observe;
 pub mod postgres;

@@ -1,19 +1,13 @@
 //! Who is asking: a bearer token, of ours or of the platform, or a session stands for one user. Each may ask so often and no more.
 
-use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use governor::clock::{Clock, DefaultClock};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use uuid::Uuid;
 
 use super::ApiState;
 use super::problem::Problem;
 use super::session;
-use crate::config::Limits;
 use crate::domain::event::UserId;
 use crate::store::audit::{Actor, Via};
 use crate::store::tokens;
@@ -73,7 +67,7 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
             (Actor { user: bearer.user, via: Via::Token(bearer.token) }, bearer.token)
         }
     };
-    state.throttle.check(throttled)?;
+    state.throttle.check(throttled).map_err(Problem::rate_limited)?;
     Ok(actor)
 }
 
@@ -85,47 +79,4 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let (Some(value), None) = (values.next(), values.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-/// Requests a second, token by token. Only tokens that are valid take memory.
-pub struct Throttle {
-    limiter: Option<DefaultKeyedRateLimiter<Uuid>>,
-    checks: AtomicU64,
-}
-
-/// After so many requests, tokens that have not been used for a while are forgotten.
-const CHECKS_BETWEEN_SWEEPS: u64 = 10_000;
-
-impl Throttle {
-    /// A rate of zero is no limit.
-    pub fn new(limits: &Limits) -> Throttle {
-        let quota = NonZeroU32::new(limits.requests_per_second).map(|rate| {
-            let quota = Quota::per_second(rate);
-            NonZeroU32::new(limits.burst).map_or(quota, |burst| quota.allow_burst(burst))
-        });
-        Throttle { limiter: quota.map(RateLimiter::keyed), checks: AtomicU64::new(0) }
-    }
-
-    /// For what is rarer than requests: so many at once, and one more each minute.
-    pub fn per_minute(burst: NonZeroU32) -> Throttle {
-        let quota = Quota::per_minute(NonZeroU32::MIN).allow_burst(burst);
-        Throttle { limiter: Some(RateLimiter::keyed(quota)), checks: AtomicU64::new(0) }
-    }
-
-    /// Counts a request of this token, or of what else stands for a user.
-    pub fn check(&self, token: Uuid) -> Result<(), Problem> {
-        self.count(token).map_err(Problem::rate_limited)
-    }
-
-    /// Counts one of this key, or gives the seconds to wait.
-    pub fn count(&self, key: Uuid) -> Result<(), u64> {
-        let Some(limiter) = &self.limiter else { return Ok(()) };
-        if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS == CHECKS_BETWEEN_SWEEPS - 1 {
-            limiter.retain_recent();
-        }
-        limiter.check_key(&key).map_err(|refusal| {
-            let wait = refusal.wait_time_from(DefaultClock::default().now());
-            wait.as_millis().div_ceil(1_000).max(1) as u64
-        })
-    }
 }

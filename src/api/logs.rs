@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
-use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -16,15 +15,12 @@ use super::openapi::{ErrorKindName, EventName, OutcomeName, StatusClassName};
 use super::problem::Problem;
 use super::query::{LogId, Page, Parameters, WebhookId, no_such_log};
 use crate::domain::delivery::Outcome;
-use crate::domain::event::{EventKind, UserId};
+use crate::domain::event::{EventKind, UnknownEvent, UserId};
 use crate::domain::time::millis;
+use crate::manage::{self, OUTCOMES, RenderedRequest, StatusClass};
 use crate::store::logs::{self, Matches};
 
-pub const OUTCOMES: [Outcome; 4] =
-    [Outcome::Delivered, Outcome::Failed, Outcome::PermanentlyFailed, Outcome::Cancelled];
-
-/// Classes of statuses, at the place of their first digit.
-pub const STATUS_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+pub const STATUS_CLASSES: [&str; 6] = StatusClass::NAMES;
 
 /// One attempt, or a cancellation
 #[derive(Serialize, ToSchema)]
@@ -88,30 +84,6 @@ pub struct ShownRequest {
     pub request_body: Option<String>,
 }
 
-/// What a request was made from. Whoever renders requests turns it into the headers and the body that were sent.
-#[derive(Clone, Debug)]
-pub struct SentRequest {
-    pub webhook: Uuid,
-    pub delivery: Uuid,
-    pub event: Uuid,
-    pub kind: EventKind,
-    pub occurred_at: Timestamp,
-    pub data: String,
-    pub round: u16,
-    pub attempt: u16,
-    pub test: bool,
-    pub started_at: Timestamp,
-    pub signature: Vec<u8>,
-    pub standard_signature: Vec<u8>,
-}
-
-/// Headers and body of a request.
-#[derive(Clone, Debug)]
-pub struct RenderedRequest {
-    pub headers: BTreeMap<String, String>,
-    pub body: String,
-}
-
 impl From<logs::Entry> for LogEntry {
     fn from(entry: logs::Entry) -> Self {
         LogEntry {
@@ -172,23 +144,20 @@ pub fn filter(parameters: &mut Parameters) -> logs::Filter {
         outcome: parameters.optional("outcome", outcome),
         since: parameters.time("since"),
         until: parameters.time("until"),
-        status_class: parameters.optional("status", status_class),
+        status: parameters.optional("status", status_class),
     }
 }
 
-fn status_class(text: &str) -> Result<i16, String> {
-    let known = STATUS_CLASSES.iter().position(|class| *class == text);
-    known.map(|digit| digit as i16).ok_or_else(|| format!("expected one of {}", STATUS_CLASSES.join(", ")))
+fn status_class(text: &str) -> Result<StatusClass, String> {
+    StatusClass::named(text).ok_or_else(|| format!("expected one of {}", STATUS_CLASSES.join(", ")))
 }
 
-fn event(text: &str) -> Result<String, String> {
-    let kind: Result<EventKind, _> = text.parse();
-    kind.map(|kind| kind.as_str().to_owned()).map_err(|error| error.to_string())
+fn event(text: &str) -> Result<EventKind, String> {
+    text.parse().map_err(|error: UnknownEvent| error.to_string())
 }
 
-fn outcome(text: &str) -> Result<String, String> {
-    let known = OUTCOMES.iter().find(|outcome| outcome.as_str() == text);
-    known.map(|outcome| outcome.as_str().to_owned()).ok_or_else(|| {
+fn outcome(text: &str) -> Result<Outcome, String> {
+    manage::outcome(text).ok_or_else(|| {
         let names: Vec<&str> = OUTCOMES.iter().map(|outcome| outcome.as_str()).collect();
         format!("expected one of {}", names.join(", "))
     })
@@ -210,7 +179,7 @@ pub async fn read(
 ) -> Result<Json<LogDetail>, Problem> {
     let mut found = state.log_entry(&user, webhook, log).await?;
     let response_body = found.response_body.take().map(|body| String::from_utf8_lossy(&body).into_owned());
-    let rendered = state.request_of(webhook, &found);
+    let rendered = state.request_of(&found);
     let request_url = found.url.take();
     let (request_headers, request_body) = rendered.map(|request| (request.headers, request.body)).unzip();
     let request = ShownRequest { request_url, request_headers, request_body };
@@ -235,27 +204,7 @@ impl ApiState {
     }
 
     /// The request of an entry, as it was sent; none where none was, or where its event is gone by age.
-    pub fn request_of(&self, webhook: Uuid, entry: &logs::Detail) -> Option<RenderedRequest> {
-        entry.url.as_ref()?;
-        sent_request(webhook, entry).map(|sent| (self.render)(&sent))
+    pub fn request_of(&self, entry: &logs::Detail) -> Option<RenderedRequest> {
+        self.manage().log_request(entry)
     }
-}
-
-fn sent_request(webhook: Uuid, detail: &logs::Detail) -> Option<SentRequest> {
-    let event = detail.event_data.as_ref()?;
-    let entry = &detail.entry;
-    Some(SentRequest {
-        webhook,
-        delivery: entry.delivery,
-        event: detail.event,
-        kind: entry.event_kind.parse().ok()?,
-        occurred_at: event.occurred_at,
-        data: event.data.clone(),
-        round: entry.round.try_into().ok()?,
-        attempt: entry.attempt.try_into().ok()?,
-        test: entry.test,
-        started_at: entry.started_at,
-        signature: detail.signature.clone()?,
-        standard_signature: detail.standard_signature.clone()?,
-    })
 }

@@ -37,20 +37,20 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use futures_util::future::BoxFuture;
 use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use self::auth::Throttle;
 use self::docs::Docs;
 use crate::config::Config;
+use crate::manage::limits::RateLimit;
+use crate::manage::{Manage, Receivers};
 use crate::store::Store;
 use crate::vault::Vault;
 
 pub use self::auth::authenticate_token;
 pub use self::body::read as read_body;
 pub use self::jwt::{JwtError, JwtVerifier};
-pub use self::logs::{OUTCOMES, RenderedRequest, STATUS_CLASSES, SentRequest, filter as log_filter};
+pub use self::logs::{STATUS_CLASSES, filter as log_filter};
 pub use self::manage::{NewWebhook, etag};
 pub use self::middleware::request_id;
 pub use self::openapi::document_text as openapi_document;
@@ -61,15 +61,8 @@ pub use self::recover::Recovery;
 pub use self::serve::{Ending, ServeError, ServeLimits, serve};
 pub use self::session::{actor as session_actor, cookie, cross_site_protection};
 pub use self::stats::Summary;
-pub use self::test::{TestDelivery, TestResult};
-pub use self::url_check::{Unreachable, UrlCheck, Warning};
-
-/// Shows a logged attempt's request again, as it was sent.
-pub type RenderRequest = Arc<dyn Fn(&SentRequest) -> RenderedRequest + Send + Sync>;
-
-/// Makes one attempt to deliver a test, whatever the webhook's state, and logs it as a test that counts nowhere. An error is a
-/// fault of ours, not of the receiver's.
-pub type SendTest = Arc<dyn Fn(TestDelivery) -> BoxFuture<'static, anyhow::Result<TestResult>> + Send + Sync>;
+pub use self::url_check::Warning;
+pub use crate::manage::OUTCOMES;
 
 /// What the operations work with.
 #[derive(Clone)]
@@ -83,13 +76,8 @@ pub struct ApiState {
     max_body_bytes: usize,
     webhooks_per_user: u32,
     retention_days: u32,
-    throttle: Arc<Throttle>,
-    url_check: UrlCheck,
-    lookups: url_check::Lookups,
-    render: RenderRequest,
-    send_test: SendTest,
-    tests: test::UnderWay,
-    test_quota: Arc<Throttle>,
+    throttle: Arc<RateLimit>,
+    manage: Manage,
     jwt: Option<Arc<JwtVerifier>>,
     /// Whose pages may call the API from a browser.
     cors_origins: Vec<HeaderValue>,
@@ -98,14 +86,8 @@ pub struct ApiState {
 }
 
 impl ApiState {
-    pub fn new(
-        config: &Config,
-        store: Store,
-        vault: Arc<Vault>,
-        url_check: UrlCheck,
-        render: RenderRequest,
-        send_test: SendTest,
-    ) -> ApiState {
+    pub fn new(config: &Config, store: Store, vault: Arc<Vault>, receivers: Arc<dyn Receivers>) -> ApiState {
+        let manage = Manage::new(config, store.clone(), vault.clone(), receivers);
         ApiState {
             store,
             vault,
@@ -114,13 +96,8 @@ impl ApiState {
             max_body_bytes: usize::try_from(config.http.max_body_bytes.0).unwrap_or(usize::MAX),
             webhooks_per_user: config.limits.webhooks_per_user,
             retention_days: config.retention.days,
-            throttle: Arc::new(Throttle::new(&config.limits)),
-            url_check,
-            lookups: url_check::Lookups::default(),
-            render,
-            send_test,
-            tests: test::UnderWay::default(),
-            test_quota: Arc::new(test::quota()),
+            throttle: Arc::new(RateLimit::per_second(config.limits.requests_per_second, config.limits.burst)),
+            manage,
             jwt: None,
             cors_origins: config.http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             hold: idempotency::LONGEST_REQUEST + config.delivery.timeout.0,
@@ -130,6 +107,11 @@ impl ApiState {
     /// No request takes longer: the same as the time for which an idempotency key is held.
     pub fn request_timeout(&self) -> Duration {
         self.hold
+    }
+
+    /// The use cases that the API and the web UI offer.
+    pub fn manage(&self) -> &Manage {
+        &self.manage
     }
 
     pub fn store(&self) -> &Store {

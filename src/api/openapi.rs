@@ -15,6 +15,7 @@ use super::problem::{FieldError, ProblemBody};
 use super::{enrich, event_types, logs, recover, redeliver, stats, test, webhooks};
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
+use crate::manage::OUTCOMES;
 
 const TOKEN: &str = "token";
 const PLATFORM: &str = "platform";
@@ -39,7 +40,7 @@ macro_rules! names {
 }
 
 names!(EventName, "Event", EventKind::ALL.iter().map(|kind| kind.as_str()));
-names!(OutcomeName, "Outcome", logs::OUTCOMES.iter().map(|outcome| outcome.as_str()));
+names!(OutcomeName, "Outcome", OUTCOMES.iter().map(|outcome| outcome.as_str()));
 names!(StatusClassName, "StatusClass", logs::STATUS_CLASSES);
 names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));
 

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::manage::Fault;
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
@@ -226,16 +227,9 @@ impl Problem {
             .with_header(header::RETRY_AFTER, seconds)
     }
 
-    pub fn too_many_tests() -> Problem {
-        let detail = "several tests of this webhook are under way: wait for their answers";
+    fn too_many_requests(detail: String, retry_after_seconds: u64) -> Problem {
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, 1_u64)
-    }
-
-    pub fn too_many_tests_of_user(seconds: u64) -> Problem {
-        let detail = format!("many tests were sent in the last hours: wait {seconds} s for the next");
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, seconds)
+            .with_header(header::RETRY_AFTER, retry_after_seconds)
     }
 
     pub fn internal() -> Problem {
@@ -288,6 +282,29 @@ impl IntoResponse for Problem {
             response.headers_mut().insert(name, value);
         }
         response
+    }
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        let text = fault.to_string();
+        let conflict = |slug, title, detail| Problem::new(StatusCode::CONFLICT, slug, title, detail);
+        match fault {
+            Fault::NoSuchWebhook | Fault::NoSuchLogEntry => {
+                Problem::new(StatusCode::NOT_FOUND, "not-found", "Not found", text)
+            }
+            Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
+            Fault::WebhookLimit { .. } => conflict("webhook-limit-reached", "Webhook limit reached", text),
+            Fault::VersionMismatch => Problem::precondition_failed(),
+            Fault::WebhookInactive => conflict("webhook-inactive", "The webhook is inactive", text),
+            Fault::NotRedeliverable(_) => conflict("not-redeliverable", "The entry cannot be redelivered", text),
+            Fault::EventExpired => Problem::new(StatusCode::GONE, "event-gone", "The event is gone", text),
+            Fault::TooManyRecoveries => conflict("too-many-recoveries", "Too many recoveries", text),
+            Fault::TooManyTests => Problem::too_many_requests(text, 1),
+            Fault::TestQuota { retry_after_seconds } => Problem::too_many_requests(text, retry_after_seconds),
+            Fault::Store(error) => error.into(),
+            Fault::Internal => Problem::internal(),
+        }
     }
 }
 

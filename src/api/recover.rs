@@ -12,13 +12,13 @@ use uuid::Uuid;
 use super::ApiState;
 use super::auth::Changer;
 use super::body::{Object, Reader};
-use super::logs::OUTCOMES;
 use super::openapi::OutcomeName;
 use super::problem::{FieldError, Problem, ProblemBody};
 use super::query::WebhookId;
 use super::settings;
 use crate::domain::delivery::Outcome;
 use crate::domain::time::millis;
+use crate::manage::OUTCOMES;
 use crate::store::audit::Actor;
 use crate::store::recovery::{self, Scope};
 

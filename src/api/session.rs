@@ -60,7 +60,7 @@ impl ApiState {
 pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
     let Some(id) = state.session_id(headers) else { return Ok(None) };
     let Some(Session { user, token }) = sessions::find(&state.store, id).await? else { return Ok(None) };
-    state.throttle.check(Uuid::new_v5(&SESSION_USERS, user.0.as_bytes()))?;
+    state.throttle.check(Uuid::new_v5(&SESSION_USERS, user.0.as_bytes())).map_err(Problem::rate_limited)?;
     Ok(Some(Actor { user, via: Via::Session(token) }))
 }
 

@@ -9,6 +9,7 @@ use super::body::Reader;
 use super::problem::{FieldError, MAX_ERRORS, Problem};
 use super::url_check::{Warning, look_up};
 use crate::domain::event::{EventKind, UserId};
+use crate::manage::Manage;
 use crate::store::webhooks::{Changes, Settings, event_names};
 
 const LONGEST_NAME: usize = 200;
@@ -58,8 +59,8 @@ pub async fn changes(
 
 /// What is wrong with the URL is said together with all the rest. Its host is looked up for requests that are valid otherwise.
 fn check_form(state: &ApiState, reader: &mut Reader, url: Option<&str>) {
-    if let Some(Err(reason)) = url.map(|url| (state.url_check.form)(url)) {
-        reader.fault("/url", reason);
+    if let Some(Err(reason)) = url.map(|url| Manage::receiver_url(state.manage(), url.to_owned())) {
+        reader.fault("/url", reason.to_string());
     }
 }
 

@@ -3,10 +3,11 @@
 mod apart;
 mod descriptors;
 mod maintain;
+mod receivers;
 pub mod repair;
 mod wiring;
 
-pub use self::wiring::url_check;
+pub use self::receivers::{check_url, look_up};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -243,15 +244,10 @@ impl App {
     }
 
     async fn serve_api(&self, tasks: &mut Tasks) -> anyhow::Result<()> {
-        let state = ApiState::new(
-            &self.config,
-            self.api_store.clone(),
-            self.vault.clone(),
-            wiring::url_check(wiring::api_guard(&self.settings.guard)),
-            wiring::render(&self.settings),
-            wiring::send_test(self.store.clone(), self.vault.clone(), self.sender.clone(), self.tracer.clone()),
-        )
-        .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
+        let (store, vault, sender) = (self.store.clone(), self.vault.clone(), self.sender.clone());
+        let receivers = receivers::Receivers::new(&self.settings, store, vault, sender, self.tracer.clone());
+        let state = ApiState::new(&self.config, self.api_store.clone(), self.vault.clone(), Arc::new(receivers))
+            .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
         let listen = self.config.http.listen;
         let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));

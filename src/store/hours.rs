@@ -37,6 +37,28 @@ pub struct Hour {
 }
 
 impl Counts {
+    /// Adds up the counts of several hours.
+    pub fn sum<'a>(hours: impl IntoIterator<Item = &'a Hour>) -> Counts {
+        hours.into_iter().fold(Counts::default(), |mut sum, Hour { counts, .. }| {
+            sum.delivered += counts.delivered;
+            sum.failed += counts.failed;
+            sum.permanently_failed += counts.permanently_failed;
+            sum.cancelled += counts.cancelled;
+            sum.durations.merge(&counts.durations);
+            sum
+        })
+    }
+
+    pub fn attempts(&self) -> u64 {
+        self.delivered + self.failed + self.permanently_failed
+    }
+
+    /// The share of attempts that were delivered, from 0 to 1. None where there were no attempts.
+    pub fn success_rate(&self) -> Option<f64> {
+        let attempts = self.attempts();
+        (attempts > 0).then(|| self.delivered as f64 / attempts as f64)
+    }
+
     fn add(&mut self, outcome: Outcome) {
         *match outcome {
             Outcome::Delivered => &mut self.delivered,

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::{Result, Store};
+use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
 
 /// A line of the log's id tells its time, give or take what clocks and long requests differ by.
@@ -37,6 +38,7 @@ pub struct Entry {
 /// One attempt with what is needed to show its request again.
 #[derive(Clone, Debug)]
 pub struct Detail {
+    pub webhook: Uuid,
     pub entry: Entry,
     pub event: Uuid,
     /// Null where no request was made.
@@ -54,24 +56,37 @@ pub struct EventData {
     pub data: String,
 }
 
-/// Which lines of the log to show.
+/// The responses whose status has the same first digit, or the attempts without a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusClass(i16);
+
+impl StatusClass {
+    /// The names of the classes, at the index of their first digit.
+    pub const NAMES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+    /// Parses a class by its name.
+    pub fn named(name: &str) -> Option<StatusClass> {
+        StatusClass::NAMES.iter().position(|class| *class == name).map(|digit| StatusClass(digit as i16))
+    }
+}
+
+/// Which log entries to list.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    pub event: Option<String>,
-    pub outcome: Option<String>,
+    pub event: Option<EventKind>,
+    pub outcome: Option<Outcome>,
     /// From this time on.
     pub since: Option<Timestamp>,
     /// Before this time.
     pub until: Option<Timestamp>,
-    /// Answered by a status that begins with this digit; zero where there was no answer.
-    pub status_class: Option<i16>,
+    pub status: Option<StatusClass>,
 }
 
 impl Filter {
     /// Whether every entry passes, so that a page is full after as many entries as it shows.
     fn is_empty(&self) -> bool {
-        let Filter { event, outcome, since, until, status_class } = self;
-        event.is_none() && outcome.is_none() && since.is_none() && until.is_none() && status_class.is_none()
+        let Filter { event, outcome, since, until, status } = self;
+        event.is_none() && outcome.is_none() && since.is_none() && until.is_none() && status.is_none()
     }
 }
 
@@ -93,7 +108,9 @@ pub async fn list(
     before: Option<Uuid>,
     limit: usize,
 ) -> Result<Matches> {
-    let Filter { event, outcome, since, until, status_class } = filter;
+    let Filter { since, until, .. } = filter;
+    let (event, outcome) = (filter.event.map(EventKind::as_str), filter.outcome.map(Outcome::as_str));
+    let status_class = filter.status.map(|class| class.0);
     let lowest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
     let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
     let below = before.unwrap_or(Uuid::max()).min(latest);
@@ -110,7 +127,10 @@ pub async fn list(
     let lowest = horizon.unwrap_or(lowest);
     let statement = connection.prepare_cached(include_str!("../../sql/store/log_list.sql")).await?;
     let rows = connection
-        .query(&statement, &[&&*user.0, &webhook, &lowest, &below, event, outcome, since, until, status_class, &limit])
+        .query(
+            &statement,
+            &[&&*user.0, &webhook, &lowest, &below, &event, &outcome, since, until, &status_class, &limit],
+        )
         .await?;
     Ok(Matches { entries: rows.iter().map(entry).collect(), horizon })
 }
@@ -120,6 +140,7 @@ pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Resul
     let statement = connection.prepare_cached(include_str!("../../sql/store/log_get.sql")).await?;
     let row = connection.query_opt(&statement, &[&&*user.0, &webhook, &id]).await?;
     Ok(row.map(|row| Detail {
+        webhook,
         entry: entry(&row),
         event: row.get("event_id"),
         url: row.get("url"),

@@ -5,7 +5,6 @@
 
 pub mod addons;
 pub mod audit;
-mod pipelined;
 pub mod capture;
 mod connection;
 pub mod deliver;
@@ -22,6 +21,7 @@ pub mod notices;
 pub mod observe;
 pub mod outbox;
 pub mod partitions;
+mod pipelined;
 mod pool;
 pub mod record;
 pub mod recovery;
@@ -31,9 +31,9 @@ pub mod superseded;
 pub mod tokens;
 pub mod webhooks;
 
-pub use pipelined::PipelinedTransaction;
 pub use connection::cancel_on_drop;
 pub use deadpool_postgres::{GenericClient, Transaction};
+pub use pipelined::PipelinedTransaction;
 pub use pool::Store;
 
 #[derive(Debug, thiserror::Error)]

@@ -107,7 +107,7 @@ pub async fn show(
         attempt: format!("{} of {attempts}", pending.attempt),
         due: pending.due_at.map(Moment::exact),
     });
-    let request = state.api.request_of(id, &found);
+    let request = state.api.request_of(&found);
     let (headers, body) = request.map(|request| (request.headers, request.body)).unzip();
     let error = found.entry.error.as_ref().map(|(kind, message)| (failure_name(kind), sentence(message)));
     let shown = Page {

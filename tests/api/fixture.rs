@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use axum::Router;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio_postgres::Client;
+use url::Url;
 use uuid::Uuid;
-use walhook::api::{
-    ApiState, JwtVerifier, RenderRequest, RenderedRequest, SendTest, TestResult, Unreachable, UrlCheck, router,
-};
+use walhook::api::{ApiState, JwtVerifier, router};
+use walhook::app::{check_url, look_up};
 use walhook::config::Config;
-use walhook::domain::delivery::ErrorKind;
+use walhook::deliver::guard::Guard;
+use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
+use walhook::manage::{LogDetail, Receivers, RenderedRequest, Unreachable};
 use walhook::store::{Store, migrate, tokens};
 use walhook::vault::Vault;
 
@@ -44,20 +47,22 @@ impl Service {
     }
 
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Service {
-        Service::start_guarded(change, stand_in_guard()).await
+        Service::start_with_receivers(change, StandIn { guard: None }).await
     }
 
-    pub async fn start_guarded(change: impl FnOnce(&mut Config), url_check: UrlCheck) -> Service {
+    /// With the real guard instead of the stand-in.
+    pub async fn start_guarded(guard: Guard) -> Service {
+        Service::start_with_receivers(|_| {}, StandIn { guard: Some(guard) }).await
+    }
+
+    async fn start_with_receivers(change: impl FnOnce(&mut Config), receivers: StandIn) -> Service {
         let app = TestApp::prepare().await;
         migrate::migrate(&app.store_url).await.unwrap();
         let mut config = Config::default();
         change(&mut config);
         let store = Store::open(&app.store_url, CONNECTIONS).unwrap();
-        let url = format!(
-            "{}{}",
-            serve(router(guarded_state(&config, store.clone(), url_check))).await,
-            config.http.base_path
-        );
+        let url =
+            format!("{}{}", serve(router(state_with(&config, store.clone(), receivers))).await, config.http.base_path);
         let sql = app.store().await;
         Service { app, store, url, sql }
     }
@@ -93,53 +98,72 @@ impl Service {
     }
 }
 
-fn stand_in_guard() -> UrlCheck {
-    UrlCheck {
-        form: Arc::new(|url| if url == PLAIN_URL { Err("must begin with https://".to_owned()) } else { Ok(()) }),
-        lookup: Arc::new(|url| {
-            let refused = url == BLOCKED_URL;
-            let reason = || Unreachable::Refused("its host is not allowed".to_owned());
-            async move { if refused { Err(reason()) } else { Ok(()) } }.boxed()
-        }),
-    }
-}
-
+/// A configuration with the stand-in for the sending side.
 pub fn state(config: &Config, store: Store) -> ApiState {
-    guarded_state(config, store, stand_in_guard())
+    state_with(config, store, StandIn { guard: None })
 }
 
-fn guarded_state(config: &Config, store: Store, url_check: UrlCheck) -> ApiState {
-    let render: RenderRequest = Arc::new(|sent| RenderedRequest {
-        headers: BTreeMap::from([
-            ("X-Webhook-Id".to_owned(), sent.webhook.to_string()),
-            ("X-Webhook-Signature".to_owned(), hex::encode(&sent.signature)),
-        ]),
-        body: format!("{} {} {}", sent.kind, sent.attempt, sent.data),
-    });
+fn state_with(config: &Config, store: Store, receivers: StandIn) -> ApiState {
     let jwt = config.auth.jwt.as_ref().map(|jwt| JwtVerifier::new(jwt).unwrap());
-    ApiState::new(config, store, Arc::new(vault()), url_check, render, send_test()).with_jwt(jwt)
+    ApiState::new(config, store, Arc::new(vault()), Arc::new(receivers)).with_jwt(jwt)
 }
 
-/// The event chooses what the receiver does.
-fn send_test() -> SendTest {
-    Arc::new(|test| {
-        let error = match test.kind {
-            EventKind::DeliveryFailed => Some((ErrorKind::HttpStatus, "it answered 500".to_owned())),
-            _ => None,
-        };
-        let broken = test.kind == EventKind::TranscodeFailed;
+/// A stand-in for the sending side. Without a guard, it blocks [`PLAIN_URL`] and [`BLOCKED_URL`] only.
+struct StandIn {
+    guard: Option<Guard>,
+}
+
+impl Receivers for StandIn {
+    fn check_url(&self, url: &str) -> Result<(), String> {
+        match &self.guard {
+            Some(guard) => check_url(guard, url),
+            None => Url::parse(url).map_err(|error| format!("is not a URL: {error}")).and_then(|_| match url {
+                PLAIN_URL => Err("must begin with https://".to_owned()),
+                _ => Ok(()),
+            }),
+        }
+    }
+
+    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), Unreachable>> {
         async move {
-            anyhow::ensure!(!broken, "the vault is shut");
-            let status = if error.is_some() { 500 } else { 204 };
-            Ok(TestResult {
-                log: test.delivery,
-                response_status: Some(status),
-                duration: Some(Duration::from_millis(31)),
-                error,
-            })
+            match &self.guard {
+                Some(guard) => look_up(guard, url).await,
+                None if url == BLOCKED_URL => Err(Unreachable::Blocked("its host is not allowed".to_owned())),
+                None => Ok(()),
+            }
         }
         .boxed()
-    })
+    }
+
+    fn render(&self, logged: &LogDetail) -> Option<RenderedRequest> {
+        let (event, signature) = (logged.event_data.as_ref()?, logged.signature.as_ref()?);
+        Some(RenderedRequest {
+            headers: BTreeMap::from([
+                ("X-Webhook-Id".to_owned(), logged.webhook.to_string()),
+                ("X-Webhook-Signature".to_owned(), hex::encode(signature)),
+            ]),
+            body: format!("{} {} {}", logged.entry.event_kind, logged.entry.attempt, event.data),
+        })
+    }
+
+    /// The event determines the receiver's response.
+    fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
+        let answer = match delivery.kind {
+            EventKind::DeliveryFailed => {
+                let message = "it answered 500".to_owned();
+                Answer::Failed { kind: ErrorKind::HttpStatus, message, status: Some(500) }
+            }
+            _ => Answer::Accepted { status: 204 },
+        };
+        async move {
+            anyhow::ensure!(delivery.kind != EventKind::TranscodeFailed, "the vault is shut");
+            let signatures = Signatures { body: [0; 32], standard: [0; 32] };
+            let duration = Duration::from_millis(31);
+            let sent = Some(Sent { url: "https://a.example".into(), signatures, duration, excerpt: Vec::new() });
+            Ok((delivery.id, Attempt { started_at: delivery.occurred_at, answer, sent }))
+        }
+        .boxed()
+    }
 }
 
 fn vault() -> Vault {

@@ -1,0 +1,3 @@
+//! Erasing a user.
+
+pub use crate::store::erase::{Erased, erase};
