@@ -185,7 +185,7 @@ impl Context {
 
     /// Logs what nobody can be told of, once, and keeps it.
     async fn log_next(&self) -> Result<bool, StoreError> {
-        let untold = notices::untold(&self.store, "mail.smtp_url and mail.from are not set", UNTOLD).await?;
+        let untold = notices::mark_unsendable(&self.store, "mail.smtp_url and mail.from are not set", UNTOLD).await?;
         for Notice { id, kind, webhook, user, name, reason, .. } in &untold {
             let kind = kind.as_str();
             tracing::info!(notice = %id, %webhook, %user, name, kind, reason,
