@@ -48,7 +48,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("notify", STAGE),
     ("observe", STAGE),
     ("api", STAGE),
-    ("ui", &["api", "config", "domain", "events", "store"]),
+    ("ui", &["api", "config", "domain", "events", "manage"]),
     ("app", ANY),
     ("cli", ANY),
     ("main", &["cli"]),
