@@ -227,7 +227,7 @@ impl App {
             Ok(())
         });
         tasks.spawn("recovery", recover::run(self.store.clone(), tasks.shutdown.clone()));
-        let notices = notify::Context {
+        let notices = notify::Notifier {
             store: self.store.clone(),
             find_address: wiring::find_address(self.config.clone()),
             mailer: self.mailer.clone(),
