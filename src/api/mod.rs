@@ -29,7 +29,8 @@ mod webhooks;
 
 pub use self::auth::authenticate_token;
 pub use self::body::read as read_body;
-pub use self::jwt::{JwtError, JwtVerifier};
+pub use self::jwks::JwtError;
+pub use self::jwt::JwtVerifier;
 pub use self::middleware::request_id;
 pub use self::openapi::document_text as openapi_document;
 pub use self::operations::{Readiness, RenderMetrics, router as operations_router};

@@ -20,6 +20,7 @@ use crate::manage::{Manage, PeriodFault, RecoveryDraft, RecoveryScope};
 
 /// What to recover
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct RecoverWebhook {
     /// From this time on, or from the start of the retention period if that is later
     #[schema(value_type = String, format = DateTime, example = "2026-03-01T09:00:00Z")]

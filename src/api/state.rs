@@ -7,10 +7,8 @@ use axum::http::HeaderValue;
 
 use super::jwt::JwtVerifier;
 use crate::config::Config;
+use crate::manage::Manage;
 use crate::manage::limits::RateLimit;
-use crate::manage::{Manage, Receivers};
-use crate::store::Store;
-use crate::vault::Vault;
 
 /// A generous limit for a handler, without the exchange with a receiver.
 const LONGEST_REQUEST: Duration = Duration::from_secs(60);
@@ -32,10 +30,10 @@ pub struct ApiState {
 }
 
 impl ApiState {
-    pub fn new(config: &Config, store: Store, vault: Arc<Vault>, receivers: Arc<dyn Receivers>) -> ApiState {
+    pub fn new(config: &Config, manage: Manage) -> ApiState {
         let http = &config.http;
         ApiState {
-            manage: Manage::new(config, store, vault, receivers),
+            manage,
             public_url: http.public_url.as_deref().map(Arc::from),
             base_path: http.base_path.trim_end_matches('/').into(),
             max_body_bytes: usize::try_from(http.max_body_bytes.0).unwrap_or(usize::MAX),

@@ -18,6 +18,7 @@ use crate::manage::{Manage, TestReport};
 
 /// The event to send
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct TestWebhook {
     /// By default the first one that the webhook subscribes to
     #[schema(value_type = Option<EventName>, nullable = false)]

@@ -129,6 +129,7 @@ pub struct NewSecret {
 
 /// A webhook to create
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CreateWebhook {
     /// Without control characters
     #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
@@ -145,15 +146,17 @@ pub struct CreateWebhook {
 impl FromMembers for CreateWebhook {
     fn from_members(members: &mut Members, manage: &Manage) -> Option<Self> {
         let name = members.required("name", string(WebhookName::new));
+        let url = members.required("url", string(Ok::<_, String>));
         let events = members.required("events", events);
-        let url = members.required("url", string(|url| manage.receiver_url(url)));
         let active = members.optional("active", boolean);
+        let url = url.and_then(|url| receiver_url(members, manage, url));
         Some(CreateWebhook { name: name?, url: url?, events: events?, active: active?.unwrap_or(true) })
     }
 }
 
 /// The settings to change; the others stay as they are
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct UpdateWebhook {
     #[schema(value_type = Option<String>, min_length = 1, max_length = 200, nullable = false, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
     name: Option<WebhookName>,
@@ -169,11 +172,19 @@ pub struct UpdateWebhook {
 impl FromMembers for UpdateWebhook {
     fn from_members(members: &mut Members, manage: &Manage) -> Option<Self> {
         let name = members.optional("name", string(WebhookName::new));
+        let url = members.optional("url", string(Ok::<_, String>));
         let events = members.optional("events", events);
-        let url = members.optional("url", string(|url| manage.receiver_url(url)));
         let active = members.optional("active", boolean);
-        Some(UpdateWebhook { name: name?, url: url?, events: events?, active: active? })
+        let url = match url? {
+            Some(url) => Some(receiver_url(members, manage, url)?),
+            None => None,
+        };
+        Some(UpdateWebhook { name: name?, url, events: events?, active: active? })
     }
+}
+
+fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
+    manage.receiver_url(url).map_err(|fault| members.error("/url", fault.to_string())).ok()
 }
 
 fn events(value: Value) -> Checked<EventSet> {

@@ -18,7 +18,7 @@ use walhook::config::Config;
 use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
-use walhook::manage::{LogDetail, Receivers, RenderedRequest, Unreachable, tokens};
+use walhook::manage::{LogDetail, Manage, Receivers, RenderedRequest, Unreachable, tokens};
 use walhook::store::{Store, migrate};
 use walhook::vault::Vault;
 
@@ -105,7 +105,8 @@ pub fn state(config: &Config, store: Store) -> ApiState {
 
 fn state_with(config: &Config, store: Store, receivers: StandIn) -> ApiState {
     let jwt = config.auth.jwt.as_ref().map(|jwt| JwtVerifier::new(jwt).unwrap());
-    ApiState::new(config, store, Arc::new(vault()), Arc::new(receivers)).with_jwt(jwt)
+    let manage = Manage::new(config, store, Arc::new(vault()), Arc::new(receivers));
+    ApiState::new(config, manage).with_jwt(jwt)
 }
 
 /// A stand-in for the sending side. Without a guard, it blocks [`PLAIN_URL`] and [`BLOCKED_URL`] only.
