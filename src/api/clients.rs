@@ -31,7 +31,7 @@ struct State {
     /// When the client last changed from being served to being waited for, or the reverse.
     since: Instant,
     /// Whether it has sent a whole request head.
-    has_asked: bool,
+    has_sent_head: bool,
     /// Requests in progress.
     handled: usize,
     /// Requests in progress that wait for the rest of their body.
@@ -49,7 +49,7 @@ pub struct Registration {
 
 /// How long a client may be silent.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct SilenceLimits {
     /// From the connection's start to the end of the first request's head.
     pub header: Duration,
     /// Between a response and the end of the next request's head.
@@ -78,7 +78,7 @@ impl Clients {
     /// Disconnects the client that the server has waited for the longest. False if there is none.
     pub fn evict(&self, which: Evict) -> bool {
         let mut registry = self.0.lock().expect("no holder of this lock panics");
-        let waited_for = registry.by_id.iter().filter_map(|(id, client)| Some((client.waited_for_since(which)?, *id)));
+        let waited_for = registry.by_id.iter().filter_map(|(id, client)| Some((client.awaited_since(which)?, *id)));
         let Some((_, id)) = waited_for.min() else { return false };
         if let Some(client) = registry.by_id.remove(&id) {
             client.evicted.cancel();
@@ -95,7 +95,7 @@ impl Drop for Registration {
 
 impl State {
     fn new() -> State {
-        State { since: Instant::now(), has_asked: false, handled: 0, waiting: 0, streaming: 0 }
+        State { since: Instant::now(), has_sent_head: false, handled: 0, waiting: 0, streaming: 0 }
     }
 }
 
@@ -106,26 +106,26 @@ impl Client {
         state.since = Instant::now();
     }
 
-    fn waited_for_since(&self, which: Evict) -> Option<Instant> {
+    fn awaited_since(&self, which: Evict) -> Option<Instant> {
         let state = *self.state.lock().expect("no holder of this lock panics");
-        let is_waited_for = state.handled == state.waiting;
-        (is_waited_for && (which == Evict::Waiting || state.waiting > 0)).then_some(state.since)
+        let is_awaited = state.handled == state.waiting;
+        (is_awaited && (which == Evict::Waiting || state.waiting > 0)).then_some(state.since)
     }
 
-    /// When the connection is closed unless something happens; none while a request is under way.
-    fn deadline(&self, patience: Patience) -> Option<Instant> {
+    /// When the connection is closed unless something happens; none while a request is in progress.
+    fn deadline(&self, silence: SilenceLimits) -> Option<Instant> {
         let state = *self.state.lock().expect("no holder of this lock panics");
-        let wait = if state.has_asked { patience.idle } else { patience.header };
+        let wait = if state.has_sent_head { silence.idle } else { silence.header };
         (state.handled == 0 && state.streaming == 0).then(|| state.since + wait)
     }
 
     /// Completes when the connection has to be closed.
-    pub async fn expired(&self, patience: Patience) {
+    pub async fn expired(&self, silence: SilenceLimits) {
         let overdue = async {
             loop {
                 // The deadline may change meanwhile, but never to one that is sooner than this.
-                let look_at = Instant::now() + patience.idle.min(patience.header);
-                match self.deadline(patience) {
+                let look_at = Instant::now() + silence.idle.min(silence.header);
+                match self.deadline(silence) {
                     Some(deadline) if deadline <= Instant::now() => return,
                     deadline => tokio::time::sleep_until(deadline.map_or(look_at, |at| at.min(look_at)).into()).await,
                 }
@@ -136,7 +136,7 @@ impl Client {
 
     /// Counts a request as in progress until the returned guard is dropped.
     pub fn handling(self: &Arc<Self>) -> impl Drop + Send + use<> {
-        self.change(|state| (state.has_asked, state.handled) = (true, state.handled + 1));
+        self.change(|state| (state.has_sent_head, state.handled) = (true, state.handled + 1));
         Undo(self.clone(), |state| state.handled -= 1)
     }
 
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_that_was_waited_for_the_longest_goes_first_and_one_that_is_served_never() {
+    fn the_client_that_the_server_waited_for_longest_is_evicted_first_and_a_served_one_never() {
         let clients = Clients::default();
         let [served, slow, idle] = std::array::from_fn(|_| clients.register());
         let _request = served.client.handling();
@@ -199,7 +199,7 @@ mod tests {
         };
         slow.client.change(|state| state.waiting += 1);
         assert!(clients.evict(Evict::Waiting));
-        assert!(idle.client.evicted.is_cancelled(), "it was waited for before the body was");
+        assert!(idle.client.evicted.is_cancelled(), "the server has waited for it longer than for the body");
         assert!(clients.evict(Evict::WaitingInRequest));
         assert!(slow.client.evicted.is_cancelled());
         assert!(!clients.evict(Evict::Waiting));
@@ -208,23 +208,23 @@ mod tests {
     }
 
     #[test]
-    fn silence_has_an_end_and_requests_have_none() {
-        let patience = Patience { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
+    fn silence_has_a_limit_and_requests_have_none() {
+        let silence = SilenceLimits { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
         let registration = Clients::default().register();
         let client = &registration.client;
         let wait = |client: &Client| {
             let since = client.state.lock().unwrap().since;
-            client.deadline(patience).map(|deadline| deadline - since)
+            client.deadline(silence).map(|deadline| deadline - since)
         };
-        assert_eq!(wait(client), Some(patience.header));
+        assert_eq!(wait(client), Some(silence.header));
         let request = client.handling();
         assert_eq!(wait(client), None);
         drop(request);
-        assert_eq!(wait(client), Some(patience.idle));
+        assert_eq!(wait(client), Some(silence.idle));
         let stream =
             client.watch_response(Body::from_stream(futures_util::stream::pending::<Result<String, std::io::Error>>()));
         assert_eq!(wait(client), None);
         drop(stream);
-        assert_eq!(wait(client), Some(patience.idle));
+        assert_eq!(wait(client), Some(silence.idle));
     }
 }

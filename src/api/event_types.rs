@@ -38,7 +38,7 @@ pub struct EventType {
 }
 
 /// The response, which is the same for all users and constant.
-static ANSWER: LazyLock<Bytes> = LazyLock::new(|| {
+static RESPONSE: LazyLock<Bytes> = LazyLock::new(|| {
     let event_type = |rule: &&'static crate::events::Rule| EventType {
         event: rule.kind,
         description: rule.description,
@@ -46,8 +46,8 @@ static ANSWER: LazyLock<Bytes> = LazyLock::new(|| {
         schema: (rule.schema)(),
         example: RawValue::from_string((rule.example)()).expect("a test ensures that every example is JSON"),
     };
-    let answer = EventTypes { data: CATALOGUE.iter().map(event_type).collect() };
-    serde_json::to_vec(&answer).expect("schemas and examples can be serialized").into()
+    let response = EventTypes { data: CATALOGUE.iter().map(event_type).collect() };
+    serde_json::to_vec(&response).expect("schemas and examples can be serialized").into()
 });
 
 /// List the events
@@ -58,5 +58,5 @@ static ANSWER: LazyLock<Bytes> = LazyLock::new(|| {
     responses((status = 200, description = "Every event", body = EventTypes))
 )]
 pub async fn list(_: Caller) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], ANSWER.clone()).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], RESPONSE.clone()).into_response()
 }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::auth::authenticate;
 use super::body;
-use super::middleware::answer_panic;
+use super::middleware::respond_to_panic;
 use super::problem::{Problem, Transient};
 use super::state::ApiState;
 use crate::domain::event::UserId;
@@ -67,8 +67,8 @@ async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Res
         }),
         IdempotencyClaim::New(id) => {
             let request = Request::from_parts(parts, Body::from(bytes));
-            let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(answer_panic);
-            Ok(store(manage, &user, id, answer).await)
+            let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(respond_to_panic);
+            Ok(store(manage, &user, id, response).await)
         }
     }
 }

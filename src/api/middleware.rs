@@ -49,7 +49,7 @@ pub async fn protect(request: Request, next: Next) -> Response {
 }
 
 /// Responds to a panic, which the panic hook logs. The client gets no details.
-pub fn answer_panic(_: Box<dyn std::any::Any + Send>) -> Response<Body> {
+pub fn respond_to_panic(_: Box<dyn std::any::Any + Send>) -> Response<Body> {
     tracing::error!("a request's handler panicked");
     Problem::internal().into_response()
 }

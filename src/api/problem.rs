@@ -67,20 +67,52 @@ pub struct ProblemBody<'a> {
     errors: &'a [FieldError],
 }
 
-impl Problem {
-    fn new(
-        status: StatusCode,
-        slug: &'static str,
-        title: &'static str,
-        detail: impl Into<Cow<'static, str>>,
-    ) -> Problem {
+/// A kind of error: its status, its stable name and its title.
+struct Kind(StatusCode, &'static str, &'static str);
+
+const MALFORMED_JSON: Kind = Kind(StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON");
+const UNREADABLE_BODY: Kind = Kind(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read");
+const UNAUTHORIZED: Kind = Kind(StatusCode::UNAUTHORIZED, "unauthorized", "No valid token");
+const CROSS_SITE: Kind = Kind(StatusCode::FORBIDDEN, "cross-site-request", "Refused");
+const NOT_FOUND: Kind = Kind(StatusCode::NOT_FOUND, "not-found", "Not found");
+const METHOD_NOT_ALLOWED: Kind = Kind(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed");
+const REQUEST_TIMEOUT: Kind = Kind(StatusCode::REQUEST_TIMEOUT, "request-timeout", "The request took too long");
+const WEBHOOK_LIMIT: Kind = Kind(StatusCode::CONFLICT, "webhook-limit-reached", "Webhook limit reached");
+const WEBHOOK_INACTIVE: Kind = Kind(StatusCode::CONFLICT, "webhook-inactive", "The webhook is inactive");
+const NOT_REDELIVERABLE: Kind = Kind(StatusCode::CONFLICT, "not-redeliverable", "The entry cannot be redelivered");
+const TOO_MANY_RECOVERIES: Kind = Kind(StatusCode::CONFLICT, "too-many-recoveries", "Too many recoveries");
+const KEY_IN_USE: Kind = Kind(StatusCode::CONFLICT, "idempotency-key-in-use", "The request is in progress");
+const EVENT_GONE: Kind = Kind(StatusCode::GONE, "event-gone", "The event is gone");
+const PRECONDITION_FAILED: Kind =
+    Kind(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed");
+const CONTENT_TOO_LARGE: Kind = Kind(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large");
+const UNSUPPORTED_MEDIA_TYPE: Kind =
+    Kind(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "The body's type is not supported");
+const VALIDATION_FAILED: Kind = Kind(StatusCode::UNPROCESSABLE_ENTITY, "validation-failed", "The request is not valid");
+const KEY_MALFORMED: Kind =
+    Kind(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-malformed", "The idempotency key is malformed");
+const KEY_REUSED: Kind =
+    Kind(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused", "The idempotency key was used before");
+const RATE_LIMITED: Kind = Kind(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests");
+const INTERNAL: Kind = Kind(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error");
+const UNAVAILABLE: Kind = Kind(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable");
+
+impl Kind {
+    fn with(self, detail: impl Into<Cow<'static, str>>) -> Problem {
+        let Kind(status, slug, title) = self;
         let (errors, header, is_transient) = (Vec::new(), None, false);
         Problem(Box::new(Details { status, slug, title, detail: detail.into(), errors, header, is_transient }))
     }
+}
 
-    fn with_header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Problem {
+impl Problem {
+    fn header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Problem {
         self.0.header = Some((name, value.into()));
         self
+    }
+
+    fn retry_after(self, seconds: u64) -> Problem {
+        self.header(header::RETRY_AFTER, seconds)
     }
 
     /// Notes that the same request may succeed later.
@@ -114,72 +146,59 @@ impl Problem {
     }
 
     pub fn malformed_json(detail: impl Into<Cow<'static, str>>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON", detail)
+        MALFORMED_JSON.with(detail)
     }
 
     pub fn unreadable_body() -> Problem {
-        let detail = "the request's body ended early or was sent in a malformed way";
-        Problem::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read", detail)
+        UNREADABLE_BODY.with("the request's body ended early or was sent in a malformed way")
     }
 
     pub fn unauthorized() -> Problem {
-        let detail = "send `Authorization: Bearer <token>` with a token that is neither revoked nor expired";
-        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "No valid token", detail)
-            .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+        UNAUTHORIZED
+            .with("send `Authorization: Bearer <token>` with a token that is neither revoked nor expired")
+            .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
     pub fn cross_site() -> Problem {
-        let detail = "a page of another site sent this request: open this service itself and try again";
-        Problem::new(StatusCode::FORBIDDEN, "cross-site-request", "Refused", detail)
+        CROSS_SITE.with("a page of another site sent this request: open this service itself and try again")
     }
 
-    pub fn not_found(what: &'static str) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, "not-found", "Not found", what)
+    pub fn not_found(detail: &'static str) -> Problem {
+        NOT_FOUND.with(detail)
     }
 
     pub fn method_not_allowed() -> Problem {
-        let detail = "the header Allow lists the methods of this resource";
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed", detail)
+        METHOD_NOT_ALLOWED.with("the header Allow lists the methods of this resource")
     }
 
     pub fn body_timeout() -> Problem {
-        let detail = "the request's body took too long to arrive";
-        Problem::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", "The request took too long", detail)
+        REQUEST_TIMEOUT.with("the request's body took too long to arrive")
     }
 
     pub fn malformed_idempotency_key() -> Problem {
-        let detail = "Idempotency-Key: expected one header of 1 to 255 printable ASCII characters";
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Problem::new(status, "idempotency-key-malformed", "The idempotency key is malformed", detail)
+        KEY_MALFORMED.with("Idempotency-Key: expected one header of 1 to 255 printable ASCII characters")
     }
 
     pub fn idempotency_key_reused() -> Problem {
-        let detail = "this Idempotency-Key was used for another request within 24 hours: choose a new one";
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Problem::new(status, "idempotency-key-reused", "The idempotency key was used before", detail)
+        KEY_REUSED.with("this Idempotency-Key was used for another request within 24 hours: choose a new one")
     }
 
     pub fn idempotency_key_in_use() -> Problem {
         let detail = "a request with this Idempotency-Key is in progress: repeat it later to get its response";
-        Problem::new(StatusCode::CONFLICT, "idempotency-key-in-use", "The request is in progress", detail)
-            .with_header(header::RETRY_AFTER, 1_u64)
+        KEY_IN_USE.with(detail).retry_after(1)
     }
 
     pub fn too_many_idempotency_keys() -> Problem {
         let detail = "you have as many idempotency keys as allowed: each is stored for 24 hours";
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, 600_u64)
+        RATE_LIMITED.with(detail).retry_after(600)
     }
 
     pub fn content_too_large(limit: usize) -> Problem {
-        let detail = format!("a body may have at most {limit} bytes");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large", detail)
+        CONTENT_TOO_LARGE.with(format!("a body may have at most {limit} bytes"))
     }
 
     pub fn unsupported_media_type() -> Problem {
-        let detail = "send the body as `Content-Type: application/json`";
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Problem::new(status, "unsupported-media-type", "The body's type is not supported", detail)
+        UNSUPPORTED_MEDIA_TYPE.with("send the body as `Content-Type: application/json`")
     }
 
     pub fn validation(mut errors: Vec<FieldError>) -> Problem {
@@ -188,50 +207,34 @@ impl Problem {
             [only] => format!("{}: {}", only.pointer, only.detail),
             more => format!("{} errors, listed in `errors`", more.len()),
         };
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        let mut problem = Problem::new(status, "validation-failed", "The request is not valid", detail);
+        let mut problem = VALIDATION_FAILED.with(detail);
         problem.0.errors = errors;
         problem
     }
 
     pub fn rate_limited(seconds: u64) -> Problem {
-        let detail = format!("too many requests with this token: wait {seconds} s");
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, seconds)
-    }
-
-    fn too_many_requests(detail: String, retry_after_seconds: u64) -> Problem {
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, retry_after_seconds)
+        RATE_LIMITED.with(format!("too many requests with this token: wait {seconds} s")).retry_after(seconds)
     }
 
     pub fn internal() -> Problem {
-        let detail = "this is a fault of the service; the header X-Request-Id identifies the request in its log";
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error", detail)
+        INTERNAL.with("this is a fault of the service; the header X-Request-Id identifies the request in its log")
     }
 
     pub fn keys_unavailable() -> Problem {
-        let detail = "the service cannot fetch the keys that verify tokens at the moment";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
-            .with_header(header::RETRY_AFTER, 60_u64)
+        UNAVAILABLE.with("the service cannot fetch the keys that verify tokens at the moment").retry_after(60)
     }
 
     pub fn overloaded() -> Problem {
-        let detail = "the service is handling as many requests as allowed: try again";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
-            .with_header(header::RETRY_AFTER, 1_u64)
+        UNAVAILABLE.with("the service is handling as many requests as allowed: try again").retry_after(1)
     }
 
     pub fn took_too_long() -> Problem {
         let detail = "the request exceeded its time limit: try again, with a shorter time range if it has one";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
-            .with_header(header::RETRY_AFTER, 5_u64)
+        UNAVAILABLE.with(detail).retry_after(5)
     }
 
     pub fn unavailable() -> Problem {
-        let detail = "the service cannot reach its store at the moment";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
-            .with_header(header::RETRY_AFTER, 1_u64)
+        UNAVAILABLE.with("the service cannot reach its store at the moment").retry_after(1)
     }
 }
 
@@ -253,23 +256,18 @@ impl IntoResponse for Problem {
 
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
-        let text = fault.to_string();
-        let conflict = |slug, title, detail| Problem::new(StatusCode::CONFLICT, slug, title, detail);
+        let detail = fault.to_string();
         match fault {
-            Fault::NoSuchWebhook | Fault::NoSuchLogEntry => {
-                Problem::new(StatusCode::NOT_FOUND, "not-found", "Not found", text)
-            }
+            Fault::NoSuchWebhook | Fault::NoSuchLogEntry => NOT_FOUND.with(detail),
             Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
-            Fault::WebhookLimit { .. } => conflict("webhook-limit-reached", "Webhook limit reached", text),
-            Fault::VersionMismatch => {
-                Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed", text)
-            }
-            Fault::WebhookInactive => conflict("webhook-inactive", "The webhook is inactive", text),
-            Fault::NotRedeliverable(_) => conflict("not-redeliverable", "The entry cannot be redelivered", text),
-            Fault::EventExpired => Problem::new(StatusCode::GONE, "event-gone", "The event is gone", text),
-            Fault::TooManyRecoveries => conflict("too-many-recoveries", "Too many recoveries", text),
-            Fault::TooManyTests => Problem::too_many_requests(text, 1),
-            Fault::TestQuota { retry_after_seconds } => Problem::too_many_requests(text, retry_after_seconds),
+            Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
+            Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),
+            Fault::WebhookInactive => WEBHOOK_INACTIVE.with(detail),
+            Fault::NotRedeliverable(_) => NOT_REDELIVERABLE.with(detail),
+            Fault::EventExpired => EVENT_GONE.with(detail),
+            Fault::TooManyRecoveries => TOO_MANY_RECOVERIES.with(detail),
+            Fault::TooManyTests => RATE_LIMITED.with(detail).retry_after(1),
+            Fault::TestQuota { retry_after_seconds } => RATE_LIMITED.with(detail).retry_after(retry_after_seconds),
             Fault::Store(error) => error.into(),
             Fault::Internal => Problem::internal(),
         }

@@ -35,7 +35,7 @@ pub fn router(state: ApiState) -> Router {
     router
         .fallback(async || Problem::not_found("nothing is at this path"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
-        .layer(CatchPanicLayer::custom(middleware::answer_panic))
+        .layer(CatchPanicLayer::custom(middleware::respond_to_panic))
         .layer(option_layer(cors))
         .layer(from_fn(middleware::protect))
         .layer(from_fn(middleware::request_id))

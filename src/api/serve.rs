@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{ServiceExt, service_fn};
 
-use super::clients::{Client, Clients, Evict, Patience, Registration};
+use super::clients::{Client, Clients, Evict, Registration, SilenceLimits};
 use super::problem::Problem;
 use crate::config::Http;
 use crate::store::cancel_on_drop;
@@ -63,7 +63,7 @@ pub struct ServeLimits {
     pub connections: usize,
     /// Requests in progress, over all connections.
     pub requests: usize,
-    pub patience: Patience,
+    pub silence: SilenceLimits,
     /// The time limit of a request.
     pub request_timeout: Duration,
 }
@@ -73,7 +73,7 @@ impl ServeLimits {
         ServeLimits {
             connections: http.max_connections,
             requests: http.max_requests,
-            patience: Patience { header: http.header_timeout.0, idle: http.idle_timeout.0 },
+            silence: SilenceLimits { header: http.header_timeout.0, idle: http.idle_timeout.0 },
             request_timeout,
         }
     }
@@ -181,13 +181,13 @@ impl Server {
         let (server, client) = (self.clone(), registration.client.clone());
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
             let (server, client) = (server.clone(), client.clone());
-            async move { Ok::<Response, Infallible>(server.answer(request.map(Body::new), &client).await) }
+            async move { Ok::<Response, Infallible>(server.respond(request.map(Body::new), &client).await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().max_buf_size(READ_BUFFER);
         builder.http2().max_concurrent_streams(STREAMS);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
-        let mut expired = pin!(registration.client.expired(self.limits.patience));
+        let mut expired = pin!(registration.client.expired(self.limits.silence));
         let mut is_ending = false;
         loop {
             tokio::select! {
@@ -203,15 +203,15 @@ impl Server {
     }
 
     /// Handles a request. Dropped when the client disconnects, which cancels the request's statements.
-    async fn answer(&self, request: Request, client: &Arc<Client>) -> Response {
+    async fn respond(&self, request: Request, client: &Arc<Client>) -> Response {
         let _handling = client.handling();
         let Some(_permit) = self.request_permit().await else {
             metrics::counter!(telemetry::HTTP_REFUSED, "limit" => "requests").increment(1);
             return Problem::overloaded().into_response();
         };
         let request = request.map(|body| client.watch_request(body));
-        let answer = cancel_on_drop(self.router.clone().oneshot(request));
-        match tokio::time::timeout(self.limits.request_timeout, answer).await {
+        let response = cancel_on_drop(self.router.clone().oneshot(request));
+        match tokio::time::timeout(self.limits.request_timeout, response).await {
             Ok(Ok(response)) => response.map(|body| client.watch_response(body)),
             Ok(Err(never)) => match never {},
             Err(_) => Problem::took_too_long().into_response(),

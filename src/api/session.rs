@@ -66,8 +66,8 @@ pub async fn protect(State(state): State<ApiState>, request: Request, next: Next
         return next.run(request).await;
     }
     let reject = |_: ProtectionError| Problem::cross_site().into_response();
-    let answer = cross_site_protection(&state, reject).layer(next).oneshot(request).await;
-    answer.unwrap_or_else(|never| match never {})
+    let response = cross_site_protection(&state, reject).layer(next).oneshot(request).await;
+    response.unwrap_or_else(|never| match never {})
 }
 
 #[cfg(test)]

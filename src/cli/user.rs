@@ -8,7 +8,7 @@ use super::{CommandResult, confirmed, plain_text};
 use crate::app::open_store;
 use crate::config::{Config, without_password};
 use crate::domain::event::UserId;
-use crate::manage::users;
+use crate::store::erase;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -41,7 +41,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         println!("nothing was changed");
         return Ok(ExitCode::FAILURE);
     }
-    let erased = users::erase(&store, &UserId(user.into())).await?;
+    let erased = erase::erase(&store, &UserId(user.into())).await?;
     for (what, count) in erased.counts.iter().filter(|(_, count)| *count > 0) {
         println!("{count}\t{what}");
     }

@@ -1,5 +1,5 @@
 //! The use cases of users and operators: managing webhooks, sending tests, reading and redelivering the delivery log, recovery,
-//! statistics, API tokens, sessions of the web UI, and erasing a user.
+//! statistics, API tokens, sessions of the web UI, and idempotency keys.
 //!
 //! `api`, `ui` and `cli` are adapters. They translate JSON, forms and arguments into the drafts of this module, and its results
 //! and [`Fault`]s into responses, pages and output. Every use case that concerns a webhook names the user: another user's webhook
@@ -18,7 +18,6 @@ mod settings;
 mod stats;
 mod test_delivery;
 pub mod tokens;
-pub mod users;
 mod webhooks;
 
 pub use self::fault::{Fault, NotRedeliverable};

@@ -1,4 +1,4 @@
-//! Statements on webhooks, as their owners manage them. Every statement names the user: another user's webhook does not exist.
+//! Statements of the users who manage webhooks. Each names the user: another user's webhook is not found.
 
 use deadpool_postgres::Transaction;
 use futures_util::FutureExt;
@@ -13,10 +13,6 @@ use super::{Result, Store, StoreError, hours};
 use crate::domain::event::{EventKind, UserId};
 use crate::vault::Sealed;
 
-/// Transactions lock rows in one order, except for deliveries that are inserted meanwhile. Two transactions may therefore deadlock.
-/// Postgres then aborts one of them, which is retried.
-const TRIES_AFTER_DEADLOCK: usize = 5;
-
 const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
 const INSERT: &str = include_str!("../../sql/store/webhook_insert.sql");
 const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
@@ -27,6 +23,12 @@ const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
 const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
 const LOCK_DELIVERIES: &str = include_str!("../../sql/store/delivery_lock.sql");
 const CANCEL_DELIVERIES: &str = include_str!("../../sql/store/delivery_cancel.sql");
+/// A webhook whose receiver was down for long may have a million deliveries to cancel, which takes longer than the API's other
+/// statements may.
+const CANCEL_TIMEOUT: &str = "set local statement_timeout = '60s'";
+/// All transactions lock in the same order, except that deliveries may be inserted in the meantime. Then two transactions can
+/// deadlock; Postgres ends one, which is retried.
+const MAX_TRIES: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
@@ -42,33 +44,36 @@ pub struct Webhook {
     pub updated_at: Timestamp,
 }
 
-from_row! {
-    Webhook {
-        id, settings: Settings::from_row, success_count, failure_count, consecutive_failures, last_triggered_at,
-        disabled_at, disabled_reason, created_at, updated_at,
-    }
-}
-
-/// The settings of a webhook.
+/// What the owner sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub name: String,
     pub url: String,
-    /// Without duplicates, in the catalogue's order.
+    /// In the catalogue's order, without duplicates.
     pub events: Vec<String>,
     pub active: bool,
 }
 
-from_row! { Settings { name, url, events, active } }
+from_row!(Webhook {
+    id,
+    settings: Settings::from_row,
+    success_count,
+    failure_count,
+    consecutive_failures,
+    last_triggered_at,
+    disabled_at,
+    disabled_reason,
+    created_at,
+    updated_at
+});
 
-/// Longer than the API's other statements may take: a webhook whose receiver was down may have a million deliveries to cancel.
-const CANCEL_TIMEOUT: &str = "set local statement_timeout = '60s'";
+from_row!(Settings { name, url, events, active });
 
 /// The names of the settings.
 const FIELDS: [&str; 4] = ["name", "url", "events", "active"];
 
 impl Settings {
-    /// The names of the settings that differ.
+    /// Returns the names of the settings that differ.
     fn differences(&self, other: &Settings) -> Vec<&'static str> {
         let Settings { name, url, events, active } = self;
         let differs = [*name != other.name, *url != other.url, *events != other.events, *active != other.active];
@@ -76,7 +81,7 @@ impl Settings {
     }
 }
 
-/// The settings to change. The others stay as they are.
+/// New values of settings. `None` keeps the old value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub name: Option<String>,
@@ -85,19 +90,19 @@ pub struct Changes {
     pub active: Option<bool>,
 }
 
-/// The result of a conditional change.
+/// The result of a change with a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conditional<T> {
     Done(T),
     NotFound,
-    /// The caller's condition does not hold for the present settings.
+    /// The webhook does not meet the caller's condition.
     Refused,
 }
 
 /// A condition on the settings, evaluated in the transaction of the change.
 pub type Condition<'a> = &'a (dyn Fn(&Settings) -> bool + Send + Sync);
 
-/// Creates a webhook. None if the user has `limit` webhooks. Concurrent creations of one user are serialized.
+/// Creates a webhook. Returns `None` if the user has `limit` of them: a lock makes the creations of one user consecutive.
 pub async fn create(
     store: &Store,
     actor: &Actor,
@@ -111,10 +116,10 @@ pub async fn create(
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
     let Settings { name, url, events, active } = settings;
+    let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
-    let created = transaction
-        .fetch_optional(INSERT, &[user, &id, name, url, events, active, &secret.bytes, &secret.key_id, &limit])
-        .await?;
+    let created: Option<Webhook> =
+        transaction.fetch_optional(INSERT, &[user, &id, name, url, events, active, bytes, key_id, &limit]).await?;
     if created.is_some() {
         audit::record(&transaction, actor, Action::WebhookCreated, id, &FIELDS).await?;
     }
@@ -122,7 +127,7 @@ pub async fn create(
     Ok(created)
 }
 
-/// Lists the user's webhooks after the id `after`, in the order of their ids, which is the order of their creation.
+/// Returns the user's webhooks with ids greater than `after`, by id. That is the order of their creation.
 pub async fn list(store: &Store, user: &UserId, after: Uuid, limit: usize) -> Result<Vec<Webhook>> {
     store.fetch_all(LIST, &[user, &after, &i64::try_from(limit).unwrap_or(i64::MAX)]).await
 }
@@ -131,8 +136,8 @@ pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhoo
     store.fetch_optional(GET, &[user, &id]).await
 }
 
-/// Changes settings if `condition` holds. Deactivating a webhook cancels its pending deliveries; activating one after an automatic
-/// disablement resets its failure counters.
+/// Changes settings, if `condition` holds. Deactivating a webhook cancels its pending deliveries; activating one that was disabled
+/// automatically resets its failures.
 pub async fn update(
     store: &Store,
     actor: &Actor,
@@ -156,7 +161,8 @@ async fn try_update(
     if changes.active == Some(false) {
         lock_deliveries(&transaction, user, id).await?;
     }
-    let Some(found) = lock(&transaction, user, id).await? else { return Ok(Conditional::NotFound) };
+    let found: Option<Webhook> = transaction.fetch_optional(GET_FOR_UPDATE, &[user, &id]).await?;
+    let Some(found) = found else { return Ok(Conditional::NotFound) };
     if !condition(&found.settings) {
         return Ok(Conditional::Refused);
     }
@@ -164,19 +170,19 @@ async fn try_update(
     if wanted == found.settings {
         return Ok(Conditional::Done(found));
     }
-    let resets = wanted.active && !found.settings.active && found.disabled_at.is_some();
+    let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
     let Settings { name, url, events, active } = &wanted;
-    let updated = transaction.fetch_one(UPDATE, &[user, &id, name, url, events, active, &resets]).await?;
+    let changed = transaction.fetch_one(UPDATE, &[user, &id, name, url, events, active, &reset]).await?;
     if found.settings.active && !wanted.active {
         cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
     }
     audit::record(&transaction, actor, Action::WebhookUpdated, id, &wanted.differences(&found.settings)).await?;
     transaction.commit().await?;
-    Ok(Conditional::Done(updated))
+    Ok(Conditional::Done(changed))
 }
 
-/// Deletes a webhook if `condition` holds, and cancels its pending deliveries. Its log can no longer be read; the rows are removed
-/// with their partitions.
+/// Deletes a webhook, if `condition` holds, and cancels its pending deliveries. Its attempt log can no longer be read; the rows
+/// are dropped with their partitions.
 pub async fn delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
     retry_deadlocks(|| try_delete(store, actor, id, condition).boxed()).await
 }
@@ -186,7 +192,8 @@ async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     lock_deliveries(&transaction, user, id).await?;
-    let Some(found) = lock(&transaction, user, id).await? else { return Ok(Conditional::NotFound) };
+    let found: Option<Webhook> = transaction.fetch_optional(GET_FOR_UPDATE, &[user, &id]).await?;
+    let Some(found) = found else { return Ok(Conditional::NotFound) };
     if !condition(&found.settings) {
         return Ok(Conditional::Refused);
     }
@@ -197,7 +204,7 @@ async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
     Ok(Conditional::Done(()))
 }
 
-/// Replaces the secret. False if there is no such webhook.
+/// Replaces the webhook's secret. Returns false if there is no such webhook.
 pub async fn set_secret(store: &Store, actor: &Actor, id: Uuid, secret: &Sealed) -> Result<bool> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
@@ -209,29 +216,28 @@ pub async fn set_secret(store: &Store, actor: &Actor, id: Uuid, secret: &Sealed)
     Ok(true)
 }
 
-async fn lock(transaction: &Transaction<'_>, user: &UserId, id: Uuid) -> Result<Option<Webhook>> {
-    transaction.fetch_optional(GET_FOR_UPDATE, &[user, &id]).await
-}
-
 async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: Uuid) -> Result<()> {
     transaction.batch_execute(CANCEL_TIMEOUT).await?;
-    transaction.run(LOCK_DELIVERIES, &[user, &webhook]).await.map(drop)
+    transaction.run(LOCK_DELIVERIES, &[user, &webhook]).await?;
+    Ok(())
 }
 
-pub(super) async fn cancel_deliveries(transaction: &Transaction<'_>, webhook: Uuid, reason: &str) -> Result<u64> {
+/// Cancels and logs the webhook's pending deliveries. Returns how many.
+pub async fn cancel_deliveries(transaction: &Transaction<'_>, webhook: Uuid, reason: &str) -> Result<u64> {
     let cancelled = transaction.run(CANCEL_DELIVERIES, &[&webhook, &reason]).await?;
     hours::add_cancelled(transaction, webhook, cancelled).await?;
     Ok(cancelled)
 }
 
-pub(super) async fn retry_deadlocks<'a, T>(attempt: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
-    for _ in 1..TRIES_AFTER_DEADLOCK {
-        match attempt().await {
+/// Runs a transaction again when Postgres ended it to resolve a deadlock.
+pub(super) async fn retry_deadlocks<'a, T>(transaction: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
+    for _ in 1..MAX_TRIES {
+        match transaction().await {
             Err(StoreError::Query(error)) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => {}
             result => return result,
         }
     }
-    attempt().await
+    transaction().await
 }
 
 impl Changes {

@@ -1,3 +1,0 @@
-//! Erasing a user.
-
-pub use crate::store::erase::{Erased, erase};
