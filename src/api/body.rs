@@ -117,7 +117,7 @@ impl<'de> Visitor<'de> for UniqueKeys {
     }
 }
 
-/// A value as a request gives it, or what is wrong with it. The pointers are relative to the value.
+/// The value that a member is converted to, or its errors. Their pointers are relative to the member.
 pub type Checked<T> = Result<T, Vec<FieldError>>;
 
 /// A request body that is read from the members of a JSON object. Its type is also its schema in the OpenAPI document.
