@@ -1,7 +1,7 @@
-// Makes pages smoother that work without it: local times, dialogs, copying, toggles in place, and a log that goes on by itself.
+// Progressive enhancement: local times, dialogs, copy buttons, toggles in place, and a live log. Every page works without it.
 
 const POLL_MILLISECONDS = 3000;
-const LIVE_AT_MOST_MILLISECONDS = 30 * 60 * 1000;
+const MAX_LIVE_MILLISECONDS = 30 * 60 * 1000;
 const RELATIVE_UNITS = [["day", 86400], ["hour", 3600], ["minute", 60]];
 
 const exactTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
@@ -25,7 +25,7 @@ function localizeTimes(root) {
   for (const text of root.querySelectorAll("text[data-hour]")) text.textContent = hourTime.format(new Date(text.dataset.hour));
 }
 
-// Fields for times hold the reader's own; what is sent is in UTC.
+// Fields show local times; forms send UTC.
 function localizeFields(root) {
   const pad = (number) => String(number).padStart(2, "0");
   for (const form of root.querySelectorAll("form:has(input[type=datetime-local])")) {
@@ -35,7 +35,7 @@ function localizeFields(root) {
       const date = new Date(field.value + "Z");
       field.value = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}T${pad(date.getHours())}:${pad(date.getMinutes())}`;
     }
-    for (const zone of form.querySelectorAll("[data-zone]")) zone.textContent = "(your time)";
+    for (const zone of form.querySelectorAll("[data-zone]")) zone.textContent = "(local time)";
     form.addEventListener("formdata", (event) => {
       for (const field of fields) {
         if (field.value) event.formData.set(field.name, new Date(field.value).toISOString().slice(0, 16));
@@ -51,24 +51,24 @@ async function copy(button) {
     await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
   } catch {
-    // No clipboard without TLS: mark it, so that a key press copies it.
+    // The clipboard API requires TLS. Select the text instead, so that a key press copies it.
     getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
     button.textContent = "Press Ctrl+C";
   }
   setTimeout(() => { button.textContent = before; }, 2000);
 }
 
-// A page of ours, or null where it is to be gone to instead: signed out, or not reachable.
+// Fetches a page. Returns null and reloads if the session has ended.
 async function fetchPage(url, options) {
-  const answer = await fetch(url, options);
-  if (new URL(answer.url).pathname === "/ui/login") {
+  const response = await fetch(url, options);
+  if (new URL(response.url).pathname === "/ui/login") {
     location.reload();
     return null;
   }
-  return { answer, page: new DOMParser().parseFromString(await answer.text(), "text/html") };
+  return { response, page: new DOMParser().parseFromString(await response.text(), "text/html") };
 }
 
-function tell(text, good) {
+function showFlash(text, good) {
   const line = document.createElement("p");
   line.className = good ? "flash good" : "flash bad";
   line.textContent = text;
@@ -94,66 +94,66 @@ async function openDialog(link) {
   }
 }
 
-// Sends a form and shows the page behind it in the place of this one, without a jump.
+// Sends a form and replaces the content of this page with that of the response, without reloading.
 async function submitInPlace(form, button) {
   document.body.ariaBusy = "true";
   try {
     const loaded = await fetchPage(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
     if (!loaded) return;
     const main = loaded.page.getElementById("main");
-    if (!main || !loaded.answer.ok) throw new Error("not a page of ours");
-    const told = main.querySelector("#flash")?.textContent.trim();
+    if (!main || !loaded.response.ok) throw new Error("unexpected response");
+    const text = main.querySelector("#flash")?.textContent.trim();
     const isGood = !main.querySelector("#flash .bad");
     main.querySelector("#flash")?.replaceChildren();
     document.getElementById("main").replaceWith(document.adoptNode(main));
     prepare(main);
     document.getElementById(button?.id)?.focus();
-    if (told) tell(told, isGood);
+    if (text) showFlash(text, isGood);
   } catch {
-    tell("This did not work: the server could not be reached. Try again.", false);
-    for (const other of form.querySelectorAll("button")) other.disabled = false;
+    showFlash("The request failed because the server could not be reached. Try again.", false);
+    for (const control of form.querySelectorAll("button")) control.disabled = false;
   } finally {
     document.body.ariaBusy = "false";
   }
 }
 
 function startLive(button) {
-  const until = Date.now() + LIVE_AT_MOST_MILLISECONDS;
+  const until = Date.now() + MAX_LIVE_MILLISECONDS;
   let timer = null;
   const stop = () => {
     clearTimeout(timer);
     timer = null;
     button.setAttribute("aria-pressed", "false");
   };
-  const look = async () => {
+  const poll = async () => {
     try {
       if (!document.hidden) await refresh();
-      if (timer !== null) timer = setTimeout(look, POLL_MILLISECONDS);
+      if (timer !== null) timer = setTimeout(poll, POLL_MILLISECONDS);
     } catch {
       stop();
-      tell("The log could not be read again. Press Live to go on.", false);
+      showFlash("The log could not be refreshed. Select Live to resume.", false);
     }
     if (Date.now() > until) stop();
   };
   const refresh = async () => {
     const loaded = await fetchPage(location.href);
     const fresh = loaded?.page.getElementById("entries");
-    if (!fresh || !loaded.answer.ok) throw new Error("not a page of ours");
+    if (!fresh || !loaded.response.ok) throw new Error("unexpected response");
     const shown = document.getElementById("entries");
     const known = new Set(Array.from(shown.querySelectorAll("[data-entry]"), (row) => row.dataset.entry));
     const added = Array.from(fresh.querySelectorAll("[data-entry]")).filter((row) => !known.has(row.dataset.entry));
     if (added.length === 0) return;
-    for (const row of added) row.classList.add("new");
+    for (const row of added) row.classList.add("arrived");
     const focused = document.activeElement?.closest("[data-entry]")?.dataset.entry;
     shown.replaceWith(document.adoptNode(fresh));
     prepare(fresh);
     if (focused) fresh.querySelector(`[data-entry="${CSS.escape(focused)}"] a`)?.focus();
-    tell(added.length === 1 ? "One new entry." : `${added.length} new entries.`, true);
+    showFlash(added.length === 1 ? "1 new entry." : `${added.length} new entries.`, true);
   };
   button.addEventListener("click", () => {
     if (timer !== null) return stop();
     button.setAttribute("aria-pressed", "true");
-    timer = setTimeout(look, 0);
+    timer = setTimeout(poll, 0);
   });
 }
 
@@ -188,7 +188,7 @@ document.addEventListener("submit", (event) => {
     event.preventDefault();
     submitInPlace(form, event.submitter);
   }
-  // Behind the event, so that the button's own value is still sent; once is enough.
+  // After the event, so that the value of the button is still sent. Disabling prevents a second submission.
   setTimeout(() => {
     for (const button of form.querySelectorAll("button")) {
       if (button.dataset.busy) button.textContent = button.dataset.busy;
@@ -197,13 +197,13 @@ document.addEventListener("submit", (event) => {
   });
 });
 
-// A page that comes back from the browser's memory is as new.
+// Reload a page that the browser restores from its back/forward cache.
 addEventListener("pageshow", (event) => {
   if (event.persisted) location.reload();
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") document.activeElement?.closest(".tip")?.querySelector("button").blur();
+  if (event.key === "Escape") document.activeElement?.closest(".tooltip")?.querySelector("button").blur();
 });
 
 prepare(document);

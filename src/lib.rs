@@ -15,7 +15,7 @@
 //! - [`deliver`] receives fresh deliveries through [`handoff`], claims all others when they are due, and serves webhooks fairly;
 //! - [`record`] stores the outcomes of attempts;
 //! - [`notify`] sends owners an e-mail when their webhooks keep failing;
-//! - [`api`] is the management API, and [`ui`] the web UI on the same functions;
+//! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`] the web UI on top of it;
 //! - [`traces`] exports spans of enqueue, deliver and record to a collector;
 //! - [`app`] builds the stages and connects them by channels: they do not know each other;
 //! - [`domain`] holds the types that they share, [`store`] every statement on Walhook's own tables.
@@ -50,6 +50,7 @@ pub mod events;
 pub mod handoff;
 pub mod health;
 pub mod lookup;
+pub mod manage;
 pub mod notify;
 pub mod observe;
 pub mod partitions;

@@ -54,8 +54,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("recover", STAGE),
     ("notify", STAGE),
     ("observe", STAGE),
-    ("api", STAGE),
-    ("ui", &["api", "config", "domain", "events", "store"]),
+    ("api", &["config", "domain", "events", "manage", "store", "telemetry", "tls"]),
+    // The use cases that `api`, `ui` and `cli` adapt.
+    ("manage", &["config", "domain", "events", "store", "telemetry", "vault"]),
+    ("ui", &["api", "config", "domain", "events", "manage"]),
     ("app", ANY),
     ("cli", ANY),
     ("main", &["cli"]),

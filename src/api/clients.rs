@@ -1,5 +1,5 @@
-//! The connected clients of a listener: how many there may be, which of them waits for us and which we wait for, and whose connection
-//! is closed when there are too many.
+//! The connected clients of a listener. When there are too many, or one is silent for too long, the client that the server has waited
+//! for the longest is disconnected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
 use tokio_util::sync::CancellationToken;
 
-/// All clients of one listener. A slow client keeps its connection only until somebody else needs it.
+/// All clients of one listener. A slow client keeps its connection only until another client needs it.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<Mutex<Registry>>);
 
@@ -31,10 +31,10 @@ struct State {
     /// When the client last changed from being served to being waited for, or the reverse.
     since: Instant,
     /// Whether it has sent a whole request head.
-    has_asked: bool,
-    /// Requests that are being handled.
+    has_sent_head: bool,
+    /// Requests in progress.
     handled: usize,
-    /// Of these, the ones that wait for more of their body.
+    /// Requests in progress that wait for the rest of their body.
     waiting: usize,
     /// Responses of unknown length that are being sent.
     streaming: usize,
@@ -49,19 +49,19 @@ pub struct Registration {
 
 /// How long a client may be silent.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct SilenceLimits {
     /// From the connection's start to the end of the first request's head.
     pub header: Duration,
     /// Between a response and the end of the next request's head.
     pub idle: Duration,
 }
 
-/// Whose connection may be closed.
+/// Which clients may be disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evict {
-    /// Any client that we wait for.
+    /// Any client that the server waits for.
     Waiting,
-    /// Only those of them that occupy a request: the rest of its body does not arrive.
+    /// Only clients that occupy a request whose body has not arrived completely.
     WaitingInRequest,
 }
 
@@ -75,10 +75,10 @@ impl Clients {
         Registration { clients: self.clone(), id, client }
     }
 
-    /// Closes the connection of the client that we have waited for the longest. False if there is none.
+    /// Disconnects the client that the server has waited for the longest. False if there is none.
     pub fn evict(&self, which: Evict) -> bool {
         let mut registry = self.0.lock().expect("no holder of this lock panics");
-        let waited_for = registry.by_id.iter().filter_map(|(id, client)| Some((client.waited_for_since(which)?, *id)));
+        let waited_for = registry.by_id.iter().filter_map(|(id, client)| Some((client.awaited_since(which)?, *id)));
         let Some((_, id)) = waited_for.min() else { return false };
         if let Some(client) = registry.by_id.remove(&id) {
             client.evicted.cancel();
@@ -95,7 +95,7 @@ impl Drop for Registration {
 
 impl State {
     fn new() -> State {
-        State { since: Instant::now(), has_asked: false, handled: 0, waiting: 0, streaming: 0 }
+        State { since: Instant::now(), has_sent_head: false, handled: 0, waiting: 0, streaming: 0 }
     }
 }
 
@@ -106,26 +106,26 @@ impl Client {
         state.since = Instant::now();
     }
 
-    fn waited_for_since(&self, which: Evict) -> Option<Instant> {
+    fn awaited_since(&self, which: Evict) -> Option<Instant> {
         let state = *self.state.lock().expect("no holder of this lock panics");
-        let is_waited_for = state.handled == state.waiting;
-        (is_waited_for && (which == Evict::Waiting || state.waiting > 0)).then_some(state.since)
+        let is_awaited = state.handled == state.waiting;
+        (is_awaited && (which == Evict::Waiting || state.waiting > 0)).then_some(state.since)
     }
 
-    /// When the connection is closed unless something happens; none while a request is under way.
-    fn deadline(&self, patience: Patience) -> Option<Instant> {
+    /// When the connection is closed unless something happens; none while a request is in progress.
+    fn deadline(&self, silence: SilenceLimits) -> Option<Instant> {
         let state = *self.state.lock().expect("no holder of this lock panics");
-        let wait = if state.has_asked { patience.idle } else { patience.header };
+        let wait = if state.has_sent_head { silence.idle } else { silence.header };
         (state.handled == 0 && state.streaming == 0).then(|| state.since + wait)
     }
 
     /// Completes when the connection has to be closed.
-    pub async fn expired(&self, patience: Patience) {
+    pub async fn expired(&self, silence: SilenceLimits) {
         let overdue = async {
             loop {
                 // The deadline may change meanwhile, but never to one that is sooner than this.
-                let look_at = Instant::now() + patience.idle.min(patience.header);
-                match self.deadline(patience) {
+                let look_at = Instant::now() + silence.idle.min(silence.header);
+                match self.deadline(silence) {
                     Some(deadline) if deadline <= Instant::now() => return,
                     deadline => tokio::time::sleep_until(deadline.map_or(look_at, |at| at.min(look_at)).into()).await,
                 }
@@ -134,13 +134,13 @@ impl Client {
         tokio::select! { () = overdue => {}, () = self.evicted.cancelled() => {} }
     }
 
-    /// Notes that a request is being handled until the returned guard is dropped.
+    /// Counts a request as in progress until the returned guard is dropped.
     pub fn handling(self: &Arc<Self>) -> impl Drop + Send + use<> {
-        self.change(|state| (state.has_asked, state.handled) = (true, state.handled + 1));
+        self.change(|state| (state.has_sent_head, state.handled) = (true, state.handled + 1));
         Undo(self.clone(), |state| state.handled -= 1)
     }
 
-    /// The request's body, which notes whether it is being waited for.
+    /// Wraps the request's body to record while the server waits for it.
     pub fn watch_request(self: &Arc<Self>, body: Body) -> Body {
         if body.is_end_stream() {
             return body;
@@ -158,7 +158,7 @@ impl Client {
         }))
     }
 
-    /// The response's body. One whose length is known is complete; another may be produced for as long as the client reads.
+    /// Wraps a response's body of unknown length, which may be produced for as long as the client reads.
     pub fn watch_response(self: &Arc<Self>, body: Body) -> Body {
         if body.size_hint().exact().is_some() {
             return body;
@@ -173,7 +173,7 @@ impl Client {
     }
 }
 
-/// Takes a change of a client's state back when dropped.
+/// Reverts a change of a client's state when it is dropped.
 struct Undo(Arc<Client>, fn(&mut State));
 
 impl Drop for Undo {
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_that_was_waited_for_the_longest_goes_first_and_one_that_is_served_never() {
+    fn the_client_that_the_server_waited_for_longest_is_evicted_first_and_a_served_one_never() {
         let clients = Clients::default();
         let [served, slow, idle] = std::array::from_fn(|_| clients.register());
         let _request = served.client.handling();
@@ -199,7 +199,7 @@ mod tests {
         };
         slow.client.change(|state| state.waiting += 1);
         assert!(clients.evict(Evict::Waiting));
-        assert!(idle.client.evicted.is_cancelled(), "it was waited for before the body was");
+        assert!(idle.client.evicted.is_cancelled(), "the server has waited for it longer than for the body");
         assert!(clients.evict(Evict::WaitingInRequest));
         assert!(slow.client.evicted.is_cancelled());
         assert!(!clients.evict(Evict::Waiting));
@@ -208,23 +208,23 @@ mod tests {
     }
 
     #[test]
-    fn silence_has_an_end_and_requests_have_none() {
-        let patience = Patience { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
+    fn silence_has_a_limit_and_requests_have_none() {
+        let silence = SilenceLimits { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
         let registration = Clients::default().register();
         let client = &registration.client;
         let wait = |client: &Client| {
             let since = client.state.lock().unwrap().since;
-            client.deadline(patience).map(|deadline| deadline - since)
+            client.deadline(silence).map(|deadline| deadline - since)
         };
-        assert_eq!(wait(client), Some(patience.header));
+        assert_eq!(wait(client), Some(silence.header));
         let request = client.handling();
         assert_eq!(wait(client), None);
         drop(request);
-        assert_eq!(wait(client), Some(patience.idle));
+        assert_eq!(wait(client), Some(silence.idle));
         let stream =
             client.watch_response(Body::from_stream(futures_util::stream::pending::<Result<String, std::io::Error>>()));
         assert_eq!(wait(client), None);
         drop(stream);
-        assert_eq!(wait(client), Some(patience.idle));
+        assert_eq!(wait(client), Some(silence.idle));
     }
 }

@@ -1,4 +1,4 @@
-//! Errors as clients see them: problem details (RFC 9457) under types that stay. Nothing internal is among them.
+//! Errors of the API: problem details (RFC 9457) with stable types. They reveal nothing internal.
 
 use std::borrow::Cow;
 
@@ -7,13 +7,14 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::manage::Fault;
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
-/// A body may be wrong in thousands of places. The first of them are enough to fix it.
+/// Errors that one response lists at most. A body may have thousands, and the first are enough to fix it.
 pub const MAX_ERRORS: usize = 20;
 
-/// An answer that is an error. Boxed: it is what hardly any request comes to.
+/// An error response. Boxed, so that the results of handlers are small.
 #[derive(Debug)]
 pub struct Problem(Box<Details>);
 
@@ -25,18 +26,18 @@ struct Details {
     detail: Cow<'static, str>,
     errors: Vec<FieldError>,
     header: Option<(HeaderName, HeaderValue)>,
-    /// Not by the request alone: the same request may succeed later.
+    /// Whether the same request may succeed later.
     is_transient: bool,
 }
 
-/// Marks a response to a request that may succeed later, as it is.
+/// Marks an error response of a request that may succeed later.
 #[derive(Clone, Copy, Debug)]
 pub struct Transient;
 
-/// One fault of a request.
+/// One error of a request
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// A JSON pointer (RFC 6901) into the request's body; for a query parameter, its name as the pointer's one step
+    /// A JSON pointer (RFC 6901) into the request's body; for a query parameter, a slash and its name
     #[schema(example = "/url")]
     pub pointer: String,
     #[schema(example = "is required")]
@@ -53,48 +54,87 @@ impl FieldError {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemBody<'a> {
-    /// Identifies the kind of error, and stays
+    /// A stable identifier of the kind of error
     #[serde(rename = "type")]
     #[schema(example = "/problems/validation-failed")]
     kind: String,
     title: &'a str,
     status: u16,
     detail: &'a str,
-    /// What is wrong with the request, fault by fault
+    /// The errors of the request, one by one
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     #[schema(required = false)]
     errors: &'a [FieldError],
 }
 
-impl Problem {
-    fn new(
-        status: StatusCode,
-        slug: &'static str,
-        title: &'static str,
-        detail: impl Into<Cow<'static, str>>,
-    ) -> Problem {
+/// A kind of error: its status, its stable name and its title.
+struct Kind(StatusCode, &'static str, &'static str);
+
+const MALFORMED_JSON: Kind = Kind(StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON");
+const UNREADABLE_BODY: Kind = Kind(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read");
+const UNAUTHORIZED: Kind = Kind(StatusCode::UNAUTHORIZED, "unauthorized", "No valid token");
+const CROSS_SITE: Kind = Kind(StatusCode::FORBIDDEN, "cross-site-request", "Refused");
+const NOT_FOUND: Kind = Kind(StatusCode::NOT_FOUND, "not-found", "Not found");
+const METHOD_NOT_ALLOWED: Kind = Kind(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed");
+const REQUEST_TIMEOUT: Kind = Kind(StatusCode::REQUEST_TIMEOUT, "request-timeout", "The request took too long");
+const WEBHOOK_LIMIT: Kind = Kind(StatusCode::CONFLICT, "webhook-limit-reached", "Webhook limit reached");
+const WEBHOOK_INACTIVE: Kind = Kind(StatusCode::CONFLICT, "webhook-inactive", "The webhook is inactive");
+const NOT_REDELIVERABLE: Kind = Kind(StatusCode::CONFLICT, "not-redeliverable", "The entry cannot be redelivered");
+const TOO_MANY_RECOVERIES: Kind = Kind(StatusCode::CONFLICT, "too-many-recoveries", "Too many recoveries");
+const KEY_IN_USE: Kind = Kind(StatusCode::CONFLICT, "idempotency-key-in-use", "The request is in progress");
+const EVENT_GONE: Kind = Kind(StatusCode::GONE, "event-gone", "The event is gone");
+const PRECONDITION_FAILED: Kind =
+    Kind(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed");
+const CONTENT_TOO_LARGE: Kind = Kind(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large");
+const UNSUPPORTED_MEDIA_TYPE: Kind =
+    Kind(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "The body's type is not supported");
+const VALIDATION_FAILED: Kind = Kind(StatusCode::UNPROCESSABLE_ENTITY, "validation-failed", "The request is not valid");
+const KEY_MALFORMED: Kind =
+    Kind(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-malformed", "The idempotency key is malformed");
+const KEY_REUSED: Kind =
+    Kind(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused", "The idempotency key was used before");
+const RATE_LIMITED: Kind = Kind(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests");
+const INTERNAL: Kind = Kind(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error");
+const UNAVAILABLE: Kind = Kind(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable");
+
+impl Kind {
+    fn with(self, detail: impl Into<Cow<'static, str>>) -> Problem {
+        let Kind(status, slug, title) = self;
         let (errors, header, is_transient) = (Vec::new(), None, false);
         Problem(Box::new(Details { status, slug, title, detail: detail.into(), errors, header, is_transient }))
     }
+}
 
-    fn with_header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Problem {
+impl Problem {
+    fn header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Problem {
         self.0.header = Some((name, value.into()));
         self
     }
 
-    /// The same request may succeed later.
-    pub fn transient(mut self) -> Problem {
+    fn retry_after(self, seconds: u64) -> Problem {
+        self.header(header::RETRY_AFTER, seconds)
+    }
+
+    /// Notes that the same request may succeed later.
+    fn transient(mut self) -> Problem {
         self.0.is_transient = true;
         self
     }
 
-    pub fn status(&self) -> StatusCode {
-        self.0.status
+    /// The response's body.
+    pub fn json(&self) -> serde_json::Value {
+        let body = ProblemBody {
+            kind: format!("/problems/{}", self.0.slug),
+            title: self.0.title,
+            status: self.0.status.as_u16(),
+            detail: &self.0.detail,
+            errors: &self.0.errors,
+        };
+        serde_json::to_value(body).expect("strings and numbers can be serialized")
     }
 
-    /// What kind of error this is: stays.
-    pub fn slug(&self) -> &'static str {
-        self.0.slug
+    pub fn status(&self) -> StatusCode {
+        self.0.status
     }
 
     pub fn title(&self) -> &'static str {
@@ -105,180 +145,103 @@ impl Problem {
         &self.0.detail
     }
 
-    /// The faults of a request that is not valid.
-    pub fn errors(&self) -> &[FieldError] {
-        &self.0.errors
-    }
-
     pub fn malformed_json(detail: impl Into<Cow<'static, str>>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON", detail)
+        MALFORMED_JSON.with(detail)
     }
 
     pub fn unreadable_body() -> Problem {
-        let detail = "the request's body ended early or was sent in a malformed way";
-        Problem::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body could not be read", detail)
+        UNREADABLE_BODY.with("the request's body ended early or was sent in a malformed way")
     }
 
     pub fn unauthorized() -> Problem {
-        let detail = "send `Authorization: Bearer <token>` with a token that is neither revoked nor expired";
-        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "No valid token", detail)
-            .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+        UNAUTHORIZED
+            .with("send `Authorization: Bearer <token>` with a token that is neither revoked nor expired")
+            .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
     pub fn cross_site() -> Problem {
-        let detail = "a page of another site may not act in your name: open this service itself and try again";
-        Problem::new(StatusCode::FORBIDDEN, "cross-site-request", "Refused", detail)
+        CROSS_SITE.with("a page of another site sent this request: open this service itself and try again")
     }
 
-    pub fn not_found(what: &'static str) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, "not-found", "Not found", what)
+    pub fn not_found(detail: &'static str) -> Problem {
+        NOT_FOUND.with(detail)
     }
 
     pub fn method_not_allowed() -> Problem {
-        let detail = "the header Allow lists the methods of this resource";
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed", detail)
+        METHOD_NOT_ALLOWED.with("the header Allow lists the methods of this resource")
     }
 
     pub fn body_timeout() -> Problem {
-        let detail = "the request's body took too long to arrive";
-        Problem::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", "The request took too long", detail)
-    }
-
-    pub fn webhook_limit_reached(limit: u32) -> Problem {
-        let detail = format!("a user may have {limit} webhooks: delete one first");
-        Problem::new(StatusCode::CONFLICT, "webhook-limit-reached", "Webhook limit reached", detail)
-    }
-
-    pub fn webhook_inactive() -> Problem {
-        let detail = "nothing is delivered to an inactive webhook: switch it on first";
-        Problem::new(StatusCode::CONFLICT, "webhook-inactive", "The webhook is inactive", detail)
-    }
-
-    pub fn not_redeliverable(detail: &'static str) -> Problem {
-        Problem::new(StatusCode::CONFLICT, "not-redeliverable", "The entry cannot be redelivered", detail)
-    }
-
-    pub fn event_gone() -> Problem {
-        let detail = "the delivery's event is older than events are kept";
-        Problem::new(StatusCode::GONE, "event-gone", "The event is gone", detail)
-    }
-
-    pub fn too_many_recoveries() -> Problem {
-        let detail = "several recoveries of this webhook are under way: wait until one is over";
-        Problem::new(StatusCode::CONFLICT, "too-many-recoveries", "Too many recoveries", detail)
-    }
-
-    pub fn precondition_failed() -> Problem {
-        let detail = "the webhook is not as If-Match says: read it again";
-        Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed", detail)
+        REQUEST_TIMEOUT.with("the request's body took too long to arrive")
     }
 
     pub fn malformed_idempotency_key() -> Problem {
-        let detail = "Idempotency-Key: expected one header of 1 to 255 printable ASCII characters";
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Problem::new(status, "idempotency-key-malformed", "The idempotency key is malformed", detail)
+        KEY_MALFORMED.with("Idempotency-Key: expected one header of 1 to 255 printable ASCII characters")
     }
 
     pub fn idempotency_key_reused() -> Problem {
-        let detail = "this Idempotency-Key was used for another request within 24 hours: choose a new one";
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Problem::new(status, "idempotency-key-reused", "The idempotency key was used before", detail)
+        KEY_REUSED.with("this Idempotency-Key was used for another request within 24 hours: choose a new one")
     }
 
     pub fn idempotency_key_in_use() -> Problem {
-        let detail = "a request with this Idempotency-Key is being served: ask again for its answer";
-        Problem::new(StatusCode::CONFLICT, "idempotency-key-in-use", "The request is being served", detail)
-            .with_header(header::RETRY_AFTER, 1_u64)
+        let detail = "a request with this Idempotency-Key is in progress: repeat it later to get its response";
+        KEY_IN_USE.with(detail).retry_after(1)
     }
 
     pub fn too_many_idempotency_keys() -> Problem {
-        let detail = "all idempotency keys that are kept for you are in use: each is kept for 24 hours";
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, 600_u64)
+        let detail = "you have as many idempotency keys as allowed: each is stored for 24 hours";
+        RATE_LIMITED.with(detail).retry_after(600)
     }
 
     pub fn content_too_large(limit: usize) -> Problem {
-        let detail = format!("a body may have {limit} bytes");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large", detail)
+        CONTENT_TOO_LARGE.with(format!("a body may have at most {limit} bytes"))
     }
 
     pub fn unsupported_media_type() -> Problem {
-        let detail = "send the body as `Content-Type: application/json`";
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Problem::new(status, "unsupported-media-type", "The body's type is not supported", detail)
+        UNSUPPORTED_MEDIA_TYPE.with("send the body as `Content-Type: application/json`")
     }
 
     pub fn validation(mut errors: Vec<FieldError>) -> Problem {
         errors.truncate(MAX_ERRORS);
         let detail = match errors.as_slice() {
             [only] => format!("{}: {}", only.pointer, only.detail),
-            more => format!("{} faults, listed in `errors`", more.len()),
+            more => format!("{} errors, listed in `errors`", more.len()),
         };
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        let mut problem = Problem::new(status, "validation-failed", "The request is not valid", detail);
+        let mut problem = VALIDATION_FAILED.with(detail);
         problem.0.errors = errors;
         problem
     }
 
     pub fn rate_limited(seconds: u64) -> Problem {
-        let detail = format!("too many requests with this token: wait {seconds} s");
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, seconds)
-    }
-
-    pub fn too_many_tests() -> Problem {
-        let detail = "several tests of this webhook are under way: wait for their answers";
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, 1_u64)
-    }
-
-    pub fn too_many_tests_of_user(seconds: u64) -> Problem {
-        let detail = format!("many tests were sent in the last hours: wait {seconds} s for the next");
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
-            .with_header(header::RETRY_AFTER, seconds)
+        RATE_LIMITED.with(format!("too many requests with this token: wait {seconds} s")).retry_after(seconds)
     }
 
     pub fn internal() -> Problem {
-        let detail = "the fault is ours; the header X-Request-Id names this request in our log";
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error", detail)
+        INTERNAL.with("this is a fault of the service; the header X-Request-Id identifies the request in its log")
     }
 
     pub fn keys_unavailable() -> Problem {
-        let detail = "the service cannot fetch the keys that tokens are verified with at the moment";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
-            .with_header(header::RETRY_AFTER, 60_u64)
+        UNAVAILABLE.with("the service cannot fetch the keys that verify tokens at the moment").retry_after(60)
     }
 
     pub fn overloaded() -> Problem {
-        let detail = "the service is handling as many requests as it can: try again";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
-            .with_header(header::RETRY_AFTER, 1_u64)
+        UNAVAILABLE.with("the service is handling as many requests as allowed: try again").retry_after(1)
     }
 
     pub fn took_too_long() -> Problem {
-        let detail = "the request took longer than it may: try again, for a shorter range of time if it has one";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
-            .with_header(header::RETRY_AFTER, 5_u64)
+        let detail = "the request exceeded its time limit: try again, with a shorter time range if it has one";
+        UNAVAILABLE.with(detail).retry_after(5)
     }
 
     pub fn unavailable() -> Problem {
-        let detail = "the service cannot reach its store at the moment";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
-            .with_header(header::RETRY_AFTER, 1_u64)
+        UNAVAILABLE.with("the service cannot reach its store at the moment").retry_after(1)
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        let json = self.json().to_string();
         let Problem(details) = self;
-        let body = ProblemBody {
-            kind: format!("/problems/{}", details.slug),
-            title: details.title,
-            status: details.status.as_u16(),
-            detail: &details.detail,
-            errors: &details.errors,
-        };
-        let json = serde_json::to_vec(&body).expect("texts and numbers are representable");
         let content_type = (header::CONTENT_TYPE, "application/problem+json");
         let mut response = (details.status, [content_type], json).into_response();
         if details.is_transient {
@@ -291,19 +254,39 @@ impl IntoResponse for Problem {
     }
 }
 
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        let detail = fault.to_string();
+        match fault {
+            Fault::NoSuchWebhook | Fault::NoSuchLogEntry => NOT_FOUND.with(detail),
+            Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
+            Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
+            Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),
+            Fault::WebhookInactive => WEBHOOK_INACTIVE.with(detail),
+            Fault::NotRedeliverable(_) => NOT_REDELIVERABLE.with(detail),
+            Fault::EventExpired => EVENT_GONE.with(detail),
+            Fault::TooManyRecoveries => TOO_MANY_RECOVERIES.with(detail),
+            Fault::TooManyTests => RATE_LIMITED.with(detail).retry_after(1),
+            Fault::TestQuota { retry_after_seconds } => RATE_LIMITED.with(detail).retry_after(retry_after_seconds),
+            Fault::Store(error) => error.into(),
+            Fault::Internal => Problem::internal(),
+        }
+    }
+}
+
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let is_unreachable = match &error {
             StoreError::Pool(_) | StoreError::Connect(_) => true,
-            // No answer of the server's: the connection broke.
+            // Not an error that the server reported: the connection was lost.
             StoreError::Query(error) => error.as_db_error().is_none(),
             _ => false,
         };
         if error.is_timeout() {
-            recurring!(warn, %error, "requests take longer than their statements may");
+            recurring!(warn, %error, "requests exceed the time limit of their statements");
             Problem::took_too_long()
         } else if is_unreachable {
-            recurring!(error, %error, "requests cannot be answered without the store");
+            recurring!(error, %error, "requests fail because the store is unavailable");
             Problem::unavailable()
         } else {
             recurring!(error, %error, "requests fail");

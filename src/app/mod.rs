@@ -3,12 +3,13 @@
 mod dedicated;
 mod descriptors;
 mod pipeline;
+mod receivers;
 pub mod repair;
 pub mod retention;
 mod supervisor;
 mod wiring;
 
-pub use self::wiring::url_check;
+pub use self::receivers::{check_url, look_up};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
 use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
+use crate::manage::Manage;
 use crate::notify::{self, Mailer};
 use crate::store::{Store, migrate};
 use crate::traces::Tracer;
@@ -203,7 +205,7 @@ impl App {
         let budget = handoff.budget.clone();
         tasks.spawn("delivery", deliver::run(context, fresh, budget, attempted, stop).map(Ok));
         tasks.spawn("recovery", recover::run(self.store.clone(), tasks.shutdown.clone()));
-        let notices = notify::Context {
+        let notices = notify::Notifier {
             store: self.store.clone(),
             find_address: wiring::find_address(self.config.clone()),
             mailer: self.mailer.clone(),
@@ -217,15 +219,12 @@ impl App {
     }
 
     async fn serve_api(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
-        let state = ApiState::new(
-            &self.config,
-            self.api_store.clone(),
-            self.vault.clone(),
-            wiring::url_check(wiring::api_guard(&self.settings.guard)),
-            wiring::render(&self.settings),
-            wiring::send_test(self.store.clone(), self.vault.clone(), self.sender.clone(), self.tracer.clone()),
-        )
-        .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
+        let (store, vault, sender) = (self.store.clone(), self.vault.clone(), self.sender.clone());
+        let receivers = receivers::Receivers::new(&self.settings, store, vault, sender, self.tracer.clone());
+        let (api_store, vault) = (self.api_store.clone(), self.vault.clone());
+        let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
+        let state = ApiState::new(&self.config, manage)
+            .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
         let listen = self.config.http.listen;
         let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));

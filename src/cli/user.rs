@@ -1,4 +1,4 @@
-//! `walhook user`: what is stored of a user of the platform's.
+//! `walhook user`: manages the data of a user of the platform.
 
 use std::process::ExitCode;
 
@@ -20,10 +20,10 @@ pub struct Arguments {
 enum Action {
     /// Remove a user's webhooks, secrets, tokens, events and logs for good
     Erase {
-        /// The user, by the platform's id
+        /// The platform's id of the user
         #[arg(value_name = "ID", value_parser = plain_text)]
         user: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -47,7 +47,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     }
     match erased.total() {
         0 => println!("nothing is stored of this user"),
-        // The log keeps no more of the user than the audit does.
+        // Like the audit log, the server log does not name the user.
         rows => {
             println!("audit record: {}", erased.id);
             tracing::info!(erasure = %erased.id, rows, "a user was erased");

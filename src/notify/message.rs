@@ -1,4 +1,4 @@
-//! What the mail says: a text and an HTML part, under a Message-ID that stays the same however often it is sent.
+//! Composes the mail of a notice: a text and an HTML part, with a Message-ID that stays the same on every try.
 
 use askama::Template;
 use jiff::Timestamp;
@@ -9,48 +9,48 @@ use lettre::message::{Mailbox, MultiPart};
 
 use crate::domain::notice::{Notice, NoticeKind};
 
-/// What all mails have in common.
+/// The values that are the same in all mails.
 #[derive(Clone)]
-pub struct Letterhead {
+pub struct MailContext {
     pub from: Mailbox,
     /// `service.name`
     pub service: String,
-    /// Where the API is.
+    /// Base path of the API.
     pub base_path: String,
-    /// Where browsers reach the user interface, if that is configured.
+    /// URL under which browsers reach the web UI, if configured.
     pub public_url: Option<String>,
-    /// How long events are kept.
+    /// Days for which events are stored.
     pub retention_days: u32,
 }
 
-/// Both parts say the same. The names are those of the templates.
-struct Letter<'a> {
+/// The values that both templates show.
+struct Mail<'a> {
     notice: &'a Notice,
     is_disabled: bool,
     name: String,
-    /// For people, and for the API.
     at: String,
+    /// The same time as an argument for the API.
     since: String,
-    head: &'a Letterhead,
+    context: &'a MailContext,
 }
 
-impl Letter<'_> {
-    /// The webhook's page in the user interface.
+impl Mail<'_> {
+    /// Returns the URL of the webhook's page in the web UI.
     fn page(&self) -> Option<String> {
-        let origin = self.head.public_url.as_deref()?;
+        let origin = self.context.public_url.as_deref()?;
         Some(format!("{origin}/ui/webhooks/{}", self.notice.webhook))
     }
 }
 
 #[derive(Template)]
 #[template(path = "notice.txt")]
-struct Text<'a>(&'a Letter<'a>);
+struct Text<'a>(&'a Mail<'a>);
 
 #[derive(Template)]
 #[template(path = "notice.html")]
-struct Html<'a>(&'a Letter<'a>);
+struct Html<'a>(&'a Mail<'a>);
 
-/// An address, with or without a name.
+/// Parses one e-mail address, with or without a display name.
 pub fn mailbox(text: &str) -> Option<Mailbox> {
     if text.contains(char::is_control) {
         return None;
@@ -58,7 +58,7 @@ pub fn mailbox(text: &str) -> Option<Mailbox> {
     text.parse().ok()
 }
 
-pub fn write(notice: &Notice, to: Mailbox, head: &Letterhead) -> Result<Message, Error> {
+pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Message, Error> {
     let name = one_line(&notice.name);
     let is_disabled = notice.kind == NoticeKind::Disabled;
     let subject = match notice.kind {
@@ -66,28 +66,28 @@ pub fn write(notice: &Notice, to: Mailbox, head: &Letterhead) -> Result<Message,
         NoticeKind::Warning => format!("Warning: webhook {name} is failing"),
     };
     let since = format(notice.at, "%Y-%m-%dT%H:%M:00Z");
-    let letter = Letter { notice, is_disabled, name, at: format(notice.at, "%Y-%m-%d %H:%M UTC"), since, head };
-    let text = Text(&letter).render().expect("a String takes everything");
-    let html = Html(&letter).render().expect("a String takes everything");
+    let mail = Mail { notice, is_disabled, name, at: format(notice.at, "%Y-%m-%d %H:%M UTC"), since, context };
+    let text = Text(&mail).render().expect("writing to a String cannot fail");
+    let html = Html(&mail).render().expect("writing to a String cannot fail");
     Message::builder()
-        .from(head.from.clone())
+        .from(context.from.clone())
         .to(to)
         .subject(subject)
-        .message_id(Some(format!("<{}@{}>", notice.id, head.from.email.domain())))
+        .message_id(Some(format!("<{}@{}>", notice.id, context.from.email.domain())))
         .header(AutoSubmitted)
         .multipart(MultiPart::alternative_plain_html(text, html))
 }
 
-/// A name cannot have control characters; if one ever had, it would still not begin another header.
+/// Replaces control characters, so that a name cannot start another header. Names are validated, so this is a second defence.
 fn one_line(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn format(at: Timestamp, how: &str) -> String {
-    at.strftime(how).to_string()
+fn format(at: Timestamp, pattern: &str) -> String {
+    at.strftime(pattern).to_string()
 }
 
-/// Nobody wrote this: an absence notice must not be sent in answer to it (RFC 3834).
+/// Marks the mail as automatic, so that autoresponders do not reply to it (RFC 3834).
 #[derive(Clone, Copy)]
 struct AutoSubmitted;
 
@@ -112,8 +112,8 @@ mod tests {
     use super::*;
     use crate::domain::event::UserId;
 
-    fn head() -> Letterhead {
-        Letterhead {
+    fn context() -> MailContext {
+        MailContext {
             from: mailbox("Example <webhooks@example.com>").unwrap(),
             service: "Example".to_owned(),
             base_path: "/api/public".to_owned(),
@@ -137,8 +137,8 @@ mod tests {
         }
     }
 
-    fn written(notice: &Notice) -> String {
-        let message = write(notice, mailbox("owner@label.example").unwrap(), &head()).unwrap();
+    fn composed(notice: &Notice) -> String {
+        let message = compose(notice, mailbox("owner@label.example").unwrap(), &context()).unwrap();
         String::from_utf8(message.formatted()).unwrap()
     }
 
@@ -148,23 +148,23 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_says_what_happened_and_what_to_do() {
+    fn a_mail_names_the_failure_and_the_next_steps() {
         let notice = notice(NoticeKind::Disabled, "Hooks & <co>");
-        let letterhead = head();
-        let letter = Letter {
+        let context = context();
+        let values = Mail {
             notice: &notice,
             is_disabled: true,
             name: notice.name.clone(),
             at: "2026-03-01 09:05 UTC".to_owned(),
             since: "2026-03-01T09:05:00Z".to_owned(),
-            head: &letterhead,
+            context: &context,
         };
-        let (text, html) = (Text(&letter).render().unwrap(), Html(&letter).render().unwrap());
+        let (text, html) = (Text(&values).render().unwrap(), Html(&values).render().unwrap());
         for part in ["Hooks & <co>", &notice.url, "HTTP 500 answers", "2026-03-01 09:05 UTC", "{\"active\": true}"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(html.contains("Hooks &#38; &#60;co&#62;") && !html.contains("<co>") && !html.contains("<2>"), "{html}");
-        let mail = written(&notice);
+        let mail = composed(&notice);
         assert!(headers(&mail).contains(&"Subject: Webhook disabled: Hooks & <co>"), "{mail}");
         assert!(mail.contains(&format!("Message-ID: <{}@example.com>", notice.id)), "{mail}");
         assert!(mail.contains("Auto-Submitted: auto-generated\r\n"), "{mail}");
@@ -172,19 +172,19 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_links_to_the_webhook_s_page_where_its_address_is_known() {
+    fn a_mail_links_to_the_webhook_page_if_the_public_url_is_known() {
         let notice = notice(NoticeKind::Warning, "n");
         let parts = |public_url: Option<&str>| {
-            let head = Letterhead { public_url: public_url.map(str::to_owned), ..head() };
-            let letter = Letter {
+            let context = MailContext { public_url: public_url.map(str::to_owned), ..context() };
+            let values = Mail {
                 notice: &notice,
                 is_disabled: false,
                 name: notice.name.clone(),
                 at: String::new(),
                 since: String::new(),
-                head: &head,
+                context: &context,
             };
-            [Text(&letter).render().unwrap(), Html(&letter).render().unwrap()]
+            [Text(&values).render().unwrap(), Html(&values).render().unwrap()]
         };
         let page = format!("https://hooks.example/ui/webhooks/{}", notice.webhook);
         let [text, html] = parts(Some("https://hooks.example"));
@@ -195,15 +195,15 @@ mod tests {
     }
 
     #[test]
-    fn no_name_begins_a_header() {
-        let plain = headers(&written(&notice(NoticeKind::Warning, "n"))).len();
+    fn a_name_cannot_inject_a_header() {
+        let plain = headers(&composed(&notice(NoticeKind::Warning, "n"))).len();
         for name in ["a\r\nBcc: x@y.example", "a\n\nbody", "a\rBcc: b", "\u{85}Bcc: c", "ü\r\nBcc: d", "\0"] {
-            let mail = written(&notice(NoticeKind::Warning, name));
+            let mail = composed(&notice(NoticeKind::Warning, name));
             let headers = headers(&mail);
             assert_eq!(headers.len(), plain, "{name:?}: {mail}");
             assert!(!headers.iter().any(|header| header.starts_with("Bcc")), "{name:?}: {mail}");
         }
         assert!(mailbox("a@b.example\r\nBcc: c@d.example").is_none());
-        assert!(mailbox("a@b.example, c@d.example").is_none(), "one owner is told, nobody else");
+        assert!(mailbox("a@b.example, c@d.example").is_none(), "only one recipient is allowed");
     }
 }

@@ -1,8 +1,8 @@
-//! The stage that tells owners by e-mail what became of their webhooks, from a durable queue. Any number of replicas may run
-//! it: a notice is sent by whoever holds its lease.
+//! E-mails webhook owners about warnings and disablements, from a durable queue. Any number of replicas may run this stage: a
+//! notice is sent by the replica that holds its lease.
 //!
-//! SMTP knows no transactions. A notice is sent again if the process dies, or loses the store, between the mail server's yes
-//! and the note that it was given, and then has the same Message-ID. Nothing else stands between the two.
+//! SMTP has no transactions. A notice is sent again, with the same Message-ID, if the process dies or loses the store after the
+//! mail server has accepted the mail and before that is recorded. Nothing else happens between the two.
 
 mod mailer;
 mod message;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use mailer::Mailer;
@@ -24,65 +24,61 @@ use crate::store::notices::{self, Claimed, End};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, Recurring};
 
-/// Finds the e-mail address of a user on the primary; none where there is none.
+/// Finds the e-mail address of a user on the primary; None if the user has none.
 pub type FindAddress = Arc<dyn Fn(UserId) -> BoxFuture<'static, anyhow::Result<Option<String>>> + Send + Sync>;
 
-/// How long the notice of a replica that died waits at most before another takes it.
+/// The longest time after which another replica takes over the notice of a replica that died.
 const LEASE: Duration = Duration::from_secs(15);
-/// Between two renewals of a lease.
-const RENEWAL: Duration = Duration::from_secs(4);
-/// Between two looks when there was nothing to do.
-const IDLE: Duration = Duration::from_secs(1);
-/// Between two tries to send a notice.
+/// Several renewals fit into a lease, so that one that fails does not lose it.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(4);
+/// Between two polls of an empty queue.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two attempts to send a notice.
 const RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
-/// Between two tries to reach the store.
+/// Between two attempts to read the store.
 const STORE_RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// For the primary to say who is to be told.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(60);
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
-/// Notices that are logged at once, while there is no mail server.
-const UNTOLD: i64 = 100;
-/// Messages are for people.
+/// Notices that are logged in one batch while mail is not configured.
+const LOG_BATCH: i64 = 100;
+/// Error messages are for people to read.
 const MAX_ERROR_CHARS: usize = 300;
 
-pub struct Context {
+pub struct Notifier {
     pub store: Store,
     pub find_address: FindAddress,
-    /// None where mail is not configured: notices are logged and kept.
+    /// None if mail is not configured: notices are then logged and kept.
     pub mailer: Option<Mailer>,
 }
 
-/// Why owners could not be told, by cause: the server may word it anew each time, and the tries are closer than a calm.
-type Faults = BTreeMap<&'static str, Recurring>;
+/// Failures to send by cause, each logged once until it has not occurred for a while: servers may word the same error differently
+/// each time.
+type Failures = BTreeMap<&'static str, Recurring>;
 
-/// What came of trying to tell an owner.
-enum Told {
+/// The result of one try to send a notice.
+enum SendResult {
     Sent,
     NoAddress,
-    Failed {
-        cause: &'static str,
-        error: String,
-    },
-    /// Another has the notice.
+    Failed { cause: &'static str, error: String },
     LeaseLost,
 }
 
-/// Runs until `stop`. A mail under way is finished first.
-pub async fn run(context: Context, stop: CancellationToken) -> anyhow::Result<()> {
-    let mut faults = Faults::new();
+/// Sends notices until `stop`. A mail that is being sent is finished first.
+pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<()> {
+    let mut failures = Failures::new();
     let mut counted_at = None;
     let mut store_retries = STORE_RETRIES;
     let reading = Activity::new("reading notices");
     while !stop.is_cancelled() {
-        let step = match &context.mailer {
-            Some(mailer) => context.send_next(mailer, &mut faults).await,
-            None => context.log_next().await,
+        let step = match &notifier.mailer {
+            Some(mailer) => notifier.send_next(mailer, &mut failures).await,
+            None => notifier.log_next().await,
         };
         let pause = match step {
             Ok(worked) => {
                 store_retries.reset();
                 reading.succeeded();
-                if worked { Duration::ZERO } else { IDLE }
+                if worked { Duration::ZERO } else { POLL_INTERVAL }
             }
             Err(error) => {
                 reading.failed(&error);
@@ -91,83 +87,82 @@ pub async fn run(context: Context, stop: CancellationToken) -> anyhow::Result<()
         };
         if counted_at.is_none_or(|at: Instant| at.elapsed() >= COUNT_INTERVAL) {
             counted_at = Some(Instant::now());
-            if let Ok(pending) = notices::count_pending(&context.store).await {
+            if let Ok(pending) = notices::count_pending(&notifier.store).await {
                 metrics::gauge!(telemetry::NOTICES_PENDING).set(pending as f64);
             }
         }
-        stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+        stop.run_until_cancelled(sleep(pause)).await;
     }
     Ok(())
 }
 
-impl Context {
-    /// Sends the notice that has been due longest. False where there is none.
-    async fn send_next(&self, mailer: &Mailer, faults: &mut Faults) -> Result<bool, StoreError> {
+impl Notifier {
+    /// Sends the notice that has been due longest. Returns false if no notice is due.
+    async fn send_next(&self, mailer: &Mailer, failures: &mut Failures) -> Result<bool, StoreError> {
         let Some(claimed) = notices::claim(&self.store, LEASE).await? else { return Ok(false) };
         let notice = &claimed.notice;
-        let told = tokio::select! {
+        let Notice { id, kind, webhook, user, .. } = notice;
+        let kind = kind.as_str();
+        let result = tokio::select! {
             biased;
-            told = self.tell(mailer, notice) => told,
-            () = self.lose_lease(&claimed) => Told::LeaseLost,
+            result = self.send(mailer, notice) => result,
+            () = self.keep_lease(&claimed) => SendResult::LeaseLost,
         };
-        match told {
-            Told::Sent => {
-                self.end(notice, End::Sent).await;
-                metrics::counter!(telemetry::NOTICES_SENT, "kind" => notice.kind.as_str()).increment(1);
-                tracing::info!(notice = %notice.id, webhook = %notice.webhook, kind = notice.kind.as_str(), "owner told");
+        match result {
+            SendResult::Sent => {
+                self.record_end(notice, End::Sent).await;
+                metrics::counter!(telemetry::NOTICES_SENT, "kind" => kind).increment(1);
+                tracing::info!(notice = %id, %webhook, kind, "webhook owner notified");
             }
-            Told::NoAddress => {
-                self.end(notice, End::NoAddress).await;
+            SendResult::NoAddress => {
+                self.record_end(notice, End::NoAddress).await;
                 metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => "no_address").increment(1);
-                tracing::info!(notice = %notice.id, webhook = %notice.webhook, user = %notice.user, kind = notice.kind.as_str(),
-                    "the owner has no usable e-mail address and is not told");
+                tracing::info!(notice = %id, %webhook, %user, kind, "webhook owner not notified: no valid e-mail address");
             }
-            Told::Failed { cause, error } => {
+            SendResult::Failed { cause, error } => {
                 metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => cause).increment(1);
-                if faults.entry(cause).or_default().is_news() {
-                    tracing::warn!(notice = %notice.id, webhook = %notice.webhook, cause, error,
-                        "the owner of a webhook cannot be told now; trying again until the mail server takes it");
+                if failures.entry(cause).or_default().is_news() {
+                    tracing::warn!(notice = %id, %webhook, cause, error, "webhook owner cannot be notified; retrying");
                 }
                 notices::retry(&self.store, &claimed, RETRIES.wait_after(claimed.tries), &error).await?;
             }
-            Told::LeaseLost => tracing::info!(notice = %notice.id, "another replica has taken the notice over"),
+            SendResult::LeaseLost => tracing::info!(notice = %id, "another replica has taken over the notice"),
         }
         Ok(true)
     }
 
-    async fn tell(&self, mailer: &Mailer, notice: &Notice) -> Told {
-        let found = tokio::time::timeout(ADDRESS_TIMEOUT, (self.find_address)(notice.user.clone())).await;
-        let address = match found {
+    async fn send(&self, mailer: &Mailer, notice: &Notice) -> SendResult {
+        let address = match timeout(ADDRESS_TIMEOUT, (self.find_address)(notice.user.clone())).await {
             Ok(Ok(Some(address))) => address,
-            Ok(Ok(None)) => return Told::NoAddress,
-            Ok(Err(error)) => return Told::failed("lookup", &format!("{error:#}")),
-            Err(_) => return Told::failed("lookup", "the primary does not answer"),
+            Ok(Ok(None)) => return SendResult::NoAddress,
+            Ok(Err(error)) => return SendResult::failed("lookup", &format!("{error:#}")),
+            Err(_) => return SendResult::failed("lookup", "the primary does not respond"),
         };
-        let Some(to) = message::mailbox(&address) else { return Told::NoAddress };
+        let Some(to) = message::mailbox(&address) else { return SendResult::NoAddress };
         match mailer.send(notice, to).await {
-            Ok(()) => Told::Sent,
-            Err(error) => Told::failed(error.cause(), &error.to_string()),
+            Ok(()) => SendResult::Sent,
+            Err(error) => SendResult::failed(error.cause(), &error.to_string()),
         }
     }
 
-    /// Renews the lease; returns when it is lost.
-    async fn lose_lease(&self, claimed: &Claimed) {
+    /// Renews the lease. Returns when it is lost.
+    async fn keep_lease(&self, claimed: &Claimed) {
         let mut until = Instant::now() + LEASE;
         loop {
-            tokio::time::sleep(RENEWAL).await;
-            let asked_at = Instant::now();
-            match tokio::time::timeout_at(until, notices::extend(&self.store, claimed, LEASE)).await {
-                Ok(Ok(true)) => until = asked_at + LEASE,
+            sleep(RENEWAL_INTERVAL).await;
+            let renewed_at = Instant::now();
+            match timeout_at(until, notices::extend(&self.store, claimed, LEASE)).await {
+                Ok(Ok(true)) => until = renewed_at + LEASE,
                 Ok(Ok(false)) | Err(_) => return,
-                // The store may be back in time.
+                // The store may be back before the lease ends.
                 Ok(Err(_)) => {}
             }
         }
     }
 
-    /// Notes the end, for as long as it takes: what has been sent must not be sent again.
-    async fn end(&self, notice: &Notice, end: End) {
-        let mut retries = Backoff::new(Duration::from_millis(50), RENEWAL);
+    /// Records the end of a notice. Retries until the store accepts it: a notice that was sent must not be sent again.
+    async fn record_end(&self, notice: &Notice, end: End) {
+        let mut retries = Backoff::new(Duration::from_millis(50), RENEWAL_INTERVAL);
         let recording = Activity::new("recording the end of a notice");
         while let Err(error) = notices::end(&self.store, notice.id, end).await {
             recording.failed(&format_args!("notice {}: {error}", notice.id));
@@ -175,23 +170,24 @@ impl Context {
         }
     }
 
-    /// Logs what nobody can be told of, once, and keeps it.
+    /// Logs notices that cannot be sent because mail is not configured, each once, and keeps them.
     async fn log_next(&self) -> Result<bool, StoreError> {
-        let untold = notices::mark_unsendable(&self.store, "mail.smtp_url and mail.from are not set", UNTOLD).await?;
-        for Notice { id, kind, webhook, user, name, reason, .. } in &untold {
+        let unsent =
+            notices::mark_unsendable(&self.store, "mail.smtp_url and mail.from are not set", LOG_BATCH).await?;
+        for Notice { id, kind, webhook, user, name, reason, .. } in &unsent {
             let kind = kind.as_str();
             tracing::info!(notice = %id, %webhook, %user, name, kind, reason,
-                "the owner of a webhook is not told: mail.smtp_url and mail.from are not set");
+                "webhook owner not notified: mail.smtp_url and mail.from are not set");
         }
-        Ok(!untold.is_empty())
+        Ok(!unsent.is_empty())
     }
 }
 
-impl Told {
-    fn failed(cause: &'static str, error: &str) -> Told {
-        // Postgres has no NUL, and a line of the log no line break.
-        let error = error.chars().filter(|letter| !letter.is_control()).take(MAX_ERROR_CHARS).collect();
-        Told::Failed { cause, error }
+impl SendResult {
+    fn failed(cause: &'static str, error: &str) -> SendResult {
+        // Postgres text cannot hold NUL, and line breaks would split a log line.
+        let error = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR_CHARS).collect();
+        SendResult::Failed { cause, error }
     }
 }
 
@@ -200,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_from_a_second_to_five_minutes() {
+    fn retry_waits_double_from_a_second_to_five_minutes() {
         let waits: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|tries| RETRIES.wait_after(tries).as_secs()).into();
         assert_eq!(waits, [1, 2, 4, 256, 300, 300, 300, 300]);
     }

@@ -1,4 +1,4 @@
-//! Stylesheet, script and icon: in the binary, under names that change with their content.
+//! Stylesheet, script and icon: compiled into the binary, under names that contain a hash of their content.
 
 use std::sync::LazyLock;
 
@@ -7,21 +7,20 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
-use super::failure::Failure;
-use crate::api::Problem;
+use super::error::PageError;
 
-pub const PLACE: &str = "/ui/assets/";
+pub const PATH: &str = "/ui/assets/";
 
 pub struct Asset {
     pub path: String,
     content: &'static str,
-    kind: &'static str,
+    content_type: &'static str,
 }
 
 impl Asset {
-    fn new(stem: &str, extension: &str, content: &'static str, kind: &'static str) -> Asset {
+    fn new(stem: &str, extension: &str, content: &'static str, content_type: &'static str) -> Asset {
         let hash = hex::encode(&Sha256::digest(content)[..8]);
-        Asset { path: format!("{PLACE}{stem}-{hash}.{extension}"), content, kind }
+        Asset { path: format!("{PATH}{stem}-{hash}.{extension}"), content, content_type }
     }
 }
 
@@ -32,10 +31,10 @@ pub static SCRIPT: LazyLock<Asset> =
 pub static ICON: LazyLock<Asset> =
     LazyLock::new(|| Asset::new("icon", "svg", include_str!("../../assets/icon.svg"), "image/svg+xml"));
 
-pub async fn serve(Path(name): Path<String>) -> Result<Response, Failure> {
+pub async fn serve(Path(name): Path<String>) -> Result<Response, PageError> {
     let assets: [&'static Asset; 3] = [&STYLE, &SCRIPT, &ICON];
-    let found = assets.into_iter().find(|asset| asset.path.strip_prefix(PLACE) == Some(&name));
-    let asset = found.ok_or_else(|| Problem::not_found("there is no such page"))?;
+    let found = assets.into_iter().find(|asset| asset.path.strip_prefix(PATH) == Some(&name));
+    let asset = found.ok_or_else(PageError::no_such_page)?;
     let cache = (header::CACHE_CONTROL, "public, max-age=31536000, immutable");
-    Ok(([(header::CONTENT_TYPE, asset.kind), cache], asset.content).into_response())
+    Ok(([(header::CONTENT_TYPE, asset.content_type), cache], asset.content).into_response())
 }

@@ -1,24 +1,22 @@
-//! The catalogue of events.
+//! The page of all events that webhooks can subscribe to.
 
 use std::sync::LazyLock;
 
 use askama::Template;
-use axum::extract::State;
 use axum::response::Response;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::UiState;
-use super::answer::{Frame, Section, page};
-use super::failure::Failure;
-use super::session::Visitor;
+use super::error::PageError;
+use super::page::{Frame, Section, page};
+use super::visit::Visit;
 use crate::domain::event::{Addon, EventKind};
 use crate::events::{CATALOGUE, Rule};
 
-/// As many webhooks can be chosen from; a user has ten, unless told otherwise.
-const MOST_CHOICES: usize = 100;
+/// Webhooks that a test can be sent to. By default a user has at most ten.
+const MAX_CHOICES: usize = 100;
 
-/// What belongs together, in the order it is shown in.
+/// Groups of events, in the order in which they are shown.
 pub const FAMILIES: [&str; 5] =
     ["Delivery to outlets", "Releases and review", "Stream Radar", "Payments", "Transcoding"];
 
@@ -37,7 +35,7 @@ pub fn family(kind: EventKind) -> &'static str {
     }
 }
 
-pub fn addon_name(addon: Addon) -> &'static str {
+pub fn addon_name(addon: &Addon) -> &'static str {
     match addon {
         Addon::PreflightQc => "Preflight QC",
         Addon::StreamRadar => "Stream Radar",
@@ -48,7 +46,7 @@ pub fn addon_name(addon: Addon) -> &'static str {
 #[template(path = "ui/catalogue.html")]
 struct Page {
     frame: Frame,
-    families: Vec<(&'static str, Vec<&'static Event>)>,
+    families: [(&'static str, Vec<&'static Event>); 5],
     webhooks: Vec<(Uuid, String)>,
 }
 
@@ -62,7 +60,7 @@ struct Event {
     example: String,
 }
 
-/// A key of the event's data.
+/// A key of an event's data.
 struct Field {
     name: String,
     kind: String,
@@ -70,7 +68,7 @@ struct Field {
     required: bool,
 }
 
-/// The same for everybody, and does not change while the process runs.
+/// Computed once: the catalogue is constant.
 static EVENTS: LazyLock<Vec<Event>> = LazyLock::new(|| CATALOGUE.iter().map(|rule| event(rule)).collect());
 
 fn event(rule: &Rule) -> Event {
@@ -89,14 +87,14 @@ fn event(rule: &Rule) -> Event {
         name: rule.kind.as_str(),
         family: family(rule.kind),
         description: rule.description,
-        addon: rule.requires_addon.map(addon_name),
+        addon: rule.requires_addon.as_ref().map(addon_name),
         fields: properties.map(field).collect(),
         schema: format!("{schema:#}"),
         example: format!("{example:#}"),
     }
 }
 
-/// A property's type in a few words.
+/// Describes the type of a property in a few words.
 fn kind(property: &Value, schema: &Value) -> String {
     if let Some(reference) = property["$ref"].as_str() {
         let target = reference.strip_prefix('#').and_then(|pointer| schema.pointer(pointer));
@@ -123,12 +121,11 @@ fn kind(property: &Value, schema: &Value) -> String {
     }
 }
 
-pub async fn show(State(state): State<UiState>, visitor: Visitor) -> Result<Response, Failure> {
-    let webhooks = state.api.webhooks(&visitor.actor.user, Uuid::nil(), MOST_CHOICES).await?;
+pub async fn show(visit: Visit) -> Result<Response, PageError> {
+    let webhooks = visit.manage().webhooks(visit.user(), None, MAX_CHOICES).await?.items;
     let webhooks = webhooks.into_iter().map(|webhook| (webhook.id, webhook.settings.name)).collect();
-    let of = |name: &'static str| (name, EVENTS.iter().filter(|event| event.family == name).collect());
-    let families = FAMILIES.into_iter().map(of).collect();
-    Ok(page(&Page { frame: Frame::of(&state, visitor, Section::Events), families, webhooks }))
+    let of = |name| (name, EVENTS.iter().filter(|event| event.family == name).collect());
+    Ok(page(&Page { frame: visit.frame(Section::Events), families: FAMILIES.map(of), webhooks }))
 }
 
 #[cfg(test)]

@@ -1,76 +1,61 @@
-//! Charts as SVG: of numbers and constants alone, without styles of their own.
+//! Charts as SVG without inline styles, which the content security policy forbids. The templates draw; this file computes
+//! coordinates.
 
 use std::fmt::{self, Write};
 
-use askama::filters::HtmlSafe;
+use askama::Template;
 use jiff::Timestamp;
 
-use super::answer::Count;
+use super::format::Count;
 use crate::domain::time::millis;
 
-/// A drawing.
-pub struct Svg(String);
+/// A coordinate. One decimal is enough, and keeps pages small.
+#[derive(Clone, Copy)]
+struct Px(f64);
 
-impl fmt::Display for Svg {
+impl fmt::Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        write!(f, "{:.1}", self.0)
     }
 }
 
-impl HtmlSafe for Svg {}
+/// Delivered and failed attempts per period as bars, as high as a line of text.
+#[derive(Template)]
+#[template(path = "ui/sparkline.svg", escape = "html")]
+pub struct Sparkline(pub Vec<(u64, u64)>);
 
-/// Successes and failures, period by period.
-pub struct Bars(pub Vec<(u64, u64)>);
+const SPARK_HEIGHT: f64 = 28.0;
+/// Lets a single failure among thousands of attempts be seen.
+const MIN_PART: f64 = 1.5;
 
-impl Bars {
-    /// As high as a line of text.
-    pub fn sparkline(&self) -> Svg {
-        const HEIGHT: f64 = 28.0;
-        let (good, bad) = self.0.iter().fold((0, 0), |sum, bar| (sum.0 + bar.0, sum.1 + bar.1));
-        let width = self.0.len() * 4;
-        let label = format!("Last 24 hours: {} delivered, {} failed", Count(good), Count(bad));
-        let mut svg = format!(
-            r#"<svg class="sparkline" role="img" aria-label="{label}" viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}">"#
-        );
-        let highest = self.0.iter().map(|(good, bad)| good + bad).max().unwrap_or(0).max(1) as f64;
-        for (place, (good, bad)) in self.0.iter().enumerate() {
-            let x = place * 4;
-            let part = |count: u64| if count == 0 { 0.0 } else { (count as f64 / highest * HEIGHT).max(1.5) };
-            let (high_good, high_bad) = (part(*good), part(*bad).min(HEIGHT));
-            let high_good = high_good.min(HEIGHT - high_bad);
-            if good + bad == 0 {
-                bar(&mut svg, "none", x as f64, HEIGHT - 1.0, 3.0, 1.0);
-            }
-            bar(&mut svg, "good", x as f64, HEIGHT - high_good, 3.0, high_good);
-            bar(&mut svg, "bad", x as f64, HEIGHT - high_good - high_bad, 3.0, high_bad);
-        }
-        svg.push_str("</svg>");
-        Svg(svg)
+impl Sparkline {
+    fn delivered(&self) -> u64 {
+        self.0.iter().map(|(delivered, _)| delivered).sum()
+    }
+
+    fn failed(&self) -> u64 {
+        self.0.iter().map(|(_, failed)| failed).sum()
+    }
+
+    /// Returns class, x, y and height of each part of a bar.
+    fn parts(&self) -> Vec<(&'static str, usize, Px, Px)> {
+        let highest = self.0.iter().map(|(delivered, failed)| delivered + failed).max().unwrap_or(0).max(1) as f64;
+        let height = |count: u64| match count {
+            0 => 0.0,
+            count => (count as f64 / highest * SPARK_HEIGHT).clamp(MIN_PART, SPARK_HEIGHT),
+        };
+        let bar = |(index, (delivered, failed)): (usize, &(u64, u64))| {
+            let bad = height(*failed);
+            let good = height(*delivered).min(SPARK_HEIGHT - bad);
+            let none = if delivered + failed == 0 { 1.0 } else { 0.0 };
+            [("none", none, none), ("good", good, good), ("bad", good + bad, bad)]
+                .map(|(class, top, height)| (class, index * 4, Px(SPARK_HEIGHT - top), Px(height)))
+        };
+        self.0.iter().enumerate().flat_map(bar).filter(|(_, _, _, height)| height.0 > 0.0).collect()
     }
 }
 
-fn bar(svg: &mut String, class: &str, x: f64, y: f64, width: f64, height: f64) {
-    if height > 0.0 {
-        let _ = write!(svg, r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}"/>"#);
-    }
-}
-
-/// A chart over time: its lines, over the bars of how much there was.
-pub struct Chart<'a> {
-    /// Names it for those who do not see it.
-    pub label: String,
-    pub times: &'a [Timestamp],
-    /// How long each of them lasts.
-    pub unit: Unit,
-    /// None where there is nothing to tell.
-    pub lines: Vec<(&'static str, Vec<Option<f64>>)>,
-    /// The top of the scale.
-    pub highest: f64,
-    /// What a value on the scale reads as.
-    pub scale: fn(f64) -> String,
-    pub volume: Vec<u64>,
-}
-
+/// The length of a period of a chart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Hour,
@@ -78,14 +63,35 @@ pub enum Unit {
 }
 
 impl Unit {
-    pub fn show(self, at: Timestamp) -> String {
-        let form = if self == Unit::Hour { "%H:%M" } else { "%d %b" };
-        at.strftime(form).to_string()
+    pub fn seconds(self) -> i64 {
+        if self == Unit::Hour { 3_600 } else { 24 * 3_600 }
     }
 
     pub fn name(self) -> &'static str {
         if self == Unit::Hour { "hour" } else { "day" }
     }
+
+    fn format(self, at: Timestamp) -> String {
+        at.strftime(if self == Unit::Hour { "%H:%M" } else { "%d %b" }).to_string()
+    }
+}
+
+/// Lines over time, in front of bars for the number of attempts.
+#[derive(Template)]
+#[template(path = "ui/chart.svg", escape = "html")]
+pub struct Chart {
+    /// Describes the chart to screen readers.
+    pub label: String,
+    /// The start of each period.
+    pub times: Vec<Timestamp>,
+    pub unit: Unit,
+    /// Class and values of each line. None leaves a gap.
+    pub lines: Vec<(&'static str, Vec<Option<f64>>)>,
+    /// The top of the scale.
+    pub highest: f64,
+    /// Formats a value on the scale.
+    pub scale: fn(f64) -> String,
+    pub volume: Vec<u64>,
 }
 
 const WIDTH: f64 = 480.0;
@@ -94,77 +100,64 @@ const LEFT: f64 = 54.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 146.0;
 
-impl Chart<'_> {
-    pub fn draw(&self) -> Svg {
-        let mut svg = format!(
-            r#"<svg class="chart" role="img" aria-label="{}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="xMidYMid meet">"#,
-            self.label
-        );
-        self.draw_scale(&mut svg);
-        let most = self.volume.iter().copied().max().unwrap_or(0).max(1) as f64;
-        for (place, count) in self.volume.iter().enumerate() {
-            let height = *count as f64 / most * (BOTTOM - TOP);
-            let (x, step) = (self.x(place), self.step());
-            bar(&mut svg, "volume", x - step * 0.36, BOTTOM - height, step * 0.72, height);
-        }
-        for (class, values) in &self.lines {
-            self.draw_line(&mut svg, class, values);
-        }
-        svg.push_str("</svg>");
-        Svg(svg)
-    }
-
+impl Chart {
     fn step(&self) -> f64 {
         (WIDTH - LEFT - 6.0) / self.times.len().max(1) as f64
     }
 
-    fn x(&self, place: usize) -> f64 {
-        LEFT + self.step() * (place as f64 + 0.5)
+    fn x(&self, index: usize) -> Px {
+        Px(LEFT + self.step() * (index as f64 + 0.5))
     }
 
-    fn y(&self, value: f64) -> f64 {
-        BOTTOM - (value / self.highest).clamp(0.0, 1.0) * (BOTTOM - TOP)
+    fn y(&self, value: f64) -> Px {
+        Px(BOTTOM - (value / self.highest).clamp(0.0, 1.0) * (BOTTOM - TOP))
     }
 
-    fn draw_scale(&self, svg: &mut String) {
-        for share in [0.0, 0.5, 1.0] {
-            let y = self.y(self.highest * share);
-            let text = (self.scale)(self.highest * share);
-            let _ = write!(
-                svg,
-                r#"<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1}" y2="{y:.1}"/><text x="{:.1}" y="{:.1}" text-anchor="end">{text}</text>"#,
-                LEFT - 6.0,
-                y + 4.0
-            );
-        }
+    /// Returns position and text of each grid line.
+    fn grid(&self) -> [(Px, Px, String); 3] {
+        [0.0, 0.5, 1.0].map(|share| {
+            let value = self.highest * share;
+            (self.y(value), Px(self.y(value).0 + 4.0), (self.scale)(value))
+        })
+    }
+
+    /// Returns x, alignment, machine-readable time and text of each label of the time axis.
+    fn time_labels(&self) -> Vec<(Px, &'static str, String, String)> {
         let last = self.times.len().saturating_sub(1);
-        for (place, anchor) in [(0, "start"), (last / 2, "middle"), (last, "end")] {
-            let Some(at) = self.times.get(place) else { continue };
-            let (x, machine, text) = (self.x(place), millis(*at), self.unit.show(*at));
-            let unit = self.unit.name();
-            let _ = write!(
-                svg,
-                r#"<text x="{x:.1}" y="{:.1}" text-anchor="{anchor}" data-{unit}="{machine}">{text}</text>"#,
-                HEIGHT - 6.0
-            );
-        }
+        let label = |(index, anchor): (usize, &'static str)| {
+            let at = *self.times.get(index)?;
+            Some((self.x(index), anchor, millis(at), self.unit.format(at)))
+        };
+        [(0, "start"), (last / 2, "middle"), (last, "end")].into_iter().filter_map(label).collect()
     }
 
-    /// Points that follow each other are joined; one by itself is a dot.
-    fn draw_line(&self, svg: &mut String, class: &str, values: &[Option<f64>]) {
+    /// Returns x, y, width and height of each bar.
+    fn bars(&self) -> Vec<(Px, Px, Px, Px)> {
+        let most = self.volume.iter().copied().max().unwrap_or(0).max(1) as f64;
+        let bar = |(index, count): (usize, &u64)| {
+            let height = *count as f64 / most * (BOTTOM - TOP);
+            let (x, width) = (self.x(index).0 - self.step() * 0.36, self.step() * 0.72);
+            (Px(x), Px(BOTTOM - height), Px(width), Px(height))
+        };
+        self.volume.iter().enumerate().filter(|(_, count)| **count > 0).map(bar).collect()
+    }
+
+    fn points(&self, values: &[Option<f64>]) -> Vec<(Px, Px)> {
+        let point = |(index, value): (usize, &Option<f64>)| value.map(|value| (self.x(index), self.y(value)));
+        values.iter().enumerate().filter_map(point).collect()
+    }
+
+    /// Returns the path that joins adjacent points.
+    fn path(&self, values: &[Option<f64>]) -> String {
         let mut path = String::new();
-        let mut joined = false;
-        for (place, value) in values.iter().enumerate() {
-            let Some(value) = value else {
-                joined = false;
-                continue;
-            };
-            let (x, y) = (self.x(place), self.y(*value));
-            let _ = write!(path, "{}{x:.1} {y:.1}", if joined { "L" } else { "M" });
-            let _ = write!(svg, r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="2"/>"#);
-            joined = true;
+        let mut command = 'M';
+        for (index, value) in values.iter().enumerate() {
+            if let Some(value) = value {
+                let _ = write!(path, "{command}{} {}", self.x(index), self.y(*value));
+            }
+            command = if value.is_some() { 'L' } else { 'M' };
         }
-        let _ = write!(svg, r#"<path class="{class}" d="{path}"/>"#);
+        path
     }
 }
 
@@ -173,21 +166,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_among_thousands_is_seen() {
-        let Svg(svg) = Bars(vec![(0, 0), (10_000, 1)]).sparkline();
-        assert!(svg.contains(r#"class="bad" x="4.0" y="0.0" width="3.0" height="1.5""#), "{svg}");
+    fn a_failure_among_thousands_is_visible() {
+        let svg = Sparkline(vec![(0, 0), (10_000, 1)]).render().unwrap();
+        assert!(svg.contains(r#"class="bad" x="4" y="0.0" width="3" height="1.5""#), "{svg}");
         assert!(svg.contains("10,000 delivered, 1 failed"), "{svg}");
     }
 
     #[test]
     fn a_gap_in_the_values_is_a_gap_in_the_line() {
-        let times = [0, 3_600, 7_200, 10_800].map(|second| Timestamp::from_second(second).unwrap());
+        let times = [0, 3_600, 7_200, 10_800].map(|second| Timestamp::from_second(second).unwrap()).into();
         let lines = vec![("rate", vec![Some(1.0), Some(0.5), None, Some(0.0)])];
         let scale = |value: f64| format!("{value}");
         let label = "x".into();
-        let chart = Chart { label, times: &times, unit: Unit::Hour, lines, highest: 1.0, scale, volume: vec![0; 4] };
-        let Svg(svg) = chart.draw();
-        let path = svg.split("d=\"").nth(1).unwrap();
+        let svg = Chart { label, times, unit: Unit::Hour, lines, highest: 1.0, scale, volume: vec![0; 4] };
+        let svg = svg.render().unwrap();
+        let path = svg.split(" d=\"").nth(1).unwrap();
         assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 1), "{svg}");
     }
 }

@@ -1,85 +1,70 @@
-//! What is done with a webhook at the press of a button; what cannot be undone asks first.
+//! Actions on a webhook at the press of a button. Those that cannot be undone ask for confirmation.
 
 use askama::Template;
-use axum::extract::{Path, State};
 use axum::response::Response;
-use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::UiState;
-use super::answer::{Frame, Section, go, page};
-use super::edit::webhook_id;
-use super::failure::Failure;
+use super::error::PageError;
 use super::fields::Fields;
 use super::flash::Flash;
-use super::session::Visitor;
+use super::page::{Frame, Section, page, redirect};
+use super::state::HOME;
+use super::visit::{Ids, Visit};
+use crate::manage::{Webhook, WebhookPatch};
 
 #[derive(Template)]
 #[template(path = "ui/confirm.html")]
-struct Ask {
+struct Page {
     frame: Frame,
-    id: Uuid,
-    name: String,
+    webhook: Webhook,
+    question: Question,
+}
+
+struct Question {
     title: &'static str,
     text: &'static str,
-    /// What the button says and where it leads.
+    /// The label of the button, and the path below the webhook that it posts to.
     verb: &'static str,
     action: &'static str,
 }
 
-pub async fn ask_delete(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let text =
-        "Deliveries still pending are cancelled, and the delivery log can be read no more. This cannot be undone.";
-    ask(&state, visitor, &id, ("Delete webhook", text, "Delete", "delete")).await
+const DELETE: Question = Question {
+    title: "Delete webhook",
+    text: "Pending deliveries are cancelled, and the delivery log can no longer be read. This cannot be undone.",
+    verb: "Delete",
+    action: "delete",
+};
+const REGENERATE: Question = Question {
+    title: "Regenerate secret",
+    text: "The current secret stops working immediately. Your receiver will reject deliveries until it has the new secret.",
+    verb: "Regenerate",
+    action: "secret",
+};
+
+pub async fn confirm_delete(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    confirm(&visit, id, DELETE).await
 }
 
-pub async fn ask_secret(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let text =
-        "The present secret stops working at once: until your receiver has the new one, it will refuse what we send.";
-    ask(&state, visitor, &id, ("Regenerate secret", text, "Regenerate", "secret")).await
+pub async fn confirm_regenerate(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    confirm(&visit, id, REGENERATE).await
 }
 
-async fn ask(
-    state: &UiState,
-    visitor: Visitor,
-    id: &str,
-    (title, text, verb, action): (&'static str, &'static str, &'static str, &'static str),
-) -> Result<Response, Failure> {
-    let webhook = state.api.webhook(&visitor.actor.user, webhook_id(id)?).await?;
-    let frame = Frame::of(state, visitor, Section::Webhooks);
-    Ok(page(&Ask { frame, id: webhook.id, name: webhook.settings.name, title, text, verb, action }))
+async fn confirm(visit: &Visit, id: Uuid, question: Question) -> Result<Response, PageError> {
+    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    Ok(page(&Page { frame: visit.frame(Section::Webhooks), webhook, question }))
 }
 
-pub async fn delete(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let id = webhook_id(&id)?;
-    let webhook = state.api.webhook(&visitor.actor.user, id).await?;
-    state.api.delete_webhook(&visitor.actor, id, &|_| true).await?;
-    Ok(go(super::HOME, Flash::good(format!("The webhook “{}” was deleted.", webhook.settings.name))))
+pub async fn delete(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    visit.manage().delete_webhook(&visit.actor, id, &|_| true).await?;
+    Ok(redirect(HOME, Flash::good(format!("Webhook “{}” deleted.", webhook.settings.name))))
 }
 
-pub async fn set_active(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-    fields: Fields,
-) -> Result<Response, Failure> {
-    let id = webhook_id(&id)?;
+pub async fn set_active(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let active = fields.one("active") == "true";
-    let members = Map::from_iter([("active".to_owned(), Value::from(active))]);
-    let webhook = state.api.update_webhook(&visitor.actor, id, members, &|_| true).await?.webhook;
-    let back = fields.back("back").unwrap_or_else(|| super::HOME.to_owned());
-    let now = if active { "active" } else { "inactive: nothing is sent to it" };
-    Ok(go(&back, Flash::good(format!("“{}” is {now}.", webhook.settings.name))))
+    let patch = WebhookPatch { active: Some(active), ..WebhookPatch::default() };
+    let updated = visit.manage().update_webhook(&visit.actor, id, patch, &|_| true).await?;
+    let state = if active { "active" } else { "inactive and receives no deliveries" };
+    let text = format!("“{}” is now {state}.", updated.webhook.settings.name);
+    Ok(redirect(fields.page("back").unwrap_or(HOME), Flash::good(text)))
 }

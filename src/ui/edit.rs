@@ -1,106 +1,65 @@
-//! The form of a webhook: new ones, and changes.
+//! The form that creates and edits webhooks.
 
 use askama::Template;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::UiState;
-use super::answer::{Frame, Section, go, page, page_again};
 use super::catalogue::{FAMILIES, addon_name, family};
-use super::failure::{Failure, sentence};
+use super::error::PageError;
 use super::fields::Fields;
 use super::flash::Flash;
+use super::format::sentence;
+use super::page::{Frame, Section, page, redirect, rejected};
 use super::secret;
-use super::session::Visitor;
-use crate::api::{FieldError, NewWebhook, Problem, Warning, etag};
-use crate::events::CATALOGUE;
-use crate::store::webhooks::Settings;
+use super::state::webhook_path;
+use super::visit::{Ids, Visit};
+use crate::domain::event::EventKind;
+use crate::events::{CATALOGUE, Rule};
+use crate::manage::{
+    EventSet, Fault, Manage, SettingFault, Settings, UrlWarning, WebhookDraft, WebhookName, WebhookPatch, version,
+};
 
 #[derive(Template)]
 #[template(path = "ui/edit.html")]
 struct Page {
     frame: Frame,
-    /// The webhook to change; none where a new one is made.
+    /// The webhook to edit. None for a new one.
     webhook: Option<Uuid>,
-    name: String,
-    url: String,
-    active: bool,
-    /// What the form was filled from, so that nobody's change is lost under another's.
+    settings: Settings,
+    /// The version of the settings that the form was filled from, so that nobody overwrites another's change unknowingly.
     version: String,
-    families: Vec<Family>,
     errors: Errors,
 }
 
-struct Family {
-    name: &'static str,
-    events: Vec<Choice>,
+impl Page {
+    fn families(&self) -> [(&'static str, Vec<&'static Rule>); 5] {
+        FAMILIES.map(|name| (name, CATALOGUE.iter().copied().filter(|rule| family(rule.kind) == name).collect()))
+    }
+
+    fn is_chosen(&self, kind: &EventKind) -> bool {
+        self.settings.events.iter().any(|event| event == kind.as_str())
+    }
 }
 
-struct Choice {
-    event: &'static str,
-    description: &'static str,
-    addon: Option<&'static str>,
-    checked: bool,
-}
-
-/// What is wrong, by field.
+/// Error messages, by field.
 #[derive(Default)]
 struct Errors {
-    name: Vec<String>,
-    url: Vec<String>,
-    events: Vec<String>,
-    /// Of the form as a whole.
-    form: Vec<String>,
+    name: Option<String>,
+    url: Option<String>,
+    events: Option<String>,
+    /// Concerns the form as a whole.
+    form: Option<String>,
 }
 
 impl Errors {
-    fn of(problem: &Problem) -> Errors {
-        let mut errors = Errors::default();
-        if problem.errors().is_empty() {
-            errors.form.push(sentence(problem.detail()));
-        }
-        for FieldError { pointer, detail } in problem.errors() {
-            let (list, field) = match pointer.split('/').nth(1) {
-                Some("name") => (&mut errors.name, "The name "),
-                Some("url") => (&mut errors.url, "The URL "),
-                Some("events") if detail.starts_with("must") => (&mut errors.events, "You "),
-                Some("events") => (&mut errors.events, "An event "),
-                _ => (&mut errors.form, ""),
-            };
-            let is_predicate = ["must", "is "].iter().any(|verb| detail.starts_with(verb));
-            list.push(if is_predicate { sentence(&format!("{field}{detail}")) } else { sentence(detail) });
-        }
-        errors
-    }
-
     fn any(&self) -> bool {
-        [&self.name, &self.url, &self.events, &self.form].iter().any(|list| !list.is_empty())
+        [&self.name, &self.url, &self.events, &self.form].iter().any(|error| error.is_some())
     }
 }
 
-impl Page {
-    fn new(frame: Frame, webhook: Option<Uuid>, settings: Settings, version: String) -> Page {
-        let Settings { name, url, events, active } = settings;
-        let choices = |wanted: &'static str| {
-            let rules = CATALOGUE.iter().filter(|rule| family(rule.kind) == wanted);
-            let choice = |rule: &&'static crate::events::Rule| Choice {
-                event: rule.kind.as_str(),
-                description: rule.description,
-                addon: rule.requires_addon.map(addon_name),
-                checked: events.iter().any(|event| event == rule.kind.as_str()),
-            };
-            Family { name: wanted, events: rules.map(choice).collect() }
-        };
-        let families = FAMILIES.into_iter().map(choices).collect();
-        Page { frame, webhook, name, url, active, version, families, errors: Errors::default() }
-    }
-}
-
-/// What the form says, right or wrong.
-fn settings(fields: &Fields) -> Settings {
+/// Returns the values of the form, valid or not.
+fn entered(fields: &Fields) -> Settings {
     Settings {
         name: fields.one("name").trim().to_owned(),
         url: fields.one("url").trim().to_owned(),
@@ -109,96 +68,95 @@ fn settings(fields: &Fields) -> Settings {
     }
 }
 
-fn members(settings: &Settings) -> Map<String, Value> {
-    let Settings { name, url, events, active } = settings;
-    let members = [
-        ("name", Value::from(name.as_str())),
-        ("url", Value::from(url.as_str())),
-        ("events", Value::from(events.clone())),
-        ("active", Value::from(*active)),
-    ];
-    members.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
-}
-
-/// Problems that the form itself can tell of.
-/// A message with the warnings about the saved settings behind it.
-fn with_warnings(message: &str, warnings: &[Warning]) -> String {
-    let warnings = warnings.iter().map(|warning| format!(" {}", sentence(&warning.detail)));
-    format!("{message}{}", warnings.collect::<String>())
-}
-
-fn belongs_to_form(problem: &Problem) -> bool {
-    matches!(problem.slug(), "validation-failed" | "webhook-limit-reached" | "precondition-failed")
-}
-
-pub async fn new(State(state): State<UiState>, visitor: Visitor) -> Response {
-    let blank = Settings { name: String::new(), url: String::new(), events: Vec::new(), active: true };
-    page(&Page::new(Frame::of(&state, visitor, Section::Webhooks), None, blank, String::new()))
-}
-
-pub async fn create(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    headers: HeaderMap,
-    fields: Fields,
-) -> Result<Response, Failure> {
-    let settings = settings(&fields);
-    match state.api.create_webhook(&visitor.actor, members(&settings)).await {
-        Ok(NewWebhook { webhook, warnings, .. }) => {
-            let flash = Flash::good(with_warnings("The webhook was created.", &warnings));
-            secret::go_to(&state, &headers, webhook.id, flash).await
-        }
-        Err(problem) if belongs_to_form(&problem) => {
-            let frame = Frame::of(&state, visitor, Section::Webhooks);
-            let errors = Errors::of(&problem);
-            let page = Page { errors, ..Page::new(frame, None, settings, String::new()) };
-            Ok(page_again(problem.status(), &page))
-        }
-        Err(problem) => Err(problem.into()),
+fn draft(manage: &Manage, settings: &Settings) -> Result<WebhookDraft, Errors> {
+    let name = WebhookName::new(settings.name.clone());
+    let url = manage.receiver_url(settings.url.clone());
+    let events: Result<Vec<EventKind>, _> = settings.events.iter().map(|event| event.parse()).collect();
+    let events = events
+        .map_err(|_| "Select events from the list.")
+        .and_then(|events| EventSet::new(events).map_err(|_| "Select at least one event."));
+    let message = |subject: &str, fault: SettingFault| sentence(&format!("{subject} {fault}"));
+    match (name, url, events) {
+        (Ok(name), Ok(url), Ok(events)) => Ok(WebhookDraft { name, url, events, active: settings.active }),
+        (name, url, events) => Err(Errors {
+            name: name.err().map(|fault| message("The name", fault)),
+            url: url.err().map(|fault| message("The URL", fault)),
+            events: events.err().map(str::to_owned),
+            form: None,
+        }),
     }
 }
 
-pub async fn form(State(state): State<UiState>, visitor: Visitor, Path(id): Path<String>) -> Result<Response, Failure> {
-    let id = webhook_id(&id)?;
-    let webhook = state.api.webhook(&visitor.actor.user, id).await?;
-    let version = etag(&webhook.settings);
-    let frame = Frame::of(&state, visitor, Section::Webhooks);
-    Ok(page(&Page::new(frame, Some(id), webhook.settings, version)))
+/// Returns status and messages of a fault that the form can show.
+fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
+    let form = |text: String| Errors { form: Some(text), ..Errors::default() };
+    match fault {
+        Fault::BlockedHost(reason) => {
+            Ok((StatusCode::UNPROCESSABLE_ENTITY, Errors { url: Some(sentence(&reason)), ..Errors::default() }))
+        }
+        fault @ Fault::WebhookLimit { .. } => Ok((StatusCode::CONFLICT, form(sentence(&fault.to_string())))),
+        Fault::VersionMismatch => {
+            let text = "This webhook was changed in the meantime. Save again to overwrite those changes.";
+            Ok((StatusCode::PRECONDITION_FAILED, form(text.to_owned())))
+        }
+        fault => Err(fault.into()),
+    }
 }
 
-pub async fn save(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-    fields: Fields,
-) -> Result<Response, Failure> {
-    let id = webhook_id(&id)?;
-    let settings = settings(&fields);
-    let version = fields.one("version").to_owned();
-    let is_known = |found: &Settings| etag(found) == version;
-    match state.api.update_webhook(&visitor.actor, id, members(&settings), &is_known).await {
-        Ok(saved) => {
-            let text = with_warnings("The webhook was saved.", &saved.warnings);
-            Ok(go(&format!("/ui/webhooks/{id}"), Flash::good(text)))
-        }
-        Err(problem) if belongs_to_form(&problem) => {
-            let mut errors = Errors::of(&problem);
-            let found = state.api.webhook(&visitor.actor.user, id).await?;
-            let mut known = version;
-            if problem.status() == StatusCode::PRECONDITION_FAILED {
-                let told = "Somebody changed this webhook meanwhile. Save again to put what you see here in its place.";
-                errors.form = vec![told.to_owned()];
-                known = etag(&found.settings);
+fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
+    let warning = warning.map(|warning| format!(" {}", sentence(&warning.to_string())));
+    Flash::good(format!("{message}{}", warning.unwrap_or_default()))
+}
+
+pub async fn new(visit: Visit) -> Response {
+    let settings = Settings { name: String::new(), url: String::new(), events: Vec::new(), active: true };
+    let (frame, errors) = (visit.frame(Section::Webhooks), Errors::default());
+    page(&Page { frame, webhook: None, settings, version: String::new(), errors })
+}
+
+pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError> {
+    let settings = entered(&fields);
+    let (status, errors) = match draft(visit.manage(), &settings) {
+        Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
+        Ok(draft) => match visit.manage().create_webhook(&visit.actor, draft).await {
+            Ok(created) => {
+                let flash = with_warning("Webhook created.", created.warning);
+                return secret::reveal(&visit, created.webhook.id, flash).await;
             }
-            let frame = Frame::of(&state, visitor, Section::Webhooks);
-            let page = Page { errors, ..Page::new(frame, Some(id), settings, known) };
-            Ok(page_again(problem.status(), &page))
-        }
-        Err(problem) => Err(problem.into()),
-    }
+            Err(fault) => rejection(fault)?,
+        },
+    };
+    let frame = visit.frame(Section::Webhooks);
+    Ok(rejected(status, &Page { frame, webhook: None, settings, version: String::new(), errors }))
 }
 
-/// What is no id is no webhook.
-pub fn webhook_id(text: &str) -> Result<Uuid, Problem> {
-    text.parse().map_err(|_| Problem::not_found("there is no such webhook"))
+pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    let settings = visit.manage().webhook(visit.user(), id).await?.settings;
+    let (frame, version) = (visit.frame(Section::Webhooks), version(&settings));
+    Ok(page(&Page { frame, webhook: Some(id), settings, version, errors: Errors::default() }))
+}
+
+pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
+    let found = visit.manage().webhook(visit.user(), id).await?.settings;
+    let settings = entered(&fields);
+    let mut known = fields.one("version").to_owned();
+    let (status, errors) = match draft(visit.manage(), &settings) {
+        Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
+        Ok(WebhookDraft { name, url, events, active }) => {
+            let patch = WebhookPatch { name: Some(name), url: Some(url), events: Some(events), active: Some(active) };
+            let is_known = |present: &Settings| version(present) == known;
+            match visit.manage().update_webhook(&visit.actor, id, patch, &is_known).await {
+                Ok(updated) => {
+                    let flash = with_warning("Changes saved.", updated.warning);
+                    return Ok(redirect(&webhook_path(id, ""), flash));
+                }
+                Err(fault) => rejection(fault)?,
+            }
+        }
+    };
+    if status == StatusCode::PRECONDITION_FAILED {
+        known = version(&found);
+    }
+    let frame = visit.frame(Section::Webhooks);
+    Ok(rejected(status, &Page { frame, webhook: Some(id), settings, version: known, errors }))
 }

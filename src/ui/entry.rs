@@ -1,57 +1,38 @@
-//! One entry of the delivery log: what was sent, what came back, and what is to come.
+//! One entry of the delivery log: request, response, and the next attempt.
 
 use askama::Template;
-use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::UiState;
-use super::answer::{Frame, Section, go, page};
-use super::edit::webhook_id;
-use super::failure::{Failure, sentence};
+use super::error::PageError;
 use super::flash::Flash;
-use super::logs::Line;
-use super::session::Visitor;
-use super::time::Moment;
-use super::webhook::failure_name;
-use crate::api::Problem;
-use crate::store::logs;
+use super::format::{failure_label, sentence};
+use super::log_line::Line;
+use super::page::{Frame, Section, page, redirect};
+use super::state::webhook_path;
+use super::time::Exact;
+use super::visit::{Ids, Visit};
+use crate::manage::{Fault, LogEntry, Pending, RenderedRequest, Webhook};
 
-/// What is no text is shown as bytes, so many of them.
-const SHOWN_BYTES: usize = 512;
+/// Binary data is shown up to this length.
+const MAX_BINARY_BYTES: usize = 512;
 
 #[derive(Template)]
 #[template(path = "ui/entry.html")]
 struct Page {
     frame: Frame,
-    webhook: Uuid,
-    name: String,
-    active: bool,
+    webhook: Webhook,
+    attempts: u16,
     line: Line,
-    delivery: Uuid,
-    /// The kind of failure, and what exactly.
-    error: Option<(&'static str, String)>,
-    next: Option<Next>,
+    /// The next attempt of the delivery.
+    next: Option<Pending>,
     url: Option<String>,
-    headers: Vec<(String, String)>,
-    body: Option<Body>,
+    request: Option<RenderedRequest>,
     response: Option<Excerpt>,
 }
 
-/// The next attempt.
-struct Next {
-    attempt: String,
-    /// None while it is being made.
-    due: Option<Moment>,
-}
-
-struct Body {
-    pretty: String,
-    raw: String,
-}
-
-/// The beginning of an answer.
+/// The start of a response body.
 #[derive(Debug, PartialEq, Eq)]
 struct Excerpt {
     text: String,
@@ -59,8 +40,8 @@ struct Excerpt {
 }
 
 impl Excerpt {
-    /// Text as it is, but for characters that cannot be seen; anything else as bytes in hexadecimal.
-    fn of(bytes: &[u8]) -> Excerpt {
+    /// Shows text with visible control characters, and anything else as hexadecimal bytes.
+    fn new(bytes: &[u8]) -> Excerpt {
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => Some(text),
             // The excerpt may end within a character.
@@ -69,18 +50,18 @@ impl Excerpt {
         };
         match text.filter(|text| !text.contains('\0')) {
             Some(text) => Excerpt { text: text.chars().map(visible).collect(), is_binary: false },
-            None => Excerpt { text: hex_dump(&bytes[..bytes.len().min(SHOWN_BYTES)]), is_binary: true },
+            None => Excerpt { text: hex_dump(&bytes[..bytes.len().min(MAX_BINARY_BYTES)]), is_binary: true },
         }
     }
 }
 
-/// Control characters have pictures of their own; those that turn the direction of text around have none.
-fn visible(letter: char) -> char {
-    match letter {
-        '\n' | '\t' => letter,
-        '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + letter as u32).unwrap_or('\u{fffd}'),
+/// Replaces control characters by their symbols. Characters that change the direction of text have none.
+fn visible(c: char) -> char {
+    match c {
+        '\n' | '\t' => c,
+        '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + c as u32).unwrap_or('\u{fffd}'),
         '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{7f}'..='\u{9f}' => '\u{fffd}',
-        letter => letter,
+        c => c,
     }
 }
 
@@ -92,68 +73,43 @@ fn hex_dump(bytes: &[u8]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-pub async fn show(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path((webhook, log)): Path<(String, String)>,
-) -> Result<Response, Failure> {
-    let (id, log) = (webhook_id(&webhook)?, log_id(&log)?);
-    let user = &visitor.actor.user;
-    let webhook = state.api.webhook(user, id).await?;
-    let found = state.api.log_entry(user, id, log).await?;
-    let pending = logs::pending(state.api.store(), user, id, found.entry.delivery).await?;
-    let attempts = state.attempts;
-    let next = pending.map(|pending| Next {
-        attempt: format!("{} of {attempts}", pending.attempt),
-        due: pending.due_at.map(Moment::exact),
-    });
-    let request = state.api.request_of(id, &found);
-    let (headers, body) = request.map(|request| (request.headers, request.body)).unzip();
-    let error = found.entry.error.as_ref().map(|(kind, message)| (failure_name(kind), sentence(message)));
-    let shown = Page {
-        frame: Frame::of(&state, visitor, Section::Webhooks),
-        webhook: id,
-        name: webhook.settings.name,
-        active: webhook.settings.active,
-        delivery: found.entry.delivery,
-        error,
+pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
+    let (manage, user) = (visit.manage(), visit.user());
+    let webhook = manage.webhook(user, id).await?;
+    let LogEntry { detail, request } = manage.log_entry(user, id, log).await?;
+    let next = manage.pending_attempt(user, id, detail.entry.delivery).await?;
+    let attempts = visit.state.attempts;
+    let template = Page {
+        frame: visit.frame(Section::Webhooks),
+        webhook,
+        attempts,
         next,
-        url: found.url,
-        headers: headers.into_iter().flatten().collect(),
-        body: body.map(|raw: String| Body { pretty: pretty(&raw), raw }),
-        response: found.response_body.as_deref().filter(|bytes| !bytes.is_empty()).map(Excerpt::of),
-        line: Line::new(found.entry, attempts),
+        url: detail.url,
+        request,
+        response: detail.response_body.as_deref().filter(|bytes| !bytes.is_empty()).map(Excerpt::new),
+        line: Line::new(detail.entry, attempts),
     };
-    Ok(page(&shown))
+    Ok(page(&template))
 }
 
-pub async fn redeliver(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path((webhook, log)): Path<(String, String)>,
-) -> Result<Response, Failure> {
-    let (webhook, log) = (webhook_id(&webhook)?, log_id(&log)?);
-    let here = format!("/ui/webhooks/{webhook}/logs/{log}");
-    match state.api.redeliver(&visitor.actor, webhook, log).await {
-        Ok(begun) => {
-            let told = format!("Redelivery begun: round {}. Its attempts are in the log.", begun.round);
-            Ok(go(&here, Flash::good(told)))
+pub async fn redeliver(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
+    let flash = match visit.manage().redeliver(&visit.actor, id, log).await {
+        Ok(started) => {
+            let round = started.round;
+            Flash::good(format!("Redelivery started (round {round}). Its attempts appear in the delivery log."))
         }
-        // Why not is for whoever asked; the entry is still there to look at.
-        Err(problem) if ["webhook-inactive", "not-redeliverable", "event-gone"].contains(&problem.slug()) => {
-            Ok(go(&here, Flash::bad(sentence(problem.detail()))))
+        // The entry can still be viewed.
+        Err(fault @ (Fault::WebhookInactive | Fault::NotRedeliverable(_) | Fault::EventExpired)) => {
+            Flash::bad(sentence(&fault.to_string()))
         }
-        Err(problem) => Err(problem.into()),
-    }
+        Err(fault) => return Err(fault.into()),
+    };
+    Ok(redirect(&webhook_path(id, &format!("/logs/{log}")), flash))
 }
 
-fn log_id(text: &str) -> Result<Uuid, Problem> {
-    text.parse().map_err(|_| Problem::not_found("the webhook's log has no such entry"))
-}
-
+/// Formats JSON for reading.
 fn pretty(json: &str) -> String {
-    let parsed: Result<Value, _> = serde_json::from_str(json);
-    parsed.ok().and_then(|value| serde_json::to_string_pretty(&value).ok()).unwrap_or_else(|| json.to_owned())
+    serde_json::from_str::<Value>(json).map_or_else(|_| json.to_owned(), |value| format!("{value:#}"))
 }
 
 #[cfg(test)]
@@ -161,8 +117,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_text_or_bytes() {
-        let text = |bytes: &[u8]| Excerpt::of(bytes);
+    fn an_excerpt_is_text_or_bytes() {
+        let text = |bytes: &[u8]| Excerpt::new(bytes);
         assert_eq!(text(b"ok\r\n\x1b[2J"), Excerpt { text: "ok␍\n␛[2J".into(), is_binary: false });
         assert_eq!(text("é".as_bytes().split_last().unwrap().1).text, "", "cut within a character");
         assert_eq!(text("a\u{202e}b".as_bytes()).text, "a\u{fffd}b");

@@ -1,34 +1,39 @@
-//! What forms send.
+//! The fields of forms and queries.
 
 use axum::extract::{FromRequest, Request};
-use serde_json::{Map, Value};
+use axum::http::Method;
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use url::form_urlencoded;
 
-use super::UiState;
-use super::failure::Failure;
+use super::error::PageError;
+use super::state::{HOME, UiState};
 use crate::api::read_body;
 
 /// Far more than the longest form.
-const LARGEST_FORM: usize = 64 << 10;
+const MAX_FORM_BYTES: usize = 64 << 10;
 
-/// The fields of a form, in their order.
+/// The fields in their order: of the body, or of the query of a GET request.
 pub struct Fields(Vec<(String, String)>);
 
 impl FromRequest<UiState> for Fields {
-    type Rejection = Failure;
+    type Rejection = PageError;
 
-    async fn from_request(request: Request, _: &UiState) -> Result<Self, Failure> {
-        let body = read_body(request.into_body(), LARGEST_FORM).await?;
-        Ok(Fields::parse(&body))
+    async fn from_request(request: Request, _: &UiState) -> Result<Self, PageError> {
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Ok(Fields::parse(request.uri().query().unwrap_or_default().as_bytes()));
+        }
+        Ok(Fields::parse(&read_body(request.into_body(), MAX_FORM_BYTES).await?))
     }
 }
 
 impl Fields {
-    pub fn parse(text: &[u8]) -> Fields {
+    fn parse(text: &[u8]) -> Fields {
         Fields(form_urlencoded::parse(text).into_owned().collect())
     }
 
-    /// The first field of that name; empty where there is none.
+    /// Returns the first field of that name, or "".
     pub fn one(&self, name: &str) -> &str {
         self.0.iter().find(|(given, _)| given == name).map_or("", |(_, value)| value)
     }
@@ -37,28 +42,38 @@ impl Fields {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// The place to go back to, if it is one of ours.
-    pub fn back(&self, name: &str) -> Option<String> {
-        local(self.one(name)).map(str::to_owned)
+    /// Parses a field that may be empty. Adds `error` to `errors` if the value is invalid.
+    pub fn optional<T>(
+        &self,
+        name: &str,
+        parse: impl Fn(&str) -> Option<T>,
+        error: &'static str,
+        errors: &mut Vec<String>,
+    ) -> Option<T> {
+        let text = Some(self.one(name)).filter(|text| !text.is_empty())?;
+        let value = parse(text);
+        if value.is_none() {
+            errors.push(error.to_owned());
+        }
+        value
+    }
+
+    /// Returns the page to return to, if it is one of ours.
+    pub fn page(&self, name: &str) -> Option<&str> {
+        own_path(self.one(name))
     }
 }
 
-/// A path of ours, and nothing that a browser could take for another site's.
-pub fn local(path: &str) -> Option<&str> {
-    let is_ours = path == super::HOME || path.starts_with("/ui/") || path.starts_with("/ui?");
+/// Returns `path` if it is a path of the web UI that no browser could interpret as another site's.
+pub fn own_path(path: &str) -> Option<&str> {
+    let is_ours = path == HOME || path.starts_with("/ui/") || path.starts_with("/ui?");
     (is_ours && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')).then_some(path)
 }
 
-/// A time as a browser's field for local times writes it, which is taken to be in UTC; anything else stays as it is.
-pub fn with_zone(time: &str) -> String {
-    let is_local = time.parse::<jiff::civil::DateTime>().is_ok() && time.parse::<jiff::Timestamp>().is_err();
-    if is_local { format!("{time}Z") } else { time.to_owned() }
-}
-
-/// Members of an object from texts that are not empty.
-pub fn members<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> Map<String, Value> {
-    let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
-    given.map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
+/// Parses an RFC 3339 time, or the value of a `datetime-local` field, which is taken to be in UTC.
+pub fn time(text: &str) -> Option<Timestamp> {
+    let utc = |local: DateTime| local.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp());
+    text.parse().ok().or_else(|| text.parse().ok().and_then(utc))
 }
 
 #[cfg(test)]
@@ -66,19 +81,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_sent_to_another_site() {
+    fn only_paths_of_the_web_ui_are_accepted() {
         for ours in ["/ui", "/ui/webhooks/new", "/ui?x=1", "/ui/webhooks/1/logs?outcome=failed"] {
-            assert_eq!(local(ours), Some(ours));
+            assert_eq!(own_path(ours), Some(ours));
         }
         for other in ["", "/", "//evil.example", "/uix", "https://evil.example/ui/", "/ui/\\evil", "/ui/\r\nx", "ui/"] {
-            assert_eq!(local(other), None, "{other}");
+            assert_eq!(own_path(other), None, "{other}");
         }
     }
 
     #[test]
     fn times_without_a_zone_are_in_utc() {
-        assert_eq!(with_zone("2026-03-01T09:05"), "2026-03-01T09:05Z");
-        assert_eq!(with_zone("2026-03-01T09:05:00+01:00"), "2026-03-01T09:05:00+01:00");
-        assert_eq!(with_zone("yesterday"), "yesterday");
+        let at = |text| time(text).map(|at| at.to_string());
+        assert_eq!(at("2026-03-01T09:05").as_deref(), Some("2026-03-01T09:05:00Z"));
+        assert_eq!(at("2026-03-01T09:05:00+01:00").as_deref(), Some("2026-03-01T08:05:00Z"));
+        assert_eq!(at("yesterday"), None);
     }
 }

@@ -1,16 +1,19 @@
-//! What the last request came to, told by the page behind it: a cookie that lives until it is shown.
+//! Flash messages: the result of one request, shown by the next page. A cookie carries the message until it is shown.
 
 use axum::http::{HeaderMap, HeaderValue};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::cookies::set_cookie;
 use crate::api::{ApiState, cookie};
 
-/// The second where cookies are sent over TLS alone: what a sibling domain plants is not shown.
+/// Browsers accept the second name only over TLS and from this host, so that a sibling domain cannot plant a message.
 const COOKIE: &str = "walhook_flash";
 const HOST_COOKIE: &str = "__Host-walhook_flash";
-/// Cookies are small; so is what is told.
-const LONGEST: usize = 600;
+/// Browsers limit a cookie to about 4 kB: 600 characters fit even if each takes four bytes, in base64.
+const MAX_CHARS: usize = 600;
+/// Long enough for a redirect to a slow page.
+const LIFETIME_SECONDS: u64 = 60;
 
 #[derive(Clone)]
 pub struct Flash {
@@ -27,34 +30,30 @@ impl Flash {
         Flash { good: false, text: text.into() }
     }
 
-    pub fn cookie(&self, state: &ApiState) -> HeaderValue {
-        let text: String = self.text.chars().take(LONGEST).collect();
+    /// Returns the Set-Cookie header that carries the message.
+    pub fn cookie(&self, api: &ApiState) -> HeaderValue {
+        let text: String = self.text.chars().take(MAX_CHARS).collect();
         let value = URL_SAFE_NO_PAD.encode(format!("{}{text}", if self.good { '+' } else { '-' }));
-        set(state, &value, 60)
+        set_cookie(api, name(api), &value, LIFETIME_SECONDS)
     }
 
-    pub fn of(state: &ApiState, headers: &HeaderMap) -> Option<Flash> {
-        let decoded = URL_SAFE_NO_PAD.decode(cookie(headers, name(state))?).ok()?;
+    pub fn read(api: &ApiState, headers: &HeaderMap) -> Option<Flash> {
+        let decoded = URL_SAFE_NO_PAD.decode(cookie(headers, name(api))?).ok()?;
         let text = String::from_utf8(decoded).ok()?;
-        let kind = text.chars().next()?;
-        Some(Flash { good: kind == '+', text: text[kind.len_utf8()..].to_owned() })
+        let good = text.starts_with('+');
+        Some(Flash { good, text: text.strip_prefix(['+', '-'])?.to_owned() })
     }
 }
 
-pub fn is_in(state: &ApiState, headers: &HeaderMap) -> bool {
-    cookie(headers, name(state)).is_some()
+pub fn is_in(api: &ApiState, headers: &HeaderMap) -> bool {
+    cookie(headers, name(api)).is_some()
 }
 
-pub fn forget(state: &ApiState) -> HeaderValue {
-    set(state, "", 0)
+/// Returns the Set-Cookie header that removes the message.
+pub fn removal(api: &ApiState) -> HeaderValue {
+    set_cookie(api, name(api), "", 0)
 }
 
-fn name(state: &ApiState) -> &'static str {
-    if state.is_secure() { HOST_COOKIE } else { COOKIE }
-}
-
-fn set(state: &ApiState, value: &str, seconds: u32) -> HeaderValue {
-    let secure = if state.is_secure() { "; Secure" } else { "" };
-    let cookie = format!("{}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}", name(state));
-    HeaderValue::try_from(cookie).expect("base64 and ASCII")
+fn name(api: &ApiState) -> &'static str {
+    if api.is_secure() { HOST_COOKIE } else { COOKIE }
 }

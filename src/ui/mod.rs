@@ -1,87 +1,67 @@
-//! The user interface: pages below `/ui`, rendered here, that do what the API does by the same functions. They work without
-//! scripts; one small module makes them smoother.
+//! The web UI: server-rendered pages below `/ui` for the same operations as the API. The pages work without scripts; one small
+//! script adds local times, dialogs and live updates.
 
-mod answer;
 mod assets;
 mod catalogue;
 mod charts;
 mod confirm;
+mod cookies;
 mod edit;
 mod entry;
-mod failure;
+mod error;
+mod error_page;
 mod fields;
 mod flash;
+mod format;
+mod headers;
 mod list;
+mod log_line;
 mod logs;
+mod page;
 mod recover;
 mod secret;
-mod session;
+mod sign_in;
+mod state;
 mod stats;
 mod test;
 mod time;
 mod verify;
+mod visit;
 mod webhook;
-
-use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Redirect;
 use axum::routing::{any, get, post};
-use jiff::SignedDuration;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, DefaultPredicate, Predicate};
 use tower_http::csrf::ProtectionError;
 
-use self::failure::Failure;
-use crate::api::{ApiState, Problem, cross_site_protection, request_id};
-use crate::config::Config;
+pub use self::state::UiState;
 
-/// Where the interface is.
-const HOME: &str = "/ui";
+use self::error::PageError;
+use self::state::HOME;
+use crate::api::{Problem, cross_site_protection, request_id};
 
-/// What the pages work with.
-#[derive(Clone)]
-pub struct UiState {
-    api: ApiState,
-    /// The platform's name for this service.
-    service: Arc<str>,
-    /// Attempts that a delivery has in one round.
-    attempts: u16,
-    /// How long events and log lines are kept.
-    kept: SignedDuration,
-}
-
-impl UiState {
-    pub fn new(config: &Config, api: ApiState) -> UiState {
-        UiState {
-            api,
-            service: config.service.name.as_str().into(),
-            attempts: config.delivery.schedule().attempts(),
-            kept: SignedDuration::from_hours(24 * i64::from(config.retention.days)),
-        }
-    }
-}
-
-/// Every page below `/ui`.
+/// Returns the router of all pages below `/ui`.
 pub fn router(state: UiState) -> Router {
     let webhook = Router::new()
         .route("/", get(webhook::show))
         .route("/edit", get(edit::form).post(edit::save))
         .route("/active", post(confirm::set_active))
-        .route("/delete", get(confirm::ask_delete).post(confirm::delete))
-        .route("/secret", get(confirm::ask_secret).post(secret::regenerate))
-        .route("/new-secret", get(secret::show).post(secret::conceal))
+        .route("/delete", get(confirm::confirm_delete).post(confirm::delete))
+        .route("/secret", get(confirm::confirm_regenerate).post(secret::regenerate))
+        .route("/new-secret", get(secret::show).post(secret::hide))
         .route("/test", get(test::form))
-        .route("/recover", get(recover::form).post(recover::begin))
+        .route("/recover", get(recover::form).post(recover::start))
         .route("/logs", get(logs::show))
         .route("/logs/{log}", get(entry::show))
         .route("/logs/{log}/redeliver", post(entry::redeliver));
-    let reject = |_: ProtectionError| Failure(Problem::cross_site()).mark();
+    let reject = |_: ProtectionError| PageError(Problem::cross_site()).mark();
     let pages = Router::new()
         .route(HOME, get(list::show))
-        .route("/ui/login", get(session::form).post(session::sign_in))
-        .route("/ui/logout", post(session::sign_out))
+        .route("/ui/login", get(sign_in::form).post(sign_in::submit))
+        .route("/ui/logout", post(sign_in::sign_out))
         .route("/ui/webhooks", get(async || Redirect::to(HOME)).post(edit::create))
         .route("/ui/webhooks/new", get(edit::new))
         .nest("/ui/webhooks/{webhook}", webhook)
@@ -89,14 +69,14 @@ pub fn router(state: UiState) -> Router {
         .route("/ui/test", post(test::send))
         .route("/ui/assets/{name}", get(assets::serve))
         .route("/ui/", get(async || Redirect::to(HOME)))
-        .route("/ui/{*rest}", any(async || Failure(Problem::not_found("there is no such page"))))
-        .method_not_allowed_fallback(async || Failure(Problem::method_not_allowed()));
+        .route("/ui/{*rest}", any(async || PageError::no_such_page()))
+        .method_not_allowed_fallback(async || PageError(Problem::method_not_allowed()));
     pages
-        .layer(CatchPanicLayer::custom(failure::answer_panic))
+        .layer(CatchPanicLayer::custom(error::from_panic))
         .layer(cross_site_protection(&state.api, reject))
-        .layer(from_fn_with_state(state.clone(), failure::render))
-        .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(answer::may_be_compressed)))
-        .layer(from_fn_with_state(state.clone(), answer::protect))
+        .layer(from_fn_with_state(state.clone(), error_page::render))
+        .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(headers::may_be_compressed)))
+        .layer(from_fn_with_state(state.clone(), headers::set))
         .layer(from_fn(request_id))
         .with_state(state)
 }

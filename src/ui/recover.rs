@@ -1,147 +1,113 @@
-//! Recovering a stretch of time: first how much it would be, then at the press of a button.
+//! Recovery of a time range: first a preview of how many deliveries it covers, then a button to start it.
 
 use askama::Template;
-use axum::extract::{Path, State};
-use axum::http::Uri;
+use axum::http::StatusCode;
 use axum::response::Response;
 use jiff::Timestamp;
-use serde_json::Value;
 use uuid::Uuid;
 
-use super::UiState;
-use super::answer::{Count, Frame, Section, go, page, page_again};
-use super::edit::webhook_id;
-use super::failure::{Failure, sentence};
-use super::fields::{Fields, members, with_zone};
+use super::error::PageError;
+use super::fields::{Fields, time};
 use super::flash::Flash;
-use super::logs::outcome_name;
-use super::session::Visitor;
-use super::stats::a_day_before;
-use super::time::{Moment, field, field_of};
-use crate::api::{FieldError, OUTCOMES, Recovery};
+use super::format::{Count, deliveries, outcome_label, sentence};
+use super::page::{Frame, Section, page, redirect, rejected};
+use super::state::webhook_path;
+use super::stats::day_before;
+use super::time::{Exact, field};
+use super::visit::{Ids, Visit};
+use crate::domain::time::millis;
+use crate::manage::{self, Fault, OUTCOMES, PeriodFault, RecoveryDraft, RecoveryScope, Webhook};
 
 #[derive(Template)]
 #[template(path = "ui/recover.html")]
 struct Page {
     frame: Frame,
-    id: Uuid,
-    name: String,
-    active: bool,
-    since: String,
-    until: String,
-    outcomes: Vec<Choice>,
-    errors: Vec<String>,
-    /// As far back as there is anything to recover.
-    oldest: Moment,
-    preview: Option<Preview>,
-}
-
-struct Choice {
-    value: &'static str,
-    label: &'static str,
-    chosen: bool,
-}
-
-struct Preview {
-    count: Count,
-    is_exact: bool,
+    webhook: Webhook,
     since: String,
     until: String,
     outcome: String,
+    errors: Vec<String>,
+    /// Events from before this time are no longer stored.
+    oldest: Timestamp,
+    preview: Option<RecoveryScope>,
 }
 
-fn wanted(fields: &Fields) -> [(&'static str, String); 3] {
-    let time = |name| with_zone(fields.one(name));
-    [("since", time("since")), ("until", time("until")), ("outcome", fields.one("outcome").to_owned())]
+fn parse(fields: &Fields) -> Result<RecoveryDraft, Vec<String>> {
+    let mut errors = Vec::new();
+    let since = fields.optional("since", time, "“Since” is not a valid time.", &mut errors);
+    let until = fields.optional("until", time, "“Until” is not a valid time.", &mut errors);
+    let outcome = fields.optional("outcome", manage::outcome, "Select an outcome from the list.", &mut errors);
+    match since {
+        _ if !errors.is_empty() => Err(errors),
+        None => Err(vec!["“Since” is required.".to_owned()]),
+        Some(since) => RecoveryDraft::new(since, until, outcome).map_err(|fault| {
+            let text = match fault {
+                PeriodFault::SinceInFuture => "“Since” must not be in the future.",
+                PeriodFault::UntilNotAfterSince => "“Until” must be after “Since”.",
+            };
+            vec![text.to_owned()]
+        }),
+    }
 }
 
-/// The form; with `since`, and what it would come to.
-pub async fn form(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-    uri: Uri,
-) -> Result<Response, Failure> {
-    let fields = Fields::parse(uri.query().unwrap_or_default().as_bytes());
+/// Shows the form, with a preview if `since` is set.
+pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     if fields.one("since").is_empty() {
-        return show(&state, visitor, &id, &fields, None).await;
+        return Ok(page(&template(&visit, id, &fields).await?));
     }
-    let mut members = members(wanted(&fields));
-    members.insert("dry_run".to_owned(), Value::from(true));
-    let counted = state.api.recover(&visitor.actor, webhook_id(&id)?, members).await;
-    show(&state, visitor, &id, &fields, Some(counted)).await
+    let preview = match parse(&fields) {
+        Ok(draft) => visit.manage().preview_recovery(visit.user(), id, draft).await?,
+        Err(errors) => return reject(&visit, id, &fields, StatusCode::UNPROCESSABLE_ENTITY, errors).await,
+    };
+    Ok(page(&Page { preview: Some(preview), ..template(&visit, id, &fields).await? }))
 }
 
-pub async fn begin(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-    fields: Fields,
-) -> Result<Response, Failure> {
-    let begun = state.api.recover(&visitor.actor, webhook_id(&id)?, members(wanted(&fields))).await;
-    match begun {
+pub async fn start(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
+    let draft = match parse(&fields) {
+        Ok(draft) => draft,
+        Err(errors) => return reject(&visit, id, &fields, StatusCode::UNPROCESSABLE_ENTITY, errors).await,
+    };
+    match visit.manage().recover(&visit.actor, id, draft).await {
         Ok(recovery) => {
-            let count = Count(recovery.count);
-            let told = format!("Recovery begun: {count} deliveries are made again in the background.");
-            Ok(go(&format!("/ui/webhooks/{}/logs", webhook_id(&id)?), Flash::good(told)))
+            let count = deliveries(recovery.scope.count);
+            let text = format!("Recovery of {count} started. It runs in the background.");
+            Ok(redirect(&webhook_path(id, "/logs"), Flash::good(text)))
         }
-        Err(problem) => show(&state, visitor, &id, &fields, Some(Err(problem))).await,
+        Err(fault @ (Fault::WebhookInactive | Fault::TooManyRecoveries)) => {
+            reject(&visit, id, &fields, StatusCode::CONFLICT, vec![sentence(&fault.to_string())]).await
+        }
+        Err(fault) => Err(fault.into()),
     }
 }
 
-async fn show(
-    state: &UiState,
-    visitor: Visitor,
-    id: &str,
+/// Returns "1 delivery", or "1,000 or more deliveries" if the log is too long to count all.
+fn counted(preview: &RecoveryScope) -> String {
+    let RecoveryScope { count, is_exact, .. } = *preview;
+    if is_exact { deliveries(count) } else { format!("{} or more deliveries", Count(count)) }
+}
+
+async fn reject(
+    visit: &Visit,
+    id: Uuid,
     fields: &Fields,
-    result: Option<Result<Recovery, crate::api::Problem>>,
-) -> Result<Response, Failure> {
-    let webhook = state.api.webhook(&visitor.actor.user, webhook_id(id)?).await?;
-    let now = Timestamp::now();
-    let (preview, problem) = match result {
-        None => (None, None),
-        Some(Ok(recovery)) => (Some(preview(recovery, fields)), None),
-        Some(Err(problem)) if problem.status().is_client_error() && problem.slug() != "not-found" => {
-            (None, Some(problem))
-        }
-        Some(Err(problem)) => return Err(problem.into()),
-    };
-    let given = |name: &str, default: String| match fields.one(name) {
-        "" => default,
-        text => field_of(&with_zone(text)),
-    };
-    let chosen = fields.one("outcome");
-    let choice = |value: &'static str| Choice { value, label: outcome_name(value).0, chosen: value == chosen };
-    let told = |FieldError { pointer, detail }: &FieldError| sentence(&format!("{}: {detail}", &pointer[1..]));
-    let errors = problem.as_ref().map(|problem| match problem.errors() {
-        [] => vec![sentence(problem.detail())],
-        errors => errors.iter().map(told).collect(),
-    });
-    let shown = Page {
-        frame: Frame::of(state, visitor, Section::Webhooks),
-        id: webhook.id,
-        name: webhook.settings.name,
-        active: webhook.settings.active,
-        since: given("since", field(a_day_before(now))),
-        until: given("until", String::new()),
-        outcomes: OUTCOMES.iter().map(|outcome| choice(outcome.as_str())).collect(),
-        errors: errors.unwrap_or_default(),
-        oldest: Moment::exact(now.checked_sub(state.kept).unwrap_or(Timestamp::UNIX_EPOCH)),
-        preview,
-    };
-    Ok(match problem {
-        Some(problem) => page_again(problem.status(), &shown),
-        None => page(&shown),
-    })
+    status: StatusCode,
+    errors: Vec<String>,
+) -> Result<Response, PageError> {
+    Ok(rejected(status, &Page { errors, ..template(visit, id, fields).await? }))
 }
 
-/// The end that was counted to is the end that is asked for: what fails meanwhile is not in it.
-fn preview(recovery: Recovery, fields: &Fields) -> Preview {
-    Preview {
-        count: Count(recovery.count),
-        is_exact: recovery.count_is_exact,
-        since: recovery.since,
-        until: recovery.until,
+async fn template(visit: &Visit, id: Uuid, fields: &Fields) -> Result<Page, PageError> {
+    let now = Timestamp::now();
+    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let shown = |name: &str| time(fields.one(name)).map(field);
+    Ok(Page {
+        frame: visit.frame(Section::Webhooks),
+        webhook,
+        since: shown("since").unwrap_or_else(|| field(day_before(now))),
+        until: shown("until").unwrap_or_default(),
         outcome: fields.one("outcome").to_owned(),
-    }
+        errors: Vec::new(),
+        oldest: now.checked_sub(visit.state.retention).unwrap_or(Timestamp::UNIX_EPOCH),
+        preview: None,
+    })
 }

@@ -1,75 +1,47 @@
-//! A new secret's page. Its address is another than the form's, so that loading the page again shows the same secret and makes
-//! no new one. The secret is read from the webhook, for a while and in the session that asked for it only.
+//! The page of a new secret. Its path differs from that of the form, so that reloading the page shows the same secret and does not
+//! generate another one. The secret is shown for ten minutes, in the session that generated it only.
 
 use askama::Template;
-use axum::extract::{Path, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
-use super::UiState;
-use super::answer::{Frame, Section, go, secret_page};
-use super::edit::webhook_id;
-use super::failure::Failure;
+use super::error::PageError;
 use super::flash::Flash;
-use super::session::Visitor;
-use crate::api::Problem;
-use crate::store::sessions;
+use super::page::{Frame, Section, redirect, secret_page};
+use super::state::webhook_path;
+use super::visit::{Ids, Visit};
+use crate::manage::Webhook;
 
 #[derive(Template)]
 #[template(path = "ui/secret.html")]
 struct Page {
     frame: Frame,
-    id: Uuid,
-    name: String,
-    secret: String,
+    webhook: Webhook,
+    secret: SecretString,
 }
 
-pub async fn regenerate(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let id = webhook_id(&id)?;
-    state.api.regenerate_secret(&visitor.actor, id).await?;
-    go_to(&state, &headers, id, Flash::good("The old secret no longer works.")).await
+pub async fn regenerate(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    visit.manage().regenerate_secret(&visit.actor, id).await?;
+    reveal(&visit, id, Flash::good("The old secret no longer works.")).await
 }
 
-/// Lets the session show the webhook's new secret, and leads there.
-pub async fn go_to(state: &UiState, headers: &HeaderMap, webhook: Uuid, flash: Flash) -> Result<Response, Failure> {
-    let session = state.api.session_id(headers).ok_or_else(Problem::unauthorized)?;
-    sessions::reveal(state.api.store(), session, Some(webhook)).await?;
-    Ok(go(&format!("/ui/webhooks/{webhook}/new-secret"), flash))
+/// Allows the session to show the webhook's secret, and redirects to it.
+pub async fn reveal(visit: &Visit, webhook: Uuid, flash: Flash) -> Result<Response, PageError> {
+    visit.manage().reveal_secret(&visit.session, webhook).await?;
+    Ok(redirect(&webhook_path(webhook, "/new-secret"), flash))
 }
 
-pub async fn show(
-    State(state): State<UiState>,
-    visitor: Visitor,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let webhook = state.api.webhook(&visitor.actor.user, webhook_id(&id)?).await?;
-    let session = state.api.session_id(&headers).ok_or_else(Problem::unauthorized)?;
-    let Some(secret) = state.api.revealed_secret(session, webhook.id).await? else {
-        let told = "The secret is no longer shown. If you have not copied it, regenerate it.";
-        return Ok(go(&format!("/ui/webhooks/{}", webhook.id), Flash::bad(told)));
+pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    let webhook = visit.manage().webhook(visit.user(), id).await?;
+    let Some(secret) = visit.manage().revealed_secret(&visit.session, id).await? else {
+        let text = "The secret can no longer be shown. If you have not copied it, regenerate it.";
+        return Ok(redirect(&webhook_path(id, ""), Flash::bad(text)));
     };
-    let frame = Frame::of(&state, visitor, Section::Webhooks);
-    let secret = secret.expose_secret().to_owned();
-    Ok(secret_page(&Page { frame, id: webhook.id, name: webhook.settings.name, secret }))
+    Ok(secret_page(&Page { frame: visit.frame(Section::Webhooks), webhook, secret }))
 }
 
-/// The visitor has copied it.
-pub async fn conceal(
-    State(state): State<UiState>,
-    _: Visitor,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let id = webhook_id(&id)?;
-    let session = state.api.session_id(&headers).ok_or_else(Problem::unauthorized)?;
-    sessions::reveal(state.api.store(), session, None).await?;
-    Ok(go(&format!("/ui/webhooks/{id}"), Flash::good("The secret is not shown again.")))
+pub async fn hide(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    visit.manage().hide_secret(&visit.session).await?;
+    Ok(redirect(&webhook_path(id, ""), Flash::good("The secret is hidden and cannot be shown again.")))
 }

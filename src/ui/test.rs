@@ -1,59 +1,56 @@
 //! Sending a test.
 
 use askama::Template;
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use uuid::Uuid;
 
-use super::UiState;
-use super::answer::{Frame, Section, go, page};
-use super::edit::webhook_id;
-use super::failure::{Failure, sentence};
-use super::fields::{Fields, members};
+use super::error::PageError;
+use super::fields::Fields;
 use super::flash::Flash;
-use super::session::Visitor;
-use super::stats::duration;
+use super::format::{Millis, sentence};
+use super::page::{Frame, Section, page, redirect};
+use super::state::webhook_path;
+use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
+use crate::manage::{Fault, TestReport, Webhook};
 
 #[derive(Template)]
 #[template(path = "ui/test.html")]
 struct Page {
     frame: Frame,
-    id: Uuid,
-    name: String,
-    active: bool,
-    /// The subscribed ones first: the choice that is made already is the first of them.
-    subscribed: Vec<&'static str>,
+    webhook: Webhook,
     others: Vec<&'static str>,
 }
 
-pub async fn form(State(state): State<UiState>, visitor: Visitor, Path(id): Path<String>) -> Result<Response, Failure> {
-    let webhook = state.api.webhook(&visitor.actor.user, webhook_id(&id)?).await?;
-    let is_subscribed = |name: &&'static str| webhook.settings.events.iter().any(|event| event == name);
+pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    let webhook = visit.manage().webhook(visit.user(), id).await?;
     let all = EventKind::ALL.iter().map(|kind| kind.as_str());
-    let (subscribed, others) = all.partition(is_subscribed);
-    let frame = Frame::of(&state, visitor, Section::Webhooks);
-    let (name, active) = (webhook.settings.name, webhook.settings.active);
-    Ok(page(&Page { frame, id: webhook.id, name, active, subscribed, others }))
+    let others = all.filter(|name| !webhook.settings.events.iter().any(|event| event == name)).collect();
+    Ok(page(&Page { frame: visit.frame(Section::Webhooks), webhook, others }))
 }
 
-/// Sends the event of the form to the webhook of the form, and leads to the entry of the log.
-pub async fn send(State(state): State<UiState>, visitor: Visitor, fields: Fields) -> Result<Response, Failure> {
-    let id = webhook_id(fields.one("webhook"))?;
-    let members = members([("event", fields.one("event").to_owned())]);
-    let report = match state.api.test_webhook(&visitor.actor, id, members).await {
-        Ok(report) => report,
-        Err(problem) if problem.status() == StatusCode::TOO_MANY_REQUESTS => {
-            return Ok(go(&format!("/ui/webhooks/{id}/test"), Flash::bad(sentence(problem.detail()))));
+/// Sends a test to the webhook in the form, and redirects to its log entry.
+pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
+    let id: Uuid = fields.one("webhook").parse().map_err(|_| Fault::NoSuchWebhook)?;
+    let event = match fields.one("event") {
+        "" => None,
+        name => Some(name.parse().map_err(|_| PageError::no_such_page())?),
+    };
+    match visit.manage().send_test(&visit.actor, id, event).await {
+        Ok(report) => Ok(redirect(&webhook_path(id, &format!("/logs/{}", report.log_id)), outcome(&report))),
+        Err(fault @ (Fault::TooManyTests | Fault::TestQuota { .. })) => {
+            Ok(redirect(&webhook_path(id, "/test"), Flash::bad(sentence(&fault.to_string()))))
         }
-        Err(problem) => return Err(problem.into()),
-    };
-    let took = report.duration_ms.map(|_| format!(" in {}", duration(report.duration_ms))).unwrap_or_default();
-    let flash = match (&report.error, report.response_status) {
-        (None, Some(status)) => Flash::good(format!("The test was delivered: {status}{took}.")),
-        (None, None) => Flash::good(format!("The test was delivered{took}.")),
-        (Some(error), _) => Flash::bad(format!("The test was not delivered: {}", sentence(&error.message))),
-    };
-    Ok(go(&format!("/ui/webhooks/{id}/logs/{}", report.log_id), flash))
+        Err(fault) => Err(fault.into()),
+    }
+}
+
+fn outcome(report: &TestReport) -> Flash {
+    let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let took = report.duration.map(|duration| format!(" in {}", Millis(Some(millis(duration))))).unwrap_or_default();
+    match (&report.error, report.response_status) {
+        (None, Some(status)) => Flash::good(format!("Test delivered: {status}{took}.")),
+        (None, None) => Flash::good(format!("Test delivered{took}.")),
+        (Some((_, message)), _) => Flash::bad(format!("Test failed: {}", sentence(message))),
+    }
 }

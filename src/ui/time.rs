@@ -1,5 +1,6 @@
-//! Times as pages show them: in UTC, for the script to turn into the reader's own.
+//! How pages show times: in UTC, which the script converts to the visitor's time zone.
 
+use std::borrow::Borrow;
 use std::fmt;
 
 use askama::filters::HtmlSafe;
@@ -7,37 +8,32 @@ use jiff::Timestamp;
 
 use crate::domain::time::millis;
 
-/// A point in time, written out.
-pub struct Moment {
-    at: Timestamp,
-    /// Shown as how long ago that was.
-    relative_to: Option<Timestamp>,
-}
+/// A time to the second, as an HTML element.
+pub struct Exact<T>(pub T);
+/// A time as how long ago it was, as an HTML element.
+pub struct Ago<T>(pub T);
 
-impl Moment {
-    pub fn exact(at: Timestamp) -> Moment {
-        Moment { at, relative_to: None }
-    }
+impl<T: Borrow<Timestamp>> HtmlSafe for Exact<T> {}
+impl<T: Borrow<Timestamp>> HtmlSafe for Ago<T> {}
 
-    pub fn relative(at: Timestamp, now: Timestamp) -> Moment {
-        Moment { at, relative_to: Some(now) }
-    }
-}
-
-impl fmt::Display for Moment {
+impl<T: Borrow<Timestamp>> fmt::Display for Exact<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (machine, exact) = (millis(self.at), self.at.strftime("%Y-%m-%d %H:%M:%S UTC"));
-        match self.relative_to {
-            None => write!(f, r#"<time datetime="{machine}">{exact}</time>"#),
-            Some(now) => {
-                let ago = ago(self.at, now);
-                write!(f, r#"<time datetime="{machine}" title="{exact}" data-relative>{ago}</time>"#)
-            }
-        }
+        let at = *self.0.borrow();
+        write!(f, r#"<time datetime="{}">{}</time>"#, millis(at), utc(at))
     }
 }
 
-impl HtmlSafe for Moment {}
+impl<T: Borrow<Timestamp>> fmt::Display for Ago<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = *self.0.borrow();
+        let ago = ago(at, Timestamp::now());
+        write!(f, r#"<time datetime="{}" title="{}" data-relative>{ago}</time>"#, millis(at), utc(at))
+    }
+}
+
+fn utc(at: Timestamp) -> impl fmt::Display {
+    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
 
 fn ago(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - at.as_second();
@@ -54,12 +50,7 @@ fn ago(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// What was asked for as a field for local times takes it; nothing where that was no time.
-pub fn field_of(time: &str) -> String {
-    time.parse().map(field).unwrap_or_default()
-}
-
-/// As a field for local times takes it.
+/// Formats a time as the value of a `datetime-local` field.
 pub fn field(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M").to_string()
 }

@@ -1,4 +1,4 @@
-//! How a receiver verifies what it gets, in seven languages. Each is a file that a test runs as it stands.
+//! Code that verifies deliveries, in seven languages. Each snippet is a file that a test runs unchanged.
 
 pub struct Snippet {
     pub language: &'static str,

@@ -1,4 +1,4 @@
-//! The API alone, on a port of its own, with a migrated store and a stand-in for what other parts do.
+//! The API on a port of its own, with a migrated store and a stand-in for the sending side.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,34 +6,37 @@ use std::time::Duration;
 
 use axum::Router;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio_postgres::Client;
+use url::Url;
 use uuid::Uuid;
-use walhook::api::{
-    ApiState, JwtVerifier, RenderRequest, RenderedRequest, SendTest, TestResult, Unreachable, UrlCheck, router,
-};
+use walhook::api::{ApiState, JwtVerifier, router};
+use walhook::app::{check_url, look_up};
 use walhook::config::Config;
-use walhook::domain::delivery::ErrorKind;
+use walhook::deliver::guard::Guard;
+use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
-use walhook::store::{Store, migrate, tokens};
+use walhook::manage::{LogDetail, Manage, Receivers, RenderedRequest, Unreachable, tokens};
+use walhook::store::{Store, migrate};
 use walhook::vault::Vault;
 
 use crate::support::{Api, TestApp, eventually};
 
 pub const BASE: &str = "/api/public";
-/// How many requests can be at the store at once.
+/// The number of the store's connections.
 pub const CONNECTIONS: usize = 8;
-/// What the stand-in for the guard refuses by its looks.
+/// A URL that the stand-in for the guard rejects without a lookup.
 pub const PLAIN_URL: &str = "http://receiver.example/in";
-/// A host that it refuses when it has looked it up.
+/// A URL that it rejects after a lookup.
 pub const BLOCKED_URL: &str = "https://blocked.example/in";
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 pub struct Service {
     pub app: TestApp,
     pub store: Store,
-    /// With the base path.
+    /// The API's URL, with the base path.
     pub url: String,
     pub sql: Client,
 }
@@ -44,33 +47,35 @@ impl Service {
     }
 
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Service {
-        Service::start_guarded(change, stand_in_guard()).await
+        Service::start_with_receivers(change, StandIn { guard: None }).await
     }
 
-    pub async fn start_guarded(change: impl FnOnce(&mut Config), url_check: UrlCheck) -> Service {
+    /// With the real guard instead of the stand-in.
+    pub async fn start_guarded(guard: Guard) -> Service {
+        Service::start_with_receivers(|_| {}, StandIn { guard: Some(guard) }).await
+    }
+
+    async fn start_with_receivers(change: impl FnOnce(&mut Config), receivers: StandIn) -> Service {
         let app = TestApp::prepare().await;
         migrate::migrate(&app.store_url).await.unwrap();
         let mut config = Config::default();
         change(&mut config);
         let store = Store::open(&app.store_url, CONNECTIONS).unwrap();
-        let url = format!(
-            "{}{}",
-            serve(router(guarded_state(&config, store.clone(), url_check))).await,
-            config.http.base_path
-        );
+        let url =
+            format!("{}{}", serve(router(state_with(&config, store.clone(), receivers))).await, config.http.base_path);
         let sql = app.store().await;
         Service { app, store, url, sql }
     }
 
-    /// A client with a new token of `user`.
+    /// Returns a client with a new token of `user`.
     pub async fn api(&self, user: &str) -> Api {
         let token = tokens::create(&self.store, &UserId(user.into()), "test").await.unwrap();
         Api::new(&self.url, token.expose_secret())
     }
 
-    /// Waits until so many of the store's connections wait for a lock.
+    /// Waits until this many connections of the store wait for a lock.
     pub async fn wait_until_blocked(&self, connections: usize) {
-        // A connection of its own: inside a transaction the view would stand still.
+        // A connection of its own: within a transaction, the view does not change.
         let sql = self.app.store().await;
         let blocked =
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
@@ -81,7 +86,7 @@ impl Service {
         eventually("connections that wait for a lock", probe).await;
     }
 
-    /// The webhook's secret as the store has it, decrypted.
+    /// The webhook's stored secret, decrypted.
     pub async fn stored_secret(&self, webhook: &str) -> String {
         let id: Uuid = webhook.parse().unwrap();
         let row = self
@@ -93,60 +98,80 @@ impl Service {
     }
 }
 
-fn stand_in_guard() -> UrlCheck {
-    UrlCheck {
-        form: Arc::new(|url| if url == PLAIN_URL { Err("must begin with https://".to_owned()) } else { Ok(()) }),
-        lookup: Arc::new(|url| {
-            let refused = url == BLOCKED_URL;
-            let reason = || Unreachable::Refused("its host is not allowed".to_owned());
-            async move { if refused { Err(reason()) } else { Ok(()) } }.boxed()
-        }),
-    }
-}
-
+/// A configuration with the stand-in for the sending side.
 pub fn state(config: &Config, store: Store) -> ApiState {
-    guarded_state(config, store, stand_in_guard())
+    state_with(config, store, StandIn { guard: None })
 }
 
-fn guarded_state(config: &Config, store: Store, url_check: UrlCheck) -> ApiState {
-    let render: RenderRequest = Arc::new(|sent| RenderedRequest {
-        headers: BTreeMap::from([
-            ("X-Webhook-Id".to_owned(), sent.webhook.to_string()),
-            ("X-Webhook-Signature".to_owned(), hex::encode(&sent.signature)),
-        ]),
-        body: format!("{} {} {}", sent.kind, sent.attempt, sent.data),
-    });
+fn state_with(config: &Config, store: Store, receivers: StandIn) -> ApiState {
     let jwt = config.auth.jwt.as_ref().map(|jwt| JwtVerifier::new(jwt).unwrap());
-    ApiState::new(config, store, Arc::new(vault()), url_check, render, send_test()).with_jwt(jwt)
+    let manage = Manage::new(config, store, Arc::new(vault()), Arc::new(receivers));
+    ApiState::new(config, manage).with_jwt(jwt)
 }
 
-/// The event chooses what the receiver does.
-fn send_test() -> SendTest {
-    Arc::new(|test| {
-        let error = match test.kind {
-            EventKind::DeliveryFailed => Some((ErrorKind::HttpStatus, "it answered 500".to_owned())),
-            _ => None,
-        };
-        let broken = test.kind == EventKind::TranscodeFailed;
+/// A stand-in for the sending side. Without a guard, it blocks [`PLAIN_URL`] and [`BLOCKED_URL`] only.
+struct StandIn {
+    guard: Option<Guard>,
+}
+
+impl Receivers for StandIn {
+    fn check_url(&self, url: &str) -> Result<(), String> {
+        match &self.guard {
+            Some(guard) => check_url(guard, url),
+            None => Url::parse(url).map_err(|error| format!("is not a URL: {error}")).and_then(|_| match url {
+                PLAIN_URL => Err("must begin with https://".to_owned()),
+                _ => Ok(()),
+            }),
+        }
+    }
+
+    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), Unreachable>> {
         async move {
-            anyhow::ensure!(!broken, "the vault is shut");
-            let status = if error.is_some() { 500 } else { 204 };
-            Ok(TestResult {
-                log: test.delivery,
-                response_status: Some(status),
-                duration: Some(Duration::from_millis(31)),
-                error,
-            })
+            match &self.guard {
+                Some(guard) => look_up(guard, url).await,
+                None if url == BLOCKED_URL => Err(Unreachable::Blocked("its host is not allowed".to_owned())),
+                None => Ok(()),
+            }
         }
         .boxed()
-    })
+    }
+
+    fn render(&self, logged: &LogDetail) -> Option<RenderedRequest> {
+        let (event, signature) = (logged.event_data.as_ref()?, logged.signature.as_ref()?);
+        Some(RenderedRequest {
+            headers: BTreeMap::from([
+                ("X-Webhook-Id".to_owned(), logged.webhook.to_string()),
+                ("X-Webhook-Signature".to_owned(), hex::encode(signature)),
+            ]),
+            body: format!("{} {} {}", logged.entry.event_kind, logged.entry.attempt, event.data),
+        })
+    }
+
+    /// The event determines the receiver's response.
+    fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
+        let answer = match delivery.kind {
+            EventKind::DeliveryFailed => {
+                let message = "it answered 500".to_owned();
+                Answer::Failed { kind: ErrorKind::HttpStatus, message, status: Some(500) }
+            }
+            _ => Answer::Accepted { status: 204 },
+        };
+        async move {
+            anyhow::ensure!(delivery.kind != EventKind::TranscodeFailed, "the vault is shut");
+            let signatures = Signatures { body: [0; 32], standard: [0; 32] };
+            let duration = Duration::from_millis(31);
+            let sent = Some(Sent { url: "https://a.example".into(), signatures, duration, excerpt: Vec::new() });
+            Ok((delivery.id, Attempt { started_at: delivery.occurred_at, answer, sent }))
+        }
+        .boxed()
+    }
 }
 
 fn vault() -> Vault {
     Vault::new(&[MASTER_KEY.to_owned().into()]).unwrap()
 }
 
-/// Serves until the test ends, and gives the origin.
+/// Serves until the test ends. Returns the origin.
 pub async fn serve(router: Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,12 +1,10 @@
-//! Names that resolve to something else than they seem to, through the API that saves them. The resolver is a stand-in; the
-//! guard is the real one.
+//! URLs whose host names resolve to blocked addresses, or not at all. The resolver is a stand-in, the guard is the real one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use tokio::sync::Semaphore;
-use walhook::app::url_check;
 use walhook::deliver::guard::{Guard, Lookup, Unreachable};
 
 use crate::fixture::Service;
@@ -25,7 +23,7 @@ fn resolver() -> Lookup {
 #[tokio::test]
 async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
     let guard = Guard::new(false, Vec::new()).with_lookup(resolver());
-    let service = Service::start_guarded(|_| {}, url_check(guard)).await;
+    let service = Service::start_guarded(guard).await;
     let api = service.api("1").await;
     let body = |host: &str| json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
     for host in [
@@ -55,14 +53,14 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
 
 /// An invalid request causes no lookup, and its response lists every error.
 #[tokio::test]
-async fn a_request_that_is_not_valid_looks_no_name_up() {
+async fn an_invalid_request_causes_no_lookup() {
     let asked = Arc::<AtomicUsize>::default();
     let (count, addresses) = (asked.clone(), resolver());
     let lookup: Lookup = Arc::new(move |host, port| {
         count.fetch_add(1, Ordering::Relaxed);
         addresses(host, port)
     });
-    let service = Service::start_guarded(|_| {}, url_check(Guard::new(false, Vec::new()).with_lookup(lookup))).await;
+    let service = Service::start_guarded(Guard::new(false, Vec::new()).with_lookup(lookup)).await;
     let api = service.api("1").await;
     let valid = json!({ "name": "x", "url": "https://1x1x1x1.example/in", "events": ["delivery.failed"] });
     let id = api.post("/webhooks", valid.clone()).await.expect(201).json()["id"].as_str().unwrap().to_owned();
@@ -88,9 +86,8 @@ async fn a_request_that_is_not_valid_looks_no_name_up() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_nowhere_is_saved_with_a_warning_and_one_that_leads_inside_is_not() {
-    let service =
-        Service::start_guarded(|_| {}, url_check(Guard::new(false, Vec::new()).with_lookup(resolver()))).await;
+async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejected() {
+    let service = Service::start_guarded(Guard::new(false, Vec::new()).with_lookup(resolver())).await;
     let api = service.api("1").await;
     let body = |host: &str| json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
     let created = api.post("/webhooks", body("unknown.example")).await.expect(201).json();
@@ -106,7 +103,7 @@ async fn a_name_that_leads_nowhere_is_saved_with_a_warning_and_one_that_leads_in
     assert_eq!(resolved["warnings"], json!(null));
 }
 
-/// A lookup under a silent nameserver takes seconds: a user has at most two at a time.
+/// A lookup whose nameserver does not answer takes seconds.
 #[tokio::test]
 async fn a_user_has_two_lookups_at_a_time() {
     let (asked, gate) = (Arc::<AtomicUsize>::default(), Arc::new(Semaphore::new(0)));
@@ -120,7 +117,7 @@ async fn a_user_has_two_lookups_at_a_time() {
         })
     });
     let guard = Guard::new(false, Vec::new()).with_lookup(lookup);
-    let service = Service::start_guarded(|_| {}, url_check(guard)).await;
+    let service = Service::start_guarded(guard).await;
     let body = |host: &str| json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
     let (hostile, other) = (service.api("1").await, service.api("2").await);
     let requests = async {

@@ -181,7 +181,7 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     let logs = api.logs(&webhook).await;
     assert_eq!((&logs[0]["outcome"], &logs[0]["attempt"]), (&json!("permanently_failed"), &json!(10)));
 
-    let words = "the owner of a webhook is not told: mail.smtp_url and mail.from are not set";
+    let words = "webhook owner not notified: mail.smtp_url and mail.from are not set";
     let told =
         || async { Some(std::fs::read_to_string(app.log_file()).unwrap().matches(words).count()).filter(|n| *n == 2) };
     eventually("the warning and the disablement in the log", told).await;
@@ -220,7 +220,7 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     let subjects: Vec<Value> = sink.events("taken").iter().map(|mail| mail["subject"].clone()).collect();
     assert!(subjects.contains(&json!("Webhook disabled: Hooks")), "{subjects:?}");
     let log = std::fs::read_to_string(app.log_file()).unwrap();
-    assert_eq!(log.matches("cannot be told now").count(), 1, "one condition is one line: {log}");
+    assert_eq!(log.matches("cannot be notified; retrying").count(), 1, "one condition is one line: {log}");
 }
 
 #[tokio::test]

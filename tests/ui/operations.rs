@@ -70,7 +70,7 @@ impl Visit {
         let place = browser.wait_for_place("the webhook", |place| !place.ends_with("/new-secret")).await;
         assert!(!browser.text().await.contains(&secret), "a secret is shown once");
         browser.driver.back().await.unwrap();
-        browser.wait_for_text("The secret is no longer shown.").await;
+        browser.wait_for_text("The secret can no longer be shown.").await;
         assert!(!browser.text().await.contains(&secret), "nor by going back");
         (place.rsplit('/').next().unwrap().to_owned(), secret)
     }
@@ -80,16 +80,16 @@ impl Visit {
         self.browser.click("a[href$='/edit']").await;
         self.browser.fill("#name", "Front office").await;
         self.browser.click("form.edit .primary").await;
-        self.browser.wait_for_text("The webhook was saved.").await;
+        self.browser.wait_for_text("Changes saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
         // A change meanwhile is not lost.
         self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
         self.stage.api.patch(&format!("/webhooks/{id}"), serde_json::json!({ "name": "Other" })).await.expect(200);
         self.browser.click("form.edit .primary").await;
-        self.browser.wait_for_text("Somebody changed this webhook meanwhile").await;
+        self.browser.wait_for_text("This webhook was changed in the meantime").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Other");
         self.browser.click("form.edit .primary").await;
-        self.browser.wait_for_text("The webhook was saved.").await;
+        self.browser.wait_for_text("Changes saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
         // A name that does not resolve yet is no obstacle, and not passed over in silence.
         self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
@@ -119,7 +119,7 @@ impl Visit {
     async fn test_and_regenerate(&self, id: &str, old: &str) -> String {
         self.browser.visit("/ui").await;
         self.ask("a[href$='/test']", "form").await;
-        self.browser.wait_for_text("The test was delivered: 200").await;
+        self.browser.wait_for_text("Test delivered: 200").await;
         let sent = self.stage.receiver.wait_for(1).await;
         assert!(sent[0].is_signed_with(old));
         assert_eq!(sent[0].header("x-webhook-test"), "true");
@@ -129,7 +129,7 @@ impl Visit {
         assert_ne!(new, old);
         self.browser.visit("/ui/events").await;
         self.browser.click("[id='payment.statement_ready'] form button").await;
-        self.browser.wait_for_text("The test was delivered: 200").await;
+        self.browser.wait_for_text("Test delivered: 200").await;
         let sent = self.stage.receiver.wait_for(2).await;
         assert!(sent[1].is_signed_with(&new) && sent[1].event() == "payment.statement_ready");
         assert_eq!(self.stage.api.webhook(id).await["success_count"], 0, "tests are not counted");
@@ -164,7 +164,7 @@ impl Visit {
         .await;
         if self.browser.has_scripts() {
             self.browser.click("#live[aria-pressed=true]").await;
-            self.browser.wait_for_text("One new entry.").await;
+            self.browser.wait_for_text("1 new entry.").await;
             self.check_columns().await;
         }
         self.check().await;
@@ -189,7 +189,7 @@ impl Visit {
         self.browser.wait_for_text("come back later").await;
         let text = self.browser.text().await;
         for expected in
-            ["503", "1 of 10", "2 of 10, due", "X-Webhook-Signature", "X-Webhook-Id", id, "Answered with an error"]
+            ["503", "1 of 10", "2 of 10, due", "X-Webhook-Signature", "X-Webhook-Id", id, "HTTP error status"]
         {
             assert!(text.contains(expected), "{expected} in {text}");
         }
@@ -203,7 +203,7 @@ impl Visit {
         self.stage.receiver.answer_status(200);
         let before = self.stage.receiver.requests().len();
         self.browser.click("#redeliver").await;
-        self.browser.wait_for_text("Redelivery begun: round 2").await;
+        self.browser.wait_for_text("Redelivery started (round 2)").await;
         let sent = self.stage.receiver.wait_for(before + 1).await;
         let (failed, again) = (&sent[before - 1], &sent[before]);
         assert_eq!((failed.delivery(), again.attempt()), (again.delivery(), 1));
@@ -225,14 +225,14 @@ impl Visit {
         let before = self.stage.receiver.requests().len();
         self.browser.click(".tabs a[href$='/recover']").await;
         self.browser.click(".filters button").await;
-        assert_eq!(self.browser.text_of("#preview-title").await, "1 deliveries");
+        assert_eq!(self.browser.text_of("#preview-title").await, "1 delivery");
         self.check().await;
         self.browser.click("#preview button").await;
-        self.browser.wait_for_text("Recovery begun: 1 deliveries").await;
+        self.browser.wait_for_text("Recovery of 1 delivery started").await;
         self.stage.receiver.wait_for(before + 1).await;
         self.browser.visit(&format!("/ui/webhooks/{id}")).await;
         let text = self.browser.text().await;
-        assert!(text.contains("Success rate") && text.contains("Answered with an error"), "{text}");
+        assert!(text.contains("Success rate") && text.contains("HTTP error status"), "{text}");
         assert_eq!(self.browser.count("svg.chart").await, 4);
         self.check().await;
     }
@@ -246,7 +246,7 @@ impl Visit {
         assert_eq!(self.browser.count("a[href='/ui/webhooks/new']").await, 0);
         self.check().await;
         self.ask(&format!("a[href='/ui/webhooks/{id}/delete']"), "form").await;
-        self.browser.wait_for_text("The webhook “Front office” was deleted.").await;
+        self.browser.wait_for_text("Webhook “Front office” deleted.").await;
         self.stage.api.get(&format!("/webhooks/{id}")).await.expect(404);
         self.browser.find("a[href='/ui/webhooks/new']").await;
         self.browser.visit(&format!("/ui/webhooks/{id}")).await;
@@ -311,7 +311,7 @@ async fn the_events_of_a_webhook_are_told_on_hover_and_focus() {
     visit.browser.visit("/ui").await;
     let tip = visit.browser.driver.find(thirtyfour::By::Css("#events-1")).await.unwrap();
     assert!(!tip.is_displayed().await.unwrap());
-    visit.browser.find(".tip button").await.focus().await.unwrap();
+    visit.browser.find(".tooltip button").await.focus().await.unwrap();
     assert!(tip.is_displayed().await.unwrap());
     assert_eq!(tip.text().await.unwrap(), format!("{REVIEW}\n{DISTRIBUTED}"));
     audit::check(&visit.browser).await;

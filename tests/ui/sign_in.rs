@@ -102,7 +102,7 @@ async fn sessions_end_by_age_by_rest_and_by_signing_out() {
         let sent_away = visitor.get("/ui", &session).await;
         assert_eq!(location(&sent_away), "/ui/login");
         let told = visitor.get("/ui/login", &session).await.text().await.unwrap();
-        assert!(told.contains("Your session is over"), "{told}");
+        assert!(told.contains("Your session has expired"), "{told}");
     }
     let own = walhook::store::Store::open(&visitor.stage.app.store_url, 1).unwrap();
     walhook::store::sessions::remove_old(&own).await.unwrap();

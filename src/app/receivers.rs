@@ -1,0 +1,109 @@
+//! Access to receivers for the API and the web UI, by the same guard, renderer and client that deliveries use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use uuid::Uuid;
+
+use crate::deliver::guard::{self, Guard};
+use crate::deliver::request::{self, Notification};
+use crate::deliver::resolver::{Resolver, Sources};
+use crate::deliver::{Sender, Settings};
+use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
+use crate::domain::webhook::Target;
+use crate::manage::{self, LogDetail, RenderedRequest, Unreachable};
+use crate::record;
+use crate::store::Store;
+use crate::traces::Tracer;
+use crate::vault::Vault;
+
+/// DNS lookups at a time. Separate from the budget of deliveries, so that saving many webhooks delays no delivery.
+const LOOKUPS: usize = 16;
+/// A lookup may take half of this.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub struct Receivers {
+    guard: Guard,
+    user_agent: String,
+    store: Store,
+    vault: Arc<Vault>,
+    sender: Sender,
+    tracer: Tracer,
+}
+
+impl Receivers {
+    pub fn new(settings: &Settings, store: Store, vault: Arc<Vault>, sender: Sender, tracer: Tracer) -> Receivers {
+        let resolver = Resolver::new(Sources::default(), LOOKUPS, LOOKUP_TIMEOUT);
+        let guard = settings.guard.clone().with_lookup(resolver.into_lookup());
+        Receivers { guard, user_agent: settings.user_agent.clone(), store, vault, sender, tracer }
+    }
+}
+
+impl manage::Receivers for Receivers {
+    fn check_url(&self, url: &str) -> Result<(), String> {
+        check_url(&self.guard, url)
+    }
+
+    fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), Unreachable>> {
+        look_up(&self.guard, url).boxed()
+    }
+
+    fn render(&self, logged: &LogDetail) -> Option<RenderedRequest> {
+        logged.url.as_ref()?;
+        let (event, entry) = (logged.event_data.as_ref()?, &logged.entry);
+        let notification = Notification {
+            delivery: entry.delivery,
+            webhook: logged.webhook,
+            event: logged.event,
+            kind: entry.event_kind.parse().ok()?,
+            occurred_at: event.occurred_at,
+            data: &event.data,
+            attempt: entry.attempt.try_into().ok()?,
+            test: entry.test,
+        };
+        let digest = |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());
+        let signatures = Signatures { body: digest(&logged.signature)?, standard: digest(&logged.standard_signature)? };
+        let request = request::replay(&notification, entry.started_at, signatures, &self.user_agent);
+        Some(RenderedRequest {
+            headers: request.headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            body: String::from_utf8_lossy(&request.body).into_owned(),
+        })
+    }
+
+    fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
+        async move {
+            let found = self.store.targets(&[delivery.webhook]).await?.pop();
+            let found = found.context("the webhook was deleted meanwhile")?;
+            let secret = self.vault.open_text(found.webhook, &found.secret_key_id, &found.secret)?;
+            let target = Target { webhook: found.webhook, url: found.url.into(), active: found.active, secret };
+            let notification = Notification { test: true, ..(&delivery).into() };
+            let attempt = self.sender.attempt(&target, &notification).await?;
+            let attempted = Attempted { delivery, attempt };
+            let log = record::record_test(&self.store, &self.tracer, &attempted).await?;
+            Ok((log, attempted.attempt))
+        }
+        .boxed()
+    }
+}
+
+/// Checks a receiver's URL without a DNS lookup.
+pub fn check_url(guard: &Guard, url: &str) -> Result<(), String> {
+    let url = guard.check_url(url).map_err(|problem| problem.to_string())?;
+    guard.check_literal(&url).map_err(|problem| problem.to_string())
+}
+
+/// Resolves the URL's host and checks the addresses, as for each connection.
+pub async fn look_up(guard: &Guard, url: &str) -> Result<(), Unreachable> {
+    let url = guard.check_url(url).map_err(|problem| Unreachable::Blocked(problem.to_string()))?;
+    guard.check_reachable(&url).await.map_err(|problem| match problem {
+        guard::Unreachable::Blocked(_) => Unreachable::Blocked(problem.to_string()),
+        // The state of Walhook's nameservers is not for every user to read.
+        guard::Unreachable::Fault(_) => {
+            Unreachable::Unresolved("the host's name could not be looked up at the moment".to_owned())
+        }
+        problem => Unreachable::Unresolved(problem.to_string()),
+    })
+}

@@ -1,0 +1,51 @@
+//! The faults of use cases. The variants are stable: adapters decide by them. The texts are fit for users to read.
+
+use crate::store::StoreError;
+
+/// Why a use case failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    #[error("there is no such webhook")]
+    NoSuchWebhook,
+    #[error("the webhook's log has no such entry")]
+    NoSuchLogEntry,
+    /// Every other check of the URL passed, but its host resolves to an address that must not be called. DNS may change, so the
+    /// same request may succeed later.
+    #[error("{0}")]
+    BlockedHost(String),
+    #[error("a user may have {limit} webhooks: delete one first")]
+    WebhookLimit { limit: u32 },
+    /// The caller's condition on the webhook's settings does not hold.
+    #[error("the webhook has changed since the version that the request names: read it again")]
+    VersionMismatch,
+    #[error("nothing is delivered to an inactive webhook: activate it first")]
+    WebhookInactive,
+    #[error(transparent)]
+    NotRedeliverable(#[from] NotRedeliverable),
+    #[error("the delivery's event is older than the retention period")]
+    EventExpired,
+    #[error("the webhook has too many unfinished recoveries: wait until one has finished")]
+    TooManyRecoveries,
+    /// Too many tests of the webhook are in flight.
+    #[error("several tests of this webhook are in flight: wait for their responses")]
+    TooManyTests,
+    /// The user has sent many tests.
+    #[error("many tests were sent in the last hours: wait {retry_after_seconds} s before the next one")]
+    TestQuota { retry_after_seconds: u64 },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A fault of Walhook itself. It is logged where it occurs.
+    #[error("internal error")]
+    Internal,
+}
+
+/// Why a log entry's delivery can never be redelivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRedeliverable {
+    #[error("a test cannot be redelivered: send another test")]
+    Test,
+    #[error("the delivery has reached the highest number of rounds")]
+    TooManyRounds,
+}
+
+pub type Result<T, E = Fault> = std::result::Result<T, E>;

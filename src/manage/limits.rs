@@ -1,0 +1,109 @@
+//! Limits on how often and how many at once, by key.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use uuid::Uuid;
+
+/// Limits how often something happens, by key.
+pub struct RateLimit {
+    /// None where the rate is unlimited.
+    limiter: Option<DefaultKeyedRateLimiter<Uuid>>,
+    checks: AtomicU64,
+}
+
+/// Keys that have not been used for a while are forgotten after so many checks: often enough that they take little memory.
+const CHECKS_BETWEEN_SWEEPS: u64 = 10_000;
+
+impl RateLimit {
+    /// Allows `rate` checks a second, and `burst` at once. A rate of zero is no limit.
+    pub fn per_second(rate: u32, burst: u32) -> RateLimit {
+        let quota = NonZeroU32::new(rate).map(|rate| {
+            let quota = Quota::per_second(rate);
+            NonZeroU32::new(burst).map_or(quota, |burst| quota.allow_burst(burst))
+        });
+        RateLimit { limiter: quota.map(RateLimiter::keyed), checks: AtomicU64::new(0) }
+    }
+
+    /// Allows `burst` checks at once, and one more each minute.
+    pub fn one_per_minute(burst: NonZeroU32) -> RateLimit {
+        let quota = Quota::per_minute(NonZeroU32::MIN).allow_burst(burst);
+        RateLimit { limiter: Some(RateLimiter::keyed(quota)), checks: AtomicU64::new(0) }
+    }
+
+    /// Counts one use of the key. The error is the number of seconds to wait.
+    pub fn check(&self, key: Uuid) -> Result<(), u64> {
+        let Some(limiter) = &self.limiter else { return Ok(()) };
+        if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS == CHECKS_BETWEEN_SWEEPS - 1 {
+            limiter.retain_recent();
+        }
+        limiter.check_key(&key).map_err(|refusal| {
+            let wait = refusal.wait_time_from(DefaultClock::default().now());
+            wait.as_millis().div_ceil(1_000).max(1) as u64
+        })
+    }
+}
+
+/// Limits how many operations with the same key are in progress. Clones share the counts.
+pub struct ConcurrencyLimit<K> {
+    counts: Arc<Mutex<HashMap<K, usize>>>,
+    limit: usize,
+}
+
+/// One operation in progress. Dropping it ends the operation.
+pub struct Permit<K: Eq + Hash> {
+    counts: Arc<Mutex<HashMap<K, usize>>>,
+    key: K,
+}
+
+impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
+    pub fn new(limit: usize) -> ConcurrencyLimit<K> {
+        ConcurrencyLimit { counts: Arc::default(), limit }
+    }
+
+    /// None where as many operations with this key are in progress as allowed.
+    pub fn acquire(&self, key: &K) -> Option<Permit<K>> {
+        let mut counts = self.counts.lock().expect("no holder of this lock panics");
+        let count = counts.entry(key.clone()).or_default();
+        if *count == self.limit {
+            return None;
+        }
+        *count += 1;
+        Some(Permit { counts: self.counts.clone(), key: key.clone() })
+    }
+}
+
+impl<K: Eq + Hash> Drop for Permit<K> {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock().expect("no holder of this lock panics");
+        if let Some(count) = counts.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_has_its_own_limit_and_unused_keys_are_forgotten() {
+        let limit = ConcurrencyLimit::new(4);
+        let (busy, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut permits: Vec<Permit<Uuid>> = (0..4).map(|_| limit.acquire(&busy).unwrap()).collect();
+        assert!(limit.acquire(&busy).is_none());
+        assert!(limit.acquire(&other).is_some());
+        permits.pop();
+        assert!(limit.acquire(&busy).is_some());
+        drop(permits);
+        assert!(limit.counts.lock().unwrap().is_empty());
+    }
+}

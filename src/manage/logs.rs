@@ -1,0 +1,94 @@
+//! The delivery log of a webhook, and redelivery of its entries.
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::fault::{Fault, NotRedeliverable, Result};
+use super::page::{Cursor, Page};
+use super::receivers::RenderedRequest;
+use super::service::Manage;
+use crate::domain::delivery::Outcome;
+use crate::domain::event::UserId;
+use crate::store::audit::Actor;
+use crate::store::logs::{self, Detail, Entry, Filter, Pending};
+use crate::store::recovery;
+
+/// Every outcome of a log entry.
+pub const OUTCOMES: [Outcome; 4] =
+    [Outcome::Delivered, Outcome::Failed, Outcome::PermanentlyFailed, Outcome::Cancelled];
+
+/// Parses an outcome by its name in the API, such as `permanently_failed`.
+pub fn outcome(name: &str) -> Option<Outcome> {
+    OUTCOMES.into_iter().find(|outcome| outcome.as_str() == name)
+}
+
+/// A log entry with its request.
+#[derive(Clone, Debug)]
+pub struct LogEntry {
+    pub detail: Detail,
+    /// The request as it was sent. None where none was sent, or where the event has expired.
+    pub request: Option<RenderedRequest>,
+}
+
+/// A round that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redelivery {
+    /// The same as before.
+    pub delivery: Uuid,
+    pub round: u16,
+}
+
+impl Manage {
+    /// Lists the webhook's log, newest first. A filtered search examines a bounded number of entries: its page may have fewer
+    /// than `limit` entries, or none, and still have a next page.
+    pub async fn log(
+        &self,
+        user: &UserId,
+        webhook: Uuid,
+        filter: &Filter,
+        before: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page<Entry>> {
+        let before = before.map(|cursor| cursor.0);
+        let found = logs::list(&self.store, user, webhook, filter, before, limit + 1).await?;
+        Ok(Page::new(found.entries, limit, |entry| entry.id).or_continue_after(found.horizon))
+    }
+
+    pub async fn log_entry(&self, user: &UserId, webhook: Uuid, log: Uuid) -> Result<LogEntry> {
+        let found = logs::get(&self.store, user, webhook, log).await?;
+        let detail = found.ok_or(Fault::NoSuchLogEntry)?;
+        let request = self.receivers.render(&detail);
+        Ok(LogEntry { detail, request })
+    }
+
+    /// The next attempt of a delivery. None where it has ended.
+    pub async fn pending_attempt(&self, user: &UserId, webhook: Uuid, delivery: Uuid) -> Result<Option<Pending>> {
+        Ok(logs::pending(&self.store, user, webhook, delivery).await?)
+    }
+
+    /// Counts the kinds of failure among the webhook's newest `limit` log entries since a time, the most frequent first.
+    pub async fn failure_kinds(
+        &self,
+        user: &UserId,
+        webhook: Uuid,
+        since: Timestamp,
+        limit: i64,
+    ) -> Result<Vec<(String, i64)>> {
+        Ok(logs::errors(&self.store, user, webhook, since, limit).await?)
+    }
+
+    /// Starts the next round of the delivery that a log entry belongs to.
+    pub async fn redeliver(&self, actor: &Actor, webhook: Uuid, log: Uuid) -> Result<Redelivery> {
+        match recovery::redeliver(&self.store, actor, webhook, log).await? {
+            recovery::Redelivery::Started { delivery, round } => {
+                tracing::info!(%webhook, %delivery, round, user = %actor.user, "redelivery started");
+                Ok(Redelivery { delivery, round })
+            }
+            recovery::Redelivery::NoSuchLog => Err(Fault::NoSuchLogEntry),
+            recovery::Redelivery::Inactive => Err(Fault::WebhookInactive),
+            recovery::Redelivery::Test => Err(NotRedeliverable::Test.into()),
+            recovery::Redelivery::TooManyRounds => Err(NotRedeliverable::TooManyRounds.into()),
+            recovery::Redelivery::EventGone => Err(Fault::EventExpired),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The use cases of users and operators: managing webhooks, sending tests, reading and redelivering the delivery log, recovery,
+//! statistics, API tokens, sessions of the web UI, and idempotency keys.
+//!
+//! `api`, `ui` and `cli` are adapters. They translate JSON, forms and arguments into the drafts of this module, and its results
+//! and [`Fault`]s into responses, pages and output. Every use case that concerns a webhook names the user: another user's webhook
+//! does not exist.
+
+mod fault;
+mod idempotency;
+pub mod limits;
+mod logs;
+mod page;
+mod receivers;
+mod recover;
+mod service;
+mod sessions;
+mod settings;
+mod stats;
+mod test_delivery;
+pub mod tokens;
+mod webhooks;
+
+pub use self::fault::{Fault, NotRedeliverable};
+pub use self::idempotency::IdempotencyClaim;
+pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
+pub use self::page::{Cursor, MalformedCursor, Page};
+pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
+pub use self::recover::{PeriodFault, Recovery, RecoveryDraft, RecoveryScope};
+pub use self::service::Manage;
+pub use self::settings::{EventSet, ReceiverUrl, SettingFault, UrlWarning, WebhookName};
+pub use self::stats::{BriefHour, Counts, Hour};
+pub use self::test_delivery::TestReport;
+pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
+pub use crate::store::audit::{Actor, Via};
+pub use crate::store::logs::{Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass};
+pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;
+pub use crate::store::webhooks::{Condition, Settings, Webhook};

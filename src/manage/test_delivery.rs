@@ -1,0 +1,78 @@
+//! Tests: one attempt with example data at the owner's request.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::fault::{Fault, Result};
+use super::service::Manage;
+use crate::domain::delivery::{Delivery, ErrorKind, Lease};
+use crate::domain::event::{EventKind, delivery_id};
+use crate::events::CATALOGUE;
+use crate::store::audit::Actor;
+use crate::store::logs;
+use crate::telemetry::recurring;
+
+/// A namespace that makes keys of users.
+const TEST_USERS: Uuid = Uuid::from_u128(0x8d3e_5b70_19c4_4f6a_a2d1_6e0b_93f7_45c8);
+
+/// The result of a test.
+#[derive(Clone, Debug)]
+pub struct TestReport {
+    pub response_status: Option<u16>,
+    /// None where nothing was sent.
+    pub duration: Option<Duration>,
+    /// None where the test was delivered.
+    pub error: Option<(ErrorKind, String)>,
+    /// The entry of the delivery log.
+    pub log_id: Uuid,
+}
+
+impl Manage {
+    /// Sends `event`, or the first subscribed event, and waits for the response.
+    pub async fn send_test(&self, actor: &Actor, webhook: Uuid, event: Option<EventKind>) -> Result<TestReport> {
+        let settings = self.webhook(&actor.user, webhook).await?.settings;
+        let first = || settings.events.iter().find_map(|event| event.parse().ok());
+        let kind = event.or_else(first).ok_or(Fault::Internal)?;
+        let user = Uuid::new_v5(&TEST_USERS, actor.user.0.as_bytes());
+        self.test_quota.check(user).map_err(|retry_after_seconds| Fault::TestQuota { retry_after_seconds })?;
+        let permit = self.tests.acquire(&webhook).ok_or(Fault::TooManyTests)?;
+        // A task of its own: the attempt is logged even if the client disconnects.
+        let (manage, actor) = (self.clone(), actor.clone());
+        let task = tokio::spawn(async move {
+            let _permit = permit;
+            manage.attempt_test(&actor, webhook, kind).await
+        });
+        task.await.map_err(|_| Fault::Internal)?
+    }
+
+    async fn attempt_test(&self, actor: &Actor, webhook: Uuid, kind: EventKind) -> Result<TestReport> {
+        let rule = CATALOGUE.iter().find(|rule| rule.kind == kind).ok_or(Fault::Internal)?;
+        let (event, occurred_at, data) = (Uuid::now_v7(), Timestamp::now(), (rule.example)());
+        logs::insert_test_event(&self.store, actor, webhook, event, kind, occurred_at, &data).await?;
+        let delivery = Delivery {
+            id: delivery_id(event, webhook),
+            webhook,
+            event,
+            kind,
+            occurred_at,
+            data: data.into(),
+            round: 1,
+            attempt: 1,
+            // Not in the store, so nobody else can claim it.
+            lease: Lease { token: Uuid::nil(), until: Instant::now() },
+        };
+        let (log_id, attempt) = self.receivers.send_test(delivery).await.map_err(|error| {
+            recurring!(error, %webhook, error = format!("{error:#}"), "tests cannot be sent");
+            Fault::Internal
+        })?;
+        let answer = &attempt.answer;
+        Ok(TestReport {
+            response_status: answer.status(),
+            duration: attempt.sent.as_ref().map(|sent| sent.duration),
+            error: answer.error().map(|kind| (kind, answer.message().unwrap_or_default().to_owned())),
+            log_id,
+        })
+    }
+}

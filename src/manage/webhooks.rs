@@ -1,0 +1,141 @@
+//! Creating, reading, changing and deleting webhooks.
+
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::fault::{Fault, Result};
+use super::page::{Cursor, Page};
+use super::service::Manage;
+use super::settings::{EventSet, ReceiverUrl, UrlWarning, WebhookName};
+use crate::domain::event::UserId;
+use crate::store::audit::Actor;
+use crate::store::webhooks::{self, Changes, Condition, Conditional, Settings, Webhook, event_names};
+use crate::vault::{Sealed, new_webhook_secret};
+
+/// A webhook to create.
+#[derive(Clone, Debug)]
+pub struct WebhookDraft {
+    pub name: WebhookName,
+    pub url: ReceiverUrl,
+    pub events: EventSet,
+    pub active: bool,
+}
+
+/// The settings of a webhook to change. The others stay as they are.
+#[derive(Clone, Debug, Default)]
+pub struct WebhookPatch {
+    pub name: Option<WebhookName>,
+    pub url: Option<ReceiverUrl>,
+    pub events: Option<EventSet>,
+    /// False cancels pending deliveries. True after an automatic disablement resets the failure counters.
+    pub active: Option<bool>,
+}
+
+/// A new webhook with its secret, which is shown once.
+pub struct CreatedWebhook {
+    pub webhook: Webhook,
+    pub secret: SecretString,
+    pub warning: Option<UrlWarning>,
+}
+
+/// A webhook after a change.
+pub struct UpdatedWebhook {
+    pub webhook: Webhook,
+    pub warning: Option<UrlWarning>,
+}
+
+impl Manage {
+    /// The number of webhooks that a user may have.
+    pub fn webhook_limit(&self) -> u32 {
+        self.webhooks_per_user
+    }
+
+    /// Lists the user's webhooks in the order of their creation.
+    pub async fn webhooks(&self, user: &UserId, after: Option<Cursor>, limit: usize) -> Result<Page<Webhook>> {
+        let after = after.map_or(Uuid::nil(), |cursor| cursor.0);
+        let rows = webhooks::list(&self.store, user, after, limit + 1).await?;
+        Ok(Page::new(rows, limit, |webhook| webhook.id))
+    }
+
+    pub async fn webhook(&self, user: &UserId, id: Uuid) -> Result<Webhook> {
+        webhooks::get(&self.store, user, id).await?.ok_or(Fault::NoSuchWebhook)
+    }
+
+    pub async fn create_webhook(&self, actor: &Actor, draft: WebhookDraft) -> Result<CreatedWebhook> {
+        let warning = self.check_host(&actor.user, &draft.url).await?;
+        let WebhookDraft { name, url, events, active } = draft;
+        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active };
+        let id = Uuid::now_v7();
+        let (secret, sealed) = self.new_secret(id);
+        let limit = self.webhooks_per_user;
+        let created = webhooks::create(&self.store, actor, id, &settings, &sealed, limit).await?;
+        let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
+        tracing::info!(webhook = %id, user = %actor.user, "webhook created");
+        Ok(CreatedWebhook { webhook, secret, warning })
+    }
+
+    /// Changes settings if `condition` holds for the present ones.
+    pub async fn update_webhook(
+        &self,
+        actor: &Actor,
+        id: Uuid,
+        patch: WebhookPatch,
+        condition: Condition<'_>,
+    ) -> Result<UpdatedWebhook> {
+        let mut warning = None;
+        if let Some(url) = &patch.url {
+            // First, so that only owners of a webhook cause DNS lookups.
+            if !condition(&self.webhook(&actor.user, id).await?.settings) {
+                return Err(Fault::VersionMismatch);
+            }
+            warning = self.check_host(&actor.user, url).await?;
+        }
+        let changes = Changes {
+            name: patch.name.map(|name| name.0),
+            url: patch.url.map(|url| url.0),
+            events: patch.events.map(|events| events.0),
+            active: patch.active,
+        };
+        let webhook = applied(webhooks::update(&self.store, actor, id, &changes, condition).await?)?;
+        Ok(UpdatedWebhook { webhook, warning })
+    }
+
+    /// Deletes the webhook and cancels its pending deliveries, if `condition` holds for its settings.
+    pub async fn delete_webhook(&self, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<()> {
+        applied(webhooks::delete(&self.store, actor, id, condition).await?)?;
+        tracing::info!(webhook = %id, user = %actor.user, "webhook deleted");
+        Ok(())
+    }
+
+    /// Replaces the secret. The old one stops working at once.
+    pub async fn regenerate_secret(&self, actor: &Actor, id: Uuid) -> Result<SecretString> {
+        let (secret, sealed) = self.new_secret(id);
+        if !webhooks::set_secret(&self.store, actor, id, &sealed).await? {
+            return Err(Fault::NoSuchWebhook);
+        }
+        tracing::info!(webhook = %id, user = %actor.user, "webhook secret replaced");
+        Ok(secret)
+    }
+
+    fn new_secret(&self, webhook: Uuid) -> (SecretString, Sealed) {
+        let secret = new_webhook_secret();
+        let sealed = self.vault.seal(webhook, secret.expose_secret().as_bytes());
+        (secret, sealed)
+    }
+}
+
+/// The version of a webhook's settings. The counters are not part of it, so that a busy webhook can be edited.
+pub fn version(settings: &Settings) -> String {
+    let Settings { name, url, events, active } = settings;
+    let canonical = serde_json::to_vec(&(name, url, events, active)).expect("strings and booleans can be serialized");
+    hex::encode(&Sha256::digest(canonical)[..16])
+}
+
+fn applied<T>(result: Conditional<T>) -> Result<T> {
+    match result {
+        Conditional::Done(value) => Ok(value),
+        Conditional::NotFound => Err(Fault::NoSuchWebhook),
+        Conditional::Refused => Err(Fault::VersionMismatch),
+    }
+}

@@ -1,0 +1,47 @@
+//! Response headers that all pages have in common.
+
+use axum::extract::{Request, State};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::assets;
+use super::flash::{self, Flash};
+use super::page::HoldsSecret;
+use super::state::UiState;
+
+/// Allows no inline styles or scripts, and nothing from other origins.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+pub fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
+    extensions.get::<HoldsSecret>().is_none()
+}
+
+/// Adds the security headers, sets the cookie of a flash message, and removes the cookie once a page has shown the message.
+pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> Response {
+    let is_asset = request.uri().path().starts_with(assets::PATH);
+    let has_flash = flash::is_in(&state.api, request.headers()) && !is_asset;
+    let mut response = next.run(request).await;
+    let headers = [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        // Other sites must not see the path, which may be a sign-in link. `no-referrer` would also remove the Origin header from
+        // our own forms.
+        (header::REFERRER_POLICY, "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    let cookie = match response.extensions_mut().remove::<Flash>() {
+        Some(flash) => Some(flash.cookie(&state.api)),
+        None => (has_flash && !response.status().is_redirection()).then(|| flash::removal(&state.api)),
+    };
+    if let Some(cookie) = cookie {
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    response
+}

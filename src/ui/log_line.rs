@@ -1,0 +1,41 @@
+//! One line of the delivery log.
+
+use super::format::{Millis, failure_label, outcome_label};
+use crate::manage::Entry;
+
+pub struct Line {
+    pub entry: Entry,
+    /// "3 of 10, round 2"
+    pub attempt: String,
+}
+
+impl Line {
+    /// Makes the line of an entry. A round of a delivery has `attempts` attempts.
+    pub fn new(entry: Entry, attempts: u16) -> Line {
+        let of = if entry.test { String::new() } else { format!(" of {attempts}") };
+        let round = if entry.round > 1 { format!(", round {}", entry.round) } else { String::new() };
+        let attempt = format!("{}{of}{round}", entry.attempt);
+        Line { entry, attempt }
+    }
+
+    /// Returns the label of the outcome and the class of its badge.
+    pub fn outcome(&self) -> (&'static str, &'static str) {
+        match &*self.entry.outcome {
+            // A test has one attempt, so it is not retried.
+            "failed" if self.entry.test => ("Failed", "bad"),
+            outcome => outcome_label(outcome),
+        }
+    }
+
+    pub fn status(&self) -> String {
+        self.entry.response_status.map_or_else(|| "–".to_owned(), |status| status.to_string())
+    }
+
+    pub fn duration(&self) -> Millis<Option<u64>> {
+        Millis(self.entry.duration_ms.and_then(|millis| u64::try_from(millis).ok()))
+    }
+
+    pub fn error(&self) -> Option<&'static str> {
+        self.entry.error.as_ref().map(|(kind, _)| failure_label(kind))
+    }
+}

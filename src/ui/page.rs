@@ -1,0 +1,72 @@
+//! The frame of every page, and responses made from templates.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::http::StatusCode;
+use axum::response::{Html, IntoResponse, Redirect, Response};
+
+use super::flash::Flash;
+use super::state::UiState;
+
+/// What the template of every page needs beside its content.
+pub struct Frame {
+    pub service: Arc<str>,
+    /// The signed-in user.
+    pub user: Option<String>,
+    /// The result of the previous request.
+    pub flash: Option<Flash>,
+    pub section: Section,
+    /// The path of the API reference.
+    pub docs: String,
+}
+
+/// The navigation entry that is marked as current.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    Webhooks,
+    Events,
+    None,
+}
+
+impl Frame {
+    /// Returns the frame of a page that anybody may see.
+    pub fn new(state: &UiState, section: Section) -> Frame {
+        let docs = format!("{}/docs", state.api.base_path());
+        Frame { service: state.service.clone(), user: None, flash: None, section, docs }
+    }
+
+    pub fn in_webhooks(&self) -> bool {
+        self.section == Section::Webhooks
+    }
+
+    pub fn in_events(&self) -> bool {
+        self.section == Section::Events
+    }
+}
+
+pub fn page(template: &impl Template) -> Response {
+    Html(template.render().expect("writing to memory cannot fail")).into_response()
+}
+
+/// Responds with a form that was not accepted.
+pub fn rejected(status: StatusCode, template: &impl Template) -> Response {
+    (status, page(template)).into_response()
+}
+
+/// Marks a response that holds a secret. It is not compressed, because its length would reveal something about the secret.
+#[derive(Clone, Copy)]
+pub struct HoldsSecret;
+
+pub fn secret_page(template: &impl Template) -> Response {
+    let mut response = page(template);
+    response.extensions_mut().insert(HoldsSecret);
+    response
+}
+
+/// Redirects to a page that shows `flash`.
+pub fn redirect(to: &str, flash: Flash) -> Response {
+    let mut response = Redirect::to(to).into_response();
+    response.extensions_mut().insert(flash);
+    response
+}

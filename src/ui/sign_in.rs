@@ -1,0 +1,167 @@
+//! Signing in and out.
+
+use askama::Template;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use jiff::Timestamp;
+use secrecy::ExposeSecret;
+use uuid::Uuid;
+
+use super::cookies::set_cookie;
+use super::error::PageError;
+use super::fields::Fields;
+use super::page::{Frame, Section, page, rejected, secret_page};
+use super::state::{HOME, UiState};
+use crate::api::{Problem, authenticate_token, session_actor};
+use crate::domain::event::UserId;
+use crate::manage::{SESSION_LIFETIME, Via};
+
+const LINK_REJECTED: &str = "This sign-in link is invalid, has expired or was already used. Request a new link.";
+
+#[derive(Template)]
+#[template(path = "ui/login.html")]
+struct Login {
+    frame: Frame,
+    /// The page to show after signing in, if it is not the first one.
+    next: String,
+    error: Option<&'static str>,
+    /// Whether the browser sent the cookie of a session that has ended.
+    expired: bool,
+    accepts_links: bool,
+}
+
+impl Login {
+    fn new(state: &UiState, fields: &Fields) -> Login {
+        let frame = Frame::new(state, Section::None);
+        let next = fields.page("next").unwrap_or_default().to_owned();
+        Login { frame, next, error: None, expired: false, accepts_links: state.api.jwt().is_some() }
+    }
+
+    fn reject(self, error: &'static str) -> Response {
+        rejected(StatusCode::UNAUTHORIZED, &Login { error: Some(error), ..self })
+    }
+
+    fn target(&self) -> &str {
+        if self.next.is_empty() { HOME } else { &self.next }
+    }
+}
+
+/// Asks before a sign-in link replaces the session of another user, because any site can redirect a visitor to a link that signs
+/// in as its own user.
+#[derive(Template)]
+#[template(path = "ui/replace.html")]
+struct Replace {
+    frame: Frame,
+    current: UserId,
+    user: UserId,
+    jwt: String,
+    next: String,
+}
+
+/// A valid sign-in link that may have been used.
+struct Link<'a> {
+    token: &'a str,
+    user: UserId,
+    expires_at: Timestamp,
+}
+
+impl<'a> Link<'a> {
+    /// Returns None if the token is invalid or not for a sign-in link.
+    async fn verify(state: &UiState, token: &'a str) -> Result<Option<Link<'a>>, Problem> {
+        let Some(verifier) = state.api.jwt() else { return Ok(None) };
+        match verifier.link(token).await {
+            Ok((user, expires_at)) => Ok(Some(Link { token, user, expires_at })),
+            Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => Ok(None),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// Signs in if the link was not used before.
+    async fn sign_in(self, state: &UiState, headers: &HeaderMap, login: Login) -> Result<Response, PageError> {
+        // The signature is left out: with some algorithms anybody can change its encoding, and the token stays valid.
+        let signed = self.token.rsplit_once('.').map_or(self.token, |(signed, _)| signed);
+        if !state.api.manage().use_link(signed, self.expires_at).await? {
+            return Ok(login.reject(LINK_REJECTED));
+        }
+        sign_in(state, headers, &self.user, None, login.target()).await
+    }
+}
+
+/// Shows the sign-in page, or signs in if the query has the platform's token in `jwt`.
+pub async fn form(
+    State(state): State<UiState>,
+    method: Method,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, PageError> {
+    let login = Login::new(&state, &fields);
+    let token = fields.one("jwt");
+    // A HEAD request, such as that of a link preview, does not use up the link.
+    if !token.is_empty() && method == Method::GET {
+        return follow_link(&state, &headers, token, login).await;
+    }
+    if session_actor(&state.api, &headers).await?.is_some() {
+        return Ok(Redirect::to(login.target()).into_response());
+    }
+    let expired = state.api.session_id(&headers).is_some();
+    Ok(page(&Login { expired, ..login }))
+}
+
+async fn follow_link(state: &UiState, headers: &HeaderMap, token: &str, login: Login) -> Result<Response, PageError> {
+    let Some(link) = Link::verify(state, token).await? else { return Ok(login.reject(LINK_REJECTED)) };
+    let current = session_actor(&state.api, headers).await?.map(|actor| actor.user);
+    match current.filter(|current| *current != link.user) {
+        Some(current) => {
+            let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());
+            Ok(secret_page(&Replace { frame, current, user: link.user, jwt, next: login.next }))
+        }
+        None => link.sign_in(state, headers, login).await,
+    }
+}
+
+/// Signs in with the API token in the form, or with the link of a visitor who agreed to replace the session.
+pub async fn submit(State(state): State<UiState>, headers: HeaderMap, fields: Fields) -> Result<Response, PageError> {
+    let login = Login::new(&state, &fields);
+    if !fields.one("jwt").is_empty() {
+        return match Link::verify(&state, fields.one("jwt")).await? {
+            Some(link) => link.sign_in(&state, &headers, login).await,
+            None => Ok(login.reject(LINK_REJECTED)),
+        };
+    }
+    let actor = match authenticate_token(&state.api, fields.one("token").trim()).await {
+        Ok(actor) => actor,
+        Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => {
+            return Ok(login.reject("This token is invalid or has been revoked."));
+        }
+        Err(problem) => return Err(problem.into()),
+    };
+    match actor.via {
+        Via::Token(token) => sign_in(&state, &headers, &actor.user, Some(token), login.target()).await,
+        _ => Ok(login.reject("Sign in with an API token, or with the sign-in link of your platform.")),
+    }
+}
+
+async fn sign_in(
+    state: &UiState,
+    headers: &HeaderMap,
+    user: &UserId,
+    token: Option<Uuid>,
+    target: &str,
+) -> Result<Response, PageError> {
+    let session = state.api.manage().sign_in(user, token, state.api.session_id(headers)).await?;
+    Ok(with_session(state, session.expose_secret(), SESSION_LIFETIME.as_secs(), target))
+}
+
+pub async fn sign_out(State(state): State<UiState>, headers: HeaderMap) -> Result<Response, PageError> {
+    if let Some(session) = state.api.session_id(&headers) {
+        state.api.manage().sign_out(session).await?;
+    }
+    Ok(with_session(&state, "", 0, "/ui/login"))
+}
+
+/// Sets the session's cookie and redirects.
+fn with_session(state: &UiState, session: &str, seconds: u64, target: &str) -> Response {
+    let cookie = set_cookie(&state.api, state.api.session_cookie_name(), session, seconds);
+    ([(header::SET_COOKIE, cookie)], Redirect::to(target)).into_response()
+}

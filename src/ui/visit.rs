@@ -1,0 +1,80 @@
+//! Extractors for requests of signed-in users.
+
+use axum::extract::{FromRequestParts, OriginalUri, Path};
+use axum::http::Method;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Redirect, Response};
+use serde::de::DeserializeOwned;
+use url::form_urlencoded::Serializer;
+
+use super::error::PageError;
+use super::fields::own_path;
+use super::flash::Flash;
+use super::page::{Frame, Section};
+use super::state::{HOME, UiState};
+use crate::api::session_actor;
+use crate::domain::event::UserId;
+use crate::manage::{Actor, Manage};
+
+/// A request of a signed-in user. All others are redirected to the sign-in page.
+pub struct Visit {
+    pub state: UiState,
+    pub actor: Actor,
+    /// The session ID from the cookie.
+    pub session: String,
+    flash: Option<Flash>,
+}
+
+impl FromRequestParts<UiState> for Visit {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &UiState) -> Result<Self, Response> {
+        let actor = session_actor(&state.api, &parts.headers).await;
+        let actor = actor.map_err(|problem| PageError(problem).into_response())?;
+        let (Some(actor), Some(session)) = (actor, state.api.session_id(&parts.headers)) else {
+            return Err(to_sign_in(parts).into_response());
+        };
+        let flash = Flash::read(&state.api, &parts.headers);
+        Ok(Visit { state: state.clone(), actor, session: session.to_owned(), flash })
+    }
+}
+
+impl Visit {
+    pub fn manage(&self) -> &Manage {
+        self.state.api.manage()
+    }
+
+    pub fn user(&self) -> &UserId {
+        &self.actor.user
+    }
+
+    pub fn frame(&self, section: Section) -> Frame {
+        Frame { user: Some(self.user().to_string()), flash: self.flash.clone(), ..Frame::new(&self.state, section) }
+    }
+}
+
+/// Redirects to the sign-in page, which returns to the requested page. A POST is not repeated.
+fn to_sign_in(parts: &Parts) -> Redirect {
+    // A nested router sees only the rest of the path.
+    let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+    let next = uri.path_and_query().and_then(|path| own_path(path.as_str()));
+    match next.filter(|path| *path != HOME && parts.method == Method::GET) {
+        Some(path) => {
+            let query = Serializer::new(String::new()).append_pair("next", path).finish();
+            Redirect::to(&format!("/ui/login?{query}"))
+        }
+        None => Redirect::to("/ui/login"),
+    }
+}
+
+/// The IDs in the path. A path with anything else in their place does not exist.
+pub struct Ids<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<UiState> for Ids<T> {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &UiState) -> Result<Self, PageError> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        path.map(|Path(ids)| Ids(ids)).map_err(|_| PageError::no_such_page())
+    }
+}
