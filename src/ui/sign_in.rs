@@ -69,12 +69,13 @@ async fn verify_link(state: &UiState, token: &str) -> Result<Option<(UserId, Tim
     }
 }
 
-/// Signs in with the sign-in link in the fields, if it was not used before. `asks` if the session of another user would end.
+/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, a page asks first if the session of another
+/// user would end.
 async fn use_link(state: &UiState, headers: &HeaderMap, fields: &Fields, asks: bool) -> Result<Response, PageError> {
     let (token, login) = (fields.one("jwt"), Login::new(state, fields));
     let Some((user, expires_at)) = verify_link(state, token).await? else { return Ok(login.reject(LINK_REJECTED)) };
-    let current = session_actor(&state.api, headers).await?.map(|actor| actor.user);
-    if let Some(current) = current.filter(|current| asks && *current != user) {
+    let current = if asks { session_actor(&state.api, headers).await? } else { None };
+    if let Some(current) = current.map(|actor| actor.user).filter(|current| *current != user) {
         let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());
         return Ok(secret_page(&Replace { frame, current, user, jwt, next: login.next }));
     }
