@@ -29,7 +29,7 @@ help:
 	@echo 'make deb                        the Debian package, in target/debian'
 	@echo 'make check                      formatting, lints, house rules, documentation, advisories'
 	@echo 'make schemathesis                the API against its OpenAPI document (needs Python 3)'
-	@echo 'make screenshots                pictures of every page of the user interface'
+	@echo 'make screenshots                screenshots of every page of the web UI'
 	@echo 'make format                     format the sources'
 
 demo:
@@ -65,9 +65,9 @@ schemathesis: dependencies
 format:
 	$(CARGO) fmt --all
 
-# The three that the README shows are kept; all of them are in target/screenshots.
+# The README shows three of them; all are in target/screenshots.
 screenshots: test-dependencies
-	$(CARGO) test --locked --test ui -- --ignored pictures_of_every_page
+	$(CARGO) test --locked --test ui -- --ignored screenshots_of_every_page
 	mkdir -p docs/screenshots
 	for name in list-desktop webhook-dark entry-failed-phone; do \
 	    cp target/screenshots/$$name.png docs/screenshots/; \
