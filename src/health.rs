@@ -1,7 +1,10 @@
 //! Readiness: which stages are unhealthy, and why. Each stage reports its own state under its own name.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex};
+
+use crate::telemetry::Activity;
 
 /// The name under which changes that were lost and are not repaired are reported.
 pub const GAP: &str = "gap";
@@ -21,6 +24,11 @@ impl Health {
         self.0.lock().expect("no holder of this lock panics").remove(stage);
     }
 
+    /// Returns a handle by which `stage` reports how `activity` goes.
+    pub fn stage(&self, stage: &'static str, activity: &'static str) -> StageHealth {
+        StageHealth { health: self.clone(), stage, activity: Activity::new(activity) }
+    }
+
     pub fn is_unhealthy(&self, stage: &'static str) -> bool {
         self.0.lock().expect("no holder of this lock panics").contains_key(stage)
     }
@@ -29,5 +37,38 @@ impl Health {
     pub fn reasons(&self) -> Vec<String> {
         let unhealthy = self.0.lock().expect("no holder of this lock panics");
         unhealthy.iter().map(|(stage, reason)| format!("{stage}: {reason}")).collect()
+    }
+}
+
+/// Reports a stage to readiness and to the log: unhealthy while its activity fails.
+#[derive(Debug)]
+pub struct StageHealth {
+    health: Health,
+    stage: &'static str,
+    activity: Activity,
+}
+
+impl StageHealth {
+    /// Reports `reason` to readiness, which anybody may read, and logs `error` if the activity had succeeded before.
+    pub fn failing(&self, reason: impl Into<String>, error: &impl Display) {
+        self.health.report_unhealthy(self.stage, reason);
+        self.activity.failed(error);
+    }
+
+    /// Like [`StageHealth::failing`], for callers that log the warning themselves where this returns true.
+    pub fn starts_failing(&self, reason: impl Into<String>) -> bool {
+        self.health.report_unhealthy(self.stage, reason);
+        self.activity.starts_failing()
+    }
+
+    /// Reports the stage healthy, and logs that the activity works again if it had failed before.
+    pub fn working(&self) {
+        self.health.report_healthy(self.stage);
+        self.activity.succeeded();
+    }
+
+    /// Logs `error` as [`StageHealth::failing`] does, and leaves readiness as it is.
+    pub fn log_failure(&self, error: &impl Display) {
+        self.activity.failed(error);
     }
 }

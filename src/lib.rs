@@ -1,39 +1,38 @@
-//! Walhook stands beside a music-distribution platform's Postgres, reads what the platform commits, derives events from row
-//! transitions and delivers them as signed webhooks.
+//! Walhook runs beside the Postgres of a music-distribution platform, reads what the platform commits, derives events from row
+//! transitions, and delivers them as signed webhooks.
 //!
-//! # The way of the data
+//! # Data flow
 //!
 //! ```text
 //! capture ─changes─▶ enqueue ─fresh deliveries─▶ deliver ─answers─▶ record
-//!                      │ asks lookup                ▲ claims           │
+//!                      │ lookup                     ▲ claims           │
 //!                      └──────────── store ─────────┴──────────────────┘
 //! ```
 //!
-//! - [`capture`] streams committed transactions from a replication slot and gives every change its place in the log;
-//! - [`enqueue`] lets the rules of [`events`] judge each change, with facts from [`lookup`], and stores what they raise, the
+//! - [`capture`] streams committed transactions from a replication slot and gives every change its position;
+//! - [`enqueue`] applies the rules of [`events`] to each change, with facts from [`lookup`], and stores the events, their
 //!   deliveries and the checkpoint in one transaction;
-//! - [`deliver`] takes fresh deliveries through [`handoff`] and claims everything else that is due, in fair turns;
-//! - [`record`] writes down what attempts ended in;
-//! - [`notify`] tells owners by e-mail when their webhooks keep failing;
-//! - [`api`] is how users manage their webhooks and read the log;
-//! - [`ui`] is the same as pages, by the same functions;
-//! - [`traces`] takes what enqueue, deliver and record tell of an event's way to a collector;
-//! - [`app`] builds all of them and joins them by channels: they do not know each other;
-//! - [`domain`] holds the types they share, [`store`] every statement on Walhook's own tables.
+//! - [`deliver`] receives fresh deliveries through [`handoff`], claims all others when they are due, and serves webhooks fairly;
+//! - [`record`] stores the outcomes of attempts;
+//! - [`notify`] sends owners an e-mail when their webhooks keep failing;
+//! - [`api`] is the management API, and [`ui`] the web UI on the same functions;
+//! - [`traces`] exports spans of enqueue, deliver and record to a collector;
+//! - [`app`] builds the stages and connects them by channels: they do not know each other;
+//! - [`domain`] holds the types that they share, [`store`] every statement on Walhook's own tables.
 //!
 //! # Five promises
 //!
 //! 1. **An event exists if and only if the platform's transaction committed.** Nothing is lost and nothing is stored twice,
-//!    whichever process is killed at whatever moment. Delivery is at least once, under an id that never changes: it is made
-//!    from the event's place in the log and the webhook.
-//! 2. **Checkpoint before acknowledgement.** The server hears that it may forget a stretch of its log only when everything in
-//!    it is durable in the store. After a restart, what lies at or before the stored position is skipped.
-//! 3. **A tenant sees only its own.** An event reaches the webhooks of the user who owns the label and no others; every
-//!    statement of the API names the user it works for.
-//! 4. **A slow or dead receiver delays nobody else.** It has a bounded share of the requests under way and of the room in
-//!    memory; retries have a budget apart from fresh deliveries.
-//! 5. **The platform's database is never put at risk.** Changes of it are few, explicit, short and undone by `teardown`; the
-//!    log that the slot holds back is measured.
+//!    whichever process is killed at any time. Delivery is at least once, under an id that never changes: it is derived from the
+//!    webhook and the event's position.
+//! 2. **Checkpoint before acknowledgement.** WAL is acknowledged to the server only when everything in it is durable in the
+//!    store. After a restart, changes at or before the stored position are skipped.
+//! 3. **A tenant sees only its own data.** An event reaches only webhooks of the user who owns the label; every statement of the
+//!    API is scoped by user.
+//! 4. **A slow or dead receiver delays nobody else.** Its requests in flight and its deliveries in memory are bounded; retries
+//!    have a budget of their own.
+//! 5. **The platform's database is never put at risk.** Changes to it are few, explicit, short, and undone by `teardown`; the WAL
+//!    that the slot retains is measured.
 
 #![forbid(unsafe_code)]
 
@@ -57,6 +56,7 @@ pub mod postgres;
 pub mod private_postgres;
 pub mod record;
 pub mod recover;
+pub mod retry;
 pub mod store;
 pub mod telemetry;
 pub mod tls;

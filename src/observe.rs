@@ -1,4 +1,4 @@
-//! Measures what no statement of the daily work tells: the backlog and its age, the webhooks' states, the checkpoint, the pool.
+//! Samples for metrics: the backlog and its age, webhooks by state, the age of the checkpoint, connection pools.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::observe::{Backlog, PoolUse, WebhookStates};
 use crate::store::{Result, Store};
-use crate::telemetry::{self, Condition};
+use crate::telemetry::{self, Activity};
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Looks at the store at intervals until shutdown. A store that does not answer leaves the figures as they were: readiness
-/// and everything else say so.
+/// Samples the store at intervals until shutdown. While the store does not answer, the metrics keep their values: readiness reports
+/// the outage.
 pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: CancellationToken) {
-    let unreachable = Condition::new();
+    let measuring = Activity::new("measuring the store's backlog");
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
@@ -24,14 +24,12 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "open").set(count(|pool| pool.open));
         gauge!(telemetry::STORE_CONNECTIONS, "state" => "busy").set(count(|pool| pool.busy));
         for pool in &pools {
-            // A connection that was silently dropped is found before somebody waits for it. Whether the store answers at all is
-            // what the sample says.
+            // Finds connections that were dropped silently before a request needs them. The sample below reports an outage.
             let _ = pool.probe().await;
         }
         match store.in_time(ANSWER_TIMEOUT, sample(&store, &slot)).await {
-            Ok(()) if unreachable.ends() => tracing::info!("the store answers again"),
-            Err(error) if unreachable.begins() => tracing::warn!(%error, "the store does not answer"),
-            Ok(()) | Err(_) => {}
+            Ok(()) => measuring.succeeded(),
+            Err(error) => measuring.failed(&error),
         }
     }
 }

@@ -5,45 +5,34 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::retry::Backoff;
 use crate::store::Store;
 use crate::store::recovery::Step;
-use crate::telemetry::Condition;
+use crate::telemetry::Activity;
 
 /// Between two looks when there was nothing to do.
 const IDLE: Duration = Duration::from_millis(500);
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Runs until `stop`. A chunk under way is not waited for: it is taken back, and done again by whoever is next.
+/// Runs until `stop`. A chunk in progress is rolled back, and repeated by the replica that takes the recovery next.
 pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
-    let mut wait = FIRST_WAIT;
-    let failing = Condition::new();
-    loop {
-        let Some(step) = stop.run_until_cancelled(store.step_recovery()).await else { return Ok(()) };
-        let pause = match &step {
-            Ok(Step::Idle) => IDLE,
-            Ok(_) => Duration::ZERO,
-            Err(_) => wait,
-        };
-        match step {
+    let mut retries = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+    let activity = Activity::new("processing recoveries");
+    while let Some(step) = stop.run_until_cancelled(store.step_recovery()).await {
+        let pause = match step {
             Err(error) => {
-                if failing.begins() {
-                    tracing::warn!(%error, "recoveries cannot be worked off now; trying again until they can");
-                }
-                wait = (wait * 2).min(LONGEST_WAIT);
+                activity.failed(&error);
+                retries.next_wait()
             }
             Ok(step) => {
-                wait = FIRST_WAIT;
-                if failing.ends() {
-                    tracing::info!("recoveries can be worked off again");
-                }
+                activity.succeeded();
+                retries.reset();
                 if let Step::Finished { recovery, webhook, recovered } = step {
                     tracing::info!(%recovery, %webhook, recovered, "a recovery is over");
                 }
+                if matches!(step, Step::Idle) { IDLE } else { Duration::ZERO }
             }
-        }
-        if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-            return Ok(());
-        }
+        };
+        stop.run_until_cancelled(tokio::time::sleep(pause)).await;
     }
+    Ok(())
 }

@@ -1,12 +1,40 @@
-//! TLS to servers that the configuration names, as one that trusts the system's certificate authorities.
+//! TLS clients on ring, and the certificate authorities that they trust.
 
+use std::path::Path;
 use std::sync::Arc;
 
-/// A client's part of it. None of the authorities may be there: plain http works without.
-pub fn client() -> Result<rustls::ClientConfig, rustls::Error> {
-    let mut roots = rustls::RootCertStore::empty();
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
+
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Loads the system's certificate authorities. There may be none: plain http works without.
+pub fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    roots
+}
+
+/// Reads the certificates of a PEM file, which must hold at least one.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match found {
+        Ok(found) if found.is_empty() => Err("no certificate is in it".to_owned()),
+        found => found.map_err(|error| error.to_string()),
+    }
+}
+
+pub fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
+    ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("ring supports the default protocol versions")
+}
+
+/// A client that verifies servers by `roots`.
+pub fn client(roots: RootCertStore) -> ClientConfig {
+    builder().with_root_certificates(roots).with_no_client_auth()
 }

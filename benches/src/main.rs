@@ -9,6 +9,7 @@ mod receiver;
 mod rig;
 mod settings;
 mod sidecar;
+mod wait;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -129,7 +129,7 @@ impl Platform {
     /// Waits until somebody reads from the slot.
     pub async fn wait_for_reader(&self, slot: &str) -> anyhow::Result<()> {
         let sql = "select active from pg_replication_slots where slot_name = $1";
-        super::rig::eventually("somebody reads from the slot", || async {
+        crate::wait::eventually("somebody reads from the slot", || async {
             Ok(self.client.query_one(sql, &[&slot]).await?.get::<_, bool>(0))
         })
         .await

@@ -20,13 +20,11 @@ use crate::processes::{Cpu, Kind, peak_memory};
 use crate::receiver::{Receipt, Receiver, Status};
 use crate::settings;
 use crate::sidecar::{Installation, SLOT, Sidecar};
+use crate::wait::{PATIENCE, eventually, eventually_within};
 
 const STORE: &str = "store";
-/// Nothing here takes longer without getting anywhere.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Filling a store writes gigabytes of WAL, all of which the walsender reads.
 const PATIENCE_WITH_FILLS: Duration = Duration::from_secs(600);
-const POLL: Duration = Duration::from_millis(5);
 /// A server that has run for a while writes its log over old segments. A new one makes each as it comes to it, and every commit
 /// waits for those 16 MiB.
 const AGE: &str = "do $$ begin for i in 1..40 loop
@@ -298,27 +296,5 @@ pub fn require_memory(figures: &mut Figures, name: &str, sidecars: &[Sidecar], b
         peak = peak.max(peak_memory(sidecar.pid())?);
     }
     figures.require(format!("{name}, peak memory"), "MB", peak, Must::NeverAbove(bound));
-    Ok(())
-}
-
-/// Asks again and again; an error of the question is an error.
-pub async fn eventually<F>(what: &str, question: impl FnMut() -> F) -> anyhow::Result<()>
-where
-    F: Future<Output = anyhow::Result<bool>>,
-{
-    eventually_within(PATIENCE, what, question).await
-}
-
-async fn eventually_within<F>(limit: Duration, what: &str, mut question: impl FnMut() -> F) -> anyhow::Result<()>
-where
-    F: Future<Output = anyhow::Result<bool>>,
-{
-    let begun = Instant::now();
-    while !question().await? {
-        if begun.elapsed() > limit {
-            bail!("waited {limit:?} in vain: {what}");
-        }
-        tokio::time::sleep(POLL).await;
-    }
     Ok(())
 }

@@ -16,7 +16,7 @@ use walhook::private_postgres::free_port;
 use walhook::vault::random_bytes;
 
 use crate::platform::EVENT;
-use crate::rig::eventually;
+use crate::wait::eventually;
 
 pub const SLOT: &str = "walhook";
 const JWT_SECRET: &str = "the secret that a platform shares with its sidecar";

@@ -1,7 +1,7 @@
--- $1 webhook, $2 why, in the log's words: ends every pending delivery and logs that it was cancelled. Attempts under way are
--- noted.
--- Both halves of the condition on the attempt are there for the two partial indexes.
--- The log's ids are UUIDv7: the milliseconds of now in front of random bits, version 4 turned into 7 by two bits.
+-- $1 webhook, $2 the reason for the log. Ends every pending delivery and logs its cancellation. Records which attempts are in
+-- flight.
+-- The two halves of the condition on the attempt match the two partial indexes.
+-- The ids are UUIDv7: the current milliseconds, followed by the random bits of a version 4 UUID with the version changed to 7.
 with gone as (
     delete from walhook.delivery
     where webhook_id = $1 and (attempt = 1 or attempt > 1)

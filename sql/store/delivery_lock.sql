@@ -1,5 +1,5 @@
--- $1 user, $2 webhook: holds what is pending for it, in order of id, before the webhook itself is held. Who records answers
--- locks in the same order. Both halves of the condition on the attempt are there for the two partial indexes.
+-- $1 user, $2 webhook. Locks its pending deliveries in order of id, before the webhook is locked: the recording of attempts locks
+-- in the same order. The two halves of the condition on the attempt match the two partial indexes.
 select id
 from walhook.delivery
 where webhook_id = (select id from walhook.webhook where user_id = $1 and id = $2)

@@ -1,4 +1,4 @@
--- $1 user, $2 webhook, $3 delivery: its next attempt, if there is one
+-- $1 user, $2 webhook, $3 delivery. No row if the delivery has ended.
 select delivery.round, delivery.attempt, delivery.due_at, delivery.lease is not null as leased
 from walhook.delivery
 where delivery.id = $3

@@ -1,6 +1,6 @@
--- $1 id, $2 user, $3 hash of the key, $4 fingerprint of the request, $5 seconds until its process is taken to be dead.
--- $6 how many keys one user may have: a new one beyond them is not taken.
--- A row whose time is over, or whose request never came to an end, is taken over under the new id; any other stays: no row.
+-- $1 id, $2 user, $3 hash of the key, $4 fingerprint of the request, $5 seconds after which an unfinished request is considered dead,
+-- $6 the limit of keys per user.
+-- Replaces an expired claim, and the claim of a dead request. Returns no row if the key is claimed or the limit is reached.
 insert into walhook.idempotency as present (id, user_id, key_hash, fingerprint, held_until)
 select $1::uuid, $2::text, $3::bytea, $4::bytea, now() + make_interval(secs => $5::double precision)
 where (select count(*) from (select from walhook.idempotency where user_id = $2 limit $6::bigint) as kept) < $6

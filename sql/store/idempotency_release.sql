@@ -1,3 +1,3 @@
--- $1 id of a claim without an answer: the key can be used again at once
+-- $1 the id of a claim without a response
 delete from walhook.idempotency
 where id = $1 and answer is null

@@ -1,3 +1,3 @@
--- What is older than any answer is kept.
+-- Responses are stored for 24 hours.
 delete from walhook.idempotency
 where claimed_at < now() - interval '24 hours'

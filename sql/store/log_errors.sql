@@ -1,4 +1,4 @@
--- $1 user, $2 webhook, $3 the lowest id to look at, $4 how many entries to look at: the newest, by the kind of failure
+-- $1 user, $2 webhook, $3 the lowest id, $4 the number of entries to examine, newest first
 select recent.error_kind, count(*) as count
 from (
     select attempt.error_kind

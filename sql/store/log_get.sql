@@ -1,11 +1,11 @@
--- $1 user, $2 webhook, $3 the attempt. The event may be gone by age before its last attempts are.
-select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attempt.attempt, attempt.test,
+-- $1 user, $2 webhook, $3 the attempt. Its event may have expired before it.
+select attempt.id, attempt.webhook_id, attempt.delivery_id, attempt.event_kind, attempt.round, attempt.attempt, attempt.test,
        attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
        attempt.error_kind, attempt.error_message,
        attempt.event_id, attempt.url, attempt.signature, attempt.standard_signature, attempt.response_body,
        coalesce(event.repaired, false) as repaired, event.occurred_at, event.data::text as data
 from walhook.attempt
--- One look by its id: a plain join may be taken for one of many rows, and read small partitions whole.
+-- A lateral join, so that the event is read by its index: for a plain join, the planner may scan small partitions.
 left join lateral (
     select event.repaired, event.occurred_at, event.data from walhook.event where event.id = attempt.event_id limit 1
 ) event on true

@@ -1,5 +1,5 @@
--- How far down one filtered page of the log looks: the id of the last of so many entries, if there are as many.
--- $1 user, $2 webhook, $3 and $4 the ids between which to look, $5 how many entries to skip: one less than to look at
+-- Returns the id of the last entry that one filtered page examines. No row if there are fewer entries.
+-- $1 user, $2 webhook, $3 and $4 the bounds of ids, $5 the number of entries to skip: one less than to examine
 select attempt.id
 from walhook.attempt
 where attempt.webhook_id = $2

@@ -1,4 +1,4 @@
--- $1 hash, $2 the longest life and $3 the longest rest in seconds: whose session this is, and whether its use is to be noted
+-- $1 hash, $2 the longest life and $3 the longest idle time, in seconds. `stale` sessions need a new time of use.
 select session.user_id, session.token_id, session.used_at < now() - interval '1 minute' as stale
 from walhook.session
 where session.hash = $1

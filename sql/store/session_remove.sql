@@ -1,4 +1,4 @@
--- $1 the longest life and $2 the longest rest in seconds: those that are over, and those whose token is
+-- $1 the longest life and $2 the longest idle time, in seconds. Also removes sessions whose token was revoked.
 delete from walhook.session
 where created_at <= now() - make_interval(secs => $1)
    or used_at <= now() - make_interval(secs => $2)

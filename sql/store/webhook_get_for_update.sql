@@ -1,4 +1,4 @@
--- $1 user, $2 id: held until the transaction ends
+-- $1 user, $2 id
 select id, name, url, events, active, success_count, failure_count, consecutive_failures, last_triggered_at,
        disabled_at, disabled_reason, created_at, updated_at
 from walhook.webhook

@@ -1,6 +1,6 @@
--- Adds to the hours' counts, in order of webhook and hour, as everybody locks.
+-- Adds to the hours' counts, in order of webhook and hour, so that concurrent transactions lock rows in the same order.
 -- $1 webhooks, $2 times in the hours, $3 delivered, $4 failed, $5 permanently failed, $6 cancelled,
--- $7 durations: $8 buckets for each, one behind the other
+-- $7 durations: $8 buckets for each hour, concatenated
 insert into walhook.webhook_hour (webhook_id, hour, delivered, failed, permanently_failed, cancelled, durations)
 select webhook, date_trunc('hour', at, 'UTC'), delivered, failed, permanently_failed, cancelled,
     ($7::integer[])[(place - 1) * $8::bigint + 1 : place * $8]

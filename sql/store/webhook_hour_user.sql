@@ -1,4 +1,4 @@
--- $1 user, $2 from this hour on: what each of the user's webhooks did
+-- $1 user, $2 from this hour on
 select webhook_hour.webhook_id, webhook_hour.hour, webhook_hour.delivered,
        webhook_hour.failed + webhook_hour.permanently_failed as failed
 from walhook.webhook

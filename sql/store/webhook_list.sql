@@ -1,4 +1,4 @@
--- $1 user, $2 the id to go on behind, $3 how many
+-- $1 user, $2 the id after which the page starts, $3 the limit
 select id, name, url, events, active, success_count, failure_count, consecutive_failures, last_triggered_at,
        disabled_at, disabled_reason, created_at, updated_at
 from walhook.webhook

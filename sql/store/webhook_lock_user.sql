@@ -1,2 +1,2 @@
--- $1 user: creations of one user's webhooks take turns until the transaction ends, so that the limit holds
+-- $1 user. Serializes the creations of one user's webhooks, so that they cannot exceed the limit.
 select pg_advisory_xact_lock(hashtextextended('walhook webhooks of ' || $1::text, 0))

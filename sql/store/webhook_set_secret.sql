@@ -1,5 +1,4 @@
--- $1 user, $2 id, $3 secret, $4 key id. Sessions that show the old secret stop showing it: only the
--- session that asked may show the new one.
+-- $1 user, $2 id, $3 secret, $4 key id. Sessions that may show the old secret must not show the new one.
 with concealed as (
     update walhook.session set reveals = null where user_id = $1 and reveals = $2
 )

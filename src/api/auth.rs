@@ -1,18 +1,18 @@
-//! Who is asking: a bearer token, of ours or of the platform, or a session stands for one user. Each may ask so often and no more.
+//! Authentication: an API token, a token of the platform or a session stands for one user. Requests are rate-limited per token.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use uuid::Uuid;
 
-use super::ApiState;
 use super::problem::Problem;
 use super::session;
+use super::state::ApiState;
 use crate::domain::event::UserId;
-use crate::store::audit::{Actor, Via};
-use crate::store::tokens;
+use crate::manage::tokens::is_api_token;
+use crate::manage::{Actor, Via};
 
-/// The user a request is made for. Taken before anything else of the request is looked at.
+/// The user that a request acts for. Extracted before anything else of the request.
 #[derive(Debug)]
 pub struct Caller(pub UserId);
 
@@ -24,7 +24,7 @@ impl FromRequestParts<ApiState> for Caller {
     }
 }
 
-/// The same for a request that changes something: with how the user showed who they are, for the record.
+/// The user of a request that changes something, with the means of authentication for the audit log.
 #[derive(Debug)]
 pub struct Changer(pub Actor);
 
@@ -36,7 +36,7 @@ impl FromRequestParts<ApiState> for Changer {
     }
 }
 
-/// Once a request, whoever asks first.
+/// Authenticates a request once: later calls return the first result.
 pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, Problem> {
     if let Some(actor) = parts.extensions.get::<Actor>() {
         return Ok(actor.clone());
@@ -53,25 +53,25 @@ pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, 
     Ok(actor)
 }
 
-/// Whom a token stands for; counted as a request of theirs.
+/// Returns the user that a token stands for, and counts the request.
 pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, Problem> {
-    let (actor, throttled) = match &state.jwt {
-        Some(verifier) if !tokens::is_api_token(token) => {
+    let (actor, counted) = match state.jwt() {
+        Some(verifier) if !is_api_token(token) => {
             let user = verifier.user(token).await?;
-            // The platform makes a new token as often as it likes: what counts is the user.
-            let throttled = Uuid::new_v5(&JWT_USERS, user.0.as_bytes());
-            (Actor { user, via: Via::Jwt }, throttled)
+            // Counted by user: the platform may issue a new token for each request.
+            let counted = Uuid::new_v5(&JWT_USERS, user.0.as_bytes());
+            (Actor { user, via: Via::Jwt }, counted)
         }
         _ => {
-            let bearer = tokens::bearer(&state.store, token).await?.ok_or_else(Problem::unauthorized)?;
-            (Actor { user: bearer.user, via: Via::Token(bearer.token) }, bearer.token)
+            let (id, user) = state.manage().token_user(token).await?.ok_or_else(Problem::unauthorized)?;
+            (Actor { user, via: Via::Token(id) }, id)
         }
     };
-    state.throttle.check(throttled).map_err(Problem::rate_limited)?;
+    state.throttle.check(counted).map_err(Problem::rate_limited)?;
     Ok(actor)
 }
 
-/// Any id that is ours alone: keeps users apart from API tokens where both are counted.
+/// A namespace that keeps users apart from API tokens in the rate limit.
 const JWT_USERS: Uuid = Uuid::from_u128(0x6f1d_3c1a_52a4_4b0e_9d57_0c7f_25e3_b8a6);
 
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {

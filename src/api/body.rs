@@ -1,4 +1,4 @@
-//! Request bodies: JSON objects, bounded in size and time, whose every key is known. All faults are told at once.
+//! Request bodies: JSON objects with limits on size and time. All errors of a body are reported at once.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,18 +12,19 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::ApiState;
 use super::problem::{FieldError, MAX_ERRORS, Problem};
+use super::state::ApiState;
+use crate::manage::Manage;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much of a body that is too large is read off, so that the client gets to read the answer.
+/// The part of an oversized body that is read and discarded, so that the client gets to read the response.
 const DISCARDED_AT_MOST: usize = 8 << 20;
 
 /// A body that is a JSON object.
 pub struct Object(pub Map<String, Value>);
 
-/// A body that is a JSON object, or none at all.
-pub struct OptionalObject(pub Map<String, Value>);
+/// A body that is a JSON object, or absent, which is the same as an empty object.
+pub struct OptionalObject(pub Object);
 
 impl FromRequest<ApiState> for Object {
     type Rejection = Problem;
@@ -31,10 +32,7 @@ impl FromRequest<ApiState> for Object {
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
         let bytes = read(request.into_body(), state.max_body_bytes).await?;
-        if !is_json {
-            return Err(Problem::unsupported_media_type());
-        }
-        object(&bytes).map(Object)
+        if is_json { object(&bytes).map(Object) } else { Err(Problem::unsupported_media_type()) }
     }
 }
 
@@ -42,13 +40,13 @@ impl FromRequest<ApiState> for OptionalObject {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
-        let is_json = is_json(request.headers());
-        let bytes = read(request.into_body(), state.max_body_bytes).await?;
-        match bytes.is_empty() {
-            true => Ok(OptionalObject(Map::new())),
-            false if !is_json => Err(Problem::unsupported_media_type()),
-            false => object(&bytes).map(OptionalObject),
+        let (parts, body) = request.into_parts();
+        let bytes = read(body, state.max_body_bytes).await?;
+        if bytes.is_empty() {
+            return Ok(OptionalObject(Object(Map::new())));
         }
+        let request = Request::from_parts(parts, Body::from(bytes));
+        Object::from_request(request, state).await.map(OptionalObject)
     }
 }
 
@@ -60,7 +58,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence == "application/merge-patch+json"
 }
 
-/// The whole body, if it comes in time and is no larger than that.
+/// Reads the whole body, within [`READ_TIMEOUT`] and up to `limit` bytes.
 pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
     let whole = async {
         let mut frames = body.into_data_stream();
@@ -92,8 +90,7 @@ fn object(bytes: &[u8]) -> Result<Map<String, Value>, Problem> {
     }
 }
 
-/// An object that gives each key once. Of two values for one key we would take another than what stands before us may have
-/// looked at.
+/// An object in which each key occurs once. Of two values for one key, a proxy may inspect one and Walhook use the other.
 struct UniqueKeys;
 
 impl<'de> Deserialize<'de> for UniqueKeys {
@@ -113,56 +110,86 @@ impl<'de> Visitor<'de> for UniqueKeys {
         let mut seen = HashSet::new();
         while let Some((name, IgnoredAny)) = members.next_entry::<String, _>()? {
             if !seen.insert(name) {
-                return Err(M::Error::custom("a key is given twice"));
+                return Err(M::Error::custom("a key occurs twice"));
             }
         }
         Ok(self)
     }
 }
 
-/// Takes an object apart, member by member, and remembers what is wrong with it.
-pub struct Reader {
-    members: Map<String, Value>,
+/// A value as a request gives it, or what is wrong with it. The pointers are relative to the value.
+pub type Checked<T> = Result<T, Vec<FieldError>>;
+
+/// A request body that is read from the members of a JSON object. Its type is also its schema in the OpenAPI document.
+///
+/// Why not `deserr`: it would replace [`Members`], but needs as many lines for an error type with JSON pointers, the limit on
+/// errors, and members that may be absent but not null; and it cannot check URLs by the configuration.
+pub trait FromMembers: Sized {
+    /// Reads the members. None where one of them is invalid, which `members` then has an error for.
+    fn from_members(members: &mut Members, manage: &Manage) -> Option<Self>;
+}
+
+impl Object {
+    /// Reads the body, or returns all its errors. Unknown members are errors.
+    pub fn read<T: FromMembers>(self, manage: &Manage) -> Result<T, Problem> {
+        let mut members = Members { values: self.0, errors: Vec::new() };
+        let read = T::from_members(&mut members, manage);
+        members.finish()?;
+        read.ok_or_else(Problem::internal)
+    }
+}
+
+/// The members of a JSON object that are not read yet, and the errors of those that are.
+pub struct Members {
+    values: Map<String, Value>,
     errors: Vec<FieldError>,
 }
 
-impl Reader {
-    pub fn new(members: Map<String, Value>) -> Reader {
-        Reader { members, errors: Vec::new() }
+impl Members {
+    /// Reads the member `name` if it is present. The outer `None` stands for an invalid value.
+    pub fn optional<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Checked<T>) -> Option<Option<T>> {
+        let Some(value) = self.values.shift_remove(name) else { return Some(None) };
+        let under = |error: FieldError| FieldError { pointer: format!("/{name}{}", error.pointer), ..error };
+        let checked = check(value).map_err(|errors| self.errors.extend(errors.into_iter().map(under)));
+        checked.ok().map(Some)
     }
 
-    /// The member `name`, if it is there and `check` takes it.
-    pub fn optional<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Result<T, Vec<FieldError>>) -> Option<T> {
-        let value = self.members.shift_remove(name)?;
-        match check(value) {
-            Ok(value) => Some(value),
-            Err(errors) => {
-                let under = |error: FieldError| FieldError { pointer: format!("/{name}{}", error.pointer), ..error };
-                self.errors.extend(errors.into_iter().map(under));
-                None
-            }
+    /// Reads the member `name`, which must be present.
+    pub fn required<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Checked<T>) -> Option<T> {
+        if !self.values.contains_key(name) {
+            self.error(format!("/{name}"), "is required");
         }
+        self.optional(name, check)?
     }
 
-    pub fn required<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Result<T, Vec<FieldError>>) -> Option<T> {
-        if !self.members.contains_key(name) {
-            self.fault(format!("/{name}"), "is required");
-        }
-        self.optional(name, check)
-    }
-
-    pub fn fault(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
+    pub fn error(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
         self.errors.push(FieldError::new(pointer, detail));
     }
 
-    /// What is left over is unknown. Faults end the request here.
-    pub fn finish(mut self) -> Result<(), Problem> {
-        for name in self.members.keys().take(MAX_ERRORS.saturating_sub(self.errors.len())) {
+    fn finish(mut self) -> Result<(), Problem> {
+        for name in self.values.keys().take(MAX_ERRORS.saturating_sub(self.errors.len())) {
             let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
             self.errors.push(FieldError::new(pointer, "is not a known key"));
         }
         if self.errors.is_empty() { Ok(()) } else { Err(Problem::validation(self.errors)) }
     }
+}
+
+/// Reads a string by `parse`.
+pub fn string<T, E: fmt::Display>(parse: impl FnOnce(String) -> Result<T, E>) -> impl FnOnce(Value) -> Checked<T> {
+    move |value| match value {
+        Value::String(text) => parse(text).map_err(invalid),
+        _ => Err(invalid("expected a string")),
+    }
+}
+
+pub fn boolean(value: Value) -> Checked<bool> {
+    value.as_bool().ok_or_else(|| invalid("expected true or false"))
+}
+
+/// An error of the value itself.
+pub fn invalid(detail: impl fmt::Display) -> Vec<FieldError> {
+    vec![FieldError::new("", detail.to_string())]
 }
 
 #[cfg(test)]
@@ -177,12 +204,15 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_named_by_escaped_pointers() {
-        let mut reader = Reader::new(object(br#"{"a": 1, "x/y~z": 2}"#).unwrap());
-        assert_eq!(reader.required("a", Ok), Some(Value::from(1)));
-        assert_eq!(reader.required("b", Ok), None);
-        reader.fault("/c", "is odd");
-        assert_eq!(reader.errors, [FieldError::new("/b", "is required"), FieldError::new("/c", "is odd")]);
-        assert!(format!("{:?}", reader.finish().unwrap_err()).contains("/x~1y~0z"));
+    fn errors_are_collected_and_unknown_keys_are_named_by_escaped_pointers() {
+        let values = object(br#"{"a": 1, "n": null, "x/y~z": 2}"#).unwrap();
+        let mut members = Members { values, errors: Vec::new() };
+        assert_eq!(members.required("a", Ok), Some(Value::from(1)));
+        assert_eq!(members.required("b", Ok), None);
+        assert_eq!(members.optional("n", boolean), None);
+        assert_eq!(members.optional("absent", boolean), Some(None));
+        let expected = [FieldError::new("/b", "is required"), FieldError::new("/n", "expected true or false")];
+        assert_eq!(members.errors, expected);
+        assert!(format!("{:?}", members.finish().unwrap_err()).contains("/x~1y~0z"));
     }
 }

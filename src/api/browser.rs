@@ -1,14 +1,14 @@
-//! What pages of other origins may do: nothing, unless theirs is configured.
+//! Cross-origin requests: none are allowed, except from configured origins.
 
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use tower_http::cors::CorsLayer;
 
-/// Browsers keep a preflight's answer this long, or less.
+/// How long browsers may cache the response to a preflight.
 const PREFLIGHT_AGE: Duration = Duration::from_secs(3_600);
 
-/// No cookies: what a page sends is a token that it holds itself.
+/// The CORS layer, if origins are configured. Cookies are not allowed: pages send a token that they have themselves.
 pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;

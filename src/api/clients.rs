@@ -1,5 +1,5 @@
-//! The connected clients of a listener: how many there may be, which of them waits for us and which we wait for, and whose connection
-//! is closed when there are too many.
+//! The connected clients of a listener. When there are too many, or one is silent for too long, the client that the server has waited
+//! for the longest is disconnected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
 use tokio_util::sync::CancellationToken;
 
-/// All clients of one listener. A slow client keeps its connection only until somebody else needs it.
+/// All clients of one listener. A slow client keeps its connection only until another client needs it.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<Mutex<Registry>>);
 
@@ -32,9 +32,9 @@ struct State {
     since: Instant,
     /// Whether it has sent a whole request head.
     has_asked: bool,
-    /// Requests that are being handled.
+    /// Requests in progress.
     handled: usize,
-    /// Of these, the ones that wait for more of their body.
+    /// Requests in progress that wait for the rest of their body.
     waiting: usize,
     /// Responses of unknown length that are being sent.
     streaming: usize,
@@ -56,12 +56,12 @@ pub struct Patience {
     pub idle: Duration,
 }
 
-/// Whose connection may be closed.
+/// Which clients may be disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evict {
-    /// Any client that we wait for.
+    /// Any client that the server waits for.
     Waiting,
-    /// Only those of them that occupy a request: the rest of its body does not arrive.
+    /// Only clients that occupy a request whose body has not arrived completely.
     WaitingInRequest,
 }
 
@@ -75,7 +75,7 @@ impl Clients {
         Registration { clients: self.clone(), id, client }
     }
 
-    /// Closes the connection of the client that we have waited for the longest. False if there is none.
+    /// Disconnects the client that the server has waited for the longest. False if there is none.
     pub fn evict(&self, which: Evict) -> bool {
         let mut registry = self.0.lock().expect("no holder of this lock panics");
         let waited_for = registry.by_id.iter().filter_map(|(id, client)| Some((client.waited_for_since(which)?, *id)));
@@ -134,13 +134,13 @@ impl Client {
         tokio::select! { () = overdue => {}, () = self.evicted.cancelled() => {} }
     }
 
-    /// Notes that a request is being handled until the returned guard is dropped.
+    /// Counts a request as in progress until the returned guard is dropped.
     pub fn handling(self: &Arc<Self>) -> impl Drop + Send + use<> {
         self.change(|state| (state.has_asked, state.handled) = (true, state.handled + 1));
         Undo(self.clone(), |state| state.handled -= 1)
     }
 
-    /// The request's body, which notes whether it is being waited for.
+    /// Wraps the request's body to record while the server waits for it.
     pub fn watch_request(self: &Arc<Self>, body: Body) -> Body {
         if body.is_end_stream() {
             return body;
@@ -158,7 +158,7 @@ impl Client {
         }))
     }
 
-    /// The response's body. One whose length is known is complete; another may be produced for as long as the client reads.
+    /// Wraps a response's body of unknown length, which may be produced for as long as the client reads.
     pub fn watch_response(self: &Arc<Self>, body: Body) -> Body {
         if body.size_hint().exact().is_some() {
             return body;
@@ -173,7 +173,7 @@ impl Client {
     }
 }
 
-/// Takes a change of a client's state back when dropped.
+/// Reverts a change of a client's state when it is dropped.
 struct Undo(Arc<Client>, fn(&mut State));
 
 impl Drop for Undo {

@@ -1,4 +1,6 @@
-//! The OpenAPI document as a page to read: rendered once, without scripts, fetching nothing.
+//! The OpenAPI document as an HTML page, rendered once.
+//!
+//! Not Scalar, Redoc or Swagger UI: they need 1 to 4 MB of script and `style-src 'unsafe-inline'`; this page runs no script at all.
 
 use askama::Template;
 use axum::body::Bytes;
@@ -6,7 +8,8 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::openapi::document_json;
@@ -15,60 +18,72 @@ const STYLE: &str = include_str!("../../templates/docs.css");
 
 #[derive(Template)]
 #[template(path = "docs.html")]
-struct Page {
+struct Page<'a> {
+    info: Info,
+    base: &'a str,
+    style: &'static str,
+    operations: Vec<Operation>,
+    events: Map<String, Value>,
+    schemas: Map<String, Value>,
+}
+
+/// The parts of an OpenAPI document that the page shows.
+#[derive(Deserialize)]
+struct Document {
+    info: Info,
+    /// By path, then by method.
+    paths: Map<String, Value>,
+    webhooks: Map<String, Value>,
+    components: Components,
+}
+
+#[derive(Deserialize)]
+struct Info {
     title: String,
     version: String,
     description: String,
-    base: String,
-    style: &'static str,
-    operations: Vec<Operation>,
-    events: Vec<Event>,
-    schemas: Vec<Shown>,
 }
 
+#[derive(Deserialize)]
+struct Components {
+    schemas: Map<String, Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct Operation {
-    id: String,
-    method: String,
+    #[serde(skip)]
     path: String,
+    #[serde(skip)]
+    method: String,
+    operation_id: String,
     summary: String,
     description: String,
     parameters: Vec<Parameter>,
-    request: Option<Content>,
-    answers: Vec<Answer>,
+    request_body: Body,
+    responses: Map<String, Value>,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Parameter {
     name: String,
-    place: String,
+    #[serde(rename = "in")]
+    location: String,
     required: bool,
     description: String,
 }
 
-struct Answer {
-    status: String,
+/// A request's or a response's body.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Body {
     description: String,
-    content: Option<Content>,
+    /// By media type, of which there is at most one.
+    content: Map<String, Value>,
 }
 
-struct Content {
-    /// The schema's name, where it has one.
-    schema: Option<String>,
-    example: Option<String>,
-}
-
-struct Event {
-    name: String,
-    description: String,
-    example: String,
-    schema: String,
-}
-
-struct Shown {
-    name: String,
-    text: String,
-}
-
-/// The rendered page with its policy.
+/// The rendered page with its content security policy.
 #[derive(Clone)]
 pub struct Docs {
     html: Bytes,
@@ -77,7 +92,7 @@ pub struct Docs {
 
 impl Docs {
     pub fn new(base_path: &str) -> Docs {
-        let html = page(&document_json(base_path), base_path).render().expect("writing to memory cannot fail");
+        let html = page(document_json(base_path), base_path).render().expect("writing to memory cannot fail");
         let style = STANDARD.encode(Sha256::digest(STYLE));
         let policy = format!(
             "default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -92,78 +107,49 @@ impl Docs {
     }
 }
 
-fn page(document: &Value, base_path: &str) -> Page {
-    let schemas = members(&document["components"]["schemas"]);
+fn page(document: Value, base: &str) -> Page<'_> {
+    let Document { info, paths, webhooks, components } = parse(document);
+    let methods = paths.into_iter().flat_map(|(path, item)| {
+        let methods: Map<String, Value> = parse(item);
+        methods.into_iter().map(move |(method, operation)| (path.clone(), method.to_uppercase(), operation))
+    });
+    let operations = methods.map(|(path, method, operation)| Operation { path, method, ..parse(operation) });
     Page {
-        title: text(&document["info"]["title"]),
-        version: text(&document["info"]["version"]),
-        description: text(&document["info"]["description"]),
-        base: base_path.to_owned(),
+        info,
+        base,
         style: STYLE,
-        operations: members(&document["paths"])
-            .flat_map(|(path, item)| members(item).map(move |(method, operation)| (path, method, operation)))
-            .map(|(path, method, shown)| operation(path, method, shown))
-            .collect(),
-        events: members(&document["webhooks"]).map(|(name, item)| event(name, &item["post"])).collect(),
-        schemas: schemas.map(|(name, schema)| Shown { name: name.to_owned(), text: pretty(schema) }).collect(),
+        operations: operations.collect(),
+        events: webhooks.into_iter().map(|(name, mut item)| (name, item["post"].take())).collect(),
+        schemas: components.schemas,
     }
 }
 
-fn operation(path: &str, method: &str, operation: &Value) -> Operation {
-    let parameters = operation["parameters"].as_array().into_iter().flatten();
-    let parameter = |parameter: &Value| Parameter {
-        name: text(&parameter["name"]),
-        place: text(&parameter["in"]),
-        required: parameter["required"] == true,
-        description: text(&parameter["description"]),
-    };
-    let answer = |(status, response): (&str, &Value)| Answer {
-        status: status.to_owned(),
-        description: text(&response["description"]),
-        content: content(response),
-    };
-    Operation {
-        id: text(&operation["operationId"]),
-        method: method.to_uppercase(),
-        path: path.to_owned(),
-        summary: text(&operation["summary"]),
-        description: text(&operation["description"]),
-        parameters: parameters.map(parameter).collect(),
-        request: content(&operation["requestBody"]),
-        answers: members(&operation["responses"]).map(answer).collect(),
+fn parse<T: for<'a> Deserialize<'a>>(part: Value) -> T {
+    serde_json::from_value(part).expect("the document that this build generates follows OpenAPI")
+}
+
+impl Operation {
+    fn responses(&self) -> impl Iterator<Item = (&String, Body)> {
+        self.responses.iter().map(|(status, response)| (status, parse(response.clone())))
     }
 }
 
-fn event(name: &str, operation: &Value) -> Event {
-    let body = &operation["requestBody"]["content"]["application/json"];
-    Event {
-        name: name.to_owned(),
-        description: text(&operation["description"]),
-        example: pretty(&body["example"]),
-        schema: pretty(&body["schema"]["properties"]["data"]),
+impl Body {
+    fn media(&self) -> &Value {
+        self.content.values().next().unwrap_or(&Value::Null)
     }
-}
 
-/// The first media type: there is one alone.
-fn content(of: &Value) -> Option<Content> {
-    let (_, media) = members(&of["content"]).next()?;
-    // A body that may be absent is a reference among alternatives.
-    let schema = &media["schema"];
-    let alternatives = schema["oneOf"].as_array().into_iter().flatten();
-    let reference = alternatives.chain([schema]).find_map(|schema| schema["$ref"].as_str());
-    let example = Some(&media["example"]).filter(|example| !example.is_null());
-    Some(Content {
-        schema: reference.and_then(|path| path.rsplit('/').next()).map(str::to_owned),
-        example: example.map(pretty),
-    })
-}
+    /// The name of the schema, if it has one. An optional body's schema is an alternative to null.
+    fn schema(&self) -> Option<&str> {
+        let schema = &self.media()["schema"];
+        let alternatives = schema["oneOf"].as_array().into_iter().flatten();
+        let reference = alternatives.chain([schema]).find_map(|schema| schema["$ref"].as_str());
+        reference.and_then(|path| path.rsplit('/').next())
+    }
 
-fn members(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
-    value.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
+    fn example(&self) -> Option<String> {
+        self.media().get("example").map(pretty)
+    }
 }
 
 fn pretty(value: &Value) -> String {

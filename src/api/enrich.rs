@@ -1,9 +1,14 @@
-//! What the OpenAPI document says beyond what is written at the handlers: errors, idempotency keys, examples, and the events
-//! that are sent.
+//! Adds to the OpenAPI document what no handler declares: the errors, idempotency keys and examples that operations share, and the
+//! events that are delivered.
+//!
+//! Why not by utoipa: its macros repeat the shared responses at each handler, and have no way to describe webhooks (OpenAPI 3.1)
+//! from a catalogue.
 
 use serde_json::{Map, Value, json};
 
+use super::problem::{FieldError, Problem};
 use crate::events::{CATALOGUE, Rule};
+use crate::manage::Fault;
 
 const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
 const EXAMPLE_ID: &str = "0195512d-7c6c-7a3e-b1a4-0d6f5c1f8a11";
@@ -32,8 +37,8 @@ fn add_idempotency_key(operation: &mut Value) {
     let parameter = json!({
         "name": "Idempotency-Key",
         "in": "header",
-        "description": "Any text of your choice, such as a UUID. For 24 hours the same request under the same key is done once: \
-                        made again it is answered as it was, with `Idempotency-Replayed: true`",
+        "description": "Any text of your choice, such as a UUID. For 24 hours, the same request with the same key is executed once: \
+                        repeated requests get the same response, with `Idempotency-Replayed: true`",
         "required": false,
         "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$" },
     });
@@ -43,194 +48,82 @@ fn add_idempotency_key(operation: &mut Value) {
     }
 }
 
-struct Problem {
-    status: u16,
-    when: When,
-    description: &'static str,
-    slug: &'static str,
-    title: &'static str,
-    detail: &'static str,
-}
-
-/// The operations that a problem may come of.
+/// The operations that a problem may be the response of.
 enum When {
     Always,
     Post,
     HasBody,
-    /// A POST's body is read for its Idempotency-Key even where it means nothing.
+    /// The body of a POST is read for its idempotency key even if the operation has none.
     ReadsBody,
-    /// There is something to be wrong in the body, the query or the Idempotency-Key.
-    Checks,
+    /// The body, the query or the idempotency key is validated.
+    Validates,
     /// There is a parameter of this name.
-    Mentions(&'static str),
+    HasParameter(&'static str),
 }
 
-const PROBLEMS: [Problem; 12] = [
-    Problem::new(
-        400,
-        When::ReadsBody,
-        "The body is not JSON, or ended early",
-        "malformed-json",
-        "The body is not JSON",
-        "expected value at line 1 column 1",
-    ),
-    Problem::new(
-        401,
-        When::Always,
-        "No valid token",
-        "unauthorized",
-        "No valid token",
-        "send `Authorization: Bearer <token>` with a token that is neither revoked nor expired",
-    ),
-    Problem::new(
-        404,
-        When::Mentions("webhook"),
-        "The user has no such webhook",
-        "not-found",
-        "Not found",
-        "there is no such webhook",
-    ),
-    Problem::new(
-        408,
-        When::ReadsBody,
-        "The body took too long to arrive",
-        "request-timeout",
-        "The request took too long",
-        "the request's body took too long to arrive",
-    ),
-    Problem::new(
-        409,
-        When::Post,
-        "A request with this Idempotency-Key is being served",
-        "idempotency-key-in-use",
-        "The request is being served",
-        "a request with this Idempotency-Key is being served: ask again for its answer",
-    ),
-    Problem::new(
-        412,
-        When::Mentions("If-Match"),
-        "The webhook is another version",
-        "precondition-failed",
-        "The webhook has changed",
-        "the webhook is not as If-Match says: read it again",
-    ),
-    Problem::new(
-        413,
-        When::ReadsBody,
-        "The body is too large",
-        "content-too-large",
-        "The body is too large",
-        "a body may have 65536 bytes",
-    ),
-    Problem::new(
-        415,
-        When::HasBody,
-        "The body is not declared as JSON",
-        "unsupported-media-type",
-        "The body's type is not supported",
-        "send the body as `Content-Type: application/json`",
-    ),
-    Problem::new(
-        422,
-        When::Checks,
-        "The request is not valid: `errors` lists every fault; or the Idempotency-Key is malformed or was used for another request",
-        "validation-failed",
-        "The request is not valid",
-        "/url: is required",
-    ),
-    Problem::new(
-        429,
-        When::Always,
-        "Too many requests; Retry-After says how many seconds to wait",
-        "rate-limited",
-        "Too many requests",
-        "too many requests with this token: wait 1 s",
-    ),
-    Problem::new(
-        500,
-        When::Always,
-        "The fault is ours",
-        "internal-error",
-        "Internal error",
-        "the fault is ours; the header X-Request-Id names this request in our log",
-    ),
-    Problem::new(
-        503,
-        When::Always,
-        "Temporarily unavailable",
-        "unavailable",
-        "Temporarily unavailable",
-        "the service cannot reach its store at the moment",
-    ),
-];
+/// The problems that several operations share: when they occur, their description in the document, and an example.
+fn problems() -> [(When, &'static str, Problem); 12] {
+    let invalid = "The request is not valid: `errors` lists every error; or the Idempotency-Key is malformed or was used for another request";
+    let required = FieldError::new("/url", "is required");
+    [
+        (
+            When::ReadsBody,
+            "The body is not JSON, or ended early",
+            Problem::malformed_json("expected value at line 1 column 1"),
+        ),
+        (When::Always, "No valid token", Problem::unauthorized()),
+        (When::HasParameter("webhook"), "The user has no such webhook", Fault::NoSuchWebhook.into()),
+        (When::ReadsBody, "The body took too long to arrive", Problem::body_timeout()),
+        (When::Post, "A request with this Idempotency-Key is in progress", Problem::idempotency_key_in_use()),
+        (When::HasParameter("If-Match"), "The webhook has another version", Fault::VersionMismatch.into()),
+        (When::ReadsBody, "The body is too large", Problem::content_too_large(65_536)),
+        (When::HasBody, "The body is not declared as JSON", Problem::unsupported_media_type()),
+        (When::Validates, invalid, Problem::validation(vec![required])),
+        (When::Always, "Too many requests; Retry-After is the number of seconds to wait", Problem::rate_limited(1)),
+        (When::Always, "A fault of the service", Problem::internal()),
+        (When::Always, "Temporarily unavailable", Problem::unavailable()),
+    ]
+}
 
-/// Adds the errors that the operation can answer with.
+/// Adds the errors that the operation can respond with.
 fn add_problems(operation: &mut Value, is_post: bool) {
     let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
-    let mentions = |name: &str| parameters.iter().any(|parameter| parameter["name"] == name);
+    let has_parameter = |name: &str| parameters.iter().any(|parameter| parameter["name"] == name);
     let has_body = !operation["requestBody"].is_null();
-    let applies = |problem: &&Problem| match problem.when {
-        When::Always => true,
-        When::Post => is_post,
-        When::HasBody => has_body,
-        When::ReadsBody => has_body || is_post,
-        When::Checks => has_body || is_post || mentions("limit"),
-        When::Mentions(name) => mentions(name),
-    };
-    for problem in PROBLEMS.iter().filter(applies) {
-        let response = &mut operation["responses"][problem.status.to_string()];
+    for (when, description, problem) in problems() {
+        let applies = match when {
+            When::Always => true,
+            When::Post => is_post,
+            When::HasBody => has_body,
+            When::ReadsBody => has_body || is_post,
+            When::Validates => has_body || is_post || has_parameter("limit"),
+            When::HasParameter(name) => has_parameter(name),
+        };
+        if !applies {
+            continue;
+        }
+        let response = &mut operation["responses"][problem.status().as_str()];
         if response.is_null() {
-            *response = problem.response();
+            *response = problem_response(description, &problem);
         } else {
-            response["content"]["application/problem+json"]["example"] = problem.example();
+            response["content"]["application/problem+json"]["example"] = problem.json();
         }
     }
 }
 
-impl Problem {
-    const fn new(
-        status: u16,
-        when: When,
-        description: &'static str,
-        slug: &'static str,
-        title: &'static str,
-        detail: &'static str,
-    ) -> Problem {
-        Problem { status, when, description, slug, title, detail }
-    }
-
-    fn response(&self) -> Value {
-        let schema = json!({ "$ref": "#/components/schemas/Problem" });
-        let content = json!({ "application/problem+json": { "schema": schema, "example": self.example() } });
-        let header = |description: &str, schema: Value| json!({ "description": description, "required": true, "schema": schema });
-        let seconds = || header("Seconds to wait", json!({ "type": "integer", "minimum": 1 }));
-        match self.status {
-            401 => {
-                let scheme = header("The scheme to use", json!({ "type": "string" }));
-                json!({ "description": self.description, "headers": { "WWW-Authenticate": scheme }, "content": content })
-            }
-            429 | 503 => {
-                json!({ "description": self.description, "headers": { "Retry-After": seconds() }, "content": content })
-            }
-            _ => json!({ "description": self.description, "content": content }),
-        }
-    }
-
-    fn example(&self) -> Value {
-        let mut example = json!({
-            "type": format!("/problems/{}", self.slug),
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-        });
-        if self.slug == "validation-failed" {
-            example["errors"] = json!([{ "pointer": "/url", "detail": "is required" }]);
-        }
-        example
-    }
+fn problem_response(description: &str, problem: &Problem) -> Value {
+    let schema = json!({ "$ref": "#/components/schemas/Problem" });
+    let content = json!({ "application/problem+json": { "schema": schema, "example": problem.json() } });
+    let headers = |name: &str, description: &str, schema: Value| json!({ name: { "description": description, "required": true, "schema": schema } });
+    let headers = match problem.status().as_u16() {
+        401 => headers("WWW-Authenticate", "The scheme to use", json!({ "type": "string" })),
+        429 | 503 => headers("Retry-After", "Seconds to wait", json!({ "type": "integer", "minimum": 1 })),
+        _ => return json!({ "description": description, "content": content }),
+    };
+    json!({ "description": description, "headers": headers, "content": content })
 }
 
-/// Examples of what goes in and comes out, by the schema's name.
+/// Adds examples of request and response bodies, by the names of their schemas.
 fn add_examples(operation: &mut Value) {
     let bodies = ["200", "201", "202"].map(|status| format!("/responses/{status}/content"));
     for pointer in bodies.iter().map(String::as_str).chain(["/requestBody/content"]) {
@@ -303,7 +196,7 @@ fn example(schema: &str) -> Option<Value> {
     })
 }
 
-/// From a test's report to its entry in the log.
+/// The link from a test's result to its entry in the log.
 fn log_link() -> Value {
     let parameters = json!({ "webhook": "$request.path.webhook", "log": "$response.body#/log_id" });
     json!({ "log": { "operationId": "readLog", "parameters": parameters } })
@@ -325,7 +218,7 @@ fn log_entry() -> Value {
     })
 }
 
-/// One event as its receiver gets it.
+/// Describes the request that delivers an event.
 fn event(rule: &Rule) -> Value {
     let name = rule.kind.as_str();
     let mut data = (rule.schema)();
@@ -361,59 +254,39 @@ fn event(rule: &Rule) -> Value {
                 "content": { "application/json": { "schema": schema, "example": example } },
             },
             "responses": {
-                "2XX": { "description": "Taken: it is not sent again" },
-                "default": { "description": "Not taken, as is no answer within 10 seconds: it is sent again later" },
+                "2XX": { "description": "Accepted: it is not retried" },
+                "default": { "description": "Failed, as without a response within 10 seconds: it is retried later" },
             },
         },
     })
 }
 
 fn headers() -> Value {
-    let header = |name: &str, required: bool, schema: Value, description: &str| json!({ "name": name, "in": "header", "required": required, "description": description, "schema": schema });
-    let text = || json!({ "type": "string" });
-    let time = || json!({ "type": "string", "format": "date-time" });
-    let id = || json!({ "type": "string", "format": "uuid" });
-    let hexadecimal = || json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
-    let number = || json!({ "type": "integer", "minimum": 1 });
-    json!([
-        header(
-            "X-Webhook-Signature",
-            true,
-            hexadecimal(),
-            "HMAC-SHA256 of the raw body, in hexadecimal; the key is the whole secret, `whsec_` included"
-        ),
-        header(
-            "X-Webhook-Timestamp",
-            true,
-            time(),
-            "The body's `timestamp`: the time of this attempt. Refuse what is older than five minutes"
-        ),
-        header("X-Webhook-Event", true, text(), "The body's `event`"),
-        header("X-Webhook-Id", true, id(), "The body's `webhook_id`"),
-        header("X-Webhook-Delivery", true, id(), "The same on every attempt of a delivery: recognises repeats"),
-        header("X-Webhook-Attempt", true, number(), "The number of this attempt"),
-        header("X-Webhook-Event-Id", true, id(), "The event's id"),
-        header(
-            "X-Webhook-Occurred-At",
-            true,
-            time(),
-            "When the event's change was committed: deliveries may overtake each other"
-        ),
-        header("X-Webhook-Test", false, json!({ "const": "true" }), "On tests that the owner asked for"),
-        header("webhook-id", true, id(), "Standard Webhooks: the delivery's id"),
-        header(
-            "webhook-timestamp",
-            true,
-            json!({ "type": "integer" }),
-            "Standard Webhooks: the time of this attempt, in seconds"
-        ),
-        header(
-            "webhook-signature",
-            true,
-            text(),
-            "Standard Webhooks: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64"
-        ),
-    ])
+    let text = json!({ "type": "string" });
+    let time = json!({ "type": "string", "format": "date-time" });
+    let id = json!({ "type": "string", "format": "uuid" });
+    let hexadecimal = json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
+    let signature = "HMAC-SHA256 of the raw body, in hexadecimal; the key is the whole secret, `whsec_` included";
+    let timestamp =
+        "The body's `timestamp`: the time of this attempt. Reject requests that are older than five minutes";
+    let occurred_at = "When the event's change was committed: deliveries may arrive in another order";
+    let standard = "Standard Webhooks: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64";
+    let headers = [
+        ("X-Webhook-Signature", &hexadecimal, signature),
+        ("X-Webhook-Timestamp", &time, timestamp),
+        ("X-Webhook-Event", &text, "The body's `event`"),
+        ("X-Webhook-Id", &id, "The body's `webhook_id`"),
+        ("X-Webhook-Delivery", &id, "The same on every attempt of a delivery: identifies duplicates"),
+        ("X-Webhook-Attempt", &json!({ "type": "integer", "minimum": 1 }), "The number of this attempt"),
+        ("X-Webhook-Event-Id", &id, "The event's id"),
+        ("X-Webhook-Occurred-At", &time, occurred_at),
+        ("X-Webhook-Test", &json!({ "const": "true" }), "Only on tests that the owner requested"),
+        ("webhook-id", &id, "Standard Webhooks: the delivery's id"),
+        ("webhook-timestamp", &json!({ "type": "integer" }), "Standard Webhooks: the time of this attempt, in seconds"),
+        ("webhook-signature", &text, standard),
+    ];
+    let header = |(name, schema, description)| json!({ "name": name, "in": "header", "required": name != "X-Webhook-Test", "description": description, "schema": schema });
+    headers.map(header).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -421,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_at_a_handler_is_not_overwritten() {
+    fn responses_that_a_handler_declares_are_kept() {
         let mut operation = json!({ "responses": { "409": { "description": "ours", "content": {} } } });
         add_problems(&mut operation, true);
         assert_eq!(operation["responses"]["409"]["description"], "ours");

@@ -1,4 +1,4 @@
-//! The list of events with the schemas of their data.
+//! Lists the events with the schemas of their data.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::auth::Caller;
-use super::openapi::EventName;
+use super::schema::EventName;
 use crate::domain::event::EventKind;
 use crate::events::CATALOGUE;
 
@@ -26,7 +26,7 @@ pub struct EventType {
     #[schema(value_type = EventName)]
     event: EventKind,
     description: &'static str,
-    /// What the account needs for the event to be raised; null for most
+    /// The add-on that the account needs for the event to be raised; null for most
     #[schema(required = true)]
     requires_addon: Option<&'static str>,
     /// The JSON Schema (2020-12) of `data`
@@ -37,17 +37,17 @@ pub struct EventType {
     example: Box<RawValue>,
 }
 
-/// The same for everybody, and does not change while the process runs.
+/// The response, which is the same for all users and constant.
 static ANSWER: LazyLock<Bytes> = LazyLock::new(|| {
     let event_type = |rule: &&'static crate::events::Rule| EventType {
         event: rule.kind,
         description: rule.description,
         requires_addon: rule.requires_addon.map(|addon| addon.as_str()),
         schema: (rule.schema)(),
-        example: RawValue::from_string((rule.example)()).expect("a catalogue's example is JSON, which a test holds"),
+        example: RawValue::from_string((rule.example)()).expect("a test ensures that every example is JSON"),
     };
     let answer = EventTypes { data: CATALOGUE.iter().map(event_type).collect() };
-    serde_json::to_vec(&answer).expect("schemas and examples are representable").into()
+    serde_json::to_vec(&answer).expect("schemas and examples can be serialized").into()
 });
 
 /// List the events

@@ -1,7 +1,6 @@
-//! `Idempotency-Key`: a POST that is made again is answered again, and done once.
+//! `Idempotency-Key`: a repeated POST is executed once, and gets the stored response of the first.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -15,39 +14,37 @@ use sha2::{Digest, Sha256};
 use tracing::Instrument;
 use uuid::Uuid;
 
-use super::ApiState;
 use super::auth::authenticate;
 use super::body;
 use super::middleware::answer_panic;
 use super::problem::{Problem, Transient};
+use super::state::ApiState;
 use crate::domain::event::UserId;
-use crate::store::idempotency::{self, Claim};
+use crate::manage::{IdempotencyClaim, Manage};
 use crate::telemetry::recurring;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const LONGEST_KEY: usize = 255;
-/// What a handler takes at most beside the exchange with a receiver, generously.
-pub const LONGEST_REQUEST: Duration = Duration::from_secs(60);
-/// Ours are far smaller.
-const LARGEST_ANSWER: usize = 4 << 20;
-/// What else an answer has is of its own time.
-const KEPT_HEADERS: [HeaderName; 4] = [header::CONTENT_TYPE, header::ETAG, header::LOCATION, header::RETRY_AFTER];
+/// The API's responses are far smaller.
+const LARGEST_RESPONSE: usize = 4 << 20;
+/// The headers that are stored. The others belong to one response.
+const STORED_HEADERS: [HeaderName; 4] = [header::CONTENT_TYPE, header::ETAG, header::LOCATION, header::RETRY_AFTER];
 
-/// An answer as it is kept, encrypted.
+/// A response as it is stored, encrypted.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct Stored {
     status: u16,
     headers: Vec<(String, String)>,
     body: String,
 }
 
-/// Serves a POST with an Idempotency-Key once; whatever has none passes through.
+/// Executes a POST with an idempotency key once. Other requests pass through.
 pub async fn replay(State(state): State<ApiState>, request: Request, next: Next) -> Response {
     if request.method() != Method::POST || !request.headers().contains_key(KEY) {
         return next.run(request).await;
     }
-    // A task of its own: a client that goes away and asks again finds the answer that it missed.
+    // A task of its own: a client that disconnects and repeats the request gets the response that it missed.
     let task = async move { serve_once(state, request, next).await.unwrap_or_else(IntoResponse::into_response) };
     let task = tokio::spawn(task.in_current_span());
     task.await.unwrap_or_else(|_| Problem::internal().into_response())
@@ -59,22 +56,19 @@ async fn serve_once(state: ApiState, request: Request, next: Next) -> Result<Res
     let key_hash = key_hash(&parts)?;
     let bytes = body::read(body, state.max_body_bytes).await?;
     let fingerprint = fingerprint(&parts, &bytes);
-    match idempotency::claim(&state.store, &user, &key_hash, &fingerprint, state.hold).await? {
-        Claim::Reused => Err(Problem::idempotency_key_reused()),
-        Claim::UnderWay => Err(Problem::idempotency_key_in_use()),
-        Claim::Full => Err(Problem::too_many_idempotency_keys()),
-        Claim::Answered { id, answer } => {
-            let kept = state.vault.open(id, &answer.key_id, &answer.bytes);
-            let kept = kept.ok().and_then(|kept| restore(&kept));
-            kept.ok_or_else(|| {
-                recurring!(error, %user, "kept answers cannot be read: was a key removed from secrets.master_key?");
-                Problem::internal()
-            })
-        }
-        Claim::Ours(id) => {
+    let manage = state.manage();
+    match manage.claim_idempotency_key(&user, &key_hash, &fingerprint, state.request_timeout()).await? {
+        IdempotencyClaim::Reused => Err(Problem::idempotency_key_reused()),
+        IdempotencyClaim::InProgress => Err(Problem::idempotency_key_in_use()),
+        IdempotencyClaim::TooManyKeys => Err(Problem::too_many_idempotency_keys()),
+        IdempotencyClaim::Answered(stored) => restore(&stored).ok_or_else(|| {
+            recurring!(error, %user, "stored responses cannot be parsed");
+            Problem::internal()
+        }),
+        IdempotencyClaim::New(id) => {
             let request = Request::from_parts(parts, Body::from(bytes));
             let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(answer_panic);
-            Ok(keep(&state, &user, id, answer).await)
+            Ok(store(manage, &user, id, answer).await)
         }
     }
 }
@@ -92,7 +86,7 @@ fn key_hash(parts: &Parts) -> Result<[u8; 32], Problem> {
     }
 }
 
-/// Of all that makes a request what it is.
+/// A hash of the method, the target and the body.
 fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut hash = Sha256::new();
@@ -104,48 +98,48 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Whether the same request would get the same answer at any time: a success, or a refusal of the request itself.
-fn is_final(answer: &Response) -> bool {
+/// Whether the response is a success or an error that depends on the request alone, so that a later request would get the same one.
+fn is_final(response: &Response) -> bool {
     const OF_THE_REQUEST: [StatusCode; 4] = [
         StatusCode::BAD_REQUEST,
         StatusCode::PAYLOAD_TOO_LARGE,
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         StatusCode::UNPROCESSABLE_ENTITY,
     ];
-    let is_transient = answer.extensions().get::<Transient>().is_some();
-    answer.status().is_success() || (OF_THE_REQUEST.contains(&answer.status()) && !is_transient)
+    let is_transient = response.extensions().get::<Transient>().is_some();
+    response.status().is_success() || (OF_THE_REQUEST.contains(&response.status()) && !is_transient)
 }
 
-/// Keeps a final answer. After any other, the key is free again.
-async fn keep(state: &ApiState, user: &UserId, id: Uuid, answer: Response) -> Response {
-    let is_final = is_final(&answer);
-    let (parts, body) = answer.into_parts();
-    let Ok(body) = axum::body::to_bytes(body, LARGEST_ANSWER).await else {
+/// Stores a final response. After any other, the key is free again.
+async fn store(manage: &Manage, user: &UserId, id: Uuid, response: Response) -> Response {
+    let is_final = is_final(&response);
+    let (parts, body) = response.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, LARGEST_RESPONSE).await else {
         return Problem::internal().into_response();
     };
     let stored = match is_final {
-        false => idempotency::release(&state.store, id).await,
+        false => manage.release_idempotency_key(id).await,
         true => {
             let text = |(name, value): (&HeaderName, &HeaderValue)| {
-                KEPT_HEADERS.contains(name).then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
+                STORED_HEADERS.contains(name).then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
             };
-            let kept = Kept {
+            let stored = Stored {
                 status: parts.status.as_u16(),
                 headers: parts.headers.iter().filter_map(text).collect(),
                 body: String::from_utf8_lossy(&body).into_owned(),
             };
-            let kept = serde_json::to_vec(&kept).expect("texts and numbers are representable");
-            idempotency::keep(&state.store, id, &state.vault.seal(id, &kept)).await
+            let stored = serde_json::to_vec(&stored).expect("strings and numbers can be serialized");
+            manage.store_response(id, &stored).await
         }
     };
     if let Err(error) = stored {
-        recurring!(error, %error, %user, "answers cannot be kept: asked again, the requests are refused for a while");
+        recurring!(error, %error, %user, "responses cannot be stored: repeated requests are rejected for a while");
     }
     Response::from_parts(parts, body.into())
 }
 
-fn restore(kept: &[u8]) -> Option<Response> {
-    let Kept { status, headers, body } = serde_json::from_slice(kept).ok()?;
+fn restore(stored: &[u8]) -> Option<Response> {
+    let Stored { status, headers, body } = serde_json::from_slice(stored).ok()?;
     let mut response = body.into_response();
     *response.status_mut() = StatusCode::from_u16(status).ok()?;
     response.headers_mut().clear();

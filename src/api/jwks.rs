@@ -5,15 +5,20 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::jwt::{JwtError, Key, key_set};
 use super::problem::Problem;
-use crate::telemetry::Condition;
+use crate::telemetry::Activity;
 use crate::tls;
 
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const LARGEST_KEY_SET: usize = 256 << 10;
+/// A key set is a handful of keys: those in use and the next.
+const MOST_KEYS: usize = 100;
 
 /// How old keys may be.
 #[derive(Clone, Copy)]
@@ -34,6 +39,18 @@ const FETCHED: Ages = Ages {
 /// A file costs nobody a request.
 const READ: Ages = Ages { fresh: Duration::from_secs(10), between_reads: Duration::from_secs(1), ..FETCHED };
 
+#[derive(Debug, thiserror::Error)]
+pub enum JwtError {
+    #[error("auth.jwt.jwks_file: cannot read {path}: {source}")]
+    Unreadable { path: String, source: std::io::Error },
+    #[error("auth.jwt.jwks_file: {path}: {detail}")]
+    KeySet { path: String, detail: String },
+    #[error("auth.jwt.jwks_url: {0}")]
+    Client(String),
+    #[error("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret")]
+    NoKeys,
+}
+
 enum Place {
     Url { url: String, client: reqwest::Client },
     File(PathBuf),
@@ -45,7 +62,7 @@ pub struct Published {
     known: RwLock<Option<Known>>,
     /// When a read was last begun. Held by the one who reads.
     begun: Mutex<Option<Instant>>,
-    failing: Condition,
+    reading: Activity,
 }
 
 #[derive(Clone)]
@@ -57,9 +74,8 @@ struct Known {
 impl Published {
     /// Fetched from a URL when they are first needed.
     pub fn at_url(url: &str) -> Result<Published, JwtError> {
-        let client = tls::client().map_err(|error| JwtError::Client(error.to_string()))?;
         let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(client)
+            .tls_backend_preconfigured(tls::client(tls::system_roots()))
             // A proxy named by the environment could answer in the key server's place.
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -79,7 +95,13 @@ impl Published {
     }
 
     fn new(place: Place, ages: Ages, known: Option<Known>) -> Published {
-        Published { place, ages, known: RwLock::new(known), begun: Mutex::new(None), failing: Condition::new() }
+        Published {
+            place,
+            ages,
+            known: RwLock::new(known),
+            begun: Mutex::new(None),
+            reading: Activity::new("reading the keys of auth.jwt"),
+        }
     }
 
     fn setting(&self) -> &'static str {
@@ -104,20 +126,14 @@ impl Published {
             *begun = Some(Instant::now());
             match self.read().await {
                 Ok(keys) => {
-                    if self.failing.ends() {
-                        tracing::info!("{}: the keys can be read again", self.setting());
-                    }
+                    self.reading.succeeded();
                     let known = Known { keys, read: Instant::now() };
                     *self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
                 }
-                Err(error) if self.failing.begins() => {
-                    tracing::warn!(
-                        error,
-                        "{}: the keys cannot be read; those known are used until they are {longest:?} old",
-                        self.setting()
-                    );
-                }
-                Err(_) => {}
+                Err(error) => self.reading.failed(&format_args!(
+                    "{}: {error}. The known keys are used until they are {longest:?} old",
+                    self.setting()
+                )),
             }
         }
         let known = self.known().filter(|known| known.read.elapsed() < longest);
@@ -152,6 +168,75 @@ async fn fetch(client: &reqwest::Client, url: &str) -> Result<Arc<[Key]>, String
     key_set(&text)
 }
 
+/// A key with the one algorithm that it is for: the header of a token cannot choose another.
+pub struct Key {
+    pub id: Option<String>,
+    pub algorithm: Algorithm,
+    pub decoding: DecodingKey,
+}
+
+impl Key {
+    /// Whether a token that names this key, or none, may be signed by it.
+    pub fn may_be(&self, named: Option<&str>) -> bool {
+        match (&self.id, named) {
+            (Some(id), Some(named)) => id == named,
+            _ => true,
+        }
+    }
+}
+
+/// The keys of a JSON Web Key Set (RFC 7517) that can verify; there must be one at least.
+fn key_set(text: &[u8]) -> Result<Arc<[Key]>, String> {
+    #[derive(Deserialize)]
+    struct KeySet {
+        keys: Vec<Value>,
+    }
+    let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
+    // A set may hold what others are meant to read.
+    let keys: Arc<[Key]> = set.keys.into_iter().take(MOST_KEYS).filter_map(key).collect();
+    match keys.is_empty() {
+        true => Err("no key for RS256, ES256, EdDSA or their stronger forms is in the key set".to_owned()),
+        false => Ok(keys),
+    }
+}
+
+fn key(value: Value) -> Option<Key> {
+    let jwk: Jwk = serde_json::from_value(value).ok()?;
+    if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
+        return None;
+    }
+    let algorithm = algorithm(&jwk)?;
+    let decoding = DecodingKey::from_jwk(&jwk).ok()?;
+    Some(Key { id: jwk.common.key_id, algorithm, decoding })
+}
+
+/// By the key's kind, and among RSA's by what the key says of itself. A shared secret has no place in a published set.
+fn algorithm(jwk: &Jwk) -> Option<Algorithm> {
+    let stated = jwk.common.key_algorithm;
+    let only =
+        |algorithm: Algorithm, name: KeyAlgorithm| stated.is_none_or(|stated| stated == name).then_some(algorithm);
+    match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => Some(match stated {
+            None | Some(KeyAlgorithm::RS256) => Algorithm::RS256,
+            Some(KeyAlgorithm::RS384) => Algorithm::RS384,
+            Some(KeyAlgorithm::RS512) => Algorithm::RS512,
+            Some(KeyAlgorithm::PS256) => Algorithm::PS256,
+            Some(KeyAlgorithm::PS384) => Algorithm::PS384,
+            Some(KeyAlgorithm::PS512) => Algorithm::PS512,
+            Some(_) => return None,
+        }),
+        AlgorithmParameters::EllipticCurve(key) => match key.curve {
+            EllipticCurve::P256 => only(Algorithm::ES256, KeyAlgorithm::ES256),
+            EllipticCurve::P384 => only(Algorithm::ES384, KeyAlgorithm::ES384),
+            _ => None,
+        },
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
+            only(Algorithm::EdDSA, KeyAlgorithm::EdDSA)
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -159,6 +244,7 @@ mod tests {
     use axum::Router;
     use axum::http::StatusCode;
     use axum::routing::get;
+    use serde_json::json;
 
     use super::*;
 
@@ -235,5 +321,22 @@ mod tests {
         assert_eq!(count(2).await, 1, "what was known is kept");
         assert_eq!(count(2).await, 2);
         assert_eq!(FETCHES.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn a_set_without_a_key_that_verifies_is_refused() {
+        let secret = json!({ "kty": "oct", "k": "c2VjcmV0", "alg": "HS256" });
+        let rsa = json!({ "kty": "RSA", "n": "AQAB", "e": "AQAB" });
+        let with = |name: &str, value: &str| {
+            let mut key = rsa.clone();
+            key[name] = value.into();
+            key
+        };
+        let set = |keys: &[&Value]| key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len());
+        assert_eq!(set(&[&rsa, &secret, &json!({ "kty": "new" })]), Ok(1));
+        for unfit in [secret.clone(), with("use", "enc"), with("alg", "HS256"), with("alg", "RSA-OAEP"), json!(7)] {
+            assert!(set(&[&unfit]).is_err(), "{unfit}");
+        }
+        assert!(key_set(b"[]").is_err() && key_set(b"<html>").is_err());
     }
 }

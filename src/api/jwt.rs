@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use secrecy::ExposeSecret;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::jwks::Published;
+use super::jwks::{JwtError, Key, Published};
 use super::jwt_crypto;
 use super::problem::Problem;
 use crate::config::Jwt;
@@ -19,23 +17,9 @@ use crate::domain::event::UserId;
 const LEEWAY_SECONDS: u64 = 60;
 /// From issue to expiry. URLs end up in logs and browser histories, so the token of a link must be short-lived.
 const LONGEST_LINK_SECONDS: f64 = 300.0;
-/// A key set is a handful of keys: those in use and the next.
-const MOST_KEYS: usize = 100;
 const LONGEST_USER: usize = 200;
 /// Ours to refuse before anything is parsed; header lines may be longer.
 const LONGEST_TOKEN: usize = 16 << 10;
-
-#[derive(Debug, thiserror::Error)]
-pub enum JwtError {
-    #[error("auth.jwt.jwks_file: cannot read {path}: {source}")]
-    Unreadable { path: String, source: std::io::Error },
-    #[error("auth.jwt.jwks_file: {path}: {detail}")]
-    KeySet { path: String, detail: String },
-    #[error("auth.jwt.jwks_url: {0}")]
-    Client(String),
-    #[error("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret")]
-    NoKeys,
-}
 
 /// Verifies tokens under what `auth.jwt` says.
 pub struct JwtVerifier {
@@ -63,13 +47,6 @@ struct Verified {
 enum Keys {
     Fixed(Arc<[Key]>),
     Published(Published),
-}
-
-/// A key with the one algorithm it is for: what a token's header says of itself chooses nothing.
-pub struct Key {
-    id: Option<String>,
-    algorithm: Algorithm,
-    decoding: DecodingKey,
 }
 
 impl JwtVerifier {
@@ -173,16 +150,6 @@ impl JwtVerifier {
     }
 }
 
-impl Key {
-    /// Whether a token that names this key, or none, may be signed by it.
-    fn may_be(&self, named: Option<&str>) -> bool {
-        match (&self.id, named) {
-            (Some(id), Some(named)) => id == named,
-            _ => true,
-        }
-    }
-}
-
 /// Whether the claim `aud`, one text or several, names this audience.
 fn names(claim: &Value, audience: &str) -> bool {
     match claim {
@@ -202,58 +169,6 @@ fn user(claim: &Value) -> Option<UserId> {
     is_plain.then(|| UserId(text.into()))
 }
 
-/// The keys of a JSON Web Key Set (RFC 7517) that can verify; there must be one at least.
-pub fn key_set(text: &[u8]) -> Result<Arc<[Key]>, String> {
-    #[derive(Deserialize)]
-    struct KeySet {
-        keys: Vec<Value>,
-    }
-    let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
-    // A set may hold what others are meant to read.
-    let keys: Arc<[Key]> = set.keys.into_iter().take(MOST_KEYS).filter_map(key).collect();
-    match keys.is_empty() {
-        true => Err("no key for RS256, ES256, EdDSA or their stronger forms is in the key set".to_owned()),
-        false => Ok(keys),
-    }
-}
-
-fn key(value: Value) -> Option<Key> {
-    let jwk: Jwk = serde_json::from_value(value).ok()?;
-    if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
-        return None;
-    }
-    let algorithm = algorithm(&jwk)?;
-    let decoding = DecodingKey::from_jwk(&jwk).ok()?;
-    Some(Key { id: jwk.common.key_id, algorithm, decoding })
-}
-
-/// By the key's kind, and among RSA's by what the key says of itself. A shared secret has no place in a published set.
-fn algorithm(jwk: &Jwk) -> Option<Algorithm> {
-    let stated = jwk.common.key_algorithm;
-    let only =
-        |algorithm: Algorithm, name: KeyAlgorithm| stated.is_none_or(|stated| stated == name).then_some(algorithm);
-    match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => Some(match stated {
-            None | Some(KeyAlgorithm::RS256) => Algorithm::RS256,
-            Some(KeyAlgorithm::RS384) => Algorithm::RS384,
-            Some(KeyAlgorithm::RS512) => Algorithm::RS512,
-            Some(KeyAlgorithm::PS256) => Algorithm::PS256,
-            Some(KeyAlgorithm::PS384) => Algorithm::PS384,
-            Some(KeyAlgorithm::PS512) => Algorithm::PS512,
-            Some(_) => return None,
-        }),
-        AlgorithmParameters::EllipticCurve(key) => match key.curve {
-            EllipticCurve::P256 => only(Algorithm::ES256, KeyAlgorithm::ES256),
-            EllipticCurve::P384 => only(Algorithm::ES384, KeyAlgorithm::ES384),
-            _ => None,
-        },
-        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
-            only(Algorithm::EdDSA, KeyAlgorithm::EdDSA)
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -268,22 +183,5 @@ mod tests {
         for none in [json!(""), json!(4.5), json!(null), json!(["7"]), json!("a\u{0}"), json!("x".repeat(201))] {
             assert_eq!(named(none.clone()), None, "{none}");
         }
-    }
-
-    #[test]
-    fn a_set_without_a_key_that_verifies_is_refused() {
-        let secret = json!({ "kty": "oct", "k": "c2VjcmV0", "alg": "HS256" });
-        let rsa = json!({ "kty": "RSA", "n": "AQAB", "e": "AQAB" });
-        let with = |name: &str, value: &str| {
-            let mut key = rsa.clone();
-            key[name] = value.into();
-            key
-        };
-        let set = |keys: &[&Value]| key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len());
-        assert_eq!(set(&[&rsa, &secret, &json!({ "kty": "new" })]), Ok(1));
-        for unfit in [secret.clone(), with("use", "enc"), with("alg", "HS256"), with("alg", "RSA-OAEP"), json!(7)] {
-            assert!(set(&[&unfit]).is_err(), "{unfit}");
-        }
-        assert!(key_set(b"[]").is_err() && key_set(b"<html>").is_err());
     }
 }

@@ -1,44 +1,42 @@
-//! The delivery log of a webhook.
+//! Reads the delivery log of a webhook, and redelivers its entries.
 
 use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::ApiState;
-use super::auth::Caller;
-use super::openapi::{ErrorKindName, EventName, OutcomeName, StatusClassName};
-use super::problem::Problem;
-use super::query::{LogId, Page, Parameters, WebhookId, no_such_log};
-use crate::domain::delivery::Outcome;
-use crate::domain::event::{EventKind, UnknownEvent, UserId};
+use super::auth::{Caller, Changer};
+use super::problem::{Problem, ProblemBody};
+use super::query::{self, LogId, Page, Parameters, WebhookId};
+use super::schema::{ErrorKindName, EventName, OutcomeName, StatusClassName};
+use super::state::ApiState;
+use crate::domain::event::UnknownEvent;
 use crate::domain::time::millis;
-use crate::manage::{self, OUTCOMES, RenderedRequest, StatusClass};
-use crate::store::logs::{self, Matches};
-
-pub const STATUS_CLASSES: [&str; 6] = StatusClass::NAMES;
+use crate::manage::{Entry, LogEntry, LogFilter, Redelivery, StatusClass};
 
 /// One attempt, or a cancellation
 #[derive(Serialize, ToSchema)]
-pub struct LogEntry {
+#[schema(as = LogEntry)]
+pub struct LogEntryBody {
     id: Uuid,
     /// The same on every attempt of one delivery
     delivery_id: Uuid,
     #[schema(value_type = EventName)]
     event_type: String,
-    /// Null where there was no answer
+    /// Null if there was no response
     #[schema(required = true)]
     response_status: Option<i16>,
-    /// Null where nothing was sent
+    /// Null if nothing was sent
     #[schema(required = true)]
     duration_ms: Option<i32>,
-    /// From 1, in each round anew
+    /// From 1 in each round
     attempt: i16,
-    /// 1 at first, the next with each redelivery
+    /// From 1; each redelivery starts the next round
     round: i16,
     #[schema(format = DateTime)]
     timestamp: String,
@@ -46,10 +44,10 @@ pub struct LogEntry {
     outcome: String,
     #[schema(required = true)]
     error: Option<LogError>,
-    /// Whether this was a test that the owner asked for
+    /// Whether this was a test that the owner requested
     test: bool,
-    /// Whether the event was found by comparison after changes were lost: the time is that of the comparison, and what was
-    /// in between is not known
+    /// Whether the event was found by comparing states after changes were lost: its time is the time of the comparison, and
+    /// intermediate changes are unknown
     repaired: bool,
 }
 
@@ -61,32 +59,34 @@ pub struct LogError {
     pub message: String,
 }
 
-/// One attempt with its request and the beginning of the answer
+/// One attempt with its request and the beginning of the response
 #[derive(Serialize, ToSchema)]
-pub struct LogDetail {
+#[schema(as = LogDetail)]
+pub struct LogDetailBody {
     #[serde(flatten)]
-    entry: LogEntry,
+    entry: LogEntryBody,
     #[serde(flatten)]
-    request: ShownRequest,
-    /// The first 4 KiB; null where there was no answer
+    request: RequestBody,
+    /// The first 4 KiB; null if there was no response
     #[schema(required = true)]
     response_body: Option<String>,
 }
 
-/// The request as it was sent; null where none was, or where its event is gone by age
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct ShownRequest {
+/// The request as it was sent; null if none was, or if its event is older than the retention period
+#[derive(Serialize, ToSchema)]
+#[schema(as = ShownRequest)]
+pub struct RequestBody {
     #[schema(required = true)]
-    pub request_url: Option<String>,
+    request_url: Option<String>,
     #[schema(required = true)]
-    pub request_headers: Option<BTreeMap<String, String>>,
+    request_headers: Option<BTreeMap<String, String>>,
     #[schema(required = true)]
-    pub request_body: Option<String>,
+    request_body: Option<String>,
 }
 
-impl From<logs::Entry> for LogEntry {
-    fn from(entry: logs::Entry) -> Self {
-        LogEntry {
+impl From<Entry> for LogEntryBody {
+    fn from(entry: Entry) -> Self {
+        LogEntryBody {
             id: entry.id,
             delivery_id: entry.delivery,
             event_type: entry.event_kind,
@@ -105,22 +105,22 @@ impl From<logs::Entry> for LogEntry {
 
 /// Read the delivery log
 ///
-/// Newest first: one entry an attempt or cancellation. With a filter, each request looks at a bounded part of the log: a page may
-/// hold fewer entries than `limit`, or none, and still have a `next_cursor`. The log ends where `next_cursor` is null.
+/// Newest first: one entry per attempt or cancellation. With a filter, each request examines a bounded part of the log: a page may
+/// have fewer entries than `limit`, or none, and still have a `next_cursor`. The log ends where `next_cursor` is null.
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/logs", tag = "logs", operation_id = "listLogs",
     params(
         ("webhook" = Uuid, Path, description = "The webhook's id"),
-        ("limit" = Option<u8>, Query, description = "How many; 50 unless told", minimum = 1, maximum = 100),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before",
+        ("limit" = Option<u8>, Query, description = "The number of entries; 50 by default", minimum = 1, maximum = 100),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
          pattern = "^[A-Za-z0-9_-]{21}[AQgw]$"),
         ("event" = Option<EventName>, Query, description = "Only this event"),
         ("outcome" = Option<OutcomeName>, Query, description = "Only this outcome"),
-        ("status" = Option<StatusClassName>, Query, description = "Only answers of this class, or none"),
+        ("status" = Option<StatusClassName>, Query, description = "Only this class of responses, or attempts without a response"),
         ("since" = Option<String>, Query, format = DateTime, description = "From this time on (RFC 3339)"),
         ("until" = Option<String>, Query, format = DateTime, description = "Before this time (RFC 3339)"),
     ),
-    responses((status = 200, description = "A page of the log", body = Page<LogEntry>,
+    responses((status = 200, description = "A page of the log", body = Page<LogEntryBody>,
                headers(("Link" = String, description = "The next page, with rel=\"next\"; not on the last one"))))
 )]
 pub async fn list(
@@ -130,37 +130,19 @@ pub async fn list(
     mut parameters: Parameters,
 ) -> Result<Response, Problem> {
     let (limit, cursor) = (parameters.limit(), parameters.cursor());
-    let filter = filter(&mut parameters);
-    state.webhook(&user, webhook).await?;
-    let target = parameters.finish()?;
-    let Matches { entries, horizon } = state.log(&user, webhook, &filter, cursor, limit + 1).await?;
-    Ok(Page::new(entries, limit, |entry| entry.id, LogEntry::from).or_continue_at(horizon).answer(&target))
-}
-
-/// The filter that a query asks for.
-pub fn filter(parameters: &mut Parameters) -> logs::Filter {
-    logs::Filter {
-        event: parameters.optional("event", event),
-        outcome: parameters.optional("outcome", outcome),
+    let filter = LogFilter {
+        event: parameters.optional("event", |name| name.parse().map_err(|error: UnknownEvent| error.to_string())),
+        outcome: parameters.optional("outcome", query::outcome),
         since: parameters.time("since"),
         until: parameters.time("until"),
-        status: parameters.optional("status", status_class),
-    }
-}
-
-fn status_class(text: &str) -> Result<StatusClass, String> {
-    StatusClass::named(text).ok_or_else(|| format!("expected one of {}", STATUS_CLASSES.join(", ")))
-}
-
-fn event(text: &str) -> Result<EventKind, String> {
-    text.parse().map_err(|error: UnknownEvent| error.to_string())
-}
-
-fn outcome(text: &str) -> Result<Outcome, String> {
-    manage::outcome(text).ok_or_else(|| {
-        let names: Vec<&str> = OUTCOMES.iter().map(|outcome| outcome.as_str()).collect();
-        format!("expected one of {}", names.join(", "))
-    })
+        status: parameters
+            .optional("status", |name| StatusClass::named(name).ok_or_else(|| query::one_of(&StatusClass::NAMES))),
+    };
+    // First, so that an unknown webhook is reported before errors of the query.
+    state.manage().webhook(&user, webhook).await?;
+    let target = parameters.finish()?;
+    let page = state.manage().log(&user, webhook, &filter, cursor, limit).await?;
+    Ok(Page::<LogEntryBody>::from(page).response(&target))
 }
 
 /// Read one entry of the delivery log
@@ -170,41 +152,55 @@ fn outcome(text: &str) -> Result<Outcome, String> {
         ("webhook" = Uuid, Path, description = "The webhook's id"),
         ("log" = Uuid, Path, description = "The entry's id"),
     ),
-    responses((status = 200, description = "The entry with its request", body = LogDetail))
+    responses((status = 200, description = "The entry with its request", body = LogDetailBody))
 )]
 pub async fn read(
     State(state): State<ApiState>,
     Caller(user): Caller,
     LogId { webhook, log }: LogId,
-) -> Result<Json<LogDetail>, Problem> {
-    let mut found = state.log_entry(&user, webhook, log).await?;
-    let response_body = found.response_body.take().map(|body| String::from_utf8_lossy(&body).into_owned());
-    let rendered = state.request_of(&found);
-    let request_url = found.url.take();
-    let (request_headers, request_body) = rendered.map(|request| (request.headers, request.body)).unzip();
-    let request = ShownRequest { request_url, request_headers, request_body };
-    Ok(Json(LogDetail { entry: found.entry.into(), request, response_body }))
+) -> Result<Json<LogDetailBody>, Problem> {
+    let LogEntry { detail, request } = state.manage().log_entry(&user, webhook, log).await?;
+    let (request_headers, request_body) = request.map(|request| (request.headers, request.body)).unzip();
+    Ok(Json(LogDetailBody {
+        entry: detail.entry.into(),
+        request: RequestBody { request_url: detail.url, request_headers, request_body },
+        response_body: detail.response_body.map(|body| String::from_utf8_lossy(&body).into_owned()),
+    }))
 }
 
-impl ApiState {
-    /// The webhook's log, newest first, below the id `before`. A filtered search may stop before it has found `limit` entries.
-    pub async fn log(
-        &self,
-        user: &UserId,
-        webhook: Uuid,
-        filter: &logs::Filter,
-        before: Option<Uuid>,
-        limit: usize,
-    ) -> Result<Matches, Problem> {
-        Ok(logs::list(&self.store, user, webhook, filter, before, limit).await?)
-    }
+/// The round that was started
+#[derive(Serialize, ToSchema)]
+#[schema(as = RedeliveryBegun)]
+pub struct RedeliveryBody {
+    /// The same as before
+    delivery_id: Uuid,
+    /// Its attempts are numbered from 1 again
+    round: u16,
+}
 
-    pub async fn log_entry(&self, user: &UserId, webhook: Uuid, log: Uuid) -> Result<logs::Detail, Problem> {
-        logs::get(&self.store, user, webhook, log).await?.ok_or_else(no_such_log)
-    }
-
-    /// The request of an entry, as it was sent; none where none was, or where its event is gone by age.
-    pub fn request_of(&self, entry: &logs::Detail) -> Option<RenderedRequest> {
-        self.manage().log_request(entry)
-    }
+/// Redeliver
+///
+/// Starts the next round of the entry's delivery, with the whole retry schedule. It replaces a pending retry. The request goes to
+/// the webhook's present URL and is signed with its present secret.
+#[utoipa::path(
+    post, path = "/webhooks/{webhook}/logs/{log}/redeliver", tag = "logs", operation_id = "redeliver",
+    params(
+        ("webhook" = Uuid, Path, description = "The webhook's id"),
+        ("log" = Uuid, Path, description = "The id of any entry of the delivery"),
+    ),
+    responses(
+        (status = 202, description = "The delivery is due now", body = RedeliveryBody),
+        (status = 409, description = "The webhook is inactive, or the entry belongs to a test", body = ProblemBody,
+         content_type = "application/problem+json"),
+        (status = 410, description = "The event is older than the retention period", body = ProblemBody,
+         content_type = "application/problem+json"),
+    )
+)]
+pub async fn redeliver(
+    State(state): State<ApiState>,
+    Changer(actor): Changer,
+    LogId { webhook, log }: LogId,
+) -> Result<(StatusCode, Json<RedeliveryBody>), Problem> {
+    let Redelivery { delivery: delivery_id, round } = state.manage().redeliver(&actor, webhook, log).await?;
+    Ok((StatusCode::ACCEPTED, Json(RedeliveryBody { delivery_id, round })))
 }

@@ -1,4 +1,4 @@
-//! What every request and answer goes through: an id, headers that protect browsers, and an answer even to a panic.
+//! Middleware of every request: request ids, security headers, and a response even to a panic.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -13,10 +13,10 @@ use super::problem::Problem;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_REQUEST_ID: usize = 128;
 
-/// Takes the caller's request id, or makes one; the log and the answer both have it.
+/// Accepts the client's request id, or creates one. The server log and the response have it.
 pub async fn request_id(request: Request, next: Next) -> Response {
     let id = given_id(request.headers()).unwrap_or_else(|| {
-        HeaderValue::try_from(Uuid::now_v7().to_string()).expect("a UUID is of letters, digits and hyphens")
+        HeaderValue::try_from(Uuid::now_v7().to_string()).expect("a UUID consists of hexadecimal digits and hyphens")
     });
     let shown = id.to_str().unwrap_or_default();
     let span = tracing::info_span!("request", id = shown, method = %request.method(), path = request.uri().path());
@@ -25,7 +25,7 @@ pub async fn request_id(request: Request, next: Next) -> Response {
     response
 }
 
-/// An id that can stand in a log line.
+/// The client's request id if it is safe in a log line.
 fn given_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let id = headers.get(REQUEST_ID)?;
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte);
@@ -33,7 +33,7 @@ fn given_id(headers: &HeaderMap) -> Option<HeaderValue> {
     ((1..=LONGEST_REQUEST_ID).contains(&bytes.len()) && bytes.iter().all(plain)).then(|| id.clone())
 }
 
-/// Answers hold what is one user's: nobody keeps, frames, sniffs or runs them.
+/// Adds headers that forbid browsers and proxies to cache, frame, sniff or execute responses: they contain one user's data.
 pub async fn protect(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = [
@@ -48,7 +48,7 @@ pub async fn protect(request: Request, next: Next) -> Response {
     response
 }
 
-/// A panic is logged by the panic hook; the client learns no more than that there was a fault.
+/// Responds to a panic, which the panic hook logs. The client gets no details.
 pub fn answer_panic(_: Box<dyn std::any::Any + Send>) -> Response<Body> {
     tracing::error!("a request's handler panicked");
     Problem::internal().into_response()

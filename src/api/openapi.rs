@@ -1,50 +1,21 @@
-//! The OpenAPI document: collected from the handlers, with what all operations share added once.
-
-use std::borrow::Cow;
+//! The OpenAPI document: collected from the handlers, then completed with the parts that operations share.
 
 use serde_json::Value;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, RefOr, ServerBuilder};
+use utoipa::openapi::{ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, ServerBuilder};
 use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::ApiState;
 use super::problem::{FieldError, ProblemBody};
-use super::{enrich, event_types, logs, recover, redeliver, stats, test, webhooks};
-use crate::domain::delivery::ErrorKind;
-use crate::domain::event::EventKind;
-use crate::manage::OUTCOMES;
+use super::schema::StatusClassName;
+use super::state::ApiState;
+use super::{enrich, event_types, logs, recover, stats, test, webhooks};
 
 const TOKEN: &str = "token";
 const PLATFORM: &str = "platform";
 
-macro_rules! names {
-    ($type:ident, $name:literal, $names:expr) => {
-        /// One of a fixed set of names.
-        pub struct $type;
-
-        impl PartialSchema for $type {
-            fn schema() -> RefOr<Schema> {
-                ObjectBuilder::new().schema_type(Type::String).enum_values(Some($names)).into()
-            }
-        }
-
-        impl ToSchema for $type {
-            fn name() -> Cow<'static, str> {
-                Cow::Borrowed($name)
-            }
-        }
-    };
-}
-
-names!(EventName, "Event", EventKind::ALL.iter().map(|kind| kind.as_str()));
-names!(OutcomeName, "Outcome", OUTCOMES.iter().map(|outcome| outcome.as_str()));
-names!(StatusClassName, "StatusClass", logs::STATUS_CLASSES);
-names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));
-
-/// Every operation of the API, with its documentation.
+/// Every operation of the API with its documentation.
 pub fn operations() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(webhooks::list, webhooks::create))
@@ -54,7 +25,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(test::send))
         .routes(routes!(logs::list))
         .routes(routes!(logs::read))
-        .routes(routes!(redeliver::redeliver))
+        .routes(routes!(logs::redeliver))
         .routes(routes!(recover::recover))
         .routes(routes!(stats::read))
 }
@@ -67,7 +38,7 @@ pub fn document_json(base_path: &str) -> Value {
     document
 }
 
-/// The document as it is served and printed.
+/// The document as it is served and as `walhook openapi` prints it.
 pub fn document_text(base_path: &str) -> String {
     let mut text = serde_json::to_string_pretty(&document_json(base_path)).expect("the document is representable");
     text.push('\n');
@@ -89,7 +60,7 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
     let platform = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .bearer_format("JWT")
-        .description(Some("A token of the platform's own, where the service is configured to take them"))
+        .description(Some("A token of the platform, where the service is configured to accept them"))
         .build();
     let components = ComponentsBuilder::from(collected.components.unwrap_or_default())
         .security_scheme(TOKEN, SecurityScheme::Http(token))

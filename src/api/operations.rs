@@ -1,4 +1,4 @@
-//! What operators ask, on a listener of its own: metrics, and whether the process is alive and ready.
+//! Endpoints for operators, on a listener of their own: metrics, liveness and readiness.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use axum::{Json, Router};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
-/// Renders the metrics in Prometheus' text format.
+/// Renders the metrics in the Prometheus text format.
 pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
-/// Why the process is not ready; empty where it is.
+/// Returns the reasons why the process is not ready. None if it is ready.
 pub type Readiness = Arc<dyn Fn() -> BoxFuture<'static, Vec<String>> + Send + Sync>;
 
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! Errors as clients see them: problem details (RFC 9457) under types that stay. Nothing internal is among them.
+//! Errors of the API: problem details (RFC 9457) with stable types. They reveal nothing internal.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use crate::manage::Fault;
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
-/// A body may be wrong in thousands of places. The first of them are enough to fix it.
+/// Errors that one response lists at most. A body may have thousands, and the first are enough to fix it.
 pub const MAX_ERRORS: usize = 20;
 
-/// An answer that is an error. Boxed: it is what hardly any request comes to.
+/// An error response. Boxed, so that the results of handlers are small.
 #[derive(Debug)]
 pub struct Problem(Box<Details>);
 
@@ -26,18 +26,18 @@ struct Details {
     detail: Cow<'static, str>,
     errors: Vec<FieldError>,
     header: Option<(HeaderName, HeaderValue)>,
-    /// Not by the request alone: the same request may succeed later.
+    /// Whether the same request may succeed later.
     is_transient: bool,
 }
 
-/// Marks a response to a request that may succeed later, as it is.
+/// Marks an error response of a request that may succeed later.
 #[derive(Clone, Copy, Debug)]
 pub struct Transient;
 
-/// One fault of a request.
+/// One error of a request
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// A JSON pointer (RFC 6901) into the request's body; for a query parameter, its name as the pointer's one step
+    /// A JSON pointer (RFC 6901) into the request's body; for a query parameter, a slash and its name
     #[schema(example = "/url")]
     pub pointer: String,
     #[schema(example = "is required")]
@@ -54,14 +54,14 @@ impl FieldError {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemBody<'a> {
-    /// Identifies the kind of error, and stays
+    /// A stable identifier of the kind of error
     #[serde(rename = "type")]
     #[schema(example = "/problems/validation-failed")]
     kind: String,
     title: &'a str,
     status: u16,
     detail: &'a str,
-    /// What is wrong with the request, fault by fault
+    /// The errors of the request, one by one
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     #[schema(required = false)]
     errors: &'a [FieldError],
@@ -83,19 +83,26 @@ impl Problem {
         self
     }
 
-    /// The same request may succeed later.
-    pub fn transient(mut self) -> Problem {
+    /// Notes that the same request may succeed later.
+    fn transient(mut self) -> Problem {
         self.0.is_transient = true;
         self
     }
 
-    pub fn status(&self) -> StatusCode {
-        self.0.status
+    /// The response's body.
+    pub fn json(&self) -> serde_json::Value {
+        let body = ProblemBody {
+            kind: format!("/problems/{}", self.0.slug),
+            title: self.0.title,
+            status: self.0.status.as_u16(),
+            detail: &self.0.detail,
+            errors: &self.0.errors,
+        };
+        serde_json::to_value(body).expect("strings and numbers can be serialized")
     }
 
-    /// What kind of error this is: stays.
-    pub fn slug(&self) -> &'static str {
-        self.0.slug
+    pub fn status(&self) -> StatusCode {
+        self.0.status
     }
 
     pub fn title(&self) -> &'static str {
@@ -104,11 +111,6 @@ impl Problem {
 
     pub fn detail(&self) -> &str {
         &self.0.detail
-    }
-
-    /// The faults of a request that is not valid.
-    pub fn errors(&self) -> &[FieldError] {
-        &self.0.errors
     }
 
     pub fn malformed_json(detail: impl Into<Cow<'static, str>>) -> Problem {
@@ -127,7 +129,7 @@ impl Problem {
     }
 
     pub fn cross_site() -> Problem {
-        let detail = "a page of another site may not act in your name: open this service itself and try again";
+        let detail = "a page of another site sent this request: open this service itself and try again";
         Problem::new(StatusCode::FORBIDDEN, "cross-site-request", "Refused", detail)
     }
 
@@ -145,35 +147,6 @@ impl Problem {
         Problem::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", "The request took too long", detail)
     }
 
-    pub fn webhook_limit_reached(limit: u32) -> Problem {
-        let detail = format!("a user may have {limit} webhooks: delete one first");
-        Problem::new(StatusCode::CONFLICT, "webhook-limit-reached", "Webhook limit reached", detail)
-    }
-
-    pub fn webhook_inactive() -> Problem {
-        let detail = "nothing is delivered to an inactive webhook: switch it on first";
-        Problem::new(StatusCode::CONFLICT, "webhook-inactive", "The webhook is inactive", detail)
-    }
-
-    pub fn not_redeliverable(detail: &'static str) -> Problem {
-        Problem::new(StatusCode::CONFLICT, "not-redeliverable", "The entry cannot be redelivered", detail)
-    }
-
-    pub fn event_gone() -> Problem {
-        let detail = "the delivery's event is older than events are kept";
-        Problem::new(StatusCode::GONE, "event-gone", "The event is gone", detail)
-    }
-
-    pub fn too_many_recoveries() -> Problem {
-        let detail = "several recoveries of this webhook are under way: wait until one is over";
-        Problem::new(StatusCode::CONFLICT, "too-many-recoveries", "Too many recoveries", detail)
-    }
-
-    pub fn precondition_failed() -> Problem {
-        let detail = "the webhook is not as If-Match says: read it again";
-        Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed", detail)
-    }
-
     pub fn malformed_idempotency_key() -> Problem {
         let detail = "Idempotency-Key: expected one header of 1 to 255 printable ASCII characters";
         let status = StatusCode::UNPROCESSABLE_ENTITY;
@@ -187,19 +160,19 @@ impl Problem {
     }
 
     pub fn idempotency_key_in_use() -> Problem {
-        let detail = "a request with this Idempotency-Key is being served: ask again for its answer";
-        Problem::new(StatusCode::CONFLICT, "idempotency-key-in-use", "The request is being served", detail)
+        let detail = "a request with this Idempotency-Key is in progress: repeat it later to get its response";
+        Problem::new(StatusCode::CONFLICT, "idempotency-key-in-use", "The request is in progress", detail)
             .with_header(header::RETRY_AFTER, 1_u64)
     }
 
     pub fn too_many_idempotency_keys() -> Problem {
-        let detail = "all idempotency keys that are kept for you are in use: each is kept for 24 hours";
+        let detail = "you have as many idempotency keys as allowed: each is stored for 24 hours";
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests", detail)
             .with_header(header::RETRY_AFTER, 600_u64)
     }
 
     pub fn content_too_large(limit: usize) -> Problem {
-        let detail = format!("a body may have {limit} bytes");
+        let detail = format!("a body may have at most {limit} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", "The body is too large", detail)
     }
 
@@ -213,7 +186,7 @@ impl Problem {
         errors.truncate(MAX_ERRORS);
         let detail = match errors.as_slice() {
             [only] => format!("{}: {}", only.pointer, only.detail),
-            more => format!("{} faults, listed in `errors`", more.len()),
+            more => format!("{} errors, listed in `errors`", more.len()),
         };
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         let mut problem = Problem::new(status, "validation-failed", "The request is not valid", detail);
@@ -233,24 +206,24 @@ impl Problem {
     }
 
     pub fn internal() -> Problem {
-        let detail = "the fault is ours; the header X-Request-Id names this request in our log";
+        let detail = "this is a fault of the service; the header X-Request-Id identifies the request in its log";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error", detail)
     }
 
     pub fn keys_unavailable() -> Problem {
-        let detail = "the service cannot fetch the keys that tokens are verified with at the moment";
+        let detail = "the service cannot fetch the keys that verify tokens at the moment";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
             .with_header(header::RETRY_AFTER, 60_u64)
     }
 
     pub fn overloaded() -> Problem {
-        let detail = "the service is handling as many requests as it can: try again";
+        let detail = "the service is handling as many requests as allowed: try again";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
             .with_header(header::RETRY_AFTER, 1_u64)
     }
 
     pub fn took_too_long() -> Problem {
-        let detail = "the request took longer than it may: try again, for a shorter range of time if it has one";
+        let detail = "the request exceeded its time limit: try again, with a shorter time range if it has one";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable", detail)
             .with_header(header::RETRY_AFTER, 5_u64)
     }
@@ -264,15 +237,8 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        let json = self.json().to_string();
         let Problem(details) = self;
-        let body = ProblemBody {
-            kind: format!("/problems/{}", details.slug),
-            title: details.title,
-            status: details.status.as_u16(),
-            detail: &details.detail,
-            errors: &details.errors,
-        };
-        let json = serde_json::to_vec(&body).expect("texts and numbers are representable");
         let content_type = (header::CONTENT_TYPE, "application/problem+json");
         let mut response = (details.status, [content_type], json).into_response();
         if details.is_transient {
@@ -295,7 +261,9 @@ impl From<Fault> for Problem {
             }
             Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
             Fault::WebhookLimit { .. } => conflict("webhook-limit-reached", "Webhook limit reached", text),
-            Fault::VersionMismatch => Problem::precondition_failed(),
+            Fault::VersionMismatch => {
+                Problem::new(StatusCode::PRECONDITION_FAILED, "precondition-failed", "The webhook has changed", text)
+            }
             Fault::WebhookInactive => conflict("webhook-inactive", "The webhook is inactive", text),
             Fault::NotRedeliverable(_) => conflict("not-redeliverable", "The entry cannot be redelivered", text),
             Fault::EventExpired => Problem::new(StatusCode::GONE, "event-gone", "The event is gone", text),
@@ -312,15 +280,15 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let is_unreachable = match &error {
             StoreError::Pool(_) | StoreError::Connect(_) => true,
-            // No answer of the server's: the connection broke.
+            // Not an error that the server reported: the connection was lost.
             StoreError::Query(error) => error.as_db_error().is_none(),
             _ => false,
         };
         if error.is_timeout() {
-            recurring!(warn, %error, "requests take longer than their statements may");
+            recurring!(warn, %error, "requests exceed the time limit of their statements");
             Problem::took_too_long()
         } else if is_unreachable {
-            recurring!(error, %error, "requests cannot be answered without the store");
+            recurring!(error, %error, "requests fail because the store is unavailable");
             Problem::unavailable()
         } else {
             recurring!(error, %error, "requests fail");

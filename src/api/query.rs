@@ -8,8 +8,6 @@ use axum::extract::{FromRequestParts, OriginalUri, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use serde::Serialize;
 use url::form_urlencoded;
@@ -17,11 +15,18 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::problem::{FieldError, Problem};
+use crate::domain::delivery::Outcome;
+use crate::manage::{self, Cursor, Fault, MalformedCursor, OUTCOMES};
+
+/// The error of a text that does not name an event.
+pub const UNKNOWN_EVENT: &str = "is not an event: GET /webhooks/event-types lists them";
+/// The error of a text that is not a time.
+pub const NOT_A_TIME: &str = "expected an RFC 3339 time, such as 2026-03-01T09:05:00Z";
 
 const DEFAULT_LIMIT: usize = 50;
 const HIGHEST_LIMIT: usize = 100;
 
-/// The `webhook` of the path. What is no id is no webhook.
+/// The `webhook` of the path. Text that is not an id is an unknown webhook.
 pub struct WebhookId(pub Uuid);
 
 /// The `webhook` and the `log` of the path.
@@ -35,7 +40,7 @@ impl<S: Send + Sync> FromRequestParts<S> for WebhookId {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = Path::from_request_parts(parts, state).await;
-        id(&path, "webhook").map(WebhookId).ok_or_else(no_such_webhook)
+        id(&path, "webhook").map(WebhookId).ok_or_else(|| Fault::NoSuchWebhook.into())
     }
 }
 
@@ -44,8 +49,8 @@ impl<S: Send + Sync> FromRequestParts<S> for LogId {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = Path::from_request_parts(parts, state).await;
-        let webhook = id(&path, "webhook").ok_or_else(no_such_webhook)?;
-        Ok(LogId { webhook, log: id(&path, "log").ok_or_else(no_such_log)? })
+        let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
+        Ok(LogId { webhook, log: id(&path, "log").ok_or(Fault::NoSuchLogEntry)? })
     }
 }
 
@@ -53,15 +58,17 @@ fn id(path: &Result<Path<HashMap<String, String>>, PathRejection>, name: &str) -
     path.as_ref().ok()?.get(name)?.parse().ok()
 }
 
-pub fn no_such_webhook() -> Problem {
-    Problem::not_found("there is no such webhook")
+/// Parses an outcome by its name.
+pub fn outcome(name: &str) -> Result<Outcome, String> {
+    manage::outcome(name).ok_or_else(|| one_of(&OUTCOMES.map(Outcome::as_str)))
 }
 
-pub fn no_such_log() -> Problem {
-    Problem::not_found("the webhook's log has no such entry")
+/// The error of a text that is none of these names.
+pub fn one_of(names: &[&str]) -> String {
+    format!("expected one of {}", names.join(", "))
 }
 
-/// The parameters of a query. Those that nobody asks for are ignored; all that are wrong are told at once.
+/// The parameters of a query. Unknown ones are ignored; the errors of the others are reported at once.
 pub struct Parameters {
     path: String,
     values: Vec<(String, String)>,
@@ -72,7 +79,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Parameters {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        // As the client wrote it: a router below a path sees the rest of it alone.
+        // The URI as the client wrote it: a nested router sees only the rest of the path.
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
         let path = uri.path().to_owned();
         Ok(Parameters { path, ..Parameters::parse(uri.query().unwrap_or_default()) })
@@ -80,16 +87,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Parameters {
 }
 
 impl Parameters {
-    pub fn parse(query: &str) -> Parameters {
+    fn parse(query: &str) -> Parameters {
         let values = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         Parameters { path: String::new(), values, errors: Vec::new() }
     }
 
-    /// The parameter `name`, if it is there and `check` takes it.
+    /// Reads the parameter `name`. None where it is absent or invalid.
     pub fn optional<T>(&mut self, name: &str, check: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let mut values = self.values.iter().filter(|(given, _)| given == name);
         let (_, value) = values.next()?;
-        let checked = if values.next().is_some() { Err("may be given once".to_owned()) } else { check(value) };
+        let checked = if values.next().is_some() { Err("may occur once".to_owned()) } else { check(value) };
         checked.map_err(|detail| self.errors.push(FieldError::new(format!("/{name}"), detail))).ok()
     }
 
@@ -101,12 +108,9 @@ impl Parameters {
         self.optional("limit", number).unwrap_or(DEFAULT_LIMIT)
     }
 
-    /// The id behind which the page begins.
-    pub fn cursor(&mut self) -> Option<Uuid> {
-        self.optional("cursor", |text| {
-            let bytes = URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
-            bytes.map(Uuid::from_bytes).ok_or_else(|| "expected a `next_cursor` of an earlier answer".to_owned())
-        })
+    /// The end of the previous page.
+    pub fn cursor(&mut self) -> Option<Cursor> {
+        self.optional("cursor", |text| text.parse().map_err(|error: MalformedCursor| error.to_string()))
     }
 
     pub fn time(&mut self, name: &str) -> Option<Timestamp> {
@@ -115,7 +119,7 @@ impl Parameters {
             let unencoded = || text.rsplit_once(' ').map(|(time, offset)| format!("{time}+{offset}"));
             let parsed = text.parse::<Timestamp>().ok().or_else(|| unencoded()?.parse().ok());
             let parsed = parsed.map(|at| at.max(Timestamp::UNIX_EPOCH));
-            parsed.ok_or_else(|| "expected an RFC 3339 time, such as 2026-03-01T09:05:00Z".to_owned())
+            parsed.ok_or_else(|| NOT_A_TIME.to_owned())
         })
     }
 
@@ -127,7 +131,7 @@ impl Parameters {
     }
 }
 
-/// What a list was asked for: the next page is the same but for the cursor.
+/// The URI of a list. The next page's differs in the cursor only.
 #[derive(Debug)]
 pub struct Target {
     path: String,
@@ -135,7 +139,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The next page as a `Link` header tells it (RFC 8288).
+    /// The `Link` header (RFC 8288) of the next page.
     fn next_link(&self, cursor: &str) -> Option<HeaderValue> {
         let kept = self.values.iter().filter(|(name, _)| name != "cursor");
         let mut query = form_urlencoded::Serializer::new(String::new());
@@ -147,32 +151,21 @@ impl Target {
 /// One page of a list.
 #[derive(Serialize, ToSchema)]
 pub struct Page<T> {
-    pub data: Vec<T>,
-    /// Where the next page begins; null on the last one
+    data: Vec<T>,
+    /// The cursor of the next page; null on the last one
     #[schema(required = true)]
-    pub next_cursor: Option<String>,
+    next_cursor: Option<String>,
 }
 
-impl<T> Page<T> {
-    /// Of `rows`, which were asked for with one more than `limit`, so that it shows whether there are more.
-    pub fn new<R>(mut rows: Vec<R>, limit: usize, id: impl Fn(&R) -> Uuid, show: impl Fn(R) -> T) -> Page<T> {
-        let more = rows.len() > limit;
-        rows.truncate(limit);
-        let last = rows.last().filter(|_| more);
-        let next_cursor = last.map(|row| cursor(id(row)));
-        Page { data: rows.into_iter().map(show).collect(), next_cursor }
+impl<R, T: From<R>> From<manage::Page<R>> for Page<T> {
+    fn from(page: manage::Page<R>) -> Self {
+        let data = page.items.into_iter().map(T::from).collect();
+        Page { data, next_cursor: page.next.map(|cursor| cursor.to_string()) }
     }
+}
 
-    /// Of a search that stopped before it had found a whole page: the next page begins below the last row that was looked at.
-    pub fn or_continue_at(mut self, horizon: Option<Uuid>) -> Page<T> {
-        self.next_cursor = self.next_cursor.or_else(|| horizon.map(cursor));
-        self
-    }
-
-    pub fn answer(self, target: &Target) -> Response
-    where
-        T: Serialize,
-    {
+impl<T: Serialize> Page<T> {
+    pub fn response(self, target: &Target) -> Response {
         let link = self.next_cursor.as_deref().and_then(|cursor| target.next_link(cursor));
         let mut response = Json(self).into_response();
         if let Some(link) = link {
@@ -180,10 +173,6 @@ impl<T> Page<T> {
         }
         response
     }
-}
-
-fn cursor(id: Uuid) -> String {
-    URL_SAFE_NO_PAD.encode(id.as_bytes())
 }
 
 #[cfg(test)]
@@ -202,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_taken_with_an_unencoded_plus_too() {
+    fn times_may_have_an_unencoded_plus() {
         let expected: Timestamp = "2026-03-01T08:05:00.5Z".parse().unwrap();
         for query in
             ["t=2026-03-01T09:05:00.500%2B01:00", "t=2026-03-01T09:05:00.500+01:00", "t=2026-03-01T08:05:00.5Z"]
@@ -216,17 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_is_where_the_page_ended() {
-        let ids: Vec<Uuid> = (1..=3).map(Uuid::from_u128).collect();
-        let page = Page::new(ids.clone(), 2, |id| *id, |id| id);
-        assert_eq!(page.data, ids[..2]);
-        let query = format!("cursor={}", page.next_cursor.unwrap());
-        assert_eq!(Parameters::parse(&query).cursor(), Some(ids[1]));
-        assert_eq!(Page::new(ids, 3, |id| *id, |id| id).next_cursor, None);
-    }
-
-    #[test]
-    fn the_next_page_is_asked_for_as_this_one_was() {
+    fn the_next_page_has_the_same_parameters() {
         let parameters = Parameters::parse("limit=2&cursor=old&since=2026-03-01T09:05:00%2B01:00&x=%3E");
         let target = Parameters { path: "/base/webhooks".into(), ..parameters }.finish().unwrap();
         let expected =

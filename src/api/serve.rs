@@ -1,4 +1,4 @@
-//! A listener and what answers on it, within limits that no client can exceed.
+//! Serves a router on a listener, within limits on connections, requests and time.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -29,15 +29,15 @@ use crate::config::Http;
 use crate::store::cancel_on_drop;
 use crate::telemetry::{self, Condition};
 
-/// Over HTTP/2, requests of one connection at once.
+/// Concurrent requests of one HTTP/2 connection.
 const STREAMS: u32 = 32;
-/// For each connection, so also the largest head that is read: the default of some 400 KiB would be 400 MiB for all of them.
+/// For each connection, and thus the largest request head: the default of 400 KiB would be 400 MiB for 1,000 connections.
 const READ_BUFFER: usize = 64 << 10;
-/// How long a request waits for its turn while as many as may be are under way.
+/// How long a request waits while as many as allowed are in progress.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two attempts to make room for a new client.
+/// The pause between two attempts to disconnect a client in favour of a new one.
 const EVICTION_PAUSE: Duration = Duration::from_millis(50);
-/// After an error of accept, such as no free descriptor.
+/// The pause after `accept` fails, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
@@ -48,23 +48,23 @@ pub enum ServeError {
     Serve(#[from] std::io::Error),
 }
 
-/// The end of a listener, in two steps.
+/// The two steps of a listener's shutdown.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// Requests are answered, and each answer is its connection's last.
+    /// Requests are still handled, and each response closes its connection.
     pub announced: CancellationToken,
-    /// No connection is taken any more.
+    /// No connection is accepted any more.
     pub closed: CancellationToken,
 }
 
-/// What clients may use up.
+/// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
     pub connections: usize,
-    /// Requests being handled at once, over all connections.
+    /// Requests in progress, over all connections.
     pub requests: usize,
     pub patience: Patience,
-    /// No handler takes longer.
+    /// The time limit of a request.
     pub request_timeout: Duration,
 }
 
@@ -79,7 +79,8 @@ impl ServeLimits {
     }
 }
 
-/// Binds now, so that a port in use is reported before anything starts; the future serves until the end, then lets requests end.
+/// Binds at once, so that a port in use is reported before anything starts. The future serves until `ending`, then waits for the
+/// requests in progress.
 pub async fn serve(
     address: SocketAddr,
     setting: &'static str,
@@ -90,7 +91,7 @@ pub async fn serve(
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, setting, source })?;
     tracing::info!(address = %listener.local_addr()?, setting, "listening");
     let Ending { announced, closed } = ending;
-    // Whoever keeps connections learns at his next request that this one goes, and not by a request that fails.
+    // Clients that keep connections open learn of the shutdown by their next response, not by a request that fails.
     let router = router.layer(map_response(move |mut response: Response| {
         if announced.is_cancelled() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -104,7 +105,7 @@ pub async fn serve(
         requests: Arc::new(Semaphore::new(limits.requests)),
         connections: Arc::new(Semaphore::new(limits.connections)),
         closed,
-        unable: Arc::default(),
+        failing: Arc::default(),
     };
     Ok(async move {
         server.run(listener).await;
@@ -120,7 +121,7 @@ struct Server {
     requests: Arc<Semaphore>,
     connections: Arc<Semaphore>,
     closed: CancellationToken,
-    unable: Arc<Condition>,
+    failing: Arc<Condition>,
 }
 
 impl Server {
@@ -138,21 +139,21 @@ impl Server {
         tasks.wait().await;
     }
 
-    /// The next client, and its place among the connections. While all places are taken, a client that we wait for makes room.
+    /// Accepts the next client with a connection permit. If there is none, a client that the server waits for is disconnected.
     async fn accept(&self, listener: &TcpListener) -> (TcpStream, OwnedSemaphorePermit) {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    if self.unable.ends() {
+                    if self.failing.ends() {
                         tracing::info!("connections can be accepted again");
                     }
-                    return (stream, self.place().await);
+                    return (stream, self.connection_permit().await);
                 }
-                // The client was gone before it was served.
+                // The client disconnected before it was served.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
                 Err(error) => {
-                    if self.unable.begins() {
-                        tracing::error!(%error, "connections cannot be accepted; trying again until they can");
+                    if self.failing.begins() {
+                        tracing::error!(%error, "connections cannot be accepted; retrying");
                     }
                     self.clients.evict(Evict::Waiting);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -161,7 +162,7 @@ impl Server {
         }
     }
 
-    async fn place(&self) -> OwnedSemaphorePermit {
+    async fn connection_permit(&self) -> OwnedSemaphorePermit {
         loop {
             if let Ok(permit) = self.connections.clone().try_acquire_owned() {
                 return permit;
@@ -169,8 +170,8 @@ impl Server {
             if self.clients.evict(Evict::Waiting) {
                 metrics::counter!(telemetry::HTTP_REFUSED, "limit" => "connections").increment(1);
             }
-            let place = self.connections.clone().acquire_owned();
-            if let Ok(Ok(permit)) = tokio::time::timeout(EVICTION_PAUSE, place).await {
+            let permit = self.connections.clone().acquire_owned();
+            if let Ok(Ok(permit)) = tokio::time::timeout(EVICTION_PAUSE, permit).await {
                 return permit;
             }
         }
@@ -190,7 +191,7 @@ impl Server {
         let mut is_ending = false;
         loop {
             tokio::select! {
-                // What a client does wrong is no concern of the operator's.
+                // Errors of a client are not logged.
                 _ = connection.as_mut() => return,
                 () = &mut expired => return,
                 () = self.closed.cancelled(), if !is_ending => {
@@ -201,10 +202,10 @@ impl Server {
         }
     }
 
-    /// Dropped when the client goes away, and with it the statements that it has under way.
+    /// Handles a request. Dropped when the client disconnects, which cancels the request's statements.
     async fn answer(&self, request: Request, client: &Arc<Client>) -> Response {
         let _handling = client.handling();
-        let Some(_permit) = self.turn().await else {
+        let Some(_permit) = self.request_permit().await else {
             metrics::counter!(telemetry::HTTP_REFUSED, "limit" => "requests").increment(1);
             return Problem::overloaded().into_response();
         };
@@ -217,8 +218,8 @@ impl Server {
         }
     }
 
-    /// A place among the requests that are handled. While all are taken, a client that does not send its body makes room.
-    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits for a request permit. While there is none, clients that do not send the rest of their body are disconnected.
+    async fn request_permit(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(permit) = self.requests.clone().try_acquire_owned() {
             return Some(permit);
         }

@@ -1,83 +1,82 @@
-//! Tests: one attempt with example data, when the owner asks for it.
+//! Sends tests.
 
 use axum::Json;
 use axum::extract::State;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::ApiState;
 use super::auth::Changer;
-use super::body::{OptionalObject, Reader};
+use super::body::{FromMembers, Members, OptionalObject, string};
 use super::logs::LogError;
-use super::openapi::EventName;
 use super::problem::Problem;
-use super::query::WebhookId;
-use super::settings;
-use crate::store::audit::Actor;
+use super::query::{UNKNOWN_EVENT, WebhookId};
+use super::schema::EventName;
+use super::state::ApiState;
+use crate::domain::event::EventKind;
+use crate::manage::{Manage, TestReport};
 
-/// Which event to send
-#[derive(Deserialize, ToSchema)]
+/// The event to send
+#[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "documents a body that is read member by member, to tell all its faults")]
 pub struct TestWebhook {
-    /// The first subscribed one unless told
+    /// By default the first one that the webhook subscribes to
     #[schema(value_type = Option<EventName>, nullable = false)]
-    event: Option<String>,
+    event: Option<EventKind>,
 }
 
-/// What came of a test
+impl FromMembers for TestWebhook {
+    fn from_members(members: &mut Members, _: &Manage) -> Option<Self> {
+        let event = members.optional("event", string(|name| name.parse().map_err(|_| UNKNOWN_EVENT)));
+        Some(TestWebhook { event: event? })
+    }
+}
+
+/// The result of a test
 #[derive(Serialize, ToSchema)]
-pub struct TestReport {
-    pub delivered: bool,
+#[schema(as = TestReport)]
+pub struct TestReportBody {
+    delivered: bool,
     #[schema(required = true)]
-    pub response_status: Option<u16>,
+    response_status: Option<u16>,
     #[schema(required = true)]
-    pub duration_ms: Option<u64>,
+    duration_ms: Option<u64>,
     #[schema(required = true)]
-    pub error: Option<LogError>,
+    error: Option<LogError>,
     /// The entry of the delivery log
-    pub log_id: Uuid,
+    log_id: Uuid,
 }
 
-/// Send a test
-///
-/// One attempt with the event's example data, marked `X-Webhook-Test: true`; to inactive webhooks too. Logged, never counted.
-#[utoipa::path(
-    post, path = "/webhooks/{webhook}/test", tag = "webhooks", operation_id = "testWebhook",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
-    request_body(content = Option<TestWebhook>),
-    responses((status = 200, description = "What came of it, success or not", body = TestReport))
-)]
-pub async fn send(
-    State(state): State<ApiState>,
-    Changer(actor): Changer,
-    WebhookId(id): WebhookId,
-    OptionalObject(members): OptionalObject,
-) -> Result<Json<TestReport>, Problem> {
-    state.test_webhook(&actor, id, members).await.map(Json)
-}
-
-impl ApiState {
-    /// Sends the event that `members` ask for, or the first subscribed one, and waits for what comes of it.
-    pub async fn test_webhook(
-        &self,
-        actor: &Actor,
-        id: Uuid,
-        members: Map<String, Value>,
-    ) -> Result<TestReport, Problem> {
-        self.webhook(&actor.user, id).await?;
-        let mut reader = Reader::new(members);
-        let asked = reader.optional("event", settings::event);
-        reader.finish()?;
-        let report = self.manage().send_test(actor, id, asked).await?;
-        Ok(TestReport {
+impl From<TestReport> for TestReportBody {
+    fn from(report: TestReport) -> Self {
+        TestReportBody {
             delivered: report.error.is_none(),
             response_status: report.response_status,
             duration_ms: report.duration.map(|duration| duration.as_millis() as u64),
             error: report.error.map(|(kind, message)| LogError { kind: kind.as_str().to_owned(), message }),
             log_id: report.log_id,
-        })
+        }
     }
+}
+
+/// Send a test
+///
+/// Makes one attempt with the event's example data, marked `X-Webhook-Test: true`, also if the webhook is inactive. The attempt
+/// is logged, but not counted.
+#[utoipa::path(
+    post, path = "/webhooks/{webhook}/test", tag = "webhooks", operation_id = "testWebhook",
+    params(("webhook" = Uuid, Path, description = "The webhook's id")),
+    request_body(content = Option<TestWebhook>),
+    responses((status = 200, description = "The result, whether the test was delivered or not", body = TestReportBody))
+)]
+pub async fn send(
+    State(state): State<ApiState>,
+    Changer(actor): Changer,
+    WebhookId(id): WebhookId,
+    OptionalObject(body): OptionalObject,
+) -> Result<Json<TestReportBody>, Problem> {
+    // First, so that an unknown webhook is reported before errors of the body.
+    state.manage().webhook(&actor.user, id).await?;
+    let TestWebhook { event } = body.read(state.manage())?;
+    Ok(Json(state.manage().send_test(&actor, id, event).await?.into()))
 }

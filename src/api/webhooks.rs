@@ -1,4 +1,4 @@
-//! The operations on webhooks.
+//! Operations that list, create, read, edit and delete webhooks.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,20 +6,22 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::ApiState;
 use super::auth::{Caller, Changer};
-use super::body::Object;
-use super::manage::{NewWebhook, UpdatedWebhook, etag};
-use super::openapi::EventName;
-use super::problem::{Problem, ProblemBody};
-use super::query::{Page, Parameters, WebhookId};
-use super::url_check::Warning;
+use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, string};
+use super::problem::{FieldError, MAX_ERRORS, Problem, ProblemBody};
+use super::query::{Page, Parameters, UNKNOWN_EVENT, WebhookId};
+use super::schema::EventName;
+use super::state::ApiState;
 use crate::domain::time::millis;
-use crate::store::webhooks::{self, Settings};
+use crate::manage::{
+    EventSet, Fault, Manage, ReceiverUrl, Settings, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch,
+    version,
+};
 
 /// A webhook, without its secret
 #[derive(Serialize, ToSchema)]
@@ -29,23 +31,23 @@ pub struct WebhookBody {
     name: String,
     #[schema(format = "uri")]
     url: String,
-    /// Each once, in the catalogue's order
+    /// Without duplicates, in the catalogue's order
     #[schema(value_type = Vec<EventName>)]
     events: Vec<String>,
-    /// Whether anything is sent
+    /// Whether events are delivered
     active: bool,
-    /// Deliveries that succeeded
+    /// Successful deliveries
     success_count: i64,
-    /// Attempts that failed, since the webhook was created or reactivated after an automatic disablement
+    /// Failed attempts since the webhook was created or reactivated after an automatic disablement
     failure_count: i64,
-    /// Attempts that failed since one last succeeded
+    /// Failed attempts since the last success
     consecutive_failures: i64,
     #[schema(required = true, format = DateTime)]
     last_triggered_at: Option<String>,
-    /// When it was disabled automatically; null where it was not, or was reactivated
+    /// When it was disabled automatically; null if it was not, or was reactivated
     #[schema(required = true, format = DateTime)]
     disabled_at: Option<String>,
-    /// How its attempts failed, in words; in parentheses, in the log's: `HTTP 500 answers (http_status)`
+    /// How its attempts failed, with the log's kind of error in parentheses: `HTTP 500 answers (http_status)`
     #[schema(required = true)]
     disabled_reason: Option<String>,
     #[schema(format = DateTime)]
@@ -54,8 +56,8 @@ pub struct WebhookBody {
     updated_at: String,
 }
 
-impl From<webhooks::Webhook> for WebhookBody {
-    fn from(webhook: webhooks::Webhook) -> Self {
+impl From<Webhook> for WebhookBody {
+    fn from(webhook: Webhook) -> Self {
         let Settings { name, url, events, active } = webhook.settings;
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
@@ -76,7 +78,21 @@ impl From<webhooks::Webhook> for WebhookBody {
     }
 }
 
-/// A webhook with its secret: shown now and never again
+/// A setting that is saved although it may not work
+#[derive(Serialize, ToSchema)]
+pub struct Warning {
+    /// A JSON pointer (RFC 6901) into the request's body
+    #[schema(example = "/url")]
+    pointer: &'static str,
+    #[schema(example = "the host's name does not resolve")]
+    detail: String,
+}
+
+fn warnings(warning: Option<UrlWarning>) -> Vec<Warning> {
+    warning.map(|warning| Warning { pointer: "/url", detail: warning.to_string() }).into_iter().collect()
+}
+
+/// A webhook with its secret, which is shown only this once
 #[derive(Serialize, ToSchema)]
 pub struct CreatedWebhook {
     #[serde(flatten)]
@@ -84,25 +100,25 @@ pub struct CreatedWebhook {
     /// The key of the signatures: the whole string's bytes
     #[schema(example = "whsec_…")]
     secret: String,
-    /// Absent where there are none
+    /// Absent if there are none
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     warnings: Vec<Warning>,
 }
 
-/// A webhook as it is after an edit
+/// A webhook after an edit
 #[derive(Serialize, ToSchema)]
 #[schema(as = UpdatedWebhook)]
 pub struct UpdatedBody {
     #[serde(flatten)]
     webhook: WebhookBody,
-    /// Absent where there are none
+    /// Absent if there are none
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     warnings: Vec<Warning>,
 }
 
-/// A webhook's new secret: shown now and never again
+/// A webhook's new secret, which is shown only this once
 #[derive(Serialize, ToSchema)]
 pub struct NewSecret {
     id: Uuid,
@@ -112,39 +128,80 @@ pub struct NewSecret {
 }
 
 /// A webhook to create
-#[derive(Deserialize, ToSchema)]
+#[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "documents a body that is read member by member, to tell all its faults")]
 pub struct CreateWebhook {
     /// Without control characters
-    #[schema(min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
-    name: String,
-    /// The receiver's address. A host whose name does not resolve yet is taken, with an entry in the answer's `warnings`
-    #[schema(format = "uri", max_length = 2048, example = "https://receiver.example/hooks")]
-    url: String,
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    name: WebhookName,
+    /// The receiver's address. A host whose name does not resolve yet is accepted, with an entry in `warnings`
+    #[schema(value_type = String, format = "uri", max_length = 2048, example = "https://receiver.example/hooks")]
+    url: ReceiverUrl,
     #[schema(value_type = Vec<EventName>, min_items = 1)]
-    events: Vec<String>,
+    events: EventSet,
     #[schema(default = true, required = false)]
     active: bool,
 }
 
-/// What to change; the rest stays
-#[derive(Deserialize, ToSchema)]
+impl FromMembers for CreateWebhook {
+    fn from_members(members: &mut Members, manage: &Manage) -> Option<Self> {
+        let name = members.required("name", string(WebhookName::new));
+        let url = members.required("url", string(Ok::<_, String>));
+        let events = members.required("events", events);
+        let active = members.optional("active", boolean);
+        let url = url.and_then(|url| receiver_url(members, manage, url));
+        Some(CreateWebhook { name: name?, url: url?, events: events?, active: active?.unwrap_or(true) })
+    }
+}
+
+/// The settings to change; the others stay as they are
+#[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "documents a body that is read member by member, to tell all its faults")]
 pub struct UpdateWebhook {
-    #[schema(min_length = 1, max_length = 200, nullable = false, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
-    name: Option<String>,
-    #[schema(format = "uri", max_length = 2048, nullable = false)]
-    url: Option<String>,
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 200, nullable = false, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    name: Option<WebhookName>,
+    #[schema(value_type = Option<String>, format = "uri", max_length = 2048, nullable = false)]
+    url: Option<ReceiverUrl>,
     #[schema(value_type = Option<Vec<EventName>>, min_items = 1, nullable = false)]
-    events: Option<Vec<String>>,
-    /// False cancels what is pending; true after an automatic disablement forgets the failures counted
+    events: Option<EventSet>,
+    /// False cancels pending deliveries; true after an automatic disablement resets the failure counters
     #[schema(nullable = false)]
     active: Option<bool>,
 }
 
-/// Whether the request may change a webhook with these settings. Weak tags never match, `*` matches all there is.
+impl FromMembers for UpdateWebhook {
+    fn from_members(members: &mut Members, manage: &Manage) -> Option<Self> {
+        let name = members.optional("name", string(WebhookName::new));
+        let url = members.optional("url", string(Ok::<_, String>));
+        let events = members.optional("events", events);
+        let active = members.optional("active", boolean);
+        let url = match url? {
+            Some(url) => Some(receiver_url(members, manage, url)?),
+            None => None,
+        };
+        Some(UpdateWebhook { name: name?, url, events: events?, active: active? })
+    }
+}
+
+fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
+    manage.receiver_url(url).map_err(|fault| members.error("/url", fault.to_string())).ok()
+}
+
+fn events(value: Value) -> Checked<EventSet> {
+    let Value::Array(items) = value else { return Err(invalid("expected an array of events")) };
+    let mut events = Vec::new();
+    let mut errors = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        match item.as_str().and_then(|name| name.parse().ok()) {
+            Some(event) => events.push(event),
+            None if errors.len() < MAX_ERRORS => errors.push(FieldError::new(format!("/{index}"), UNKNOWN_EVENT)),
+            None => break,
+        }
+    }
+    if errors.is_empty() { EventSet::new(events).map_err(invalid) } else { Err(errors) }
+}
+
+/// Returns whether the request's `If-Match` names the version of these settings. Weak tags never match; `*` always does.
 fn if_match(headers: &HeaderMap, settings: &Settings) -> bool {
     let mut conditions = headers.get_all(header::IF_MATCH).iter().peekable();
     let wanted = etag(settings);
@@ -155,9 +212,8 @@ fn if_match(headers: &HeaderMap, settings: &Settings) -> bool {
         })
 }
 
-fn with_etag(webhook: webhooks::Webhook) -> Response {
-    let etag = etag(&webhook.settings);
-    ([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response()
+fn etag(settings: &Settings) -> String {
+    format!("\"{}\"", version(settings))
 }
 
 /// List webhooks
@@ -166,8 +222,8 @@ fn with_etag(webhook: webhooks::Webhook) -> Response {
 #[utoipa::path(
     get, path = "/webhooks", tag = "webhooks", operation_id = "listWebhooks",
     params(
-        ("limit" = Option<u8>, Query, description = "How many; 50 unless told", minimum = 1, maximum = 100),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before",
+        ("limit" = Option<u8>, Query, description = "The number of webhooks; 50 by default", minimum = 1, maximum = 100),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page",
          pattern = "^[A-Za-z0-9_-]{21}[AQgw]$"),
     ),
     responses((status = 200, description = "A page of webhooks", body = Page<WebhookBody>,
@@ -180,33 +236,31 @@ pub async fn list(
 ) -> Result<Response, Problem> {
     let (limit, cursor) = (parameters.limit(), parameters.cursor());
     let target = parameters.finish()?;
-    let rows = state.webhooks(&user, cursor.unwrap_or(Uuid::nil()), limit + 1).await?;
-    Ok(Page::new(rows, limit, |webhook| webhook.id, WebhookBody::from).answer(&target))
+    let page = state.manage().webhooks(&user, cursor, limit).await?;
+    Ok(Page::<WebhookBody>::from(page).response(&target))
 }
 
 /// Create a webhook
 ///
-/// The answer holds the secret, which is shown this once.
+/// The response contains the secret, which is shown only this once.
 #[utoipa::path(
     post, path = "/webhooks", tag = "webhooks", operation_id = "createWebhook",
     request_body = CreateWebhook,
     responses(
         (status = 201, description = "Created", body = CreatedWebhook,
-         headers(("Location" = String, description = "Where the webhook is"), ("ETag" = String, description = "Its version"))),
-        (status = 409, description = "The user has as many webhooks as allowed, or a request with this Idempotency-Key is being served", body = ProblemBody,
+         headers(("Location" = String, description = "The webhook's URL"), ("ETag" = String, description = "Its version"))),
+        (status = 409, description = "The user has as many webhooks as allowed, or a request with this Idempotency-Key is in progress", body = ProblemBody,
          content_type = "application/problem+json"),
     )
 )]
-pub async fn create(
-    State(state): State<ApiState>,
-    Changer(actor): Changer,
-    Object(members): Object,
-) -> Result<Response, Problem> {
-    let NewWebhook { webhook, secret, warnings } = state.create_webhook(&actor, members).await?;
-    let etag = etag(&webhook.settings);
-    let location = format!("{}/webhooks/{}", state.base_path, webhook.id);
+pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body: Object) -> Result<Response, Problem> {
+    let CreateWebhook { name, url, events, active } = body.read(state.manage())?;
+    let created = state.manage().create_webhook(&actor, WebhookDraft { name, url, events, active }).await?;
+    let etag = etag(&created.webhook.settings);
+    let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
-    let body = CreatedWebhook { webhook: webhook.into(), secret: secret.expose_secret().to_owned(), warnings };
+    let secret = created.secret.expose_secret().to_owned();
+    let body = CreatedWebhook { webhook: created.webhook.into(), secret, warnings: warnings(created.warning) };
     let mut response = (StatusCode::CREATED, [(header::ETAG, etag)], Json(body)).into_response();
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)
@@ -224,12 +278,14 @@ pub async fn read(
     Caller(user): Caller,
     WebhookId(id): WebhookId,
 ) -> Result<Response, Problem> {
-    state.webhook(&user, id).await.map(with_etag)
+    let webhook = state.manage().webhook(&user, id).await?;
+    let etag = etag(&webhook.settings);
+    Ok(([(header::ETAG, etag)], Json(WebhookBody::from(webhook))).into_response())
 }
 
 /// Edit a webhook
 ///
-/// Switching it off cancels what is pending. Switching it on after an automatic disablement forgets the failures counted.
+/// Deactivating it cancels its pending deliveries. Activating it after an automatic disablement resets its failure counters.
 #[utoipa::path(
     patch, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "updateWebhook",
     params(
@@ -237,7 +293,7 @@ pub async fn read(
         ("If-Match" = Option<String>, Header, description = "Edit only this version"),
     ),
     request_body = UpdateWebhook,
-    responses((status = 200, description = "The webhook as it is now", body = UpdatedBody,
+    responses((status = 200, description = "The webhook after the edit", body = UpdatedBody,
                headers(("ETag" = String, description = "Its version"))))
 )]
 pub async fn update(
@@ -245,17 +301,24 @@ pub async fn update(
     Changer(actor): Changer,
     WebhookId(id): WebhookId,
     headers: HeaderMap,
-    Object(members): Object,
+    body: Object,
 ) -> Result<Response, Problem> {
     let condition = |settings: &Settings| if_match(&headers, settings);
-    let UpdatedWebhook { webhook, warnings } = state.update_webhook(&actor, id, members, &condition).await?;
-    let etag = etag(&webhook.settings);
-    Ok(([(header::ETAG, etag)], Json(UpdatedBody { webhook: webhook.into(), warnings })).into_response())
+    // First, so that an unknown webhook and another version are reported before errors of the body.
+    if !condition(&state.manage().webhook(&actor.user, id).await?.settings) {
+        return Err(Fault::VersionMismatch.into());
+    }
+    let UpdateWebhook { name, url, events, active } = body.read(state.manage())?;
+    let patch = WebhookPatch { name, url, events, active };
+    let updated = state.manage().update_webhook(&actor, id, patch, &condition).await?;
+    let etag = etag(&updated.webhook.settings);
+    let body = UpdatedBody { webhook: updated.webhook.into(), warnings: warnings(updated.warning) };
+    Ok(([(header::ETAG, etag)], Json(body)).into_response())
 }
 
 /// Delete a webhook
 ///
-/// What is pending is cancelled. The log can be read no more.
+/// Pending deliveries are cancelled. The delivery log can no longer be read.
 #[utoipa::path(
     delete, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "deleteWebhook",
     params(
@@ -271,13 +334,13 @@ pub async fn delete(
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let condition = |settings: &Settings| if_match(&headers, settings);
-    state.delete_webhook(&actor, id, &condition).await?;
+    state.manage().delete_webhook(&actor, id, &condition).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Replace the secret
+/// Regenerate the secret
 ///
-/// The old one stops working at once. The new one is shown this once.
+/// The old secret stops working at once. The new one is shown only this once.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/regenerate-secret", tag = "webhooks", operation_id = "regenerateSecret",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
@@ -288,6 +351,6 @@ pub async fn regenerate_secret(
     Changer(actor): Changer,
     WebhookId(id): WebhookId,
 ) -> Result<Json<NewSecret>, Problem> {
-    let secret = state.regenerate_secret(&actor, id).await?;
+    let secret = state.manage().regenerate_secret(&actor, id).await?;
     Ok(Json(NewSecret { id, secret: secret.expose_secret().to_owned() }))
 }

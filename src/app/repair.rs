@@ -52,7 +52,7 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     let store = super::open_store(store_url, CONNECTIONS).await?;
     if !dry_run {
         // What is raised today belongs into today's partitions, also where nothing has run for days.
-        super::maintain::round(&store, config.retention.days).await.context("making the store's partitions")?;
+        super::retention::round(&store, config.retention.days).await.context("making the store's partitions")?;
     }
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;

@@ -1,4 +1,4 @@
-//! Where stages meet that do not know each other.
+//! Adapters between stages that do not know each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::lookup;
 use crate::notify::FindAddress;
 use crate::store::Store;
 
-/// Who asks for readiness does not wait for ever, and wants the reasons.
+/// How long the readiness check waits for the store.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Owners are users of the platform: it knows where to reach them.
+/// Finds owners' e-mail addresses on the primary: they are users of the platform.
 pub fn find_address(config: Arc<Config>) -> FindAddress {
     Arc::new(move |user| {
         let config = config.clone();
@@ -21,12 +21,13 @@ pub fn find_address(config: Arc<Config>) -> FindAddress {
     })
 }
 
+/// Reports why the process is not ready; nothing when it is.
 pub fn readiness(store: Store, health: Health) -> Readiness {
     Arc::new(move || {
         let (store, health) = (store.clone(), health.clone());
         Box::pin(async move {
             let mut reasons = health.reasons();
-            // What exactly is wrong is in the log; this answer may be seen by anybody who can reach the listener.
+            // The reasons are in the server log: anybody who can reach the listener may read this answer.
             let pinged = tokio::time::timeout(PING_TIMEOUT, store.ping()).await;
             if !matches!(pinged, Ok(Ok(()))) {
                 reasons.push("store: it does not answer".to_owned());

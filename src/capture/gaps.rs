@@ -11,9 +11,9 @@ use crate::domain::lsn::Lsn;
 use crate::health::Health;
 use crate::store::capture::OpenGap;
 use crate::store::{Store, StoreError};
-use crate::telemetry::{self, Condition};
+use crate::telemetry::{self, Activity};
 
-static UNNOTED: Condition = Condition::new();
+static NOTING: Activity = Activity::new("recording a gap");
 
 /// Notes a gap for good. The error to end with: the gap, or that it could not be noted now. `at` is the checkpoint that it
 /// was measured from.
@@ -77,11 +77,7 @@ impl Reports {
 /// Notes what was lost while capture can go on, or wait for it to be mended.
 pub(super) async fn note(source: &Source, store: &Store, health: &Health, gap: Gap) {
     match record(source, store, health, gap, None).await {
-        CaptureError::Gap(_) if UNNOTED.ends() => tracing::info!("gaps are noted again"),
-        CaptureError::Gap(_) => {}
-        error if UNNOTED.begins() => {
-            tracing::warn!(%error, "a gap cannot be noted now; trying again when it is met again")
-        }
-        _ => {}
+        CaptureError::Gap(_) => NOTING.succeeded(),
+        error => NOTING.failed(&error),
     }
 }

@@ -19,7 +19,7 @@ use super::{CaptureError, identity, primary};
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::postgres::{self, ANSWER_TIMEOUT};
-use crate::telemetry::{self, Condition};
+use crate::telemetry::{self, Activity};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
@@ -90,7 +90,7 @@ async fn beat(mut emitter: Emitter, source: Source, fault: Arc<Fault>) {
     let period = source.heartbeat.0.max(SHORTEST_PERIOD);
     let mut looked = Instant::now();
     let session = Uuid::now_v7();
-    let failing = Condition::new();
+    let sending = Activity::new("sending heartbeats to the primary");
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0_u64.. {
@@ -113,12 +113,9 @@ async fn beat(mut emitter: Emitter, source: Source, fault: Arc<Fault>) {
         };
         if let Some(error) = &error {
             lock(&beats).remove(&id);
-            if failing.begins() {
-                tracing::warn!(error, "heartbeats cannot be sent to the primary; trying again until they can");
-            }
-        }
-        if error.is_none() && failing.ends() {
-            tracing::info!("heartbeats can be sent to the primary again");
+            sending.failed(error);
+        } else {
+            sending.succeeded();
         }
         if error.is_none() && looked.elapsed() >= period.max(SHORTEST_LOOK) {
             looked = Instant::now();

@@ -23,6 +23,7 @@ use crate::config::Source;
 use crate::domain::lsn::Checkpoint;
 use crate::domain::window::Bounds;
 use crate::postgres::{self, ANSWER_TIMEOUT};
+use crate::retry::Backoff;
 use crate::store::outbox::{Handover, Place};
 use crate::telemetry::{self, Condition};
 
@@ -30,8 +31,9 @@ use lease::Lease;
 use reader::{Cursor, Reader, Step};
 use watch::Watch;
 
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
+const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+/// A session that held for this long was a good one: the next retry is a first one.
+const STABLE: Duration = Duration::from_secs(5);
 /// How often a process that stands by looks whether it is its turn.
 const STAND_BY: Duration = Duration::from_secs(1);
 
@@ -51,7 +53,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
     let known_until = KnownUntil::default();
     let _shown = known_until.show(context.source);
     let mut reading = Reading { context, holder, cursor: None, handover: None, known_until };
-    let mut wait = FIRST_RETRY;
+    let mut retries = RETRIES;
     let mut faults = Faults::default();
     loop {
         let begun = Instant::now();
@@ -72,11 +74,10 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
             context.health.report_unhealthy(STAGE, "changes cannot be read now");
         }
         faults.tell(&error);
-        if begun.elapsed() > LONGEST_RETRY {
-            wait = FIRST_RETRY;
+        if begun.elapsed() > STABLE {
+            retries.reset();
         }
-        tokio::time::sleep(if standing_by { STAND_BY } else { wait }).await;
-        wait = (wait * 2).min(LONGEST_RETRY);
+        tokio::time::sleep(if standing_by { STAND_BY } else { retries.next_wait() }).await;
     }
 }
 

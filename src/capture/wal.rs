@@ -21,6 +21,7 @@ use super::lag::KnownUntil;
 use super::{CaptureError, Context, STAGE, conninfo, identity, primary, slot};
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::retry::Backoff;
 use crate::store::Store;
 use crate::{postgres, telemetry};
 
@@ -29,8 +30,7 @@ use reader::Reader;
 use visibility::Gate;
 pub(super) use visibility::Required;
 
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
+const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Between two looks of a replica that stands by: how long a takeover takes.
 const STAND_BY: Duration = Duration::from_secs(1);
 /// A connection that held for this long was a good one: the next retry is a first one.
@@ -45,7 +45,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 /// switch to triggers, what is left to store comes back, up to that place.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
     let Context { source, store, health, shutdown, .. } = *context;
-    let mut wait = FIRST_RETRY;
+    let mut retries = RETRIES;
     let mut faults = Faults::default();
     let acknowledged = Said::default();
     let known_until = KnownUntil::default();
@@ -91,17 +91,15 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             gauge!(telemetry::CAPTURE_CONNECTED).set(0);
             return Err(error);
         }
-        if matches!(error, CaptureError::SlotActive(_)) {
-            wait = STAND_BY;
-        }
         faults.tell(&error);
         if begun.elapsed() > STABLE {
-            wait = FIRST_RETRY;
+            retries.reset();
         }
+        let standing_by = matches!(error, CaptureError::SlotActive(_));
+        let wait = if standing_by { STAND_BY } else { retries.next_wait() };
         if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
             break;
         }
-        wait = (wait * 2).min(LONGEST_RETRY);
     }
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
     Ok(None)

@@ -1,4 +1,4 @@
-//! `walhook completions`: what a shell needs to complete commands and flags.
+//! `walhook completions`: completion scripts for shells.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use super::{Cli, CommandResult};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The shell to complete in
+    /// Shell to print the script for
     shell: Shell,
 }
 

@@ -1,4 +1,4 @@
-//! `walhook config`: what the settings come to.
+//! `walhook config`: prints the effective configuration.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `walhook man`: the manual pages, made from the command line's own help.
+//! `walhook man`: manual pages, generated from the help texts.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,15 +10,15 @@ use super::{Cli, CommandResult};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Where to write the pages: walhook.1 and one for each command
+    /// Directory to write the pages to: walhook.1 and one page per command
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
 }
 
 pub fn execute(arguments: &Arguments) -> CommandResult {
     let directory = &arguments.directory;
-    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     clap_mangen::generate_to(Cli::command(), directory)
-        .with_context(|| format!("writing the pages to {}", directory.display()))?;
+        .with_context(|| format!("cannot write the pages to {}", directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }

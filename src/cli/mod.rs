@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand.
+//! The command line: one file per subcommand.
 
 mod check;
 mod completions;
@@ -24,14 +24,14 @@ use clap::{Parser, Subcommand};
 use crate::config::{Config, ConfigError, Log, Sources, load};
 use crate::telemetry;
 
-/// Signed webhooks from what a music-distribution platform commits to its Postgres.
+/// Delivers signed webhooks for what a music-distribution platform commits to its Postgres
 #[derive(Debug, Parser)]
 #[command(name = "walhook", version, propagate_version = true)]
 pub struct Cli {
-    /// A TOML file with settings
+    /// TOML file with settings
     #[arg(long, global = true, env = "WALHOOK_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// One setting, over environment and file; may be repeated
+    /// Override a setting of the environment and the file; may be repeated
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
     #[command(subcommand)]
@@ -40,45 +40,45 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Capture changes, deliver webhooks and serve the API until told to stop
+    /// Capture changes, deliver webhooks and serve the API until stopped
     Run(run::Arguments),
-    /// Prepare the store and the primary: idempotent
+    /// Prepare the store and the primary (idempotent)
     Setup(setup::Arguments),
-    /// Test every precondition and say how to mend what fails
+    /// Check every precondition and print a fix for each failure
     Check(check::Arguments),
-    /// Take everything of Walhook's off the primary
+    /// Remove everything that Walhook created from the primary
     Teardown(teardown::Arguments),
-    /// After a gap: find and raise what was missed, and begin the stream anew at that very snapshot
+    /// After a gap: find the transitions that were missed, raise their events, and resume streaming from the same snapshot
     Repair(repair::Arguments),
     /// Create, list and revoke API tokens
     Token(token::Arguments),
     /// Finish a rotation of the master key
     Secrets(secrets::Arguments),
-    /// Erase what is stored of a user
+    /// Erase everything that is stored about a user
     User(user::Arguments),
-    /// A reference receiver: verifies deliveries and prints one JSON line for each
+    /// Run a reference receiver, which verifies deliveries and prints one JSON line for each
     Receive(receive::Arguments),
-    /// A whole platform in one command, on loopback: private Postgres, traffic, sidecar, receiver
+    /// Run a demonstration on loopback: private Postgres, simulated platform, sidecar and receiver
     Demo(demo::Arguments),
     /// Print the OpenAPI document of the management API
     Openapi,
-    /// Print the effective configuration, secrets redacted
+    /// Print the effective configuration with secrets redacted
     Config,
-    /// Print a shell's completion script
+    /// Print the completion script for a shell
     Completions(completions::Arguments),
     /// Write the manual pages
     Man(man::Arguments),
 }
 
-/// A command ends well, or with an error for the user.
+/// The exit code of a command, or an error to print.
 type CommandResult = anyhow::Result<ExitCode>;
 
 impl Cli {
-    /// Runs the command. Exit codes: 0 done, 1 failed, 2 the command line or the configuration is at fault.
+    /// Runs the command. Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line or configuration.
     pub async fn execute(self) -> ExitCode {
         let result = self.dispatch().await;
         result.unwrap_or_else(|error| {
-            telemetry::end_with(&error);
+            telemetry::log_fatal(&error);
             if error.is::<ConfigError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         })
     }
@@ -119,7 +119,7 @@ fn start_logs(log: &Log) -> Result<(), ConfigError> {
     telemetry::start(log).map_err(ConfigError::Invalid)
 }
 
-/// Not empty, and fit to stand on a line of a list.
+/// Parses a name that fits on one line of a list.
 fn plain_text(text: &str) -> Result<String, String> {
     match text {
         "" => Err("must not be empty".into()),
@@ -129,11 +129,11 @@ fn plain_text(text: &str) -> Result<String, String> {
     }
 }
 
-/// Asks on the terminal; without one, `command` needs its `--yes`.
+/// Asks for confirmation on the terminal. Fails without a terminal: `command` then needs `--yes`.
 fn confirmed(command: &str, question: &str) -> anyhow::Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
-        anyhow::bail!("{command} asks first, and there is no terminal to ask on: add --yes to go ahead");
+        anyhow::bail!("{command} needs confirmation, and there is no terminal: add --yes to confirm");
     }
     print!("{question}? [y/N] ");
     std::io::stdout().flush()?;
@@ -142,8 +142,8 @@ fn confirmed(command: &str, question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Ctrl-C, or a service manager's SIGTERM.
-async fn told_to_stop() {
+/// Waits for SIGINT or SIGTERM.
+async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut terminated) = signal(SignalKind::terminate()) else { return std::future::pending().await };
     tokio::select! {

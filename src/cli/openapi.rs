@@ -1,4 +1,4 @@
-//! `walhook openapi`: the management API's document.
+//! `walhook openapi`: prints the OpenAPI document of the management API.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use super::CommandResult;
 use crate::api::openapi_document;
 use crate::config::Config;
 
-/// With the default base path: the document describes the build, not one installation.
+/// Uses the default base path: the document describes the build, not an installation.
 pub fn execute() -> CommandResult {
     print!("{}", openapi_document(&Config::default().http.base_path));
     Ok(ExitCode::SUCCESS)

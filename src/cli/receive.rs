@@ -62,7 +62,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         .await
         .with_context(|| format!("cannot listen on {}", arguments.listen))?;
     eprintln!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, router).with_graceful_shutdown(super::told_to_stop()).await?;
+    axum::serve(listener, router).with_graceful_shutdown(super::stop_signal()).await?;
     Ok(ExitCode::SUCCESS)
 }
 

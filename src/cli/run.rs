@@ -10,18 +10,18 @@ use crate::config::Config;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// What this process does; several replicas may run, of which one captures and all deliver
+    /// Roles of this process. Several replicas may run: one captures, all deliver
     #[arg(long, value_delimiter = ',', default_value = "capture,deliver,api", value_name = "ROLES")]
     roles: Vec<Role>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Role {
-    /// Read the primary's log and store events
+    /// Read changes from the primary and store events
     Capture,
-    /// Send due deliveries to their receivers
+    /// Send due deliveries to receivers
     Deliver,
-    /// Serve the management API
+    /// Serve the management API and the web UI
     Api,
 }
 

@@ -1,4 +1,4 @@
-//! `walhook secrets`: what is encrypted under the master keys.
+//! `walhook secrets`: rotation of the master key.
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Encrypt everything anew under the first master key, so that the others can be removed; webhooks keep their secrets
+    /// Re-encrypt everything with the first master key, so that the others can be removed. Webhooks keep their secrets
     Reencrypt,
 }
 
@@ -27,9 +27,11 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let store = open_store(config.store_url()?, 1).await?;
     let vault = Vault::new(&config.secrets.master_key)?;
     let sealed::Reencrypted { done, unreadable } = sealed::reencrypt(&store, &vault).await?;
-    println!("{done} encrypted anew under key {}", vault.first_key());
+    println!("{done} re-encrypted with key {}", vault.first_key());
     for (key, count) in &unreadable {
-        println!("{count} under key {key} cannot be read: add that key to secrets.master_key, behind the first");
+        println!(
+            "{count} encrypted with key {key} cannot be read: add that key to secrets.master_key, after the first"
+        );
     }
     Ok(if unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -11,7 +11,7 @@ use crate::app::open_store;
 use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::domain::time::millis;
-use crate::store::tokens;
+use crate::manage::tokens;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -21,22 +21,22 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Create a token and print it alone: it is shown this once
+    /// Create a token and print it, which is possible only once
     Create {
-        /// The user the token stands for, by the platform's id
+        /// The platform's id of the user that the token stands for
         #[arg(long, value_name = "ID", value_parser = plain_text)]
         user: String,
-        /// What the token is for, to tell it from others in the list
+        /// The token's purpose, shown in the list
         #[arg(long, value_name = "NAME", value_parser = plain_text)]
         name: Option<String>,
     },
-    /// List tokens, without the tokens themselves
+    /// List tokens, without their secret text
     List {
-        /// Only this user's
+        /// Only tokens of this user
         #[arg(long, value_name = "ID")]
         user: Option<String>,
     },
-    /// End a token, from the next request on
+    /// Revoke a token, from the next request on
     Revoke {
         /// The token's id, as the list shows it
         id: Uuid,
@@ -63,7 +63,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Columns for people and for `cut`: id, user, created, revoked or a hyphen, name.
+/// Tab-separated columns: id, user, created, revoked or a hyphen, name.
 fn line(token: &tokens::Token) -> String {
     let revoked = token.revoked_at.map_or_else(|| "-".to_owned(), millis);
     [token.id.to_string(), token.user.to_string(), millis(token.created_at), revoked, token.name.clone()].join("\t")

@@ -1,4 +1,4 @@
-//! `walhook user`: what is stored of a user of the platform's.
+//! `walhook user`: manages the data of a user of the platform.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use super::{CommandResult, confirmed, plain_text};
 use crate::app::open_store;
 use crate::config::{Config, without_password};
 use crate::domain::event::UserId;
-use crate::store::erase;
+use crate::manage::users;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -20,10 +20,10 @@ pub struct Arguments {
 enum Action {
     /// Remove a user's webhooks, secrets, tokens, events and logs for good
     Erase {
-        /// The user, by the platform's id
+        /// The platform's id of the user
         #[arg(value_name = "ID", value_parser = plain_text)]
         user: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -41,13 +41,13 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         println!("nothing was changed");
         return Ok(ExitCode::FAILURE);
     }
-    let erased = erase::erase(&store, &UserId(user.into())).await?;
+    let erased = users::erase(&store, &UserId(user.into())).await?;
     for (what, count) in erased.counts.iter().filter(|(_, count)| *count > 0) {
         println!("{count}\t{what}");
     }
     match erased.total() {
         0 => println!("nothing is stored of this user"),
-        // The log keeps no more of the user than the audit does.
+        // Like the audit log, the server log does not name the user.
         rows => {
             println!("audit record: {}", erased.id);
             tracing::info!(erasure = %erased.id, rows, "a user was erased");

@@ -19,7 +19,7 @@ use crate::domain::webhook::SealedTarget;
 use crate::handoff::{Handed, Room};
 use crate::store::StoreError;
 use crate::store::deliver::{ClaimRequest, Claimed, Due};
-use crate::telemetry::{self, Condition, recurring};
+use crate::telemetry::{self, Activity, recurring};
 
 /// What is left of a lease behind the timeout must do for recording the answer.
 const TIME_TO_RECORD: Duration = Duration::from_secs(2);
@@ -82,8 +82,8 @@ pub(super) struct Dispatcher {
     fresh_pace: Pace,
     retry_pace: Pace,
     claim: Option<BoxFuture<'static, Claim>>,
-    unloadable: Condition,
-    unclaimable: Condition,
+    loading_webhooks: Activity,
+    claiming: Activity,
     tasks: JoinSet<()>,
     finished: mpsc::UnboundedSender<(Uuid, Class)>,
     finishes: mpsc::UnboundedReceiver<(Uuid, Class)>,
@@ -111,8 +111,8 @@ impl Dispatcher {
             fresh_pace: Pace::new(Due::Fresh, now),
             retry_pace: Pace::new(Due::Retries, now),
             claim: None,
-            unloadable: Condition::new(),
-            unclaimable: Condition::new(),
+            loading_webhooks: Activity::new("loading webhooks"),
+            claiming: Activity::new("claiming deliveries"),
             tasks: JoinSet::new(),
             finished,
             finishes,
@@ -271,17 +271,13 @@ impl Dispatcher {
         let found = match load.found {
             Ok(found) => found,
             Err(error) => {
-                if self.unloadable.begins() {
-                    tracing::warn!(%error, "webhooks cannot be read now; deliveries wait");
-                }
+                self.loading_webhooks.failed(&error);
                 self.load_again_at = Some(Instant::now() + LOAD_RETRY);
                 self.parked.extend(waiting);
                 return;
             }
         };
-        if self.unloadable.ends() {
-            tracing::info!("webhooks can be read again");
-        }
+        self.loading_webhooks.succeeded();
         self.targets.learn(load.asked_at, &load.webhooks, found);
         let gone = load.webhooks.iter().filter(|webhook| matches!(self.targets.learned(**webhook), Lookup::Gone));
         self.remove_orphans(gone.copied().collect(), Vec::new());
@@ -329,15 +325,11 @@ impl Dispatcher {
         let claimed = match claim.result {
             Ok(claimed) => claimed,
             Err(error) => {
-                if self.unclaimable.begins() {
-                    tracing::warn!(%error, "deliveries cannot be claimed now; trying again until they can");
-                }
+                self.claiming.failed(&error);
                 return self.pace(claim.request.due).failed(now);
             }
         };
-        if self.unclaimable.ends() {
-            tracing::info!("deliveries can be claimed again");
-        }
+        self.claiming.succeeded();
         self.pace(claim.request.due).found(now, &claim.request, &claimed, queued);
         let (kept, refused): (Vec<Delivery>, Vec<Delivery>) =
             claimed.deliveries.into_iter().partition(|delivery| self.room.reserve(delivery.webhook, delivery.bytes()));

@@ -24,6 +24,7 @@ use crate::domain::lsn::Checkpoint;
 use crate::handoff::Handoff;
 use crate::health::{GAP, Health};
 use crate::lookup::{LookupError, Lookups};
+use crate::retry::Backoff;
 use crate::store::addons::change_addons;
 use crate::store::enqueue::{
     NewLease, Subscription, Unrouted, advance_checkpoint, claim_distributed, insert_deliveries, insert_events,
@@ -39,7 +40,7 @@ use fan_out::{EVENTS_AT_ONCE, FannedOut, Reserved, fan_out};
 
 /// Changes that go into one transaction at most; what has piled up meanwhile goes together.
 const MAX_CHANGES: usize = 1_500;
-const FIRST_RETRY: Duration = Duration::from_millis(100);
+const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How long the store has for a batch at first. Twice as long after each time that was not enough: it may be slow, not dead.
 const FIRST_LIMIT: Duration = Duration::from_secs(30);
 const LONGEST_LIMIT: Duration = Duration::from_secs(600);
@@ -47,7 +48,6 @@ const LONGEST_LIMIT: Duration = Duration::from_secs(600);
 const LAG_INTERVAL: Duration = Duration::from_secs(1);
 /// Under which name this stage says how it is.
 const STAGE: &str = "enqueue";
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// A warm start takes some ten milliseconds. Changes wait for it no longer than this.
 const WARM_UP: Duration = Duration::from_secs(1);
 
@@ -147,14 +147,12 @@ impl<C: Clock> Enqueue<C> {
         checkpoint: &mut Option<Checkpoint>,
         shutdown: &CancellationToken,
     ) -> Result<bool, EnqueueError> {
-        let (mut wait, mut limit, mut derivation) = (FIRST_RETRY, FIRST_LIMIT, None);
+        let (mut retries, mut limit, mut derivation) = (RETRIES, FIRST_LIMIT, None);
+        let health = self.health.stage(STAGE, "storing events");
         loop {
             let result = self.store_measuring_lag(batch, checkpoint, &mut derivation, limit).await;
             let Err(error) = result else {
-                if wait > FIRST_RETRY {
-                    self.health.report_healthy(STAGE);
-                    tracing::info!("storing events works again");
-                }
+                health.working();
                 return Ok(true);
             };
             if !error.is_transient() {
@@ -162,17 +160,15 @@ impl<C: Clock> Enqueue<C> {
             }
             // The commit may have gone through all the same: the store knows.
             *checkpoint = None;
-            self.health.report_unhealthy(STAGE, error.reason());
             if matches!(error, EnqueueError::Store(StoreError::Silent(_))) {
                 limit = (limit * 2).min(LONGEST_LIMIT);
             }
-            if wait == FIRST_RETRY {
-                tracing::warn!(%error, lsn = %batch.checkpoint.position.commit, "events cannot be stored now; trying again until they can");
+            if health.starts_failing(error.reason()) {
+                tracing::warn!(%error, lsn = %batch.checkpoint.position.commit, "storing events fails; retrying until it succeeds");
             }
-            if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+            if !retries.wait_unless(shutdown).await {
                 return Ok(false);
             }
-            wait = (wait * 2).min(LONGEST_RETRY);
         }
     }
 

@@ -57,12 +57,8 @@ impl Manage {
     pub async fn log_entry(&self, user: &UserId, webhook: Uuid, log: Uuid) -> Result<LogEntry> {
         let found = logs::get(&self.store, user, webhook, log).await?;
         let detail = found.ok_or(Fault::NoSuchLogEntry)?;
-        let request = self.log_request(&detail);
+        let request = self.receivers.render(&detail);
         Ok(LogEntry { detail, request })
-    }
-
-    pub(crate) fn log_request(&self, detail: &Detail) -> Option<RenderedRequest> {
-        self.receivers.render(detail)
     }
 
     /// The next attempt of a delivery. None where it has ended.

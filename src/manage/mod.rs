@@ -6,6 +6,7 @@
 //! does not exist.
 
 mod fault;
+mod idempotency;
 pub mod limits;
 mod logs;
 mod page;
@@ -21,8 +22,9 @@ pub mod users;
 mod webhooks;
 
 pub use self::fault::{Fault, NotRedeliverable};
+pub use self::idempotency::IdempotencyClaim;
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
-pub use self::page::{Cursor, Page};
+pub use self::page::{Cursor, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
 pub use self::recover::{PeriodFault, Recovery, RecoveryDraft, RecoveryScope};
 pub use self::service::Manage;

@@ -1,21 +1,29 @@
 //! The state that use cases share.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+
+use uuid::Uuid;
 
 use super::limits::{ConcurrencyLimit, RateLimit};
 use super::receivers::Receivers;
-use super::settings::MOST_LOOKUPS;
-use super::test_delivery::{MOST_IN_FLIGHT, TEST_BURST};
 use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::store::Store;
 use crate::vault::Vault;
-use uuid::Uuid;
 
-/// The use cases of a webhook's owner. Clones share the limits.
+/// DNS lookups of one user at a time: names whose nameservers do not answer take seconds each, and lookups share one budget.
+const MAX_LOOKUPS: usize = 2;
+/// Tests of one webhook in flight: a receiver that does not respond occupies no more connections.
+const MAX_TESTS_IN_FLIGHT: usize = 4;
+/// Tests that one user may send at once; then one a minute. Each is stored for the retention period.
+const TEST_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
+
+/// The use cases of webhooks' owners. Clones share the limits.
 #[derive(Clone)]
 pub struct Manage(Arc<Shared>);
 
+/// The state behind [`Manage`].
 pub struct Shared {
     pub(super) store: Store,
     pub(super) vault: Arc<Vault>,
@@ -43,8 +51,8 @@ impl Manage {
             receivers,
             webhooks_per_user: config.limits.webhooks_per_user,
             retention_days: config.retention.days,
-            lookups: ConcurrencyLimit::new(MOST_LOOKUPS),
-            tests: ConcurrencyLimit::new(MOST_IN_FLIGHT),
+            lookups: ConcurrencyLimit::new(MAX_LOOKUPS),
+            tests: ConcurrencyLimit::new(MAX_TESTS_IN_FLIGHT),
             test_quota: RateLimit::one_per_minute(TEST_BURST),
         }))
     }

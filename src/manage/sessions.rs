@@ -1,27 +1,27 @@
-//! Sessions of the web UI.
+//! Sessions of the web UI. As of API tokens, the store has the SHA-256 of their ids only.
 
 use jiff::Timestamp;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use super::service::Manage;
-use super::tokens;
+use super::tokens::{self, hash, random_text};
 use crate::domain::event::UserId;
 use crate::store::audit::{Actor, Via};
 use crate::store::sessions::{self, Session};
 use crate::telemetry::recurring;
 
 impl Manage {
-    /// The user that an API token stands for. None for a token that is unknown or revoked.
-    pub async fn token_actor(&self, token: &str) -> Result<Option<Actor>> {
-        tokens::actor(&self.store, token).await
+    /// The id of an API token, and the user that it stands for. None for a token that is unknown or revoked.
+    pub async fn token_user(&self, token: &str) -> Result<Option<(Uuid, UserId)>> {
+        tokens::user(&self.store, token).await
     }
 
     /// The signed-in user of a session. None where the session or its API token has ended.
     pub async fn session_actor(&self, session: &str) -> Result<Option<Actor>> {
-        let found = sessions::find(&self.store, session).await?;
-        Ok(found.map(|Session { user, token }| Actor { user, via: Via::Session(token) }))
+        let found = sessions::find(&self.store, &hash(session)).await?;
+        Ok(found.map(|Session { user, token, .. }| Actor { user, via: Via::Session(token) }))
     }
 
     /// Starts a session, which was opened with an API token or a sign-in link, and ends the session that it `replaces`. Returns
@@ -30,33 +30,34 @@ impl Manage {
         if let Some(old) = replaces {
             self.sign_out(old).await?;
         }
-        let session = sessions::begin(&self.store, user, token).await?;
+        let session = random_text();
+        sessions::insert(&self.store, &hash(session.expose_secret()), user, token).await?;
         tracing::info!(%user, "signed in");
         Ok(session)
     }
 
     pub async fn sign_out(&self, session: &str) -> Result<()> {
-        Ok(sessions::end(&self.store, session).await?)
+        Ok(sessions::end(&self.store, &hash(session)).await?)
     }
 
     /// Marks a sign-in link as used. False where it was used before. The caller refuses links after `expires_at`.
     pub async fn use_link(&self, link: &str, expires_at: Timestamp) -> Result<bool> {
-        Ok(sessions::use_link(&self.store, link, expires_at).await?)
+        Ok(sessions::use_link(&self.store, &hash(link), expires_at).await?)
     }
 
     /// Allows the session to show the webhook's secret for ten minutes.
     pub async fn reveal_secret(&self, session: &str, webhook: Uuid) -> Result<()> {
-        Ok(sessions::reveal(&self.store, session, Some(webhook)).await?)
+        Ok(sessions::reveal(&self.store, &hash(session), Some(webhook)).await?)
     }
 
     /// Forbids the session to show a secret.
     pub async fn hide_secret(&self, session: &str) -> Result<()> {
-        Ok(sessions::reveal(&self.store, session, None).await?)
+        Ok(sessions::reveal(&self.store, &hash(session), None).await?)
     }
 
     /// The webhook's secret, if the session may show it.
     pub async fn revealed_secret(&self, session: &str, webhook: Uuid) -> Result<Option<SecretString>> {
-        let Some(sealed) = sessions::revealed(&self.store, session, webhook).await? else { return Ok(None) };
+        let Some(sealed) = sessions::revealed(&self.store, &hash(session), webhook).await? else { return Ok(None) };
         let secret = self.vault.open_text(webhook, &sealed.key_id, &sealed.bytes).map_err(|error| {
             recurring!(error, %webhook, %error, "a webhook's secret cannot be decrypted");
             Fault::Internal

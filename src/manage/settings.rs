@@ -11,8 +11,6 @@ use crate::domain::event::{EventKind, UserId};
 const LONGEST_NAME: usize = 200;
 /// How long a DNS lookup may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// DNS lookups of one user at a time: names whose nameservers do not answer take seconds each, and lookups share one budget.
-pub const MOST_LOOKUPS: usize = 2;
 
 /// Why a setting is invalid. The text is a predicate of the setting: `must not be empty`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,7 +80,7 @@ impl Manage {
 
     /// Resolves the URL's host. A name that does not resolve is a warning only: it may resolve a minute later, and the delivery
     /// log shows receivers that cannot be reached. A name that resolves to a blocked address is refused.
-    pub(crate) async fn check_host(&self, user: &UserId, url: &ReceiverUrl) -> Result<Option<UrlWarning>> {
+    pub(super) async fn check_host(&self, user: &UserId, url: &ReceiverUrl) -> Result<Option<UrlWarning>> {
         let Some(_permit) = self.lookups.acquire(user) else { return Ok(Some(UrlWarning::TooManyLookups)) };
         match tokio::time::timeout(LOOKUP_TIMEOUT, self.receivers.look_up(&url.0)).await {
             Ok(Ok(())) => Ok(None),

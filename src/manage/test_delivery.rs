@@ -1,6 +1,5 @@
 //! Tests: one attempt with example data at the owner's request.
 
-use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -15,10 +14,6 @@ use crate::store::audit::Actor;
 use crate::store::logs;
 use crate::telemetry::recurring;
 
-/// Tests of one webhook in flight: a receiver that does not respond occupies no more connections.
-pub const MOST_IN_FLIGHT: usize = 4;
-/// Tests that one user may send at once; then one a minute. Each is stored for the retention period.
-pub const TEST_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
 /// A namespace that makes keys of users.
 const TEST_USERS: Uuid = Uuid::from_u128(0x8d3e_5b70_19c4_4f6a_a2d1_6e0b_93f7_45c8);
 

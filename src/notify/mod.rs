@@ -19,9 +19,10 @@ pub use mailer::Mailer;
 
 use crate::domain::event::UserId;
 use crate::domain::notice::Notice;
+use crate::retry::Backoff;
 use crate::store::notices::{self, Claimed, End};
 use crate::store::{Store, StoreError};
-use crate::telemetry::{self, Condition, Recurring};
+use crate::telemetry::{self, Activity, Recurring};
 
 /// Finds the e-mail address of a user on the primary; None if the user has none.
 pub type FindAddress = Arc<dyn Fn(UserId) -> BoxFuture<'static, anyhow::Result<Option<String>>> + Send + Sync>;
@@ -32,10 +33,10 @@ const LEASE: Duration = Duration::from_secs(15);
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(4);
 /// Between two polls of an empty queue.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Before the first retry of a notice; doubled each time, up to the longest.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(300);
-const LONGEST_STORE_RETRY: Duration = Duration::from_secs(30);
+/// Between two attempts to send a notice.
+const RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+/// Between two attempts to read the store.
+const STORE_RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(60);
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// Notices that are logged in one batch while mail is not configured.
@@ -65,8 +66,8 @@ struct Failed {
 pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<()> {
     let mut failures = Failures::new();
     let mut counted_at = None;
-    let mut store_retry = FIRST_RETRY;
-    let unreadable = Condition::new();
+    let mut store_retries = STORE_RETRIES;
+    let reading = Activity::new("reading notices");
     while !stop.is_cancelled() {
         let step = match &notifier.mailer {
             Some(mailer) => notifier.send_next(mailer, &mut failures).await,
@@ -74,18 +75,13 @@ pub async fn run(notifier: Notifier, stop: CancellationToken) -> anyhow::Result<
         };
         let pause = match step {
             Ok(worked) => {
-                store_retry = FIRST_RETRY;
-                if unreadable.ends() {
-                    tracing::info!("notices can be read again");
-                }
+                store_retries.reset();
+                reading.succeeded();
                 if worked { Duration::ZERO } else { POLL_INTERVAL }
             }
             Err(error) => {
-                if unreadable.begins() {
-                    tracing::warn!(%error, "notices cannot be read; retrying");
-                }
-                store_retry = (store_retry * 2).min(LONGEST_STORE_RETRY);
-                store_retry
+                reading.failed(&error);
+                store_retries.next_wait()
             }
         };
         if counted_at.is_none_or(|at: Instant| at.elapsed() >= COUNT_INTERVAL) {
@@ -130,7 +126,7 @@ impl Notifier {
                 if failures.entry(cause).or_default().is_news() {
                     tracing::warn!(notice = %id, %webhook, cause, error, "webhook owner cannot be notified; retrying");
                 }
-                notices::retry(&self.store, &claimed, retry_wait(claimed.tries), &error).await?;
+                notices::retry(&self.store, &claimed, RETRIES.wait_after(claimed.tries), &error).await?;
             }
         }
         Ok(true)
@@ -162,20 +158,18 @@ impl Notifier {
 
     /// Records the end of a notice. Retries until the store accepts it: a notice that was sent must not be sent again.
     async fn record_end(&self, notice: &Notice, end: End) {
-        let mut wait = Duration::from_millis(50);
-        let failing = Condition::new();
+        let mut retries = Backoff::new(Duration::from_millis(50), RENEWAL_INTERVAL);
+        let recording = Activity::new("recording the end of a notice");
         while let Err(error) = notices::end(&self.store, notice.id, end).await {
-            if failing.begins() {
-                tracing::warn!(notice = %notice.id, %error, "the end of a notice cannot be recorded; retrying");
-            }
-            sleep(wait).await;
-            wait = (wait * 2).min(RENEWAL_INTERVAL);
+            recording.failed(&format_args!("notice {}: {error}", notice.id));
+            retries.wait().await;
         }
     }
 
     /// Logs notices that cannot be sent because mail is not configured, each once, and keeps them.
     async fn log_next(&self) -> Result<bool, StoreError> {
-        let unsent = notices::untold(&self.store, "mail.smtp_url and mail.from are not set", LOG_BATCH).await?;
+        let unsent =
+            notices::mark_unsendable(&self.store, "mail.smtp_url and mail.from are not set", LOG_BATCH).await?;
         for Notice { id, kind, webhook, user, name, reason, .. } in &unsent {
             let kind = kind.as_str();
             tracing::info!(notice = %id, %webhook, %user, name, kind, reason,
@@ -193,17 +187,13 @@ impl Failed {
     }
 }
 
-fn retry_wait(tries: u32) -> Duration {
-    FIRST_RETRY.saturating_mul(1_u32.checked_shl(tries).unwrap_or(u32::MAX)).min(LONGEST_RETRY)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn retry_waits_double_from_a_second_to_five_minutes() {
-        let waits: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|tries| retry_wait(tries).as_secs()).into();
+        let waits: Vec<u64> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|tries| RETRIES.wait_after(tries).as_secs()).into();
         assert_eq!(waits, [1, 2, 4, 256, 300, 300, 300, 300]);
     }
 }

@@ -9,11 +9,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::parameters::Given;
+use crate::tls;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -100,18 +101,15 @@ impl Tls {
             Verification::Disable => return Ok(None),
             other => other,
         };
-        let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .expect("ring supports the default protocol versions");
+        let provider = tls::provider();
         let builder = match verification {
-            Verification::Full => builder.with_root_certificates(self.roots()?),
+            Verification::Full => tls::builder().with_root_certificates(self.roots()?),
             other => {
                 let chain = match other {
                     Verification::Authority => Some(authority_verifier(self.roots()?, provider.clone())?),
                     _ => None,
                 };
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(Lenient { chain, provider }))
+                tls::builder().dangerous().with_custom_certificate_verifier(Arc::new(Lenient { chain, provider }))
             }
         };
         let config = match &self.identity {
@@ -126,12 +124,9 @@ impl Tls {
     }
 
     fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let Some(path) = &self.authorities else { return Ok(tls::system_roots()) };
         let mut roots = RootCertStore::empty();
-        let found = match &self.authorities {
-            Some(path) => certificates("sslrootcert", path)?,
-            None => rustls_native_certs::load_native_certs().certs,
-        };
-        roots.add_parsable_certificates(found);
+        roots.add_parsable_certificates(certificates("sslrootcert", path)?);
         Ok(roots)
     }
 }
@@ -142,12 +137,7 @@ fn unreadable<E: std::fmt::Display>(parameter: &'static str, path: &Path) -> imp
 }
 
 fn certificates(parameter: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found = CertificateDer::pem_file_iter(path).map_err(unreadable(parameter, path))?;
-    let found = found.collect::<Result<Vec<_>, _>>().map_err(unreadable(parameter, path))?;
-    match found.is_empty() {
-        true => Err(unreadable(parameter, path)("no certificate is in it")),
-        false => Ok(found),
-    }
+    tls::certificates(path).map_err(unreadable(parameter, path))
 }
 
 fn authority_verifier(

@@ -11,10 +11,11 @@ use crate::domain::backoff::RetrySchedule;
 use crate::domain::delivery::{Answer, Attempted, Next, Outcome, next};
 use crate::domain::disablement::Policy;
 use crate::handoff::Commits;
+use crate::retry::Backoff;
 use crate::store::disable::Disabled;
 use crate::store::record::{Entry, LogLine, Recorded};
 use crate::store::{Store, StoreError};
-use crate::telemetry::{self, recurring};
+use crate::telemetry::{self, Activity, recurring};
 use crate::traces::Tracer;
 use crate::vault::random_bytes;
 
@@ -22,8 +23,7 @@ use crate::vault::random_bytes;
 pub const MAX_BATCH: usize = 512;
 /// For how long answers are gathered: a few cost the store little more than one.
 const GATHERING: Duration = Duration::from_millis(25);
-const FIRST_WAIT: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// An attempt with everything decided, so that trying again to record it decides nothing anew.
 struct Decided {
@@ -167,23 +167,18 @@ async fn save(store: &Store, batch: &[Decided], policy: &Policy) {
 /// Saves all or, where the store refuses what it was given, nothing. Any other error passes, and is waited for.
 async fn try_save(store: &Store, batch: &[Decided], policy: &Policy, with_response: bool) -> Result<(), StoreError> {
     let entries: Vec<Entry<'_>> = batch.iter().map(|decided| decided.entry(with_response)).collect();
-    let mut wait = FIRST_WAIT;
+    let (mut retries, recording) = (RETRIES, Activity::new("recording attempts"));
     loop {
         match store.record(&entries, policy).await {
             Ok(recorded) => {
-                if wait > FIRST_WAIT {
-                    tracing::info!("recording attempts works again");
-                }
+                recording.succeeded();
                 tell(batch, &recorded);
                 return Ok(());
             }
             Err(error) if error.refuses_data() => return Err(error),
             Err(error) => {
-                if wait == FIRST_WAIT {
-                    tracing::warn!(%error, "attempts cannot be recorded now; trying again until they can");
-                }
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(LONGEST_WAIT);
+                recording.failed(&error);
+                retries.wait().await;
             }
         }
     }

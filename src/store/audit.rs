@@ -1,29 +1,33 @@
-//! Who changed what, and when: written in the transaction of the change itself.
+//! The audit log: who changed what, and when. Each record is inserted in the transaction of the change.
 
 use deadpool_postgres::Transaction;
 use uuid::Uuid;
 
+use super::statement::Statements;
 use super::{Result, Store};
 use crate::domain::event::UserId;
 
-/// Who makes a change.
+const INSERT: &str = include_str!("../../sql/store/audit_insert.sql");
+const REMOVE: &str = include_str!("../../sql/store/audit_remove.sql");
+
+/// The user that makes a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     pub user: UserId,
     pub via: Via,
 }
 
-/// How they showed who they are.
+/// How the user was authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     /// An API token, by its id.
     Token(Uuid),
-    /// A token of the platform's.
+    /// A token of the platform.
     Jwt,
-    /// The user interface, with the API token that its session began with.
+    /// The web UI, with the API token that the user signed in with.
     Session(Option<Uuid>),
     CommandLine,
-    /// Nobody: Walhook does it by itself.
+    /// Walhook itself, without a user.
     Automatic,
 }
 
@@ -39,9 +43,9 @@ pub enum Action {
     DeliveryRedelivered,
     RecoveryBegun,
     WebhookTested,
-    /// To the user interface.
+    /// To the web UI.
     SignedIn,
-    /// Of which only the erasure's own id is kept.
+    /// The record has the erasure's id only.
     UserErased,
 }
 
@@ -64,7 +68,7 @@ impl Action {
     }
 }
 
-/// Records what `actor` did to the webhook, token or session `subject`; `changed` names the fields.
+/// Records that `actor` changed the webhook, token or session `subject`; `changed` names the fields.
 pub async fn record(
     transaction: &Transaction<'_>,
     actor: &Actor,
@@ -79,18 +83,11 @@ pub async fn record(
         Via::CommandLine => ("command_line", None),
         Via::Automatic => ("automatic", None),
     };
-    let statement = transaction.prepare_cached(include_str!("../../sql/store/audit_insert.sql")).await?;
     let id = Uuid::now_v7();
-    transaction
-        .execute(&statement, &[&id, &&*actor.user.0, &via, &token, &action.as_str(), &subject, &changed])
-        .await?;
-    Ok(())
+    transaction.run(INSERT, &[&id, &actor.user, &via, &token, &action.as_str(), &subject, &changed]).await.map(drop)
 }
 
-/// Forgets what is older than `retention_days`, and says how many records that were.
+/// Removes records that are older than `retention_days`, and returns how many they were.
 pub async fn remove_old(store: &Store, retention_days: u32) -> Result<u64> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/audit_remove.sql")).await?;
-    let days = i32::try_from(retention_days).unwrap_or(i32::MAX);
-    Ok(connection.execute(&statement, &[&days]).await?)
+    store.run(REMOVE, &[&i32::try_from(retention_days).unwrap_or(i32::MAX)]).await
 }

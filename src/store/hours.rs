@@ -1,4 +1,4 @@
-//! What webhooks did, hour by hour: counted in the transaction that records it, never by going through the log.
+//! Statistics of webhooks by the hour. They are counted in the transaction that records attempts, so that no read scans the log.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::record::Entry;
+use super::statement::{FromRow, column, from_row};
 use super::{Result, Store};
 use crate::domain::delivery::Outcome;
 use crate::domain::durations::{BUCKETS, Durations};
@@ -19,7 +20,7 @@ const USER: &str = include_str!("../../sql/store/webhook_hour_user.sql");
 const LIST: &str = include_str!("../../sql/store/webhook_hour_list.sql");
 const SECONDS: i64 = 3_600;
 
-/// What a webhook's attempts of some time ended in.
+/// A webhook's attempts of some time by outcome, and the durations of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub delivered: u64,
@@ -29,7 +30,7 @@ pub struct Counts {
     pub durations: Durations,
 }
 
-/// An hour in which something happened.
+/// An hour with attempts or cancellations.
 #[derive(Clone, Debug)]
 pub struct Hour {
     pub begins_at: Timestamp,
@@ -49,6 +50,7 @@ impl Counts {
         })
     }
 
+    /// Cancellations are not attempts.
     pub fn attempts(&self) -> u64 {
         self.delivered + self.failed + self.permanently_failed
     }
@@ -117,15 +119,11 @@ pub(super) async fn add_cancelled(transaction: &Transaction<'_>, webhook: Uuid, 
     Ok(())
 }
 
-/// The webhook's hours from `since` on, the oldest first; none where the user has no such webhook.
+/// Lists the webhook's hours from `since` on, oldest first. None if the user has no such webhook.
 pub async fn list(store: &Store, user: &UserId, webhook: Uuid, since: Timestamp) -> Result<Option<Vec<Hour>>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(LIST).await?;
-    let rows = connection.query(&statement, &[&&*user.0, &webhook, &since]).await?;
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(rows.iter().filter_map(hour).collect()))
+    // The statement returns one row without an hour for a webhook without hours.
+    let rows: Vec<Option<Hour>> = store.fetch_all(LIST, &[user, &webhook, &since]).await?;
+    Ok((!rows.is_empty()).then(|| rows.into_iter().flatten().collect()))
 }
 
 /// An hour of one of the user's webhooks, in short.
@@ -134,36 +132,28 @@ pub struct BriefHour {
     pub webhook: Uuid,
     pub begins_at: Timestamp,
     pub delivered: u64,
-    /// Attempts that failed, for good or not.
+    /// Attempts that failed, permanently or not.
     pub failed: u64,
 }
 
-/// The hours from `since` on of all the user's webhooks, in no order.
+from_row! { BriefHour { webhook = "webhook_id", begins_at = "hour", delivered, failed } }
+
+/// Lists the hours from `since` on of all the user's webhooks, in no order.
 pub async fn of_user(store: &Store, user: &UserId, since: Timestamp) -> Result<Vec<BriefHour>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(USER).await?;
-    let rows = connection.query(&statement, &[&&*user.0, &since]).await?;
-    let number = |row: &Row, name: &str| u64::try_from(row.get::<_, i64>(name)).unwrap_or(0);
-    let brief = |row: &Row| BriefHour {
-        webhook: row.get("webhook_id"),
-        begins_at: row.get("hour"),
-        delivered: number(row, "delivered"),
-        failed: number(row, "failed"),
-    };
-    Ok(rows.iter().map(brief).collect())
+    store.fetch_all(USER, &[user, &since]).await
 }
 
-fn hour(row: &Row) -> Option<Hour> {
-    let begins_at = row.get::<_, Option<Timestamp>>("hour")?;
-    let number = |name: &str| u64::try_from(row.get::<_, i64>(name)).unwrap_or(0);
+from_row! { Counts { delivered, failed, permanently_failed, cancelled, durations: durations } }
+
+fn durations(row: &Row) -> Result<Durations> {
     let mut durations = Durations::default();
-    durations.add_counts(row.get::<_, Option<Vec<i32>>>("durations").as_deref().unwrap_or_default());
-    let counts = Counts {
-        delivered: number("delivered"),
-        failed: number("failed"),
-        permanently_failed: number("permanently_failed"),
-        cancelled: number("cancelled"),
-        durations,
-    };
-    Some(Hour { begins_at, counts })
+    durations.add_counts(column::<Option<Vec<i32>>>(row, "durations")?.as_deref().unwrap_or_default());
+    Ok(durations)
+}
+
+impl FromRow for Option<Hour> {
+    fn from_row(row: &Row) -> Result<Self> {
+        let Some(begins_at) = column(row, "hour")? else { return Ok(None) };
+        Ok(Some(Hour { begins_at, counts: Counts::from_row(row)? }))
+    }
 }

@@ -1,4 +1,4 @@
-//! Connections whose statements the server ends after a while.
+//! Connections with a `statement_timeout`.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio_postgres::{Client, Config, Error, Socket};
 
 use crate::telemetry::recurring;
 
-/// Connects with a `statement_timeout`, if there is one to set. It is a parameter of the connection's start and not a `SET`: behind
-/// a pooler in transaction mode, a `SET` would stay with a session that another client gets next.
+/// Connects with a `statement_timeout`, if there is one. It is a startup parameter and not a `SET`: behind a pooler in transaction
+/// mode, a `SET` would stay with a session that another client gets next.
 pub(super) struct Limited<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static>
 where
     T::Stream: Sync + Send,
@@ -48,9 +48,9 @@ where
             let options = config.get_options().unwrap_or_default();
             limited.options(format!("{options} -c statement_timeout={}", timeout.as_millis()));
             match self.plain.connect(&limited).await {
-                // A pooler: it passes no such parameters on.
+                // A pooler that does not accept this startup parameter.
                 Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                    recurring!(info, %error, "the store's pooler takes no statement_timeout: set it for the role");
+                    recurring!(info, %error, "the store's pooler does not accept statement_timeout: set it for the role");
                     self.plain.connect(&config).await
                 }
                 result => result,

@@ -1,21 +1,28 @@
-//! The delivery log as a webhook's owner reads it.
+//! Statements on the attempt log, as a webhook's owner reads it.
 
 use jiff::Timestamp;
-use postgres_types::ToSql;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+use super::statement::{Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId};
 
-/// A line of the log's id tells its time, give or take what clocks and long requests differ by.
+/// The time in an attempt's id may differ from its start by this much, because of long requests and clocks that disagree.
 pub(super) const ID_TOLERANCE_MS: i64 = 3_600_000;
 
-/// Entries that one filtered page looks at: some ten milliseconds' worth. A filter that matches nothing would otherwise read the
-/// webhook's whole log.
-const LOOKED_AT: i64 = 10_000;
+/// Entries that one filtered page examines, which takes about ten milliseconds. A filter that matches nothing would otherwise read
+/// the webhook's whole log.
+const MOST_EXAMINED: i64 = 10_000;
+
+const HORIZON: &str = include_str!("../../sql/store/log_horizon.sql");
+const LIST: &str = include_str!("../../sql/store/log_list.sql");
+const GET: &str = include_str!("../../sql/store/log_get.sql");
+const ERRORS: &str = include_str!("../../sql/store/log_errors.sql");
+const PENDING: &str = include_str!("../../sql/store/delivery_pending.sql");
+const INSERT_TEST_EVENT: &str = include_str!("../../sql/store/event_insert_test.sql");
 
 /// One attempt, or a cancellation.
 #[derive(Clone, Debug)]
@@ -26,34 +33,60 @@ pub struct Entry {
     pub round: i16,
     pub attempt: i16,
     pub test: bool,
-    /// The event was found by comparison after a gap.
+    /// The event was found by repair after a gap.
     pub repaired: bool,
     pub started_at: Timestamp,
     pub duration_ms: Option<i32>,
     pub outcome: String,
     pub response_status: Option<i16>,
+    /// Kind and message.
     pub error: Option<(String, String)>,
 }
 
-/// One attempt with what is needed to show its request again.
+from_row! {
+    Entry {
+        id, delivery = "delivery_id", event_kind, round, attempt, test, repaired, started_at, duration_ms, outcome,
+        response_status, error: error,
+    }
+}
+
+fn error(row: &Row) -> Result<Option<(String, String)>> {
+    let (kind, message): (Option<String>, Option<String>) = (column(row, "error_kind")?, column(row, "error_message")?);
+    Ok(kind.map(|kind| (kind, message.unwrap_or_default())))
+}
+
+/// One attempt with the data that its request is rendered from.
 #[derive(Clone, Debug)]
 pub struct Detail {
     pub webhook: Uuid,
     pub entry: Entry,
     pub event: Uuid,
-    /// Null where no request was made.
+    /// None if no request was sent.
     pub url: Option<String>,
     pub signature: Option<Vec<u8>>,
     pub standard_signature: Option<Vec<u8>>,
     pub response_body: Option<Vec<u8>>,
+    /// None if the event is older than the retention period.
     pub event_data: Option<EventData>,
+}
+
+from_row! {
+    Detail {
+        webhook = "webhook_id", entry: Entry::from_row, event = "event_id", url, signature, standard_signature,
+        response_body, event_data: event_data,
+    }
 }
 
 #[derive(Clone, Debug)]
 pub struct EventData {
     pub occurred_at: Timestamp,
-    /// As stored: the bytes that were sent.
+    /// The bytes that were sent.
     pub data: String,
+}
+
+fn event_data(row: &Row) -> Result<Option<EventData>> {
+    let (occurred_at, data) = (column::<Option<_>>(row, "occurred_at")?, column::<Option<_>>(row, "data")?);
+    Ok(occurred_at.zip(data).map(|(occurred_at, data)| EventData { occurred_at, data }))
 }
 
 /// The responses whose status has the same first digit, or the attempts without a response.
@@ -83,23 +116,23 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether every entry passes, so that a page is full after as many entries as it shows.
+    /// Whether every entry matches, so that no entry is examined in vain.
     fn is_empty(&self) -> bool {
         let Filter { event, outcome, since, until, status } = self;
         event.is_none() && outcome.is_none() && since.is_none() && until.is_none() && status.is_none()
     }
 }
 
-/// Entries that match, newest first.
+/// The entries that match, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct Matches {
     pub entries: Vec<Entry>,
-    /// The last entry that was looked at, where more are below it. None where the search came to its end.
+    /// The last entry that was examined, if the search stopped early.
     pub horizon: Option<Uuid>,
 }
 
-/// At most `limit` entries of the webhook's log below the id `before`, newest first. A filtered search looks at a bounded number of
-/// entries and returns where it stopped.
+/// Lists at most `limit` entries of the webhook's log with ids below `before`, newest first. A filtered search examines a bounded
+/// number of entries and returns where it stopped.
 pub async fn list(
     store: &Store,
     user: &UserId,
@@ -108,64 +141,37 @@ pub async fn list(
     before: Option<Uuid>,
     limit: usize,
 ) -> Result<Matches> {
-    let Filter { since, until, .. } = filter;
-    let (event, outcome) = (filter.event.map(EventKind::as_str), filter.outcome.map(Outcome::as_str));
-    let status_class = filter.status.map(|class| class.0);
+    let Filter { event, outcome, since, until, status } = filter;
     let lowest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
     let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
     let below = before.unwrap_or(Uuid::max()).min(latest);
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let connection = store.connection().await?;
-    let horizon = match filter.is_empty() {
+    let horizon: Option<Uuid> = match filter.is_empty() {
         true => None,
-        false => {
-            let statement = connection.prepare_cached(include_str!("../../sql/store/log_horizon.sql")).await?;
-            let arguments: [&(dyn ToSql + Sync); 5] = [&&*user.0, &webhook, &lowest, &below, &(LOOKED_AT - 1)];
-            connection.query_opt(&statement, &arguments).await?.map(|row| row.get::<_, Uuid>("id"))
-        }
+        false => connection.fetch_optional(HORIZON, &[user, &webhook, &lowest, &below, &(MOST_EXAMINED - 1)]).await?,
     };
     let lowest = horizon.unwrap_or(lowest);
-    let statement = connection.prepare_cached(include_str!("../../sql/store/log_list.sql")).await?;
-    let rows = connection
-        .query(
-            &statement,
-            &[&&*user.0, &webhook, &lowest, &below, &event, &outcome, since, until, &status_class, &limit],
-        )
+    let (event, outcome) = (event.map(EventKind::as_str), outcome.map(Outcome::as_str));
+    let (status, limit) = (status.map(|class| class.0), i64::try_from(limit).unwrap_or(i64::MAX));
+    let entries = connection
+        .fetch_all(LIST, &[user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &limit])
         .await?;
-    Ok(Matches { entries: rows.iter().map(entry).collect(), horizon })
+    Ok(Matches { entries, horizon })
 }
 
 pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Result<Option<Detail>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/log_get.sql")).await?;
-    let row = connection.query_opt(&statement, &[&&*user.0, &webhook, &id]).await?;
-    Ok(row.map(|row| Detail {
-        webhook,
-        entry: entry(&row),
-        event: row.get("event_id"),
-        url: row.get("url"),
-        signature: row.get("signature"),
-        standard_signature: row.get("standard_signature"),
-        response_body: row.get("response_body"),
-        event_data: row
-            .get::<_, Option<Timestamp>>("occurred_at")
-            .map(|occurred_at| EventData { occurred_at, data: row.get("data") }),
-    }))
+    store.fetch_optional(GET, &[user, &webhook, &id]).await
 }
 
-/// How often which kind of failure is among the webhook's newest `look_at` entries since a time, the most frequent first.
+/// Counts the kinds of failure among the webhook's newest `limit` entries since a time, the most frequent first.
 pub async fn errors(
     store: &Store,
     user: &UserId,
     webhook: Uuid,
     since: Timestamp,
-    look_at: i64,
+    limit: i64,
 ) -> Result<Vec<(String, i64)>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/log_errors.sql")).await?;
-    let lowest = lowest_id_at(since.as_millisecond());
-    let rows = connection.query(&statement, &[&&*user.0, &webhook, &lowest, &look_at]).await?;
-    Ok(rows.iter().map(|row| (row.get("error_kind"), row.get("count"))).collect())
+    store.fetch_all(ERRORS, &[user, &webhook, &lowest_id_at(since.as_millisecond()), &limit]).await
 }
 
 /// The next attempt of a delivery.
@@ -173,24 +179,23 @@ pub async fn errors(
 pub struct Pending {
     pub round: i16,
     pub attempt: i16,
-    /// None while it is being made.
+    /// None while the attempt is in flight.
     pub due_at: Option<Timestamp>,
 }
 
-/// What is still to come of a delivery, if anything is.
-pub async fn pending(store: &Store, user: &UserId, webhook: Uuid, delivery: Uuid) -> Result<Option<Pending>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/delivery_pending.sql")).await?;
-    let row = connection.query_opt(&statement, &[&&*user.0, &webhook, &delivery]).await?;
-    Ok(row.map(|row| Pending {
-        round: row.get("round"),
-        attempt: row.get("attempt"),
-        due_at: Some(row.get("due_at")).filter(|_| !row.get::<_, bool>("leased")),
-    }))
+from_row! { Pending { round, attempt, due_at: due_at } }
+
+fn due_at(row: &Row) -> Result<Option<Timestamp>> {
+    let (due_at, leased): (Timestamp, bool) = (column(row, "due_at")?, column(row, "leased")?);
+    Ok((!leased).then_some(due_at))
 }
 
-/// Adds an event that the owner asked for and no commit raised, so that its log entry can show what was sent, and records who
-/// tests the webhook.
+/// Returns the next attempt of a delivery. None if it has ended.
+pub async fn pending(store: &Store, user: &UserId, webhook: Uuid, delivery: Uuid) -> Result<Option<Pending>> {
+    store.fetch_optional(PENDING, &[user, &webhook, &delivery]).await
+}
+
+/// Inserts the event of a test, so that its log entry can show the request, and records who tested the webhook.
 pub async fn insert_test_event(
     store: &Store,
     actor: &Actor,
@@ -202,34 +207,13 @@ pub async fn insert_test_event(
 ) -> Result<()> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let statement = transaction.prepare_cached(include_str!("../../sql/store/event_insert_test.sql")).await?;
-    transaction.execute(&statement, &[&id, &&*actor.user.0, &kind.as_str(), &occurred_at, &data]).await?;
+    transaction.run(INSERT_TEST_EVENT, &[&id, &actor.user, &kind.as_str(), &occurred_at, &data]).await?;
     audit::record(&transaction, actor, Action::WebhookTested, webhook, &[]).await?;
-    transaction.commit().await?;
-    Ok(())
+    Ok(transaction.commit().await?)
 }
 
-/// The lowest UUIDv7 of a time.
+/// Returns the lowest UUIDv7 of a time.
 pub(super) fn lowest_id_at(millis: i64) -> Uuid {
     let millis = u64::try_from(millis).unwrap_or(0);
     Uuid::from_u128(u128::from(millis) << 80)
-}
-
-fn entry(row: &Row) -> Entry {
-    let kind: Option<String> = row.get("error_kind");
-    let message: Option<String> = row.get("error_message");
-    Entry {
-        id: row.get("id"),
-        delivery: row.get("delivery_id"),
-        event_kind: row.get("event_kind"),
-        round: row.get("round"),
-        attempt: row.get("attempt"),
-        test: row.get("test"),
-        repaired: row.get("repaired"),
-        started_at: row.get("started_at"),
-        duration_ms: row.get("duration_ms"),
-        outcome: row.get("outcome"),
-        response_status: row.get("response_status"),
-        error: kind.map(|kind| (kind, message.unwrap_or_default())),
-    }
 }

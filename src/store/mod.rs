@@ -27,6 +27,7 @@ pub mod record;
 pub mod recovery;
 pub mod sealed;
 pub mod sessions;
+mod statement;
 pub mod superseded;
 pub mod tokens;
 pub mod webhooks;

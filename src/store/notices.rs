@@ -1,32 +1,32 @@
-//! The queue of notices to owners. Whoever sends one holds a lease on the store's clock.
+//! The queue of notices to owners. A sender holds a lease that ends by the store's clock.
 
 use std::time::Duration;
 
-use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError};
-use crate::domain::event::UserId;
+use super::statement::{Column, from_row};
+use super::{Result, Store};
 use crate::domain::notice::{Notice, NoticeKind};
 
-/// More are not counted.
-const MOST_COUNTED: i64 = 100_000;
+/// Counting stops here: a longer queue needs the same action.
+const MAX_COUNTED: i64 = 100_000;
 
-/// A notice in this process's hands.
+/// A notice that this process has leased.
 #[derive(Clone, Debug)]
 pub struct Claimed {
     pub notice: Notice,
     pub lease: Uuid,
-    /// Tries to send it that failed, and what was wrong with the last of them.
+    /// How many times sending it has failed.
     pub tries: u32,
+    /// Why it failed the last time.
     pub last_error: Option<String>,
 }
 
-/// How a notice ends.
+/// How a notice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Sent,
-    /// Its owner has no e-mail address.
+    /// The owner has no e-mail address.
     NoAddress,
 }
 
@@ -39,81 +39,56 @@ impl End {
     }
 }
 
+from_row!(Claimed { notice: Notice::from_row, lease, tries, last_error });
+
+from_row!(Notice { id, kind, at, webhook = "webhook_id", user = "user_id", name, url, reason, failures, threshold });
+
+impl Column for NoticeKind {
+    type Stored = String;
+
+    fn from_stored(stored: String) -> Result<Self, String> {
+        let kind = NoticeKind::ALL.iter().copied().find(|kind| kind.as_str() == stored);
+        kind.ok_or_else(|| format!("`{stored}` is not a kind of notice"))
+    }
+}
+
 /// Leases the notice that has been due longest, for `length`.
 pub async fn claim(store: &Store, length: Duration) -> Result<Option<Claimed>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/notice_claim.sql")).await?;
-    let lease = Uuid::now_v7();
-    let row = connection.query_opt(&statement, &[&lease, &length.as_secs_f64()]).await?;
-    let claimed = |row: Row| {
-        let tries = u32::try_from(row.get::<_, i32>("tries")).unwrap_or(0);
-        Ok(Claimed { notice: notice(&row)?, lease, tries, last_error: row.get("last_error") })
-    };
-    row.map(claimed).transpose()
+    const CLAIM: &str = include_str!("../../sql/store/notice_claim.sql");
+    store.fetch_optional(CLAIM, &[&Uuid::now_v7(), &length.as_secs_f64()]).await
 }
 
-/// Makes the lease last for `length` from now on. False where it is lost.
+/// Extends the lease to `length` from now. Returns false if another process holds it.
 pub async fn extend(store: &Store, claimed: &Claimed, length: Duration) -> Result<bool> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/notice_extend.sql")).await?;
-    let rows = connection.execute(&statement, &[&claimed.notice.id, &claimed.lease, &length.as_secs_f64()]).await?;
-    Ok(rows > 0)
+    const EXTEND: &str = include_str!("../../sql/store/notice_extend.sql");
+    Ok(store.run(EXTEND, &[&claimed.notice.id, &claimed.lease, &length.as_secs_f64()]).await? > 0)
 }
 
-/// Gives the notice back, to be sent after `wait`. Changes nothing where the lease is lost.
+/// Releases the notice, to be sent again after `wait`. Does nothing if another process holds the lease.
 pub async fn retry(store: &Store, claimed: &Claimed, wait: Duration, error: &str) -> Result<()> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/notice_retry.sql")).await?;
-    connection.execute(&statement, &[&claimed.notice.id, &claimed.lease, &wait.as_secs_f64(), &error]).await?;
+    const RETRY: &str = include_str!("../../sql/store/notice_retry.sql");
+    store.run(RETRY, &[&claimed.notice.id, &claimed.lease, &wait.as_secs_f64(), &error]).await?;
     Ok(())
 }
 
-/// Ends the notice, whoever holds it.
+/// Ends the notice, regardless of its lease: a notice that was sent must not be sent again.
 pub async fn end(store: &Store, notice: Uuid, end: End) -> Result<()> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/notice_end.sql")).await?;
-    connection.execute(&statement, &[&notice, &end.as_str()]).await?;
+    store.run(include_str!("../../sql/store/notice_end.sql"), &[&notice, &end.as_str()]).await?;
     Ok(())
 }
 
-/// Up to `limit` notices that cannot be sent, for the reason `error`, and that nobody has been told of yet.
-pub async fn untold(store: &Store, error: &str, limit: i64) -> Result<Vec<Notice>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/notice_tell.sql")).await?;
-    let rows = connection.query(&statement, &[&error, &limit]).await?;
-    rows.iter().map(notice).collect()
+/// Returns up to `limit` notices that cannot be sent, each only once, and stores `error` as the reason.
+pub async fn mark_unsendable(store: &Store, error: &str, limit: i64) -> Result<Vec<Notice>> {
+    store.fetch_all(include_str!("../../sql/store/notice_mark_unsendable.sql"), &[&error, &limit]).await
 }
 
-/// How many are still to be sent.
+/// Returns how many notices are still to be sent.
 pub async fn count_pending(store: &Store) -> Result<u64> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/notice_count.sql")).await?;
-    let row = connection.query_one(&statement, &[&MOST_COUNTED]).await?;
-    Ok(row.get::<_, i64>(0) as u64)
+    store.fetch_one(include_str!("../../sql/store/notice_count.sql"), &[&MAX_COUNTED]).await
 }
 
-/// Forgets what is older than `retention_days`, and warnings of yesterday; says how many of those were never sent.
+/// Removes notices older than `retention_days`, and unsent warnings older than a day. Returns how many had not been sent.
 pub async fn remove_old(store: &Store, retention_days: u32) -> Result<u64> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/notice_expire.sql")).await?;
     let days = i32::try_from(retention_days).unwrap_or(i32::MAX);
-    Ok(connection.query_one(&statement, &[&days]).await?.get::<_, i64>(0) as u64)
-}
-
-fn notice(row: &Row) -> Result<Notice> {
-    let kind: &str = row.get("kind");
-    let unknown = || StoreError::Corrupt(format!("a notice of kind `{kind}`"));
-    let number = |name: &str| u64::try_from(row.get::<_, i64>(name)).unwrap_or(0);
-    Ok(Notice {
-        id: row.get("id"),
-        kind: NoticeKind::ALL.iter().copied().find(|known| known.as_str() == kind).ok_or_else(unknown)?,
-        at: row.get("at"),
-        webhook: row.get("webhook_id"),
-        user: UserId(row.get::<_, &str>("user_id").into()),
-        name: row.get("name"),
-        url: row.get("url"),
-        reason: row.get("reason"),
-        failures: number("failures"),
-        threshold: number("threshold"),
-    })
+    store.fetch_one(include_str!("../../sql/store/notice_expire.sql"), &[&days]).await
 }

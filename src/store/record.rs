@@ -9,8 +9,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::disable::{self, Disabled};
+use super::statement::{Statements, arrays};
 use super::{Result, Store, hours, plan_by_index, superseded};
-use crate::domain::delivery::{Attempted, Next, Outcome};
+use crate::domain::delivery::{Attempted, Next, Outcome, Sent};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::webhook::Tally;
 use crate::postgres::ANSWER_TIMEOUT;
@@ -62,6 +63,10 @@ impl<'a> LogLine<'a> {
     pub fn new(id: Uuid, attempted: &'a Attempted, outcome: Outcome) -> LogLine<'a> {
         let error_message = attempted.attempt.answer.message();
         LogLine { id, attempted, outcome, error_message, test: false, with_response: true }
+    }
+
+    fn sent(&self) -> Option<&'a Sent> {
+        self.attempted.attempt.sent.as_ref()
     }
 }
 
@@ -171,55 +176,27 @@ async fn fence(transaction: &Transaction<'_>, statement: &str, entries: &[Entry<
 }
 
 async fn insert_attempts(transaction: &Transaction<'_>, lines: &[LogLine<'_>]) -> Result<()> {
-    let statement = transaction.prepare_cached(ATTEMPT_INSERT).await?;
-    let deliveries = || lines.iter().map(|line| &line.attempted.delivery);
-    let attempts = || lines.iter().map(|line| &line.attempted.attempt);
-    let sent = || lines.iter().map(|line| line.attempted.attempt.sent.as_ref());
-    let ids: Vec<Uuid> = lines.iter().map(|line| line.id).collect();
-    let webhooks: Vec<Uuid> = deliveries().map(|delivery| delivery.webhook).collect();
-    let delivery_ids: Vec<Uuid> = deliveries().map(|delivery| delivery.id).collect();
-    let events: Vec<Uuid> = deliveries().map(|delivery| delivery.event).collect();
-    let kinds: Vec<&str> = deliveries().map(|delivery| delivery.kind.as_str()).collect();
-    let rounds: Vec<i16> = deliveries().map(|delivery| small(delivery.round)).collect();
-    let numbers: Vec<i16> = deliveries().map(|delivery| small(delivery.attempt)).collect();
-    let tests: Vec<bool> = lines.iter().map(|line| line.test).collect();
-    let started: Vec<Timestamp> = attempts().map(|attempt| attempt.started_at).collect();
-    let durations: Vec<Option<i32>> = sent().map(|sent| Some(milliseconds(sent?.duration))).collect();
-    let outcomes: Vec<&str> = lines.iter().map(|line| line.outcome.as_str()).collect();
-    let statuses: Vec<Option<i16>> = attempts().map(|attempt| attempt.answer.status().map(small)).collect();
-    let errors: Vec<Option<&str>> = attempts().map(|attempt| Some(attempt.answer.error()?.as_str())).collect();
-    let messages: Vec<Option<&str>> =
-        lines.iter().map(|line| line.error_message.filter(|_| line.with_response)).collect();
-    let urls: Vec<Option<&str>> = sent().map(|sent| Some(&*sent?.url)).collect();
-    let signatures: Vec<Option<&[u8]>> = sent().map(|sent| Some(&sent?.signatures.body[..])).collect();
-    let standard: Vec<Option<&[u8]>> = sent().map(|sent| Some(&sent?.signatures.standard[..])).collect();
-    let bodies: Vec<Option<&[u8]>> =
-        lines.iter().zip(sent()).map(|(line, sent)| sent.filter(|_| line.with_response).map(|s| &*s.excerpt)).collect();
-    transaction
-        .execute(
-            &statement,
-            &[
-                &ids,
-                &webhooks,
-                &delivery_ids,
-                &events,
-                &kinds,
-                &rounds,
-                &numbers,
-                &tests,
-                &started,
-                &durations,
-                &outcomes,
-                &statuses,
-                &errors,
-                &messages,
-                &urls,
-                &signatures,
-                &standard,
-                &bodies,
-            ],
-        )
-        .await?;
+    let arrays = arrays!(lines, |line| (
+        line.id,
+        line.attempted.delivery.webhook,
+        line.attempted.delivery.id,
+        line.attempted.delivery.event,
+        line.attempted.delivery.kind.as_str(),
+        small(line.attempted.delivery.round),
+        small(line.attempted.delivery.attempt),
+        line.test,
+        line.attempted.attempt.started_at,
+        line.sent().map(|sent| milliseconds(sent.duration)),
+        line.outcome.as_str(),
+        line.attempted.attempt.answer.status().map(small),
+        line.attempted.attempt.answer.error().map(|error| error.as_str()),
+        line.error_message.filter(|_| line.with_response),
+        line.sent().map(|sent| &*sent.url),
+        line.sent().map(|sent| &sent.signatures.body[..]),
+        line.sent().map(|sent| &sent.signatures.standard[..]),
+        line.sent().filter(|_| line.with_response).map(|sent| &*sent.excerpt)
+    ));
+    transaction.run(ATTEMPT_INSERT, &arrays.params()).await?;
     Ok(())
 }
 

@@ -1,21 +1,32 @@
-//! Webhooks as their owners manage them. Every statement names the user: another user's webhook does not exist.
+//! Statements on webhooks, as their owners manage them. Every statement names the user: another user's webhook does not exist.
 
 use deadpool_postgres::Transaction;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+use super::statement::{Statements, from_row};
 use super::{Result, Store, StoreError, hours};
 use crate::domain::event::{EventKind, UserId};
 use crate::vault::Sealed;
 
-/// Locks are taken in one order everywhere but for deliveries that come in meanwhile: then two transactions may wait for each
-/// other, Postgres ends one, and trying again is all there is to do.
+/// Transactions lock rows in one order, except for deliveries that are inserted meanwhile. Two transactions may therefore deadlock.
+/// Postgres then aborts one of them, which is retried.
 const TRIES_AFTER_DEADLOCK: usize = 5;
+
+const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
+const INSERT: &str = include_str!("../../sql/store/webhook_insert.sql");
+const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
+const GET: &str = include_str!("../../sql/store/webhook_get.sql");
+const GET_FOR_UPDATE: &str = include_str!("../../sql/store/webhook_get_for_update.sql");
+const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
+const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
+const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
+const LOCK_DELIVERIES: &str = include_str!("../../sql/store/delivery_lock.sql");
+const CANCEL_DELIVERIES: &str = include_str!("../../sql/store/delivery_cancel.sql");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
@@ -31,24 +42,33 @@ pub struct Webhook {
     pub updated_at: Timestamp,
 }
 
-/// What the owner sets.
+from_row! {
+    Webhook {
+        id, settings: Settings::from_row, success_count, failure_count, consecutive_failures, last_triggered_at,
+        disabled_at, disabled_reason, created_at, updated_at,
+    }
+}
+
+/// The settings of a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub name: String,
     pub url: String,
-    /// In the catalogue's order, each once.
+    /// Without duplicates, in the catalogue's order.
     pub events: Vec<String>,
     pub active: bool,
 }
 
-/// A webhook whose receiver was down for long may have a million deliveries to cancel. More than the API's other statements may take.
+from_row! { Settings { name, url, events, active } }
+
+/// Longer than the API's other statements may take: a webhook whose receiver was down may have a million deliveries to cancel.
 const CANCEL_TIMEOUT: &str = "set local statement_timeout = '60s'";
 
 /// The names of the settings.
 const FIELDS: [&str; 4] = ["name", "url", "events", "active"];
 
 impl Settings {
-    /// The names of the settings in which the two differ.
+    /// The names of the settings that differ.
     fn differences(&self, other: &Settings) -> Vec<&'static str> {
         let Settings { name, url, events, active } = self;
         let differs = [*name != other.name, *url != other.url, *events != other.events, *active != other.active];
@@ -56,7 +76,7 @@ impl Settings {
     }
 }
 
-/// The settings to change; the others stay.
+/// The settings to change. The others stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub name: Option<String>,
@@ -65,19 +85,19 @@ pub struct Changes {
     pub active: Option<bool>,
 }
 
-/// What became of a conditional change.
+/// The result of a conditional change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conditional<T> {
     Done(T),
     NotFound,
-    /// The caller's condition does not hold for the webhook as it is.
+    /// The caller's condition does not hold for the present settings.
     Refused,
 }
 
-/// A condition on the settings as they are when the change is made.
+/// A condition on the settings, evaluated in the transaction of the change.
 pub type Condition<'a> = &'a (dyn Fn(&Settings) -> bool + Send + Sync);
 
-/// Creates a webhook, unless the user has `limit` of them: then none. Creations of one user take turns.
+/// Creates a webhook. None if the user has `limit` webhooks. Concurrent creations of one user are serialized.
 pub async fn create(
     store: &Store,
     actor: &Actor,
@@ -89,39 +109,30 @@ pub async fn create(
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let lock = transaction.prepare_cached(include_str!("../../sql/store/webhook_lock_user.sql")).await?;
-    transaction.execute(&lock, &[&&*user.0]).await?;
-    let insert = transaction.prepare_cached(include_str!("../../sql/store/webhook_insert.sql")).await?;
+    transaction.run(LOCK_USER, &[user]).await?;
     let Settings { name, url, events, active } = settings;
     let limit = i64::from(limit);
-    let row = transaction
-        .query_opt(&insert, &[&&*user.0, &id, name, url, events, active, &secret.bytes, &secret.key_id, &limit])
+    let created = transaction
+        .fetch_optional(INSERT, &[user, &id, name, url, events, active, &secret.bytes, &secret.key_id, &limit])
         .await?;
-    if row.is_some() {
+    if created.is_some() {
         audit::record(&transaction, actor, Action::WebhookCreated, id, &FIELDS).await?;
     }
     transaction.commit().await?;
-    Ok(row.as_ref().map(webhook))
+    Ok(created)
 }
 
-/// The user's webhooks behind the id `after`, in the order of their ids, which is that of their creation.
+/// Lists the user's webhooks after the id `after`, in the order of their ids, which is the order of their creation.
 pub async fn list(store: &Store, user: &UserId, after: Uuid, limit: usize) -> Result<Vec<Webhook>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/webhook_list.sql")).await?;
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = connection.query(&statement, &[&&*user.0, &after, &limit]).await?;
-    Ok(rows.iter().map(webhook).collect())
+    store.fetch_all(LIST, &[user, &after, &i64::try_from(limit).unwrap_or(i64::MAX)]).await
 }
 
 pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhook>> {
-    let connection = store.connection().await?;
-    let statement = connection.prepare_cached(include_str!("../../sql/store/webhook_get.sql")).await?;
-    let row = connection.query_opt(&statement, &[&&*user.0, &id]).await?;
-    Ok(row.as_ref().map(webhook))
+    store.fetch_optional(GET, &[user, &id]).await
 }
 
-/// Changes settings, if `condition` holds. Switching a webhook off cancels what is pending for it; switching one on that
-/// was disabled automatically forgets its failures.
+/// Changes settings if `condition` holds. Deactivating a webhook cancels its pending deliveries; activating one after an automatic
+/// disablement resets its failure counters.
 pub async fn update(
     store: &Store,
     actor: &Actor,
@@ -153,20 +164,19 @@ async fn try_update(
     if wanted == found.settings {
         return Ok(Conditional::Done(found));
     }
-    let forgiven = wanted.active && !found.settings.active && found.disabled_at.is_some();
-    let statement = transaction.prepare_cached(include_str!("../../sql/store/webhook_update.sql")).await?;
+    let resets = wanted.active && !found.settings.active && found.disabled_at.is_some();
     let Settings { name, url, events, active } = &wanted;
-    let row = transaction.query_one(&statement, &[&&*user.0, &id, name, url, events, active, &forgiven]).await?;
+    let updated = transaction.fetch_one(UPDATE, &[user, &id, name, url, events, active, &resets]).await?;
     if found.settings.active && !wanted.active {
         cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
     }
     audit::record(&transaction, actor, Action::WebhookUpdated, id, &wanted.differences(&found.settings)).await?;
     transaction.commit().await?;
-    Ok(Conditional::Done(webhook(&row)))
+    Ok(Conditional::Done(updated))
 }
 
-/// Deletes a webhook, if `condition` holds, and cancels what is pending for it. Its log can be read no more; the rows go with
-/// their day.
+/// Deletes a webhook if `condition` holds, and cancels its pending deliveries. Its log can no longer be read; the rows are removed
+/// with their partitions.
 pub async fn delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
     retry_deadlocks(|| try_delete(store, actor, id, condition).boxed()).await
 }
@@ -180,21 +190,18 @@ async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
     if !condition(&found.settings) {
         return Ok(Conditional::Refused);
     }
-    let statement = transaction.prepare_cached(include_str!("../../sql/store/webhook_delete.sql")).await?;
-    transaction.execute(&statement, &[&&*user.0, &id]).await?;
+    transaction.run(DELETE, &[user, &id]).await?;
     cancel_deliveries(&transaction, id, "the webhook was deleted").await?;
     audit::record(&transaction, actor, Action::WebhookDeleted, id, &[]).await?;
     transaction.commit().await?;
     Ok(Conditional::Done(()))
 }
 
-/// Puts a new secret in the old one's place. False where there is no such webhook.
+/// Replaces the secret. False if there is no such webhook.
 pub async fn set_secret(store: &Store, actor: &Actor, id: Uuid, secret: &Sealed) -> Result<bool> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let statement = transaction.prepare_cached(include_str!("../../sql/store/webhook_set_secret.sql")).await?;
-    let rows = transaction.execute(&statement, &[&&*actor.user.0, &id, &secret.bytes, &secret.key_id]).await?;
-    if rows == 0 {
+    if transaction.run(SET_SECRET, &[&actor.user, &id, &secret.bytes, &secret.key_id]).await? == 0 {
         return Ok(false);
     }
     audit::record(&transaction, actor, Action::SecretRegenerated, id, &["secret"]).await?;
@@ -203,21 +210,16 @@ pub async fn set_secret(store: &Store, actor: &Actor, id: Uuid, secret: &Sealed)
 }
 
 async fn lock(transaction: &Transaction<'_>, user: &UserId, id: Uuid) -> Result<Option<Webhook>> {
-    let statement = transaction.prepare_cached(include_str!("../../sql/store/webhook_get_for_update.sql")).await?;
-    let row = transaction.query_opt(&statement, &[&&*user.0, &id]).await?;
-    Ok(row.as_ref().map(webhook))
+    transaction.fetch_optional(GET_FOR_UPDATE, &[user, &id]).await
 }
 
 async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: Uuid) -> Result<()> {
     transaction.batch_execute(CANCEL_TIMEOUT).await?;
-    let statement = transaction.prepare_cached(include_str!("../../sql/store/delivery_lock.sql")).await?;
-    transaction.execute(&statement, &[&&*user.0, &webhook]).await?;
-    Ok(())
+    transaction.run(LOCK_DELIVERIES, &[user, &webhook]).await.map(drop)
 }
 
 pub(super) async fn cancel_deliveries(transaction: &Transaction<'_>, webhook: Uuid, reason: &str) -> Result<u64> {
-    let statement = transaction.prepare_cached(include_str!("../../sql/store/delivery_cancel.sql")).await?;
-    let cancelled = transaction.execute(&statement, &[&webhook, &reason]).await?;
+    let cancelled = transaction.run(CANCEL_DELIVERIES, &[&webhook, &reason]).await?;
     hours::add_cancelled(transaction, webhook, cancelled).await?;
     Ok(cancelled)
 }
@@ -243,27 +245,7 @@ impl Changes {
     }
 }
 
-/// As the store and the API write a set of events.
+/// The names of events, as the store and the API write them.
 pub fn event_names(events: &[EventKind]) -> Vec<String> {
     events.iter().map(|kind| kind.as_str().to_owned()).collect()
-}
-
-fn webhook(row: &Row) -> Webhook {
-    Webhook {
-        id: row.get("id"),
-        settings: Settings {
-            name: row.get("name"),
-            url: row.get("url"),
-            events: row.get("events"),
-            active: row.get("active"),
-        },
-        success_count: row.get("success_count"),
-        failure_count: row.get("failure_count"),
-        consecutive_failures: row.get("consecutive_failures"),
-        last_triggered_at: row.get("last_triggered_at"),
-        disabled_at: row.get("disabled_at"),
-        disabled_reason: row.get("disabled_reason"),
-        created_at: row.get("created_at"),
-        updated_at: row.get("updated_at"),
-    }
 }

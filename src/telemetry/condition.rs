@@ -1,10 +1,11 @@
-//! One warning a condition: when it begins, not each time it is met.
+//! Faults are logged once when they begin, not each time they are met.
 
+use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Something that is wrong until it is seen to be right again. Whoever meets it warns if it begins, and tells its end once.
+/// A fault whose end can be observed: it begins, is met any number of times, and ends.
 #[derive(Debug, Default)]
 pub struct Condition(AtomicBool);
 
@@ -13,23 +14,56 @@ impl Condition {
         Condition(AtomicBool::new(false))
     }
 
-    /// It is met: whether that is news.
+    /// Records that the fault was met. Returns true the first time.
     pub fn begins(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
 
-    /// All is well: whether that is news.
+    /// Records that the fault is over. Returns true if it was met before.
     pub fn ends(&self) -> bool {
-        // Mostly it is no news, and then nothing is written.
+        // Loaded first: a store would take the cache line from other threads after every success.
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-/// A fault whose end nobody sees, such as rows that do not fit: news after a calm, and not again as long as it keeps coming.
+/// Work that is retried until it succeeds: one warning when it starts to fail, one line when it succeeds again.
+#[derive(Debug)]
+pub struct Activity {
+    /// What is done, as the log lines begin: "claiming deliveries".
+    name: &'static str,
+    failing: Condition,
+}
+
+impl Activity {
+    pub const fn new(name: &'static str) -> Activity {
+        Activity { name, failing: Condition::new() }
+    }
+
+    /// Logs the error, unless the previous try had failed too.
+    pub fn failed(&self, error: &impl Display) {
+        if self.starts_failing() {
+            tracing::warn!(%error, "{} fails; retrying until it succeeds", self.name);
+        }
+    }
+
+    /// Logs the recovery, if the previous try had failed.
+    pub fn succeeded(&self) {
+        if self.failing.ends() {
+            tracing::info!("{} works again", self.name);
+        }
+    }
+
+    /// Like [`Activity::failed`], for callers that log the warning themselves where this returns true.
+    pub fn starts_failing(&self) -> bool {
+        self.failing.begins()
+    }
+}
+
+/// A fault whose end cannot be observed, such as rows of an unexpected form. It counts as over after [`CALM`].
 #[derive(Debug, Default)]
 pub struct Recurring(Mutex<Option<Instant>>);
 
-/// Without the fault for this long, it is over.
+/// How long a fault must not be met before it is logged again.
 const CALM: Duration = Duration::from_secs(600);
 
 impl Recurring {
@@ -37,7 +71,7 @@ impl Recurring {
         Recurring(Mutex::new(None))
     }
 
-    /// It is met: whether that is news.
+    /// Records that the fault was met. Returns true if it must be logged: the first time, and after a calm.
     pub fn is_news(&self) -> bool {
         self.is_news_at(Instant::now())
     }
@@ -49,7 +83,7 @@ impl Recurring {
     }
 }
 
-/// Logs at `$level` if this very line has news to tell: see [`Recurring`].
+/// Logs at `$level`, but at most once while the fault of this line keeps being met: see [`Recurring`].
 macro_rules! recurring {
     ($level:ident, $($arguments:tt)+) => {{
         static FAULT: $crate::telemetry::Recurring = $crate::telemetry::Recurring::new();
@@ -65,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_told_when_it_begins_and_when_it_ends() {
+    fn a_condition_is_reported_when_it_begins_and_when_it_ends() {
         let condition = Condition::new();
         assert!(!condition.ends());
         assert!(condition.begins());
@@ -76,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_coming_is_news_again_only_after_a_calm() {
+    fn a_recurring_fault_is_reported_again_only_after_a_calm() {
         let (fault, start) = (Recurring::new(), Instant::now());
         assert!(fault.is_news_at(start));
         assert!(!fault.is_news_at(start + CALM));

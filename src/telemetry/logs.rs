@@ -1,4 +1,4 @@
-//! The log: lines for people or objects for machines, on standard error, so that what a command prints stays clean.
+//! The server log: text or JSON lines on standard error. Standard output carries only what a command prints.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ const RUST_LOG: &str = "RUST_LOG";
 
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// Begins to log. Once a process. The error names the setting that cannot be understood.
+/// Starts logging. To be called once per process. The error names the invalid setting.
 pub fn start(log: &Log) -> Result<(), String> {
     let filter = filter(log)?;
     let builder = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(std::io::stderr);
@@ -37,18 +37,18 @@ pub fn start(log: &Log) -> Result<(), String> {
     Ok(())
 }
 
-/// A process's last words.
-pub fn end_with(error: &anyhow::Error) {
+/// Logs the error that ends the process.
+pub fn log_fatal(error: &anyhow::Error) {
     match FORMAT.get() {
         Some(LogFormat::Json) => tracing::error!("{error:#}"),
         Some(LogFormat::Text) | None => eprintln!("walhook: {error:#}"),
     }
 }
 
-/// Libraries that log payloads below INFO: this one each statement with its parameters.
+/// Libraries that log payloads below INFO: tokio_postgres logs each statement with its parameters.
 const PAYLOAD_LOGGERS: [&str; 1] = ["tokio_postgres"];
 
-/// Rejects lines that may contain secrets or payloads, whatever the filter allows.
+/// Rejects lines that may contain secrets or payloads, even if the configured filter allows them.
 fn without_payloads() -> FilterFn {
     filter_fn(|line| {
         let is_payload_logger = || PAYLOAD_LOGGERS.iter().any(|library| line.target().starts_with(library));

@@ -21,7 +21,8 @@ use uuid::Uuid;
 
 use super::spans::text;
 use crate::config::Collector;
-use crate::telemetry::{self, Condition, Recurring};
+use crate::retry::Backoff;
+use crate::telemetry::{self, Activity, Recurring};
 use crate::tls;
 
 /// Spans in one request.
@@ -29,8 +30,7 @@ const MAX_BATCH: usize = 512;
 /// How long the first of a batch waits for others.
 const BATCH_DELAY: Duration = Duration::from_millis(500);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
+const RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// How long the end of the process waits for the collector.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// An answer is a few bytes.
@@ -62,7 +62,7 @@ impl Exporter {
             stop: stop.clone(),
             exported,
             refused: dropped("refused"),
-            failing: Condition::new(),
+            exporting: Activity::new("exporting spans"),
             rejecting: Recurring::new(),
         };
         Ok(Exporter { stop, task: tokio::spawn(worker.run()) })
@@ -86,7 +86,7 @@ struct Worker {
     stop: CancellationToken,
     exported: Counter,
     refused: Counter,
-    failing: Condition,
+    exporting: Activity,
     rejecting: Recurring,
 }
 
@@ -152,27 +152,22 @@ impl Worker {
     async fn export(&self, spans: Vec<Span>) {
         let count = spans.len() as u64;
         let body = Bytes::from(self.request(spans).encode_to_vec());
-        let mut wait = FIRST_RETRY;
+        let mut retries = RETRIES;
         loop {
             let fault = match self.post(body.clone()).await {
                 Ok(answer) => return self.taken(count, &answer),
                 Err(fault) => fault,
             };
-            if self.failing.begins() {
-                tracing::warn!(error = %fault, "spans cannot be handed to the collector now; everything else goes on");
-            }
+            self.exporting.failed(&fault);
             if !fault.is_transient() || self.stop.is_cancelled() {
                 return self.refused.increment(count);
             }
-            self.stop.run_until_cancelled(tokio::time::sleep(wait)).await;
-            wait = (wait * 2).min(LONGEST_RETRY);
+            retries.wait_unless(&self.stop).await;
         }
     }
 
     fn taken(&self, count: u64, answer: &[u8]) {
-        if self.failing.ends() {
-            tracing::info!("the collector takes spans again");
-        }
+        self.exporting.succeeded();
         let partial = ExportTraceServiceResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
         let rejected = partial.as_ref().map_or(0, |partial| partial.rejected_spans.max(0) as u64).min(count);
         if rejected > 0 && self.rejecting.is_news() {
@@ -231,7 +226,7 @@ fn client(collector: &Collector) -> anyhow::Result<reqwest::Client> {
         value.set_sensitive(true);
         headers.insert(HeaderName::from_bytes(name.as_bytes()).context("tracing.headers")?, value);
     }
-    let builder = reqwest::Client::builder().tls_backend_preconfigured(tls::client()?).no_proxy();
+    let builder = reqwest::Client::builder().tls_backend_preconfigured(tls::client(tls::system_roots())).no_proxy();
     let builder = builder.redirect(reqwest::redirect::Policy::none()).timeout(REQUEST_TIMEOUT);
     builder.default_headers(headers).build().context("a client for tracing.otlp_endpoint")
 }

@@ -1,4 +1,4 @@
-//! Requests that nobody sends by accident. Whatever they are, the answer is the client's fault or a success, never a 5xx.
+//! Malicious requests. Their response is a client error or a success, never a 5xx.
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,17 +17,17 @@ async fn service() -> Service {
     .await
 }
 
-/// Writes these bytes and gives all that is answered until the server closes.
+/// Sends these bytes and returns everything that the server sends until it closes the connection.
 async fn raw(service: &Service, request: &[u8]) -> String {
     exchange(service, request, false).await
 }
 
-/// The same; `end` closes our half, behind a request that is not complete.
+/// The same. With `end`, the client closes its side after an incomplete request.
 async fn exchange(service: &Service, request: &[u8], end: bool) -> String {
     let address = service.url.strip_prefix("http://").unwrap().strip_suffix(BASE).unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let mut answer = Vec::new();
-    // The server may refuse, and close, before it has read everything.
+    // The server may reject the request and close the connection before it has read everything.
     let exchange = async {
         let _ = stream.write_all(request).await;
         if end {
@@ -39,7 +39,7 @@ async fn exchange(service: &Service, request: &[u8], end: bool) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The statuses in what was answered on one connection.
+/// The statuses of the responses on one connection.
 fn statuses(answers: &str) -> Vec<u16> {
     answers.split("HTTP/1.1 ").skip(1).map(|answer| answer[..3].parse().unwrap()).collect()
 }
@@ -94,7 +94,7 @@ async fn odd_bodies() {
 }
 
 #[tokio::test]
-async fn a_key_given_twice_is_refused() {
+async fn a_duplicate_key_is_rejected() {
     let service = service().await;
     let api = service.api("1").await;
     let body = format!(r#"{{"name":"x","url":"{URL}","events":["delivery.failed"],"name":"y"}}"#);
@@ -106,7 +106,7 @@ async fn a_key_given_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn a_tenant_s_id_is_taken_from_the_token_alone() {
+async fn the_user_is_determined_by_the_token_only() {
     let service = service().await;
     let (owner, stranger) = (service.api("owner").await, service.api("stranger").await);
     let (id, _) = owner.create_webhook(URL, &["delivery.failed"]).await;
@@ -124,7 +124,7 @@ async fn a_tenant_s_id_is_taken_from_the_token_alone() {
             answer.expect(404);
         }
     }
-    // Two tokens in one request are none.
+    // Two tokens in one request count as none.
     let both = format!("Bearer {}", owner.token);
     stranger.send("GET", "/webhooks", &[("authorization", &both)], None).await.expect(401);
     for path in
@@ -204,7 +204,7 @@ async fn odd_queries_and_headers() {
 }
 
 #[tokio::test]
-async fn lengths_that_lie_and_requests_inside_of_requests() {
+async fn wrong_content_lengths_and_smuggled_requests_are_rejected() {
     let service = service().await;
     let (api, stranger) = (service.api("1").await, service.api("2").await);
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -237,7 +237,7 @@ async fn lengths_that_lie_and_requests_inside_of_requests() {
         let answer = exchange(&service, &post(&stranger, "/webhooks", &headers, &body), end).await;
         assert!(statuses(&answer).iter().all(|status| *status < 500), "{headers} {answer:.600}");
     }
-    // However the stream was cut into requests, none of them was made with a token that it did not carry.
+    // However the server split the stream into requests, none was authenticated by a token that it did not contain.
     api.get(&format!("/webhooks/{id}")).await.expect(200);
     for (index, request) in
         ["\0\0\0\0", "GET", "GET / HTTP/9.9\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\r\n\r\n\r\n"]
@@ -252,7 +252,7 @@ async fn lengths_that_lie_and_requests_inside_of_requests() {
 }
 
 #[tokio::test]
-async fn a_hundred_requests_that_are_wrong_everywhere_take_little_memory() {
+async fn a_hundred_requests_with_many_errors_take_little_memory() {
     let mut app = TestApp::prepare().await;
     app.set("limits.requests_per_second", "0");
     app.setup().await;

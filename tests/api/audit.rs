@@ -1,4 +1,4 @@
-//! Who changed what, and when.
+//! The audit log.
 
 use serde_json::json;
 use uuid::Uuid;
@@ -7,7 +7,7 @@ use crate::fixture::{BLOCKED_URL, Service};
 
 const URL: &str = "https://receiver.example/in";
 
-/// User, via, whether an API token is named, action, subject, changed.
+/// User, via, whether the record has an API token, action, subject, changed fields.
 type Record = (String, String, bool, String, Uuid, Vec<String>);
 
 async fn records(service: &Service, action: &str) -> Vec<Record> {
@@ -19,14 +19,14 @@ async fn records(service: &Service, action: &str) -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn every_change_of_a_webhook_is_recorded_and_nothing_else() {
+async fn every_change_of_a_webhook_is_audited_and_nothing_else() {
     let service = Service::start().await;
     let (api, other) = (service.api("1").await, service.api("2").await);
     let (id, secret) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     api.patch(&path, json!({ "name": "new", "active": false, "url": URL })).await.expect(200);
     let renewed = api.post(&format!("{path}/regenerate-secret"), json!({})).await.expect(200).json();
-    // What changes nothing is no change.
+    // An edit that changes nothing is not audited.
     api.patch(&path, json!({ "name": "new" })).await.expect(200);
     api.patch(&path, json!({ "url": BLOCKED_URL })).await.expect(422);
     api.send("DELETE", &path, &[("if-match", "\"old\"")], None).await.expect(412);
@@ -59,7 +59,7 @@ async fn every_change_of_a_webhook_is_recorded_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_record_and_the_change_are_one() {
+async fn a_change_and_its_audit_record_are_one_transaction() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -77,7 +77,7 @@ async fn the_record_and_the_change_are_one() {
 }
 
 #[tokio::test]
-async fn tokens_are_recorded_when_they_begin_and_end_and_records_end_with_the_retention() {
+async fn tokens_are_audited_and_records_are_removed_after_the_retention_period() {
     let service = Service::start().await;
     service.app.walhook_ok(&["token", "create", "--user", "7"]).await;
     let list = service.app.walhook_ok(&["token", "list", "--user", "7"]).await;

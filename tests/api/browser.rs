@@ -1,4 +1,4 @@
-//! What browsers see: links between pages, other origins, and the document as a page.
+//! Requests of browsers: links between pages, other origins, and the API reference.
 
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ async fn preflight(api: &Api, origin: &str) -> crate::support::ApiAnswer {
 }
 
 #[tokio::test]
-async fn other_origins_are_let_in_only_where_configured() {
+async fn only_configured_origins_are_allowed() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let answer = preflight(&api, ORIGIN).await.expect(405);
@@ -56,7 +56,7 @@ async fn other_origins_are_let_in_only_where_configured() {
     assert!(answer.header("access-control-allow-methods").unwrap().contains("PATCH"));
     assert!(answer.header("access-control-allow-headers").unwrap().contains("if-match"));
     assert_eq!(answer.header("access-control-allow-credentials"), None);
-    // Problems are for pages to read too.
+    // Pages can read problems too.
     for (path, status) in [("/webhooks", 200), ("/nothing", 404)] {
         let answer = api.send("GET", path, &[("origin", ORIGIN)], None).await.expect(status);
         assert_eq!(answer.header("access-control-allow-origin"), Some(ORIGIN));
@@ -67,7 +67,7 @@ async fn other_origins_are_let_in_only_where_configured() {
 }
 
 #[tokio::test]
-async fn the_document_is_a_page_without_scripts() {
+async fn the_reference_is_a_page_without_scripts() {
     let service = Service::start().await;
     let nobody = Api::new(&service.url, "");
     let page = nobody.get("/docs").await.expect(200);

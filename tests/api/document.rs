@@ -9,7 +9,7 @@ use crate::support::TestApp;
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
 
 #[tokio::test]
-async fn the_document_is_printed_committed_and_served_alike() {
+async fn the_printed_committed_and_served_documents_are_equal() {
     let printed = TestApp::prepare().await.walhook_ok(&["openapi"]).await;
     let committed = std::fs::read_to_string(COMMITTED).unwrap_or_default();
     assert!(committed == printed, "docs/openapi.json is out of date: `walhook openapi > docs/openapi.json`");
@@ -20,7 +20,7 @@ async fn the_document_is_printed_committed_and_served_alike() {
 }
 
 #[tokio::test]
-async fn every_operation_has_a_name_of_its_own_and_tells_its_problems() {
+async fn every_operation_has_a_unique_name_and_lists_its_problems() {
     let document: Value = serde_json::from_str(&walhook::api::openapi_document("/base")).unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     assert_eq!(document["servers"][0]["url"], "/base");
@@ -45,7 +45,7 @@ async fn every_operation_has_a_name_of_its_own_and_tells_its_problems() {
 }
 
 #[tokio::test]
-async fn the_events_are_described_as_they_are_sent() {
+async fn deliveries_are_described_as_they_are_sent() {
     let document: Value = serde_json::from_str(&walhook::api::openapi_document("/base")).unwrap();
     assert_eq!(document["webhooks"].as_object().unwrap().len(), CATALOGUE.len());
     for rule in CATALOGUE {
@@ -53,7 +53,7 @@ async fn the_events_are_described_as_they_are_sent() {
         let body = &operation["requestBody"]["content"]["application/json"];
         assert_eq!(body["example"]["event"], rule.kind.as_str());
         assert!(jsonschema::draft202012::is_valid(&body["schema"], &body["example"]), "{}", rule.kind);
-        // In the document, such a reference would lead to its root.
+        // Within the document, such a reference would start at the document's root.
         assert!(!body["schema"].to_string().contains("#/$defs"), "{}", rule.kind);
         let headers: Vec<&str> =
             operation["parameters"].as_array().unwrap().iter().map(|header| header["name"].as_str().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! What is wrong with a request, and how the API says so.
+//! Error responses of the API.
 
 use serde_json::{Value, json};
 use walhook::api::router;
@@ -26,7 +26,7 @@ fn pointers(problem: &Value) -> Vec<&str> {
     errors.iter().map(|error| error["pointer"].as_str().unwrap()).collect()
 }
 
-/// A POST of just these bytes.
+/// Sends a POST with this raw body.
 async fn post_raw(api: &Api, content_type: &str, body: impl Into<reqwest::Body>) -> ApiAnswer {
     let request = reqwest::Client::builder().no_proxy().build().unwrap().post(format!("{}/webhooks", api.url));
     let request = request.bearer_auth(&api.token).header("content-type", content_type).body(body);
@@ -36,7 +36,7 @@ async fn post_raw(api: &Api, content_type: &str, body: impl Into<reqwest::Body>)
 }
 
 #[tokio::test]
-async fn every_fault_of_a_body_is_named() {
+async fn every_error_of_a_body_is_listed() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let good = json!({ "name": "x", "url": URL, "events": ["delivery.failed"] });
@@ -77,7 +77,7 @@ async fn every_fault_of_a_body_is_named() {
 }
 
 #[tokio::test]
-async fn a_body_must_be_json_and_say_so_and_be_small() {
+async fn a_body_must_be_small_json_with_a_json_content_type() {
     let service = Service::start_with(|config| config.http.max_body_bytes = walhook::config::Size(1_000)).await;
     let api = service.api("1").await;
     for body in ["", "{", "{\"name\": }", "\u{feff}{}", "nonsense"] {
@@ -94,7 +94,7 @@ async fn a_body_must_be_json_and_say_so_and_be_small() {
 }
 
 #[tokio::test]
-async fn there_are_no_endless_lists_of_faults() {
+async fn the_list_of_errors_is_bounded() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let body = json!({ "name": "x", "url": URL, "events": vec![0; 30_000] });
@@ -103,7 +103,7 @@ async fn there_are_no_endless_lists_of_faults() {
 }
 
 #[tokio::test]
-async fn what_is_nowhere_is_a_problem_too() {
+async fn unknown_paths_and_methods_are_problems() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -129,7 +129,7 @@ async fn what_is_nowhere_is_a_problem_too() {
 }
 
 #[tokio::test]
-async fn queries_are_checked() {
+async fn queries_are_validated() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -145,7 +145,7 @@ async fn queries_are_checked() {
 }
 
 #[tokio::test]
-async fn who_has_no_token_gets_nothing() {
+async fn requests_without_a_valid_token_are_rejected() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -175,7 +175,7 @@ async fn who_has_no_token_gets_nothing() {
 }
 
 #[tokio::test]
-async fn a_token_may_ask_so_often_and_another_one_still_may() {
+async fn the_rate_limit_is_per_token() {
     let service = Service::start_with(|config| {
         config.limits.requests_per_second = 1;
         config.limits.burst = 3;
@@ -187,7 +187,7 @@ async fn a_token_may_ask_so_often_and_another_one_still_may() {
     }
     let mut answer = api.get("/webhooks").await;
     while answer.status == 200 {
-        // A slow machine may have earned another request meanwhile.
+        // On a slow machine, the rate limit may allow another request meanwhile.
         answer = api.get("/webhooks").await;
     }
     assert_eq!(answer.header("retry-after"), Some("1"));
@@ -196,7 +196,7 @@ async fn a_token_may_ask_so_often_and_another_one_still_may() {
 }
 
 #[tokio::test]
-async fn our_own_faults_are_told_without_their_inside() {
+async fn internal_errors_reveal_nothing() {
     let service = Service::start().await;
     let api = service.api("1").await;
     service.sql.batch_execute("drop schema walhook cascade").await.unwrap();
@@ -213,7 +213,7 @@ async fn our_own_faults_are_told_without_their_inside() {
 }
 
 #[tokio::test]
-async fn answers_carry_a_request_id_and_protect_browsers() {
+async fn responses_have_a_request_id_and_security_headers() {
     let service = Service::start().await;
     let api = service.api("1").await;
     for path in ["/webhooks", "/nothing", "/webhooks/no-id"] {

@@ -1,4 +1,4 @@
-//! The API alone, on a port of its own, with a migrated store and a stand-in for what other parts do.
+//! The API on a port of its own, with a migrated store and a stand-in for the sending side.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use walhook::config::Config;
 use walhook::deliver::guard::Guard;
 use walhook::domain::delivery::{Answer, Attempt, Delivery, ErrorKind, Sent, Signatures};
 use walhook::domain::event::{EventKind, UserId};
-use walhook::manage::{LogDetail, Receivers, RenderedRequest, Unreachable};
-use walhook::store::{Store, migrate, tokens};
+use walhook::manage::{LogDetail, Manage, Receivers, RenderedRequest, Unreachable, tokens};
+use walhook::store::{Store, migrate};
 use walhook::vault::Vault;
 
 use crate::support::{Api, TestApp, eventually};
 
 pub const BASE: &str = "/api/public";
-/// How many requests can be at the store at once.
+/// The number of the store's connections.
 pub const CONNECTIONS: usize = 8;
-/// What the stand-in for the guard refuses by its looks.
+/// A URL that the stand-in for the guard rejects without a lookup.
 pub const PLAIN_URL: &str = "http://receiver.example/in";
-/// A host that it refuses when it has looked it up.
+/// A URL that it rejects after a lookup.
 pub const BLOCKED_URL: &str = "https://blocked.example/in";
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 pub struct Service {
     pub app: TestApp,
     pub store: Store,
-    /// With the base path.
+    /// The API's URL, with the base path.
     pub url: String,
     pub sql: Client,
 }
@@ -67,15 +67,15 @@ impl Service {
         Service { app, store, url, sql }
     }
 
-    /// A client with a new token of `user`.
+    /// Returns a client with a new token of `user`.
     pub async fn api(&self, user: &str) -> Api {
         let token = tokens::create(&self.store, &UserId(user.into()), "test").await.unwrap();
         Api::new(&self.url, token.expose_secret())
     }
 
-    /// Waits until so many of the store's connections wait for a lock.
+    /// Waits until this many connections of the store wait for a lock.
     pub async fn wait_until_blocked(&self, connections: usize) {
-        // A connection of its own: inside a transaction the view would stand still.
+        // A connection of its own: within a transaction, the view does not change.
         let sql = self.app.store().await;
         let blocked =
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
@@ -86,7 +86,7 @@ impl Service {
         eventually("connections that wait for a lock", probe).await;
     }
 
-    /// The webhook's secret as the store has it, decrypted.
+    /// The webhook's stored secret, decrypted.
     pub async fn stored_secret(&self, webhook: &str) -> String {
         let id: Uuid = webhook.parse().unwrap();
         let row = self
@@ -105,7 +105,8 @@ pub fn state(config: &Config, store: Store) -> ApiState {
 
 fn state_with(config: &Config, store: Store, receivers: StandIn) -> ApiState {
     let jwt = config.auth.jwt.as_ref().map(|jwt| JwtVerifier::new(jwt).unwrap());
-    ApiState::new(config, store, Arc::new(vault()), Arc::new(receivers)).with_jwt(jwt)
+    let manage = Manage::new(config, store, Arc::new(vault()), Arc::new(receivers));
+    ApiState::new(config, manage).with_jwt(jwt)
 }
 
 /// A stand-in for the sending side. Without a guard, it blocks [`PLAIN_URL`] and [`BLOCKED_URL`] only.
@@ -170,7 +171,7 @@ fn vault() -> Vault {
     Vault::new(&[MASTER_KEY.to_owned().into()]).unwrap()
 }
 
-/// Serves until the test ends, and gives the origin.
+/// Serves until the test ends. Returns the origin.
 pub async fn serve(router: Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

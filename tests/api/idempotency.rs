@@ -1,4 +1,4 @@
-//! Idempotency keys: a POST that is made again is answered again, and done once.
+//! Idempotency keys: a repeated POST is executed once and gets the stored response.
 
 use std::collections::HashSet;
 
@@ -21,12 +21,12 @@ fn expect_problem(answer: ApiAnswer, status: u16, slug: &str) {
 }
 
 #[tokio::test]
-async fn an_answer_is_given_again_and_nothing_done_again() {
+async fn a_repeated_request_gets_the_stored_response_and_has_no_effect() {
     let service = Service::start().await;
     let (api, other) = (service.api("1").await, service.api("2").await);
     let first = post(&api, "/webhooks", "key 1", Some(&body())).await.expect(201);
     assert_eq!(first.header("idempotency-replayed"), None);
-    // Another token of the same user is the same user.
+    // Keys belong to the user, not to the token.
     for again in [&api, &service.api("1").await] {
         let again = post(again, "/webhooks", "key 1", Some(&body())).await.expect(201);
         assert_eq!(again.body, first.body);
@@ -54,7 +54,7 @@ async fn an_answer_is_given_again_and_nothing_done_again() {
 }
 
 #[tokio::test]
-async fn a_key_is_for_one_request() {
+async fn a_key_belongs_to_one_request() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let id = post(&api, "/webhooks", "k", Some(&body())).await.expect(201).json()["id"].as_str().unwrap().to_owned();
@@ -63,11 +63,11 @@ async fn a_key_is_for_one_request() {
     let other_path = format!("/webhooks/{id}/test");
     expect_problem(post(&api, "/webhooks", "k", Some(&changed)).await, 422, "idempotency-key-reused");
     expect_problem(post(&api, &other_path, "k", None).await, 422, "idempotency-key-reused");
-    // Errors of the client's are answers too.
+    // Client errors are stored too.
     let refused = post(&api, "/webhooks", "bad", Some(&json!({}))).await.expect(422);
     assert_eq!(post(&api, "/webhooks", "bad", Some(&json!({}))).await.expect(422).body, refused.body);
     expect_problem(post(&api, "/webhooks", "bad", Some(&body())).await, 422, "idempotency-key-reused");
-    // Other methods know no keys.
+    // Other methods ignore keys.
     for name in ["a", "b"] {
         let headers = [("idempotency-key", "k")];
         let patch = json!({ "name": name });
@@ -77,17 +77,17 @@ async fn a_key_is_for_one_request() {
 }
 
 #[tokio::test]
-async fn refusals_that_depend_on_more_than_the_request_are_not_kept() {
+async fn transient_errors_are_not_stored() {
     let service = Service::start_with(|config| config.limits.webhooks_per_user = 1).await;
     let api = service.api("1").await;
-    // What a name resolves to may change.
+    // A name may resolve to another address later.
     let blocked = json!({ "name": "x", "url": BLOCKED_URL, "events": ["delivery.failed"] });
     for _ in 0..2 {
         let refused = post(&api, "/webhooks", "dns", Some(&blocked)).await.expect(422);
         assert_eq!(refused.header("idempotency-replayed"), None);
     }
     let first = post(&api, "/webhooks", "dns", Some(&body())).await.expect(201).json();
-    // And webhooks can be deleted to make space for the next.
+    // Webhooks may be deleted, so the limit may not be reached later.
     expect_problem(post(&api, "/webhooks", "limit", Some(&body())).await, 409, "webhook-limit-reached");
     api.send("DELETE", &format!("/webhooks/{}", first["id"].as_str().unwrap()), &[], None).await.expect(204);
     let created = post(&api, "/webhooks", "limit", Some(&body())).await.expect(201);
@@ -114,7 +114,7 @@ async fn keys_are_short_and_printable() {
 async fn simultaneous_requests_with_one_key_create_one_webhook() {
     let service = Service::start().await;
     let api = service.api("1").await;
-    // Creations wait for this lock, so that all but the first find one under way.
+    // Creations wait for this lock, so that all but the first find a request in progress.
     let mut sql = service.app.store().await;
     let lock = sql.transaction().await.unwrap();
     lock.execute(include_str!("../../sql/store/webhook_lock_user.sql"), &[&"1"]).await.unwrap();
@@ -140,7 +140,7 @@ async fn simultaneous_requests_with_one_key_create_one_webhook() {
 }
 
 #[tokio::test]
-async fn a_client_that_went_away_finds_its_answer() {
+async fn a_client_that_disconnected_gets_the_stored_response() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let mut sql = service.app.store().await;
@@ -164,7 +164,7 @@ async fn a_client_that_went_away_finds_its_answer() {
 }
 
 #[tokio::test]
-async fn faults_of_ours_are_not_kept() {
+async fn internal_errors_are_not_stored() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook("https://receiver.example/in", &["transcode.failed"]).await;
@@ -173,12 +173,12 @@ async fn faults_of_ours_are_not_kept() {
         let broken = post(&api, &path, "k", None).await.expect(500);
         assert_eq!(broken.header("idempotency-replayed"), None);
     }
-    // Nothing is left of the key: it can be used for another request.
+    // The key is removed and can be used for another request.
     post(&api, "/webhooks", "k", Some(&body())).await.expect(201);
 }
 
 #[tokio::test]
-async fn answers_are_kept_for_a_day_and_dead_requests_for_a_minute_or_two() {
+async fn responses_are_stored_for_a_day_and_dead_requests_hold_a_key_for_minutes() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let ids = async |key| post(&api, "/webhooks", key, Some(&body())).await.expect(201).json()["id"].to_string();
@@ -203,7 +203,7 @@ async fn answers_are_kept_for_a_day_and_dead_requests_for_a_minute_or_two() {
 }
 
 #[tokio::test]
-async fn one_user_s_keys_are_bounded_and_those_that_are_kept_still_answer() {
+async fn the_keys_of_a_user_are_limited_and_stored_ones_still_respond() {
     let service = Service::start().await;
     let (api, other) = (service.api("1").await, service.api("2").await);
     let first = post(&api, "/webhooks", "kept", Some(&body())).await.expect(201);

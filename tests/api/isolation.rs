@@ -1,4 +1,4 @@
-//! Clients that are slow, gone or many: they take nothing from others, and nothing from deliveries.
+//! Slow, disconnected and numerous clients affect neither other clients nor deliveries.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::support::{Api, DEADLINE, Receiver, TestApp, eventually};
 const URL: &str = "https://receiver.example/in";
 const LONG: Period = Period::secs(3_600);
 
-/// The API behind its own listener.
+/// The API on a listener of its own.
 struct Listening {
     service: Service,
     address: SocketAddr,
@@ -44,7 +44,7 @@ impl Listening {
         self.service.api(user).await.at(&format!("http://{}{BASE}", self.address))
     }
 
-    /// A connection on which this was sent.
+    /// Opens a connection and sends `text`.
     async fn send(&self, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(text.as_bytes()).await.unwrap();
@@ -60,31 +60,31 @@ fn request(api: &Api, method: &str, path: &str, headers: &str) -> String {
     format!("{method} {BASE}{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n{headers}\r\n", api.token)
 }
 
-/// Waits for the server to close the connection, whatever it says before.
+/// Reads until the server closes the connection.
 async fn wait_for_end(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     let end = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await;
-    // A reset is an end too.
+    // The server may also reset the connection.
     let _ = end.expect("the server closes the connection");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[tokio::test]
-async fn what_a_client_asked_for_is_cancelled_when_it_goes_away() {
+async fn statements_are_cancelled_when_the_client_disconnects() {
     let it = Listening::start(|_| {}).await;
     let api = it.api("1").await;
     it.lock_webhooks().await;
     let client = it.send(&request(&api, "GET", "/webhooks", "")).await;
     it.service.wait_until_blocked(1).await;
     drop(client);
-    // The lock is still held: only a cancelled statement waits for it no more.
+    // The lock is still held, so only a cancelled statement stops waiting for it.
     it.service.wait_until_blocked(0).await;
     it.service.sql.batch_execute("commit").await.unwrap();
     api.get("/webhooks").await.expect(200);
 }
 
 #[tokio::test]
-async fn a_client_that_sends_no_whole_head_is_disconnected() {
+async fn a_client_without_a_complete_head_is_disconnected() {
     let it = Listening::start(|http| http.header_timeout = Period(Duration::from_millis(200))).await;
     for part in ["", "GET /", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nHost: x\r\nX-Long: "] {
         let mut client = it.send(part).await;
@@ -100,7 +100,7 @@ async fn an_idle_connection_is_closed() {
 }
 
 #[tokio::test]
-async fn slow_clients_make_room_for_others() {
+async fn slow_clients_are_disconnected_for_new_ones() {
     let it = Listening::start(|http| http.max_connections = 4).await;
     let api = it.api("1").await;
     let mut slow = Vec::new();
@@ -108,12 +108,12 @@ async fn slow_clients_make_room_for_others() {
         slow.push(it.send(part).await);
     }
     api.get("/webhooks").await.expect(200);
-    // The first to come waited the longest.
+    // The server has waited for the first client the longest.
     wait_for_end(&mut slow[0]).await;
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_arrive_holds_up_nobody() {
+async fn incomplete_bodies_do_not_block_other_requests() {
     let it = Listening::start(|http| http.max_requests = 2).await;
     let api = it.api("1").await;
     let head = "Content-Type: application/json\r\nContent-Length: 1000\r\n";
@@ -125,7 +125,7 @@ async fn a_body_that_does_not_arrive_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn beyond_the_limit_requests_are_refused() {
+async fn requests_beyond_the_limit_are_rejected() {
     let it = Listening::start(|http| http.max_requests = 2).await;
     let api = it.api("1").await;
     it.lock_webhooks().await;
@@ -141,7 +141,7 @@ async fn beyond_the_limit_requests_are_refused() {
 }
 
 #[tokio::test]
-async fn deliveries_go_on_while_every_request_of_the_api_hangs() {
+async fn deliveries_continue_while_every_api_request_hangs() {
     let app = TestApp::start().await;
     let (platform, sql) = (app.platform().await, app.store().await);
     let user = platform.user(&[]).await;
@@ -162,7 +162,7 @@ async fn deliveries_go_on_while_every_request_of_the_api_hangs() {
     platform.payment(user, "ready").await;
     receiver.wait_for(1).await;
     app.wait_for_count("select count(*) from walhook.attempt where outcome = 'delivered'", 1).await;
-    // The lock is still held, and no request waits for it for ever.
+    // The lock is still held, but requests time out.
     for answer in hanging {
         let answer = answer.await.unwrap().expect(503);
         assert!(answer.header("retry-after").is_some(), "{answer:?}");
@@ -172,7 +172,7 @@ async fn deliveries_go_on_while_every_request_of_the_api_hangs() {
 }
 
 #[tokio::test]
-async fn a_filter_that_matches_little_finds_it_in_pages_that_each_read_a_bounded_part_of_the_log() {
+async fn each_page_of_a_filtered_search_reads_a_bounded_part_of_the_log() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (webhook, _) = api.create_webhook(URL, &["delivery.failed"]).await;

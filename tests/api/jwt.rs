@@ -1,4 +1,4 @@
-//! Tokens of the platform's: whose signature counts, and for what.
+//! Tokens of the platform.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::support::{Api, are_installed, base64_url, hs256_token};
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
 
-/// A key of the platform's, and what it publishes of it.
+/// A key of the platform, and its public part as published.
 struct Pair {
     algorithm: &'static str,
     private: Private,
@@ -128,7 +128,7 @@ async fn status(service: &Service, token: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_shared_secret_signs_for_users_and_claims_are_checked() {
+async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checked() {
     let service = service(Jwt { secret: Some(SECRET.into()), ..config() }).await;
     let now = jiff::Timestamp::now().as_second();
     let good = [
@@ -184,7 +184,7 @@ async fn a_shared_secret_signs_for_users_and_claims_are_checked() {
 }
 
 #[tokio::test]
-async fn a_token_of_the_platform_s_stands_for_the_same_user_as_ours() {
+async fn platform_and_api_tokens_of_a_user_are_equivalent() {
     let jwt = Jwt { secret: Some(SECRET.into()), user_claim: "uid".into(), ..config() };
     let service = service(jwt).await;
     let ours = service.api("7").await;
@@ -199,13 +199,13 @@ async fn a_token_of_the_platform_s_stands_for_the_same_user_as_ours() {
 }
 
 #[tokio::test]
-async fn without_configuration_no_platform_token_counts() {
+async fn platform_tokens_are_rejected_without_configuration() {
     let service = Service::start().await;
     assert_eq!(status(&service, &hs256_token(SECRET, &claims())).await, 401);
 }
 
 #[tokio::test]
-async fn published_keys_of_every_kind_verify_what_they_signed_and_nothing_else() {
+async fn published_keys_of_every_kind_verify_only_their_own_signatures() {
     if !are_installed(&["openssl"]) {
         return;
     }
@@ -223,7 +223,7 @@ async fn published_keys_of_every_kind_verify_what_they_signed_and_nothing_else()
         for other in ids.into_iter().filter(|other| *other != id) {
             assert_eq!(status(&service, &signed(pair, Some(other), &claims())).await, 401, "{id} as {other}");
         }
-        // What is public cannot be a shared secret.
+        // A public key must not be accepted as a shared secret.
         let public = pair.public["n"].as_str().or(pair.public["x"].as_str()).unwrap();
         assert_eq!(status(&service, &hs256_token(public, &claims())).await, 401);
     }
@@ -234,7 +234,7 @@ async fn published_keys_of_every_kind_verify_what_they_signed_and_nothing_else()
     }
 }
 
-/// Publishes what `answer` gives, counting.
+/// Publishes the keys that `answer` returns, and counts the requests.
 async fn publisher(
     answer: impl Fn(u32) -> (StatusCode, String) + Clone + Send + Sync + 'static,
 ) -> (String, Arc<AtomicU32>) {
@@ -246,7 +246,7 @@ async fn publisher(
 }
 
 #[tokio::test]
-async fn published_keys_are_fetched_once_and_again_at_most_once_a_minute() {
+async fn published_keys_are_cached_and_refetched_at_most_once_a_minute() {
     let (known, unknown) = (ed25519("known"), ed25519("unknown"));
     let set = json!({ "keys": [known.public] }).to_string();
     let (url, fetches) = publisher(move |_| (StatusCode::OK, set.clone())).await;

@@ -17,7 +17,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Its id tells its time; `n` tells it from others of the same time.
+    /// The id contains the time; `n` distinguishes entries of the same time.
     fn at(at: &str, n: u64) -> Attempt<'static> {
         let at: Timestamp = at.parse().unwrap();
         let id = (at.as_millisecond() as u128) << 80 | 0x7000_8000_0000_0000_0000 | u128::from(n);
@@ -58,7 +58,7 @@ async fn an_entry_has_the_documented_shape() {
 }
 
 #[tokio::test]
-async fn filters_choose_by_event_outcome_and_time() {
+async fn filters_select_by_event_outcome_and_time() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -88,7 +88,7 @@ async fn filters_choose_by_event_outcome_and_time() {
 }
 
 #[tokio::test]
-async fn paging_is_complete_without_repeats_while_entries_are_added() {
+async fn pages_are_complete_and_disjoint_while_entries_are_added() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -116,7 +116,7 @@ async fn paging_is_complete_without_repeats_while_entries_are_added() {
 }
 
 #[tokio::test]
-async fn an_entry_by_itself_shows_request_and_answer() {
+async fn a_single_entry_has_the_request_and_the_response() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;

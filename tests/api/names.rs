@@ -1,5 +1,4 @@
-//! Names that resolve to something else than they seem to, through the API that saves them. The resolver is a stand-in; the
-//! guard is the real one.
+//! URLs whose host names resolve to blocked addresses, or not at all. The resolver is a stand-in, the guard is the real one.
 
 use std::io;
 use std::sync::Arc;
@@ -55,7 +54,7 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
 
 /// An invalid request causes no lookup, and its response lists every error.
 #[tokio::test]
-async fn a_request_that_is_not_valid_looks_no_name_up() {
+async fn an_invalid_request_causes_no_lookup() {
     let asked = Arc::<AtomicUsize>::default();
     let (count, addresses) = (asked.clone(), resolver());
     let lookup: Lookup = Arc::new(move |host, port| {
@@ -88,7 +87,7 @@ async fn a_request_that_is_not_valid_looks_no_name_up() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_nowhere_is_saved_with_a_warning_and_one_that_leads_inside_is_not() {
+async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejected() {
     let service = Service::start_guarded(Guard::new(false, Vec::new()).with_lookup(resolver())).await;
     let api = service.api("1").await;
     let body = |host: &str| json!({ "name": "x", "url": format!("https://{host}/in"), "events": ["delivery.failed"] });
@@ -105,7 +104,7 @@ async fn a_name_that_leads_nowhere_is_saved_with_a_warning_and_one_that_leads_in
     assert_eq!(resolved["warnings"], json!(null));
 }
 
-/// A lookup under a silent nameserver takes seconds: a user has at most two at a time.
+/// A lookup whose nameserver does not answer takes seconds.
 #[tokio::test]
 async fn a_user_has_two_lookups_at_a_time() {
     let (asked, gate) = (Arc::<AtomicUsize>::default(), Arc::new(Semaphore::new(0)));

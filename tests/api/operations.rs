@@ -1,4 +1,4 @@
-//! The operators' listener.
+//! The listener for operators.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::fixture::serve;
 use crate::support::Api;
 
 #[tokio::test]
-async fn readiness_follows_its_reasons_and_life_does_not() {
+async fn readiness_depends_on_its_reasons_and_liveness_does_not() {
     let well = Arc::new(AtomicBool::new(false));
     let seen = well.clone();
     let readiness: Readiness = Arc::new(move || {

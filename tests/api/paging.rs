@@ -1,4 +1,4 @@
-//! The delivery log of a busy webhook: pages of it are complete while it grows, and the API's reads stay on indexes.
+//! The delivery log of a busy webhook: its pages are complete while it grows, and the API's reads use indexes.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 const ENTRIES: usize = 5_000;
-/// Entries of one millisecond share all of their id that tells the time.
+/// Entries of one millisecond have the same time in their ids.
 const PER_MILLISECOND: u128 = 7;
 
-/// An entry's id, the `n`th of those from `begin` on.
+/// The id of the `n`th entry from `begin` on.
 fn id(begin: Timestamp, n: usize) -> Uuid {
     let millis = begin.as_millisecond() as u128 + n as u128 / PER_MILLISECOND;
     Uuid::from_u128(millis << 80 | 0x7000_8000_0000_0000_0000 | (n as u128).wrapping_mul(0x9E37_79B9) & 0xFFFF_FFFF)
@@ -28,7 +28,7 @@ async fn insert(store: &Client, webhook: &str, ids: &[Uuid]) {
     store.execute(sql, &[&ids, &webhook]).await.unwrap();
 }
 
-/// All pages, first to last; `between` runs before each but the first.
+/// Reads all pages; `between` runs before each page except the first.
 async fn pages(api: &Api, path: &str, mut between: impl AsyncFnMut()) -> Vec<Uuid> {
     let (mut seen, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -43,7 +43,7 @@ async fn pages(api: &Api, path: &str, mut between: impl AsyncFnMut()) -> Vec<Uui
 }
 
 #[tokio::test]
-async fn five_thousand_entries_are_paged_without_gap_or_repeat_while_new_ones_arrive() {
+async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
     let mut app = TestApp::prepare().await;
     app.set("limits.requests_per_second", "0");
     app.setup().await;
@@ -53,7 +53,7 @@ async fn five_thousand_entries_are_paged_without_gap_or_repeat_while_new_ones_ar
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     let (webhook, _) = api.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
-    // They begin yesterday, so that they are in more than one partition.
+    // From yesterday on, so that they are in several partitions.
     let now = Timestamp::now() - jiff::SignedDuration::from_hours(1);
     let yesterday = now - jiff::SignedDuration::from_hours(24);
     let mut expected: Vec<Uuid> = (0..ENTRIES).map(|n| id(if n % 2 == 0 { now } else { yesterday }, n)).collect();
@@ -72,7 +72,7 @@ async fn five_thousand_entries_are_paged_without_gap_or_repeat_while_new_ones_ar
     };
     let seen = pages(&api, &format!("/webhooks/{webhook}/logs?limit=100"), arrive).await;
     assert_eq!(seen, expected);
-    // Those that were really delivered meanwhile came too, above what was being read.
+    // The entries that were added meanwhile are newer than the pages that were read.
     receiver.wait_for(ENTRIES / 100 - 1).await;
 
     let seen = pages(&api, &format!("/webhooks/{webhook}/logs?limit=37&outcome=failed"), async || {}).await;
@@ -83,7 +83,7 @@ async fn five_thousand_entries_are_paged_without_gap_or_repeat_while_new_ones_ar
 }
 
 #[tokio::test]
-async fn the_reads_of_the_api_stay_on_indexes() {
+async fn reads_of_the_api_use_indexes() {
     let app = TestApp::prepare().await;
     walhook::store::migrate::migrate(&app.store_url).await.unwrap();
     let own = walhook::store::Store::open(&app.store_url, 1).unwrap();
@@ -110,7 +110,7 @@ async fn the_reads_of_the_api_stay_on_indexes() {
             insert(&store, if at == 0 { &webhook } else { &other }, ids).await;
         }
     }
-    // Each entry's event, so that the planner knows their tables to be worth an index too.
+    // The events of the entries, so that the planner prefers indexes for their tables too.
     let events = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                   select event_id, '7', event_kind, started_at, '{}' from walhook.attempt";
     store.batch_execute(events).await.unwrap();

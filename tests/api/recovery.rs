@@ -1,4 +1,4 @@
-//! Redelivery and recovery as the store has them, without anybody who delivers.
+//! Redelivery and recovery, without a dispatcher.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ impl Logged {
         id
     }
 
-    /// An event and a line of the log about its delivery; gives both ids.
+    /// Adds an event and a log entry of its delivery, and returns both ids.
     async fn logged(&self, outcome: &str, at: Timestamp) -> (Uuid, Uuid) {
         let event = self.event("delivery.failed", at).await;
         (event, self.log(event, 1, 10, outcome, at).await)
@@ -66,7 +66,7 @@ impl Logged {
         self.service.sql.execute(insert, &[&self.webhook, &event]).await.unwrap();
     }
 
-    /// What is pending: delivery, round and attempt; only what nobody holds.
+    /// The pending deliveries without a lease: delivery, round and attempt.
     async fn pending(&self) -> Vec<(Uuid, i16, i16)> {
         let rows =
             "select id, round, attempt from walhook.delivery where lease is null and due_at <= now() order by id";
@@ -82,14 +82,14 @@ impl Logged {
         self.api.post(&format!("/webhooks/{}/recover", self.id), body).await.expect(202).json()
     }
 
-    /// What the audit says was done, beside changes of settings.
+    /// The audited actions, except changes of settings.
     async fn audited(&self) -> Vec<String> {
         let rows = "select action from walhook.audit where user_id = '1' and subject_id = $1
                         and action in ('webhook.redelivered', 'webhook.recovery_begun') order by id";
         self.service.sql.query(rows, &[&self.webhook]).await.unwrap().iter().map(|row| row.get(0)).collect()
     }
 
-    /// Works off what has been begun, and gives how many deliveries were made.
+    /// Runs the unfinished recoveries, and returns how many deliveries they made.
     async fn work(&self) -> i64 {
         let mut made = 0;
         loop {
@@ -103,7 +103,7 @@ impl Logged {
 }
 
 #[tokio::test]
-async fn a_redelivery_takes_the_place_of_the_retry_and_of_the_attempt_under_way() {
+async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
     let it = Logged::start().await;
     let (event, log) = it.logged("failed", hours_ago(1)).await;
     let delivery = delivery_id(event, it.webhook);
@@ -121,7 +121,7 @@ async fn a_redelivery_takes_the_place_of_the_retry_and_of_the_attempt_under_way(
 }
 
 #[tokio::test]
-async fn what_cannot_be_redelivered_is_told_apart() {
+async fn entries_that_cannot_be_redelivered_have_distinct_problems() {
     let it = Logged::start().await;
     let (_, log) = it.logged("permanently_failed", hours_ago(1)).await;
     let (_, test) = it.logged("failed", hours_ago(1)).await;
@@ -140,7 +140,7 @@ async fn what_cannot_be_redelivered_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_recovery_takes_last_outcomes_and_missed_events_of_its_time_once() {
+async fn a_recovery_redelivers_by_last_outcome_and_delivers_missed_events_once() {
     let it = Logged::start().await;
     let mut wanted = Vec::new();
     for outcome in ["permanently_failed", "cancelled"] {
@@ -150,7 +150,7 @@ async fn a_recovery_takes_last_outcomes_and_missed_events_of_its_time_once() {
         it.logged(outcome, hours_ago(2)).await;
     }
     it.logged("permanently_failed", hours_ago(6)).await;
-    // Of its two rounds the second ended well.
+    // The second of its two rounds was delivered.
     let (healed, _) = it.logged("permanently_failed", hours_ago(2)).await;
     let round = "insert into walhook.delivery_round values ($1, 2)";
     it.service.sql.execute(round, &[&delivery_id(healed, it.webhook)]).await.unwrap();
@@ -181,7 +181,7 @@ async fn a_recovery_takes_last_outcomes_and_missed_events_of_its_time_once() {
 }
 
 #[tokio::test]
-async fn an_outcome_chooses_and_a_failure_counts_while_its_retry_is_pending() {
+async fn a_recovery_by_outcome_includes_failures_with_a_pending_retry() {
     let it = Logged::start().await;
     let (delivered, _) = it.logged("delivered", hours_ago(1)).await;
     it.logged("cancelled", hours_ago(1)).await;
@@ -203,13 +203,13 @@ async fn an_outcome_chooses_and_a_failure_counts_while_its_retry_is_pending() {
 }
 
 #[tokio::test]
-async fn chunks_wait_for_what_is_pending_and_overlapping_recoveries_make_nothing_twice() {
+async fn chunks_wait_for_pending_deliveries_and_overlapping_recoveries_do_not_repeat_them() {
     let it = Logged::start().await;
     let fill = "insert into walhook.event (id, user_id, kind, occurred_at, data)
                 select ('01900000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, '1', 'delivery.failed',
                     now() - interval '1 hour', '{}' from generate_series(1, 1200) as n";
     it.service.sql.execute(fill, &[]).await.unwrap();
-    // Their ids are of the attempts' time, as they are in the log.
+    // The ids contain the time of the attempts, as in the log.
     let log = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
                select (overlay(event.id::text placing substr($2::text, 1, 18) from 1 for 18))::uuid, $1, event.id, event.id,
                    'delivery.failed', 1, 10, now() - interval '1 hour', 'permanently_failed' from walhook.event";
@@ -222,7 +222,7 @@ async fn chunks_wait_for_what_is_pending_and_overlapping_recoveries_make_nothing
     let count = async |what: &str| -> i64 { it.service.sql.query_one(what, &[]).await.unwrap().get(0) };
     let (mut made, mut most) = (0, 0);
     loop {
-        // Two replicas at the same time.
+        // Two replicas concurrently.
         let (one, other) = tokio::join!(it.service.store.step_recovery(), it.service.store.step_recovery());
         for step in [one.unwrap(), other.unwrap()] {
             if let Step::Finished { recovered, .. } = step {
@@ -230,7 +230,7 @@ async fn chunks_wait_for_what_is_pending_and_overlapping_recoveries_make_nothing
             }
         }
         most = most.max(count("select count(*) from walhook.delivery").await);
-        // What was pending is delivered.
+        // Deliver the pending deliveries.
         count("with gone as (delete from walhook.delivery returning 1) select count(*) from gone").await;
         if count("select count(*) from walhook.recovery where finished_at is null").await == 0 {
             break;
@@ -243,7 +243,7 @@ async fn chunks_wait_for_what_is_pending_and_overlapping_recoveries_make_nothing
 }
 
 #[tokio::test]
-async fn a_recovery_ends_when_its_webhook_does_and_few_may_be_open() {
+async fn a_recovery_ends_with_its_webhook_and_unfinished_ones_are_limited() {
     let it = Logged::start().await;
     it.logged("cancelled", hours_ago(1)).await;
     let body = json!({ "since": hours_ago(2).to_string() });
@@ -254,4 +254,24 @@ async fn a_recovery_ends_when_its_webhook_does_and_few_may_be_open() {
     assert_eq!(refused.json()["type"], "/problems/too-many-recoveries");
     it.api.delete(&format!("/webhooks/{}", it.id)).await.expect(204);
     assert_eq!((it.work().await, it.pending().await), (0, vec![]));
+}
+
+#[tokio::test]
+async fn errors_of_a_recovery_have_pointers() {
+    let it = Logged::start().await;
+    for (body, pointer) in [
+        (json!({}), "/since"),
+        (json!({ "since": 1 }), "/since"),
+        (json!({ "since": "yesterday" }), "/since"),
+        (json!({ "since": Timestamp::now() + SignedDuration::from_hours(1) }), "/since"),
+        (json!({ "since": "2026-03-02T00:00:00Z", "until": "2026-03-02T00:00:00Z" }), "/until"),
+        (json!({ "since": "2026-03-02T00:00:00Z", "until": null }), "/until"),
+        (json!({ "since": "2026-03-02T00:00:00Z", "outcome": "lost" }), "/outcome"),
+        (json!({ "since": "2026-03-02T00:00:00Z", "dry_run": "yes" }), "/dry_run"),
+        (json!({ "since": "2026-03-02T00:00:00Z", "limit": 1 }), "/limit"),
+    ] {
+        let problem = it.api.post(&format!("/webhooks/{}/recover", it.id), body.clone()).await.expect(422).json();
+        let errors = problem["errors"].as_array().unwrap();
+        assert_eq!((errors.len(), errors[0]["pointer"].as_str()), (1, Some(pointer)), "{body}: {problem}");
+    }
 }

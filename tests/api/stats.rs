@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::fixture::Service;
 
 #[tokio::test]
-async fn hours_are_summed_up_to_a_day_and_a_month() {
+async fn hours_are_added_up_for_a_day_and_a_month() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
@@ -26,7 +26,7 @@ async fn hours_are_summed_up_to_a_day_and_a_month() {
     assert_eq!(stats["last_24h"]["delivered"], 12);
     assert_eq!(stats["last_30d"]["cancelled"], 8);
     assert_eq!(stats["last_30d"]["success_rate"], 0.6);
-    // √2¹¹ = 45 to √2¹² = 64 ms, and the bucket behind it.
+    // √2¹¹ = 45 to √2¹² = 64 ms, and the next bucket.
     assert_eq!(stats["last_30d"]["duration_ms"], json!({ "p50": 54, "p95": 76 }));
     let hours = stats["hours"].as_array().unwrap();
     assert_eq!(hours.len(), 4);

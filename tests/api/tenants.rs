@@ -1,4 +1,4 @@
-//! A user sees what is the user's own.
+//! Users see only their own webhooks.
 
 use serde_json::json;
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! The test operation, with a stand-in for what sends.
+//! The test operation, with a stand-in for the sending side.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::fixture::Service;
 const URL: &str = "https://receiver.example/in";
 
 #[tokio::test]
-async fn a_test_sends_the_event_asked_for_or_the_first_subscribed() {
+async fn a_test_sends_the_requested_event_or_the_first_subscribed_one() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed", "payment.statement_ready"]).await;
@@ -32,7 +32,7 @@ async fn a_test_sends_the_event_asked_for_or_the_first_subscribed() {
 }
 
 #[tokio::test]
-async fn a_test_that_cannot_be_made_says_why() {
+async fn a_test_that_cannot_be_sent_is_a_problem() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -46,12 +46,12 @@ async fn a_test_that_cannot_be_made_says_why() {
 }
 
 #[tokio::test]
-async fn one_user_sends_a_hundred_tests_in_a_row_and_then_one_a_minute() {
+async fn a_user_may_send_a_hundred_tests_at_once_and_then_one_a_minute() {
     let service = Service::start().await;
     let (api, other) = (service.api("1").await, service.api("2").await);
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let (others, _) = other.create_webhook(URL, &["delivery.failed"]).await;
-    // Some minutes may pass meanwhile.
+    // On a slow machine, minutes may pass meanwhile.
     let mut sent = 0;
     let refused = loop {
         match api.post(&format!("/webhooks/{id}/test"), json!({})).await {

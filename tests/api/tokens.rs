@@ -1,10 +1,10 @@
-//! `walhook token` and what its tokens open.
+//! `walhook token`, and requests with its tokens.
 
 use crate::fixture::Service;
 use crate::support::{Api, TestApp};
 
 #[tokio::test]
-async fn a_token_is_printed_alone_works_and_ends() {
+async fn a_token_is_printed_once_works_and_can_be_revoked() {
     let service = Service::start().await;
     let printed = service.app.walhook_ok(&["token", "create", "--user", "user-7", "--name", "ci job"]).await;
     let token = printed.strip_suffix('\n').unwrap();
@@ -37,7 +37,7 @@ async fn a_token_is_printed_alone_works_and_ends() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_on_standard_error() {
+async fn errors_are_printed_on_standard_error() {
     let app = TestApp::prepare().await;
     let early = app.walhook(&["token", "list"]).await;
     assert_eq!(early.status.code(), Some(1));

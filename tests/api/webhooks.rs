@@ -95,7 +95,7 @@ async fn a_new_secret_replaces_the_old_one_and_is_shown_once() {
 }
 
 #[tokio::test]
-async fn an_edit_changes_what_it_names_and_nothing_else() {
+async fn an_edit_changes_only_the_given_settings() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -120,7 +120,7 @@ async fn an_edit_changes_what_it_names_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn reactivation_forgets_failures_only_after_an_automatic_disablement() {
+async fn activation_resets_failures_only_after_an_automatic_disablement() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -150,7 +150,7 @@ async fn reactivation_forgets_failures_only_after_an_automatic_disablement() {
     assert!(row.get::<_, bool>(0));
 }
 
-/// An event with a delivery pending to each webhook.
+/// Adds an event with a pending delivery for each webhook.
 async fn add_pending(service: &Service, webhooks: &[&str]) {
     let event = Uuid::now_v7();
     let insert = "insert into walhook.event (id, user_id, kind, occurred_at, data) values ($1, '1', 'delivery.failed', now(), '{}')";
@@ -168,7 +168,7 @@ async fn pending(service: &Service) -> i64 {
 }
 
 #[tokio::test]
-async fn switching_off_cancels_what_is_pending_and_logs_it() {
+async fn deactivation_cancels_pending_deliveries_and_logs_it() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -194,7 +194,7 @@ async fn switching_off_cancels_what_is_pending_and_logs_it() {
 }
 
 #[tokio::test]
-async fn a_deleted_webhook_is_gone_and_so_is_what_was_pending() {
+async fn a_deleted_webhook_and_its_pending_deliveries_are_gone() {
     let service = Service::start_with(|config| config.limits.webhooks_per_user = 1).await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -212,13 +212,13 @@ async fn a_deleted_webhook_is_gone_and_so_is_what_was_pending() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_limit_holds_under_simultaneous_creations() {
+async fn concurrent_creations_cannot_exceed_the_limit() {
     let service = Service::start().await;
     let api = service.api("1").await;
     for _ in 0..9 {
         api.create_webhook(URL, &["delivery.failed"]).await;
     }
-    // Held up behind the count of webhooks and before the insertion is seen, until all that can run at once have come so far.
+    // A lock blocks the creations between counting and inserting, until as many as can run at once have reached it.
     let hold = "create function public.hold() returns trigger language plpgsql as $$
                     begin perform pg_advisory_xact_lock_shared(1); return new; end $$;
                 create trigger hold before insert on walhook.webhook for each row execute function public.hold();
@@ -247,7 +247,7 @@ async fn page(api: &Api, path: &str, cursor: Option<&str>) -> (Vec<Value>, Optio
 }
 
 #[tokio::test]
-async fn paging_is_complete_without_repeats_while_webhooks_are_added() {
+async fn pages_are_complete_and_disjoint_while_webhooks_are_added() {
     let service = Service::start_with(|config| config.limits.webhooks_per_user = 50).await;
     let api = service.api("1").await;
     let mut created = Vec::new();
@@ -272,7 +272,7 @@ async fn paging_is_complete_without_repeats_while_webhooks_are_added() {
 }
 
 #[tokio::test]
-async fn an_edit_of_another_version_is_refused() {
+async fn an_edit_of_another_version_is_rejected() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -298,13 +298,13 @@ async fn an_edit_of_another_version_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_simultaneous_edits_of_one_version_one_succeeds() {
+async fn one_of_several_concurrent_edits_of_a_version_succeeds() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     let path = format!("/webhooks/{id}");
     let tag = api.get(&path).await.header("etag").unwrap().to_owned();
-    // Held up behind the first look at the version, until all have come so far.
+    // A lock blocks the edits after they have read the version, until all have reached it.
     service.sql.batch_execute("begin; select from walhook.webhook for update").await.unwrap();
     let edits =
         (0..CONNECTIONS).map(|n| {

@@ -9,7 +9,8 @@ use super::Plan;
 use crate::figures::Figures;
 use crate::platform::{DATABASE, NEXT_STATUS, ROWS, ROWS_APART};
 use crate::processes::Kind;
-use crate::rig::{Rig, eventually};
+use crate::rig::Rig;
+use crate::wait::eventually;
 
 const CLIENTS: &str = "4";
 const UNWATCHED: &str = "unwatched";

@@ -22,6 +22,7 @@ use crate::config::{AwaitVisibility, Source};
 use crate::domain::lsn::Lsn;
 use crate::health::Health;
 use crate::postgres;
+use crate::retry::Backoff;
 use crate::telemetry::Condition;
 
 const TRANSACTIONS_INVISIBLE: &str = include_str!("../../../sql/primary/transactions_invisible.sql");
@@ -29,8 +30,7 @@ const TRANSACTIONS_INVISIBLE: &str = include_str!("../../../sql/primary/transact
 /// The name under which the wait is reported.
 const VISIBILITY: &str = "visibility";
 /// A commit is visible microseconds after its flush, or after the round trip to a standby.
-const FIRST_POLL: Duration = Duration::from_millis(1);
-const LONGEST_POLL: Duration = Duration::from_millis(50);
+const POLLS: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
 /// A primary that does not answer for this long is connected to again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longer than a standby that works takes, also one that restarts its connection.
@@ -219,7 +219,7 @@ impl Asker {
     }
 
     async fn wait_until_visible(&mut self, transactions: Vec<u32>) -> Result<(), CaptureError> {
-        let (begun, mut poll) = (Instant::now(), FIRST_POLL);
+        let (begun, mut polls) = (Instant::now(), POLLS);
         let mut invisible: Vec<i64> = transactions.into_iter().map(i64::from).collect();
         loop {
             let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(&invisible)).await;
@@ -231,8 +231,7 @@ impl Asker {
             if begun.elapsed() > REPORT_AFTER {
                 self.report.lasts(invisible.len());
             }
-            tokio::time::sleep(poll).await;
-            poll = (poll * 2).min(LONGEST_POLL);
+            polls.wait().await;
         }
     }
 

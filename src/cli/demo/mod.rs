@@ -50,7 +50,7 @@ struct Demo {
 }
 
 pub async fn execute(arguments: Arguments) -> CommandResult {
-    let mut stop = std::pin::pin!(super::told_to_stop());
+    let mut stop = std::pin::pin!(super::stop_signal());
     let mut demo = tokio::select! {
         demo = Demo::start(arguments.steps_done) => demo?,
         () = &mut stop => return Ok(ExitCode::FAILURE),

@@ -14,8 +14,6 @@ use anyhow::Context;
 use bytes::Bytes;
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 pub use self::failure::OwnFault;
 use self::failure::{Cause, Failure, failed};
@@ -25,6 +23,7 @@ use super::guard::Guard;
 use super::request::Rendered;
 use crate::domain::delivery::{Answer, ErrorKind};
 use crate::telemetry::{self, Condition, recurring};
+use crate::tls;
 
 /// The answer's body is read this far, so that its connection can be used again; what is longer is cut off.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
@@ -198,30 +197,19 @@ fn refused(status: StatusCode) -> Answer {
     Answer::Failed { kind: ErrorKind::HttpStatus, message, status: Some(status.as_u16()) }
 }
 
-/// The system's certificate authorities, and those of `extra`. None at all is no error here: plain http may be all there is.
+/// A TLS client that trusts the system's certificate authorities and those of `extra`. Warns if there are none.
 fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
-    let mut roots = rustls::RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
+    let mut roots = tls::system_roots();
     if let Some(path) = extra {
         let describe = || format!("delivery.extra_ca_file: {} must hold certificates in PEM form", path.display());
-        let mut added = 0;
-        for certificate in CertificateDer::pem_file_iter(path).with_context(describe)? {
-            roots.add(certificate.with_context(describe)?).with_context(describe)?;
-            added += 1;
+        for certificate in tls::certificates(path).map_err(anyhow::Error::msg).with_context(describe)? {
+            roots.add(certificate).with_context(describe)?;
         }
-        anyhow::ensure!(added > 0, describe());
     }
     if roots.is_empty() {
         tracing::warn!(
             "no certificate authorities found: install ca-certificates, or no https receiver can be reached"
         );
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("TLS versions")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
+    Ok(tls::client(roots))
 }

@@ -99,23 +99,33 @@ async fn a_condition_is_one_line_and_every_line_an_object() {
     let from = lines(&app).len();
     beside.server.stop(StopMode::Fast).await.unwrap();
     app.platform().await.payment(user, "ready").await;
-    for words in ["the store does not answer", "deliveries cannot be claimed", "recoveries cannot", "notices cannot"] {
+    for words in [
+        "measuring the store's backlog fails",
+        "claiming deliveries fails",
+        "processing recoveries fails",
+        "reading notices fails",
+    ] {
         wait_for(&app, from, words).await;
     }
     for _ in 0..3 {
         api.get("/webhooks").await.expect(503);
     }
-    wait_for(&app, from, "events cannot be stored now").await;
+    wait_for(&app, from, "storing events fails").await;
     let down = said(&app, from, TROUBLE);
     assert_once(&down);
-    let without_lsn =
-        |line: &&Value| line["message"].as_str().unwrap().starts_with("events cannot") && !line["lsn"].is_string();
+    let without_lsn = |line: &&Value| {
+        line["message"].as_str().unwrap().starts_with("storing events fails") && !line["lsn"].is_string()
+    };
     assert_eq!(lines(&app).iter().filter(without_lsn).count(), 0);
     beside.server.start_again().await.unwrap();
-    for words in
-        ["the store answers again", "deliveries can be", "recoveries can be", "notices can be", "storing events works"]
-    {
-        wait_for(&app, from, words).await;
+    for words in [
+        "measuring the store's backlog",
+        "claiming deliveries",
+        "processing recoveries",
+        "reading notices",
+        "storing events",
+    ] {
+        wait_for(&app, from, &format!("{words} works again")).await;
     }
     assert!(app.stop().await.success());
     for line in lines(&app) {

@@ -162,7 +162,7 @@ async fn without_its_collector_everything_goes_on_and_one_line_says_so() {
         let received = scene.event(1).await;
         let (trace, span, _) = traceparent(&received[0]);
         traces.insert(trace, span);
-        let warned = || async { (lines(&scene.app, "spans cannot be handed to the collector now") > 0).then_some(()) };
+        let warned = || async { (lines(&scene.app, "exporting spans fails") > 0).then_some(()) };
         eventually("the warning", warned).await;
     }
     // What could not be handed over has waited.
@@ -180,7 +180,7 @@ async fn without_its_collector_everything_goes_on_and_one_line_says_so() {
     for reason in ["queue_full", "refused"] {
         assert!(text.contains(&format!("walhook_spans_dropped_total{{reason=\"{reason}\"}} 0\n")), "{text}");
     }
-    assert_eq!(lines(&scene.app, "spans cannot be handed to the collector now"), 1);
+    assert_eq!(lines(&scene.app, "exporting spans fails"), 1);
     assert_eq!(lines(&scene.app, "the collector takes spans again"), 1);
 
     // Of what is not sampled, receivers learn that it is not, and the collector nothing.

@@ -178,7 +178,7 @@ async fn a_replica_that_ends_says_so_first_and_answers_until_it_closes() {
     first.signal(Signal::TERM);
     let announced = || async { first.readiness().await.filter(|(status, _)| *status == 503) };
     let (_, reasons) = eventually("the end to be announced", announced).await;
-    assert!(reasons.contains("shutdown: ending"), "{reasons}");
+    assert!(reasons.contains("shutdown: shutting down"), "{reasons}");
     let taken_over = || async { (second.metric("walhook_capture_connected").await == Some(1.0)).then_some(()) };
     eventually("the other to capture", taken_over).await;
     // Whoever keeps the connection learns that it is the last answer on it.

@@ -1,0 +1,35 @@
+//! Schemas that several operations of the OpenAPI document share.
+
+use std::borrow::Cow;
+
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::domain::delivery::ErrorKind;
+use crate::domain::event::EventKind;
+use crate::manage::{OUTCOMES, StatusClass};
+
+macro_rules! names {
+    ($type:ident, $name:literal, $names:expr) => {
+        /// One of a fixed set of names.
+        pub struct $type;
+
+        impl PartialSchema for $type {
+            fn schema() -> RefOr<Schema> {
+                ObjectBuilder::new().schema_type(Type::String).enum_values(Some($names)).into()
+            }
+        }
+
+        impl ToSchema for $type {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed($name)
+            }
+        }
+    };
+}
+
+names!(EventName, "Event", EventKind::ALL.iter().map(|kind| kind.as_str()));
+names!(OutcomeName, "Outcome", OUTCOMES.iter().map(|outcome| outcome.as_str()));
+names!(StatusClassName, "StatusClass", StatusClass::NAMES);
+names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));

@@ -1,0 +1,85 @@
+//! The state that requests share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+
+use super::jwt::JwtVerifier;
+use crate::config::Config;
+use crate::manage::Manage;
+use crate::manage::limits::RateLimit;
+
+/// A generous limit for a handler, without the exchange with a receiver.
+const LONGEST_REQUEST: Duration = Duration::from_secs(60);
+
+/// The state that requests share. Clones are cheap.
+#[derive(Clone)]
+pub struct ApiState {
+    manage: Manage,
+    /// The address at which browsers reach this service, if configured.
+    public_url: Option<Arc<str>>,
+    /// Without a trailing slash.
+    base_path: Arc<str>,
+    pub(super) max_body_bytes: usize,
+    pub(super) throttle: Arc<RateLimit>,
+    jwt: Option<Arc<JwtVerifier>>,
+    /// The origins whose pages may call the API from a browser.
+    cors_origins: Arc<[HeaderValue]>,
+    request_timeout: Duration,
+}
+
+impl ApiState {
+    pub fn new(config: &Config, manage: Manage) -> ApiState {
+        let http = &config.http;
+        ApiState {
+            manage,
+            public_url: http.public_url.as_deref().map(Arc::from),
+            base_path: http.base_path.trim_end_matches('/').into(),
+            max_body_bytes: usize::try_from(http.max_body_bytes.0).unwrap_or(usize::MAX),
+            throttle: Arc::new(RateLimit::per_second(config.limits.requests_per_second, config.limits.burst)),
+            jwt: None,
+            cors_origins: http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
+            request_timeout: LONGEST_REQUEST + config.delivery.timeout.0,
+        }
+    }
+
+    /// Accepts the platform's tokens too.
+    pub fn with_jwt(self, verifier: Option<JwtVerifier>) -> ApiState {
+        ApiState { jwt: verifier.map(Arc::new), ..self }
+    }
+
+    /// The use cases that the API and the web UI offer.
+    pub fn manage(&self) -> &Manage {
+        &self.manage
+    }
+
+    /// The limit for a request's duration, which is also how long an idempotency key is held for it.
+    pub fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// The address at which browsers reach this service, such as `https://hooks.example`.
+    pub fn public_url(&self) -> Option<&str> {
+        self.public_url.as_deref()
+    }
+
+    /// Whether browsers reach this service over TLS only, according to `http.public_url`.
+    pub fn is_secure(&self) -> bool {
+        self.public_url().is_some_and(|url| url.starts_with("https://"))
+    }
+
+    /// The path of the API.
+    pub fn base_path(&self) -> &str {
+        &self.base_path
+    }
+
+    /// Verifies the platform's tokens. None where they are not accepted.
+    pub fn jwt(&self) -> Option<&JwtVerifier> {
+        self.jwt.as_deref()
+    }
+
+    pub(super) fn cors_origins(&self) -> &[HeaderValue] {
+        &self.cors_origins
+    }
+}

@@ -1,0 +1,114 @@
+//! The capture pipeline: capture and enqueue, joined by channels. They start and end together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::capture::{self, CaptureError};
+use crate::clock::SystemClock;
+use crate::config::Config;
+use crate::domain::delivery::lease_length;
+use crate::enqueue::{Enqueue, EnqueueError};
+use crate::handoff::Handoff;
+use crate::health::Health;
+use crate::lookup::Lookups;
+use crate::store::Store;
+use crate::traces::Tracer;
+
+/// Batches between capture and enqueue: few, since each may hold a thousand changes.
+const BATCHES_AHEAD: usize = 4;
+/// How long to wait before capturing again, after a gap or when another process has taken over.
+const STAND_BACK: Duration = Duration::from_secs(2);
+
+pub struct CapturePipeline {
+    pub config: Arc<Config>,
+    pub store: Store,
+    pub health: Health,
+    pub tracer: Tracer,
+    /// Takes fresh deliveries to the local dispatcher, where there is one.
+    pub handoff: Option<Handoff>,
+    pub shutdown: CancellationToken,
+}
+
+impl CapturePipeline {
+    /// Runs until shutdown. Starts again after a gap, on a new timeline, and when another process has taken over.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let mut logged_gap = None;
+        loop {
+            match self.run_once().await {
+                // Only `walhook repair` closes a gap. Deliveries and the API continue meanwhile.
+                Err(error) if is_gap(&error) && !self.shutdown.is_cancelled() => {
+                    self.health.report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
+                    if logged_gap != Some(error.to_string()) {
+                        tracing::error!(%error, "no changes are read until the gap is repaired");
+                        logged_gap = Some(error.to_string());
+                    }
+                    self.shutdown.run_until_cancelled(tokio::time::sleep(STAND_BACK)).await;
+                }
+                Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {
+                    tracing::info!(reason = %error, "reading again from the checkpoint");
+                }
+                // Another process captures now. This one stands by until the slot is free.
+                Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
+                    tracing::info!(reason = %error, "standing by");
+                    tokio::time::sleep(STAND_BACK).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn run_once(&self) -> anyhow::Result<()> {
+        let Config { source, delivery, .. } = &*self.config;
+        let url = self.config.source_url()?;
+        let (batches, changes) = mpsc::channel(BATCHES_AHEAD);
+        let (durable, acknowledge) = watch::channel(None);
+        let enqueue = Enqueue {
+            store: self.store.clone(),
+            lookups: Lookups::new(url, source, self.store.clone()),
+            slot: source.slot.clone(),
+            ledger: source.ledger,
+            handoff: self.handoff.clone(),
+            lease_length: lease_length(delivery.timeout.0),
+            health: self.health.clone(),
+            tracer: self.tracer.clone(),
+            clock: SystemClock,
+        };
+        let enqueued = AbortOnDropHandle::new(tokio::spawn(enqueue.run(changes, durable, self.shutdown.clone())));
+        let captured = capture::run(
+            source,
+            url,
+            self.store.clone(),
+            self.health.clone(),
+            batches,
+            acknowledge,
+            self.shutdown.clone(),
+        )
+        .await;
+        if let Err(error @ CaptureError::NewTimeline { .. }) = captured {
+            // Changes of the old timeline are read again if they are part of the new one. If they were committed to the store
+            // already, the checkpoint includes them.
+            return Err(error.into());
+        }
+        // If enqueue fails, its end of the channel closes and capture ends too. If capture ends, enqueue finishes what is in
+        // the channel.
+        enqueued.await??;
+        Ok(captured?)
+    }
+}
+
+fn is_gap(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(CaptureError::Gap(_)))
+}
+
+fn is_new_timeline(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(CaptureError::NewTimeline { .. }))
+}
+
+fn is_superseded(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(EnqueueError::Superseded(_)))
+        || matches!(error.downcast_ref(), Some(capture::CaptureError::Superseded(_)))
+}

@@ -1,0 +1,215 @@
+//! Runs statements, and converts between their rows and parameters and Rust types.
+//!
+//! A statement is a file below `sql/store`, prepared once per connection. [`from_row!`] lists the columns that a struct is read
+//! from, by name; [`arrays!`] turns a slice into the parallel arrays that `unnest` takes. Statements that are run concurrently on
+//! one connection are pipelined: nothing here waits between preparing, which the cache answers, and sending.
+//!
+//! Why not generated code: `clorinde` 2.0 was tried on the table `notice`. It keeps statements prepared once (by deadpool's cache) and
+//! pipelined. But it generates 90 lines per statement (13,000 for all of them), which either live in the repository or make every
+//! build need a migrated Postgres. It takes columns for not null unless an annotation says otherwise. Templates and batches
+//! stay outside. Its rows hold plain text and numbers, so the conversion to domain types, which this module shortens, would remain.
+//! Of the derives for rows, `postgres-from-row` had its last release in May 2023.
+
+use std::error::Error;
+
+use deadpool_postgres::GenericClient;
+use jiff::Timestamp;
+use postgres_types::private::BytesMut;
+use postgres_types::{FromSqlOwned, IsNull, PgLsn, ToSql, Type, to_sql_checked};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{Result, Store, StoreError};
+use crate::domain::event::UserId;
+use crate::domain::lsn::Lsn;
+
+/// A statement's parameters, `$1` first.
+pub type Params<'a> = [&'a (dyn ToSql + Sync)];
+
+/// Statements on a connection or in a transaction.
+pub trait Statements: GenericClient {
+    /// Runs a statement and returns how many rows it affected.
+    fn run(&self, sql: &str, params: &Params<'_>) -> impl Future<Output = Result<u64>> + Send {
+        async move {
+            let statement = self.prepare_cached(sql).await?;
+            Ok(self.execute(&statement, params).await?)
+        }
+    }
+
+    fn fetch_all<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> impl Future<Output = Result<Vec<T>>> + Send {
+        async move {
+            let statement = self.prepare_cached(sql).await?;
+            self.query(&statement, params).await?.iter().map(T::from_row).collect()
+        }
+    }
+
+    /// Fetches at most one row. More are an error.
+    fn fetch_optional<T: FromRow>(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> impl Future<Output = Result<Option<T>>> + Send {
+        async move {
+            let statement = self.prepare_cached(sql).await?;
+            self.query_opt(&statement, params).await?.as_ref().map(T::from_row).transpose()
+        }
+    }
+
+    /// Fetches exactly one row. None and more are errors.
+    fn fetch_one<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> impl Future<Output = Result<T>> + Send {
+        async move {
+            let statement = self.prepare_cached(sql).await?;
+            T::from_row(&self.query_one(&statement, params).await?)
+        }
+    }
+}
+
+impl<C: GenericClient> Statements for C {}
+
+/// The same on a connection of the pool, borrowed for one statement.
+impl Store {
+    pub(super) async fn run(&self, sql: &str, params: &Params<'_>) -> Result<u64> {
+        self.connection().await?.run(sql, params).await
+    }
+
+    pub(super) async fn fetch_all<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<Vec<T>> {
+        self.connection().await?.fetch_all(sql, params).await
+    }
+
+    pub(super) async fn fetch_optional<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<Option<T>> {
+        self.connection().await?.fetch_optional(sql, params).await
+    }
+
+    pub(super) async fn fetch_one<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<T> {
+        self.connection().await?.fetch_one(sql, params).await
+    }
+}
+
+/// A type that a row is read as: a struct with [`from_row!`], or the value of a row's only column, or a pair of its two.
+pub trait FromRow: Sized + Send {
+    fn from_row(row: &Row) -> Result<Self>;
+}
+
+impl<T: Column + Send> FromRow for T {
+    fn from_row(row: &Row) -> Result<Self> {
+        column_at(row, 0)
+    }
+}
+
+impl<A: Column + Send, B: Column + Send> FromRow for (A, B) {
+    fn from_row(row: &Row) -> Result<Self> {
+        Ok((column_at(row, 0)?, column_at(row, 1)?))
+    }
+}
+
+/// A type that a column is read as: one of `postgres-types`, or made from one.
+pub trait Column: Sized {
+    type Stored: FromSqlOwned;
+
+    /// The value, or what is wrong with what is stored.
+    fn from_stored(stored: Self::Stored) -> Result<Self, String>;
+}
+
+pub fn column<T: Column>(row: &Row, name: &str) -> Result<T> {
+    T::from_stored(row.try_get(name)?).map_err(|problem| StoreError::Corrupt(format!("{name}: {problem}")))
+}
+
+fn column_at<T: Column>(row: &Row, index: usize) -> Result<T> {
+    let name = row.columns().get(index).map_or("", |column| column.name());
+    T::from_stored(row.try_get(index)?).map_err(|problem| StoreError::Corrupt(format!("{name}: {problem}")))
+}
+
+macro_rules! columns {
+    ($($type:ty = $stored:ty: |$value:ident| $convert:expr),+ $(,)?) => { $(
+        impl Column for $type {
+            type Stored = $stored;
+
+            fn from_stored($value: $stored) -> Result<Self, String> {
+                $convert
+            }
+        }
+    )+ };
+    ($($type:ty),+ $(,)?) => { columns! { $($type = $type: |value| Ok(value)),+ } };
+}
+
+columns! { bool, i16, i32, i64, f64, String, Vec<u8>, Vec<i32>, Vec<String>, Uuid, Timestamp }
+// `u32` is an `integer`, not an `oid`.
+columns! {
+    u16 = i16: |number| u16::try_from(number).map_err(|_| format!("{number} is negative")),
+    u32 = i32: |number| u32::try_from(number).map_err(|_| format!("{number} is negative")),
+    u64 = i64: |number| u64::try_from(number).map_err(|_| format!("{number} is negative")),
+    Lsn = PgLsn: |lsn| Ok(Lsn(lsn.into())),
+    UserId = String: |user| Ok(UserId(user.into())),
+}
+
+impl<T: Column> Column for Option<T> {
+    type Stored = Option<T::Stored>;
+
+    fn from_stored(stored: Self::Stored) -> Result<Self, String> {
+        stored.map(T::from_stored).transpose()
+    }
+}
+
+/// Implements [`FromRow`] for a struct: `field` is read from the column of that name, `field = "column"` from another, and
+/// `field: function` by a function of the row, such as another struct's `from_row`.
+macro_rules! from_row {
+    ($type:ty { $($field:ident $(= $column:literal)? $(: $read:expr)?),+ $(,)? }) => {
+        impl $crate::store::statement::FromRow for $type {
+            fn from_row(row: &tokio_postgres::Row) -> $crate::store::Result<Self> {
+                Ok(Self { $($field: from_row!(@field row $field $($column)? $(: $read)?)),+ })
+            }
+        }
+    };
+    (@field $row:ident $field:ident) => { $crate::store::statement::column($row, stringify!($field))? };
+    (@field $row:ident $field:ident $column:literal) => { $crate::store::statement::column($row, $column)? };
+    (@field $row:ident $field:ident : $read:expr) => { $read($row)? };
+}
+
+macro_rules! parameters {
+    ($($type:ty as $stored:ty: |$value:ident| $convert:expr),+ $(,)?) => { $(
+        impl ToSql for $type {
+            fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+                let $value = self;
+                <$stored>::to_sql(&$convert, kind, out)
+            }
+
+            fn accepts(kind: &Type) -> bool {
+                <$stored as ToSql>::accepts(kind)
+            }
+
+            to_sql_checked!();
+        }
+    )+ };
+}
+
+parameters! {
+    UserId as &str: |user| &*user.0,
+    Lsn as PgLsn: |lsn| PgLsn::from(lsn.0),
+}
+
+/// Parallel arrays, one parameter each, with an element per item.
+pub struct Arrays<'a>(pub Vec<Box<dyn ToSql + Sync + Send + 'a>>);
+
+impl Arrays<'_> {
+    pub fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
+        self.followed_by(&[])
+    }
+
+    /// The arrays, then `rest`.
+    pub fn followed_by<'b>(&'b self, rest: &[&'b (dyn ToSql + Sync)]) -> Vec<&'b (dyn ToSql + Sync)> {
+        let arrays = self.0.iter().map(|array| &**array as &(dyn ToSql + Sync));
+        arrays.chain(rest.iter().copied()).collect()
+    }
+}
+
+/// `arrays!(items, |item| (a, b))`: the values of `a` of all items are the first array, those of `b` the second.
+macro_rules! arrays {
+    ($items:expr, |$item:pat_param| ($($value:expr),+ $(,)?)) => {{
+        let items = &$items;
+        $crate::store::statement::Arrays(vec![
+            $(Box::new(items.iter().map(|$item| $value).collect::<Vec<_>>())),+
+        ])
+    }};
+}
+
+pub(super) use {arrays, from_row};
