@@ -67,7 +67,7 @@ format:
 
 # Keeps the three that docs/api.md shows; all of them are in target/screenshots.
 screenshots: test-dependencies
-	$(CARGO) test --locked --test ui -- --ignored pictures_of_every_page
+	$(CARGO) test --locked --test ui -- --ignored screenshots_of_every_page
 	mkdir -p docs/screenshots
 	for name in list-desktop webhook-dark entry-failed-phone; do \
 	    cp target/screenshots/$$name.png docs/screenshots/; \

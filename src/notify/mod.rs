@@ -55,12 +55,11 @@ pub struct Notifier {
 /// each time.
 type Failures = BTreeMap<&'static str, Recurring>;
 
-/// The result of one try to send a notice.
-enum SendResult {
-    Sent,
-    NoAddress,
-    Failed { cause: &'static str, error: String },
-    LeaseLost,
+/// Why a notice could not be sent. It will be retried.
+struct Failed {
+    /// The `cause` label of the metric.
+    cause: &'static str,
+    error: String,
 }
 
 /// Sends notices until `stop`. A mail that is being sent is finished first.
@@ -103,46 +102,43 @@ impl Notifier {
         let notice = &claimed.notice;
         let Notice { id, kind, webhook, user, .. } = notice;
         let kind = kind.as_str();
-        let result = tokio::select! {
+        let sent = tokio::select! {
             biased;
-            result = self.send(mailer, notice) => result,
-            () = self.keep_lease(&claimed) => SendResult::LeaseLost,
+            sent = self.send(mailer, notice) => sent,
+            () = self.keep_lease(&claimed) => {
+                tracing::info!(notice = %id, "another replica has taken over the notice");
+                return Ok(true);
+            }
         };
-        match result {
-            SendResult::Sent => {
-                self.record_end(notice, End::Sent).await;
-                metrics::counter!(telemetry::NOTICES_SENT, "kind" => kind).increment(1);
-                tracing::info!(notice = %id, %webhook, kind, "webhook owner notified");
+        match sent {
+            Ok(end) => {
+                self.record_end(notice, end).await;
+                if end == End::Sent {
+                    metrics::counter!(telemetry::NOTICES_SENT, "kind" => kind).increment(1);
+                    tracing::info!(notice = %id, %webhook, kind, "webhook owner notified");
+                } else {
+                    metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => "no_address").increment(1);
+                    tracing::info!(notice = %id, %webhook, %user, kind, "webhook owner has no valid e-mail address");
+                }
             }
-            SendResult::NoAddress => {
-                self.record_end(notice, End::NoAddress).await;
-                metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => "no_address").increment(1);
-                tracing::info!(notice = %id, %webhook, %user, kind, "webhook owner not notified: no valid e-mail address");
-            }
-            SendResult::Failed { cause, error } => {
+            Err(Failed { cause, error }) => {
                 metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => cause).increment(1);
                 if failures.entry(cause).or_default().is_news() {
                     tracing::warn!(notice = %id, %webhook, cause, error, "webhook owner cannot be notified; retrying");
                 }
                 notices::retry(&self.store, &claimed, RETRIES.wait_after(claimed.tries), &error).await?;
             }
-            SendResult::LeaseLost => tracing::info!(notice = %id, "another replica has taken over the notice"),
         }
         Ok(true)
     }
 
-    async fn send(&self, mailer: &Mailer, notice: &Notice) -> SendResult {
-        let address = match timeout(ADDRESS_TIMEOUT, (self.find_address)(notice.user.clone())).await {
-            Ok(Ok(Some(address))) => address,
-            Ok(Ok(None)) => return SendResult::NoAddress,
-            Ok(Err(error)) => return SendResult::failed("lookup", &format!("{error:#}")),
-            Err(_) => return SendResult::failed("lookup", "the primary does not respond"),
-        };
-        let Some(to) = message::mailbox(&address) else { return SendResult::NoAddress };
-        match mailer.send(notice, to).await {
-            Ok(()) => SendResult::Sent,
-            Err(error) => SendResult::failed(error.cause(), &error.to_string()),
-        }
+    async fn send(&self, mailer: &Mailer, notice: &Notice) -> Result<End, Failed> {
+        let found = timeout(ADDRESS_TIMEOUT, (self.find_address)(notice.user.clone())).await;
+        let found = found.map_err(|_| Failed::new("lookup", "the primary does not respond"))?;
+        let address = found.map_err(|error| Failed::new("lookup", &format!("{error:#}")))?;
+        let Some(to) = address.as_deref().and_then(message::mailbox) else { return Ok(End::NoAddress) };
+        mailer.send(notice, to).await.map_err(|error| Failed::new(error.cause(), &error.to_string()))?;
+        Ok(End::Sent)
     }
 
     /// Renews the lease. Returns when it is lost.
@@ -183,11 +179,11 @@ impl Notifier {
     }
 }
 
-impl SendResult {
-    fn failed(cause: &'static str, error: &str) -> SendResult {
+impl Failed {
+    fn new(cause: &'static str, error: &str) -> Failed {
         // Postgres text cannot hold NUL, and line breaks would split a log line.
         let error = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR_CHARS).collect();
-        SendResult::Failed { cause, error }
+        Failed { cause, error }
     }
 }
 

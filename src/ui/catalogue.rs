@@ -51,10 +51,7 @@ struct Page {
 }
 
 struct Event {
-    name: &'static str,
-    family: &'static str,
-    description: &'static str,
-    addon: Option<&'static str>,
+    rule: &'static Rule,
     fields: Vec<Field>,
     schema: String,
     example: String,
@@ -71,7 +68,7 @@ struct Field {
 /// Computed once: the catalogue is constant.
 static EVENTS: LazyLock<Vec<Event>> = LazyLock::new(|| CATALOGUE.iter().map(|rule| event(rule)).collect());
 
-fn event(rule: &Rule) -> Event {
+fn event(rule: &'static Rule) -> Event {
     let schema = (rule.schema)();
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let properties = schema["properties"].as_object().into_iter().flatten();
@@ -84,10 +81,7 @@ fn event(rule: &Rule) -> Event {
     let example: Value =
         serde_json::from_str(&(rule.example)()).expect("a catalogue's example is JSON, which a test holds");
     Event {
-        name: rule.kind.as_str(),
-        family: family(rule.kind),
-        description: rule.description,
-        addon: rule.requires_addon.as_ref().map(addon_name),
+        rule,
         fields: properties.map(field).collect(),
         schema: format!("{schema:#}"),
         example: format!("{example:#}"),
@@ -124,7 +118,7 @@ fn kind(property: &Value, schema: &Value) -> String {
 pub async fn show(visit: Visit) -> Result<Response, PageError> {
     let webhooks = visit.manage().webhooks(visit.user(), None, MAX_CHOICES).await?.items;
     let webhooks = webhooks.into_iter().map(|webhook| (webhook.id, webhook.settings.name)).collect();
-    let of = |name| (name, EVENTS.iter().filter(|event| event.family == name).collect());
+    let of = |name| (name, EVENTS.iter().filter(|event| family(event.rule.kind) == name).collect());
     Ok(page(&Page { frame: visit.frame(Section::Events), families: FAMILIES.map(of), webhooks }))
 }
 
@@ -135,9 +129,9 @@ mod tests {
     #[test]
     fn every_key_of_every_event_is_described() {
         for event in EVENTS.iter() {
-            assert!(!event.fields.is_empty(), "{}", event.name);
+            assert!(!event.fields.is_empty(), "{:?}", event.rule.kind);
             for field in &event.fields {
-                assert!(!field.description.is_empty() && field.kind != "any", "{} {}", event.name, field.name);
+                assert!(!field.description.is_empty() && field.kind != "any", "{:?} {}", event.rule.kind, field.name);
             }
         }
     }

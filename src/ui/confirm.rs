@@ -20,7 +20,7 @@ struct Page {
     question: Question,
 }
 
-struct Question {
+pub struct Question {
     title: &'static str,
     text: &'static str,
     /// The label of the button, and the path below the webhook that it posts to.
@@ -28,28 +28,20 @@ struct Question {
     action: &'static str,
 }
 
-const DELETE: Question = Question {
+pub const DELETE: Question = Question {
     title: "Delete webhook",
     text: "Pending deliveries are cancelled, and the delivery log can no longer be read. This cannot be undone.",
     verb: "Delete",
     action: "delete",
 };
-const REGENERATE: Question = Question {
+pub const REGENERATE: Question = Question {
     title: "Regenerate secret",
     text: "The current secret stops working immediately. Your receiver will reject deliveries until it has the new secret.",
     verb: "Regenerate",
     action: "secret",
 };
 
-pub async fn confirm_delete(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    confirm(&visit, id, DELETE).await
-}
-
-pub async fn confirm_regenerate(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    confirm(&visit, id, REGENERATE).await
-}
-
-async fn confirm(visit: &Visit, id: Uuid, question: Question) -> Result<Response, PageError> {
+pub async fn ask(visit: Visit, Ids(id): Ids<Uuid>, question: Question) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
     Ok(page(&Page { frame: visit.frame(Section::Webhooks), webhook, question }))
 }

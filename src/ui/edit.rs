@@ -10,7 +10,7 @@ use super::error::PageError;
 use super::fields::Fields;
 use super::flash::Flash;
 use super::format::sentence;
-use super::page::{Frame, Section, page, redirect, rejected};
+use super::page::{Frame, Section, page, redirect, with_status};
 use super::secret;
 use super::state::webhook_path;
 use super::visit::{Ids, Visit};
@@ -127,7 +127,7 @@ pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError>
         },
     };
     let frame = visit.frame(Section::Webhooks);
-    Ok(rejected(status, &Page { frame, webhook: None, settings, version: String::new(), errors }))
+    Ok(with_status(status, &Page { frame, webhook: None, settings, version: String::new(), errors }))
 }
 
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
@@ -158,5 +158,5 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         known = version(&found);
     }
     let frame = visit.frame(Section::Webhooks);
-    Ok(rejected(status, &Page { frame, webhook: Some(id), settings, version: known, errors }))
+    Ok(with_status(status, &Page { frame, webhook: Some(id), settings, version: known, errors }))
 }

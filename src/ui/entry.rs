@@ -66,11 +66,8 @@ fn visible(c: char) -> char {
 }
 
 fn hex_dump(bytes: &[u8]) -> String {
-    let lines = bytes.chunks(16).map(|chunk| {
-        let pairs: Vec<String> = chunk.iter().map(|byte| format!("{byte:02x}")).collect();
-        pairs.join(" ")
-    });
-    lines.collect::<Vec<_>>().join("\n")
+    let pairs = |chunk: &[u8]| chunk.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    bytes.chunks(16).map(pairs).collect::<Vec<_>>().join("\n")
 }
 
 pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {

@@ -8,7 +8,7 @@ use axum::response::Response;
 
 use super::error::Reason;
 use super::format::sentence;
-use super::page::{Frame, Section, rejected};
+use super::page::{Frame, Section, with_status};
 use super::state::UiState;
 
 #[derive(Template)]
@@ -29,7 +29,7 @@ pub async fn render(State(state): State<UiState>, request: Request, next: Next) 
     let retryable = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
     let frame = Frame::new(&state, Section::None);
     let page = Page { frame, status: status.as_u16(), title, detail: sentence(&detail), retryable };
-    let mut rendered = rejected(status, &page);
+    let mut rendered = with_status(status, &page);
     if let Some(allowed) = response.headers_mut().remove(header::ALLOW) {
         rendered.headers_mut().insert(header::ALLOW, allowed);
     }

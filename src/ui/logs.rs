@@ -3,7 +3,6 @@
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::Response;
-use jiff::Timestamp;
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
@@ -11,7 +10,7 @@ use super::error::PageError;
 use super::fields::{Fields, time};
 use super::format::outcome_label;
 use super::log_line::Line;
-use super::page::{Frame, Section, page, rejected};
+use super::page::{Frame, Section, page, with_status};
 use super::state::webhook_path;
 use super::time::{Exact, field};
 use super::visit::{Ids, Visit};
@@ -27,11 +26,8 @@ const FILTERS: [&str; 5] = ["event", "outcome", "status", "since", "until"];
 struct Page {
     frame: Frame,
     webhook: Webhook,
-    events: Vec<Choice>,
-    outcomes: Vec<Choice>,
-    statuses: Vec<Choice>,
-    since: String,
-    until: String,
+    fields: Fields,
+    filter: LogFilter,
     errors: Vec<String>,
     lines: Vec<Line>,
     is_filtered: bool,
@@ -39,21 +35,6 @@ struct Page {
     /// The paths of the first page of this list, and of the next.
     first: String,
     next: Option<String>,
-}
-
-/// An option of a select element.
-struct Choice {
-    value: &'static str,
-    label: &'static str,
-    chosen: bool,
-}
-
-fn choices(
-    values: impl IntoIterator<Item = &'static str>,
-    chosen: &str,
-    label: impl Fn(&'static str) -> &'static str,
-) -> Vec<Choice> {
-    values.into_iter().map(|value| Choice { value, label: label(value), chosen: value == chosen }).collect()
 }
 
 /// Parses the query. The messages say which fields are invalid.
@@ -87,26 +68,17 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let given = FILTERS.map(|name| (name, fields.one(name))).into_iter().filter(|(_, value)| !value.is_empty());
     let query = Serializer::new(String::new()).extend_pairs(given).finish();
     let path = webhook_path(id, "/logs");
-    let shown = |at: Option<Timestamp>| at.map(field).unwrap_or_default();
-    let template =
-        Page {
-            frame: visit.frame(Section::Webhooks),
-            webhook,
-            events: choices(EventKind::ALL.iter().map(|kind| kind.as_str()), fields.one("event"), |name| name),
-            outcomes: choices(OUTCOMES.map(|outcome| outcome.as_str()), fields.one("outcome"), |name| {
-                outcome_label(name).0
-            }),
-            statuses: choices(StatusClass::NAMES, fields.one("status"), |name| {
-                if name == "none" { "No response" } else { name }
-            }),
-            since: shown(filter.since),
-            until: shown(filter.until),
-            errors,
-            lines: entries.into_iter().map(|entry| Line::new(entry, visit.state.attempts)).collect(),
-            is_filtered: !query.is_empty(),
-            is_first: fields.one("cursor").is_empty(),
-            next: next.map(|cursor| format!("{path}?{query}&cursor={cursor}")),
-            first: if query.is_empty() { path } else { format!("{path}?{query}") },
-        };
-    Ok(if is_valid { page(&template) } else { rejected(StatusCode::UNPROCESSABLE_ENTITY, &template) })
+    let template = Page {
+        frame: visit.frame(Section::Webhooks),
+        webhook,
+        filter,
+        errors,
+        lines: entries.into_iter().map(|entry| Line::new(entry, visit.state.attempts)).collect(),
+        is_filtered: !query.is_empty(),
+        is_first: fields.one("cursor").is_empty(),
+        next: next.map(|cursor| format!("{path}?{query}&cursor={cursor}")),
+        first: if query.is_empty() { path } else { format!("{path}?{query}") },
+        fields,
+    };
+    Ok(if is_valid { page(&template) } else { with_status(StatusCode::UNPROCESSABLE_ENTITY, &template) })
 }

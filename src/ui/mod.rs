@@ -49,8 +49,11 @@ pub fn router(state: UiState) -> Router {
         .route("/", get(webhook::show))
         .route("/edit", get(edit::form).post(edit::save))
         .route("/active", post(confirm::set_active))
-        .route("/delete", get(confirm::confirm_delete).post(confirm::delete))
-        .route("/secret", get(confirm::confirm_regenerate).post(secret::regenerate))
+        .route("/delete", get(async |visit, id| confirm::ask(visit, id, confirm::DELETE).await).post(confirm::delete))
+        .route(
+            "/secret",
+            get(async |visit, id| confirm::ask(visit, id, confirm::REGENERATE).await).post(secret::regenerate),
+        )
         .route("/new-secret", get(secret::show).post(secret::hide))
         .route("/test", get(test::form))
         .route("/recover", get(recover::form).post(recover::start))

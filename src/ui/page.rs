@@ -35,22 +35,14 @@ impl Frame {
         let docs = format!("{}/docs", state.api.base_path());
         Frame { service: state.service.clone(), user: None, flash: None, section, docs }
     }
-
-    pub fn in_webhooks(&self) -> bool {
-        self.section == Section::Webhooks
-    }
-
-    pub fn in_events(&self) -> bool {
-        self.section == Section::Events
-    }
 }
 
 pub fn page(template: &impl Template) -> Response {
     Html(template.render().expect("writing to memory cannot fail")).into_response()
 }
 
-/// Responds with a form that was not accepted.
-pub fn rejected(status: StatusCode, template: &impl Template) -> Response {
+/// Responds with a page that is not a success, such as a form with errors.
+pub fn with_status(status: StatusCode, template: &impl Template) -> Response {
     (status, page(template)).into_response()
 }
 

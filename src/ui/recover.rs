@@ -10,7 +10,7 @@ use super::error::PageError;
 use super::fields::{Fields, time};
 use super::flash::Flash;
 use super::format::{Count, deliveries, outcome_label, sentence};
-use super::page::{Frame, Section, page, redirect, rejected};
+use super::page::{Frame, Section, redirect, with_status};
 use super::state::webhook_path;
 use super::stats::day_before;
 use super::time::{Exact, field};
@@ -50,22 +50,23 @@ fn parse(fields: &Fields) -> Result<RecoveryDraft, Vec<String>> {
     }
 }
 
+/// A preview, or why the fields are not accepted.
+type Shown = Result<Option<RecoveryScope>, (StatusCode, Vec<String>)>;
+
 /// Shows the form, with a preview if `since` is set.
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    if fields.one("since").is_empty() {
-        return Ok(page(&template(&visit, id, &fields).await?));
-    }
-    let preview = match parse(&fields) {
-        Ok(draft) => visit.manage().preview_recovery(visit.user(), id, draft).await?,
-        Err(errors) => return reject(&visit, id, &fields, StatusCode::UNPROCESSABLE_ENTITY, errors).await,
+    let shown = match parse(&fields) {
+        _ if fields.one("since").is_empty() => Ok(None),
+        Ok(draft) => Ok(Some(visit.manage().preview_recovery(visit.user(), id, draft).await?)),
+        Err(errors) => Err((StatusCode::UNPROCESSABLE_ENTITY, errors)),
     };
-    Ok(page(&Page { preview: Some(preview), ..template(&visit, id, &fields).await? }))
+    show(&visit, id, &fields, shown).await
 }
 
 pub async fn start(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let draft = match parse(&fields) {
         Ok(draft) => draft,
-        Err(errors) => return reject(&visit, id, &fields, StatusCode::UNPROCESSABLE_ENTITY, errors).await,
+        Err(errors) => return show(&visit, id, &fields, Err((StatusCode::UNPROCESSABLE_ENTITY, errors))).await,
     };
     match visit.manage().recover(&visit.actor, id, draft).await {
         Ok(recovery) => {
@@ -74,7 +75,7 @@ pub async fn start(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<R
             Ok(redirect(&webhook_path(id, "/logs"), Flash::good(text)))
         }
         Err(fault @ (Fault::WebhookInactive | Fault::TooManyRecoveries)) => {
-            reject(&visit, id, &fields, StatusCode::CONFLICT, vec![sentence(&fault.to_string())]).await
+            show(&visit, id, &fields, Err((StatusCode::CONFLICT, vec![sentence(&fault.to_string())]))).await
         }
         Err(fault) => Err(fault.into()),
     }
@@ -86,28 +87,23 @@ fn counted(preview: &RecoveryScope) -> String {
     if is_exact { deliveries(count) } else { format!("{} or more deliveries", Count(count)) }
 }
 
-async fn reject(
-    visit: &Visit,
-    id: Uuid,
-    fields: &Fields,
-    status: StatusCode,
-    errors: Vec<String>,
-) -> Result<Response, PageError> {
-    Ok(rejected(status, &Page { errors, ..template(visit, id, fields).await? }))
-}
-
-async fn template(visit: &Visit, id: Uuid, fields: &Fields) -> Result<Page, PageError> {
+async fn show(visit: &Visit, id: Uuid, fields: &Fields, shown: Shown) -> Result<Response, PageError> {
     let now = Timestamp::now();
     let webhook = visit.manage().webhook(visit.user(), id).await?;
-    let shown = |name: &str| time(fields.one(name)).map(field);
-    Ok(Page {
+    let value = |name: &str| time(fields.one(name)).map(field);
+    let (status, preview, errors) = match shown {
+        Ok(preview) => (StatusCode::OK, preview, Vec::new()),
+        Err((status, errors)) => (status, None, errors),
+    };
+    let template = Page {
         frame: visit.frame(Section::Webhooks),
         webhook,
-        since: shown("since").unwrap_or_else(|| field(day_before(now))),
-        until: shown("until").unwrap_or_default(),
+        since: value("since").unwrap_or_else(|| field(day_before(now))),
+        until: value("until").unwrap_or_default(),
         outcome: fields.one("outcome").to_owned(),
-        errors: Vec::new(),
+        errors,
         oldest: now.checked_sub(visit.state.retention).unwrap_or(Timestamp::UNIX_EPOCH),
-        preview: None,
-    })
+        preview,
+    };
+    Ok(with_status(status, &template))
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::cookies::set_cookie;
 use super::error::PageError;
 use super::fields::Fields;
-use super::page::{Frame, Section, page, rejected, secret_page};
+use super::page::{Frame, Section, page, secret_page, with_status};
 use super::state::{HOME, UiState};
 use crate::api::{Problem, authenticate_token, session_actor};
 use crate::domain::event::UserId;
@@ -39,7 +39,7 @@ impl Login {
     }
 
     fn reject(self, error: &'static str) -> Response {
-        rejected(StatusCode::UNAUTHORIZED, &Login { error: Some(error), ..self })
+        with_status(StatusCode::UNAUTHORIZED, &Login { error: Some(error), ..self })
     }
 
     fn target(&self) -> &str {
@@ -59,33 +59,32 @@ struct Replace {
     next: String,
 }
 
-/// A valid sign-in link that may have been used.
-struct Link<'a> {
-    token: &'a str,
-    user: UserId,
-    expires_at: Timestamp,
+/// Returns the user of a sign-in link, and the time after which it is rejected anyway. None if the token is invalid or not for a
+/// sign-in link.
+async fn verify_link(state: &UiState, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
+    let Some(verifier) = state.api.jwt() else { return Ok(None) };
+    match verifier.link(token).await {
+        Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => Ok(None),
+        verified => verified.map(Some),
+    }
 }
 
-impl<'a> Link<'a> {
-    /// Returns None if the token is invalid or not for a sign-in link.
-    async fn verify(state: &UiState, token: &'a str) -> Result<Option<Link<'a>>, Problem> {
-        let Some(verifier) = state.api.jwt() else { return Ok(None) };
-        match verifier.link(token).await {
-            Ok((user, expires_at)) => Ok(Some(Link { token, user, expires_at })),
-            Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => Ok(None),
-            Err(problem) => Err(problem),
-        }
+/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, a page asks first if the session of another
+/// user would end.
+async fn use_link(state: &UiState, headers: &HeaderMap, fields: &Fields, asks: bool) -> Result<Response, PageError> {
+    let (token, login) = (fields.one("jwt"), Login::new(state, fields));
+    let Some((user, expires_at)) = verify_link(state, token).await? else { return Ok(login.reject(LINK_REJECTED)) };
+    let current = if asks { session_actor(&state.api, headers).await? } else { None };
+    if let Some(current) = current.map(|actor| actor.user).filter(|current| *current != user) {
+        let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());
+        return Ok(secret_page(&Replace { frame, current, user, jwt, next: login.next }));
     }
-
-    /// Signs in if the link was not used before.
-    async fn sign_in(self, state: &UiState, headers: &HeaderMap, login: Login) -> Result<Response, PageError> {
-        // The signature is left out: with some algorithms anybody can change its encoding, and the token stays valid.
-        let signed = self.token.rsplit_once('.').map_or(self.token, |(signed, _)| signed);
-        if !state.api.manage().use_link(signed, self.expires_at).await? {
-            return Ok(login.reject(LINK_REJECTED));
-        }
-        sign_in(state, headers, &self.user, None, login.target()).await
+    // The signature is left out: with some algorithms anybody can change its encoding, and the token stays valid.
+    let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
+    if !state.api.manage().use_link(signed, expires_at).await? {
+        return Ok(login.reject(LINK_REJECTED));
     }
+    sign_in(state, headers, &user, None, login.target()).await
 }
 
 /// Shows the sign-in page, or signs in if the query has the platform's token in `jwt`.
@@ -95,12 +94,11 @@ pub async fn form(
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, PageError> {
-    let login = Login::new(&state, &fields);
-    let token = fields.one("jwt");
     // A HEAD request, such as that of a link preview, does not use up the link.
-    if !token.is_empty() && method == Method::GET {
-        return follow_link(&state, &headers, token, login).await;
+    if !fields.one("jwt").is_empty() && method == Method::GET {
+        return use_link(&state, &headers, &fields, true).await;
     }
+    let login = Login::new(&state, &fields);
     if session_actor(&state.api, &headers).await?.is_some() {
         return Ok(Redirect::to(login.target()).into_response());
     }
@@ -108,27 +106,12 @@ pub async fn form(
     Ok(page(&Login { expired, ..login }))
 }
 
-async fn follow_link(state: &UiState, headers: &HeaderMap, token: &str, login: Login) -> Result<Response, PageError> {
-    let Some(link) = Link::verify(state, token).await? else { return Ok(login.reject(LINK_REJECTED)) };
-    let current = session_actor(&state.api, headers).await?.map(|actor| actor.user);
-    match current.filter(|current| *current != link.user) {
-        Some(current) => {
-            let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());
-            Ok(secret_page(&Replace { frame, current, user: link.user, jwt, next: login.next }))
-        }
-        None => link.sign_in(state, headers, login).await,
-    }
-}
-
 /// Signs in with the API token in the form, or with the link of a visitor who agreed to replace the session.
 pub async fn submit(State(state): State<UiState>, headers: HeaderMap, fields: Fields) -> Result<Response, PageError> {
-    let login = Login::new(&state, &fields);
     if !fields.one("jwt").is_empty() {
-        return match Link::verify(&state, fields.one("jwt")).await? {
-            Some(link) => link.sign_in(&state, &headers, login).await,
-            None => Ok(login.reject(LINK_REJECTED)),
-        };
+        return use_link(&state, &headers, &fields, false).await;
     }
+    let login = Login::new(&state, &fields);
     let actor = match authenticate_token(&state.api, fields.one("token").trim()).await {
         Ok(actor) => actor,
         Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => {

@@ -51,8 +51,8 @@ fn ago(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// Formats a time as the value of a `datetime-local` field.
-pub fn field(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M").to_string()
+pub fn field(at: impl Borrow<Timestamp>) -> String {
+    at.borrow().strftime("%Y-%m-%dT%H:%M").to_string()
 }
 
 #[cfg(test)]

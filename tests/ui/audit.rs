@@ -1,4 +1,4 @@
-//! What holds of every page: accessible, silent, light, and with nothing from elsewhere.
+//! Checks that hold for every page: accessible, no console messages, small, nothing from other origins, no horizontal scrolling.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::browser::Browser;
 
-/// Over the wire, everything together.
-const HEAVIEST: u64 = 50_000;
+/// The limit for a page with its assets, as transferred.
+const MAX_BYTES: u64 = 50_000;
 
-/// Where `scripts/install-dependencies test ui` puts it.
+/// Returns the path to which `scripts/install-dependencies test ui` downloads axe-core.
 pub fn axe_path() -> PathBuf {
-    // Of the target directory, where this test is `debug/deps/ui-…`.
+    // This test is `debug/deps/ui-…` in the target directory.
     let test = std::env::current_exe().expect("a test has a path");
     test.ancestors().nth(3).expect("the target directory").join("axe-core/axe.min.js")
 }
@@ -32,34 +32,34 @@ const LOADED: &str = "
 
 /// Checks the page that the browser shows.
 pub async fn check(browser: &Browser) {
-    let place = browser.place().await;
-    check_loaded(browser, &place).await;
+    let path = browser.path().await;
+    check_loaded(browser, &path).await;
     browser.driver.execute(&*AXE, Vec::new()).await.expect("axe-core loads");
     let found = browser.driver.execute_async(RUN_AXE, Vec::new()).await.expect("axe-core runs").json().clone();
     let violations: Vec<&str> = found.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
-    assert!(violations.is_empty(), "{place} ({:?}):\n{}", browser.kind, violations.join("\n"));
-    assert_silent(browser, &place).await;
-    let wider = "return document.documentElement.scrollWidth > document.documentElement.clientWidth";
-    assert_eq!(browser.evaluate(wider).await, false, "{place} ({:?}) is wider than the window", browser.kind);
+    assert!(violations.is_empty(), "{path} ({:?}):\n{}", browser.kind, violations.join("\n"));
+    assert_silent(browser, &path).await;
+    let is_wider = "return document.documentElement.scrollWidth > document.documentElement.clientWidth";
+    assert_eq!(browser.evaluate(is_wider).await, false, "{path} ({:?}) is wider than the window", browser.kind);
 }
 
-/// No message since this was asked last.
-pub async fn assert_silent(browser: &Browser, place: &str) {
+/// Asserts that the console has no messages since the last call.
+pub async fn assert_silent(browser: &Browser, path: &str) {
     let messages = browser.driver.browser_log().await.expect("the browser's log");
-    // What the browser says of an answer of ours that is no success, such as a form that is to be mended.
-    let ours = |message: &str| message.contains("the server responded with a status of 4");
-    let messages: Vec<_> = messages.into_iter().filter(|entry| !ours(&entry.message)).collect();
-    assert!(messages.is_empty(), "{place}: {messages:?}");
+    // The browser logs each response with an error status, such as that to an invalid form.
+    let expected = |message: &str| message.contains("the server responded with a status of 4");
+    let messages: Vec<_> = messages.into_iter().filter(|entry| !expected(&entry.message)).collect();
+    assert!(messages.is_empty(), "{path}: {messages:?}");
 }
 
-async fn check_loaded(browser: &Browser, place: &str) {
+async fn check_loaded(browser: &Browser, path: &str) {
     let loaded = browser.evaluate(LOADED).await;
     let mut sum = 0;
     for entry in loaded.as_array().expect("a list") {
         let name = entry[0].as_str().expect("an address");
-        assert!(name.starts_with(&browser.origin) || name.starts_with("data:"), "{place} asks {name}");
-        // What scripts read again belongs to no page's weight.
+        assert!(name.starts_with(&browser.origin) || name.starts_with("data:"), "{path} loads {name}");
+        // Later requests of scripts do not count.
         sum += if name.contains("/ui/assets/") || entry == &loaded[0] { entry[1].as_u64().unwrap_or(0) } else { 0 };
     }
-    assert!(sum < HEAVIEST, "{place} weighs {sum} bytes: {loaded}");
+    assert!(sum < MAX_BYTES, "{path} has {sum} bytes: {loaded}");
 }

@@ -1,4 +1,4 @@
-//! One browser with a chromedriver of its own. Both end with the test.
+//! A headless Chromium with its own chromedriver. Both are killed at the end of the test.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::audit;
 use crate::support::{DEADLINE, are_installed, eventually, skip};
 
-/// Browsers at once: each takes a processor for itself.
+/// Two browsers at a time, because each can use a whole processor.
 static BROWSERS: Semaphore = Semaphore::const_new(2);
 
-/// How the browser is set.
+/// The settings of a browser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Desktop,
-    /// The same with scripts switched off.
-    Plain,
+    /// Without JavaScript.
+    NoScripts,
     Phone,
     Dark,
 }
@@ -32,13 +32,13 @@ pub enum Kind {
 pub struct Browser {
     pub driver: WebDriver,
     pub kind: Kind,
-    /// Where the pages are.
+    /// Scheme, host and port of the web UI.
     pub origin: String,
     chromedriver: Child,
-    _turn: SemaphorePermit<'static>,
+    _permit: SemaphorePermit<'static>,
 }
 
-/// A command of the browser's own protocol.
+/// A command of the Chrome DevTools Protocol.
 #[derive(Debug)]
 struct Devtools(&'static str, Value);
 
@@ -65,7 +65,7 @@ fn capabilities(kind: Kind) -> ChromeCapabilities {
     }
     match kind {
         Kind::Desktop | Kind::Dark => {}
-        Kind::Plain => {
+        Kind::NoScripts => {
             let prefs = json!({ "profile.managed_default_content_settings.javascript": 2 });
             wanted.add_experimental_option("prefs", prefs).unwrap();
         }
@@ -85,9 +85,9 @@ pub fn is_available() -> bool {
 
 impl Browser {
     pub async fn start(kind: Kind, origin: &str) -> Browser {
-        let turn = BROWSERS.acquire().await.expect("it is never closed");
+        let permit = BROWSERS.acquire().await.expect("it is never closed");
         let port = walhook::private_postgres::free_port().expect("a free port");
-        // A group of its own, so that the browser ends with its driver.
+        // Its own process group, so that the browser is killed together with chromedriver.
         let chromedriver = Command::new("chromedriver")
             .arg(format!("--port={port}"))
             .stdin(Stdio::null())
@@ -102,7 +102,7 @@ impl Browser {
             WebDriver::new(&url, capabilities(kind)).await.map_err(|error| eprintln!("not yet: {error}")).ok()
         })
         .await;
-        let browser = Browser { driver, kind, origin: origin.to_owned(), chromedriver, _turn: turn };
+        let browser = Browser { driver, kind, origin: origin.to_owned(), chromedriver, _permit: permit };
         if kind == Kind::Dark {
             let features = json!([{ "name": "prefers-color-scheme", "value": "dark" }]);
             browser.devtools("Emulation.setEmulatedMedia", json!({ "features": features })).await;
@@ -111,7 +111,7 @@ impl Browser {
     }
 
     pub fn has_scripts(&self) -> bool {
-        self.kind != Kind::Plain
+        self.kind != Kind::NoScripts
     }
 
     pub async fn devtools(&self, command: &'static str, parameters: Value) -> Value {
@@ -119,28 +119,28 @@ impl Browser {
         self.driver.cmd(command).await.expect("the browser takes the command").value_json().expect("an answer")
     }
 
-    /// Goes to a page of ours.
+    /// Opens a page by its path.
     pub async fn visit(&self, path: &str) {
         self.driver.goto(format!("{}{path}", self.origin)).await.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
-    /// The path and query of the present page.
-    pub async fn place(&self) -> String {
+    /// Returns path and query of the current page.
+    pub async fn path(&self) -> String {
         let url = self.driver.current_url().await.expect("a page");
         url[url::Position::BeforePath..].to_owned()
     }
 
-    /// Waits until the present page is one whose path is as wanted.
-    pub async fn wait_for_place(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        eventually(what, || async { Some(self.place().await).filter(|place| wanted(place)) }).await
+    /// Waits until the path of the current page satisfies `wanted`.
+    pub async fn wait_for_path(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        eventually(what, || async { Some(self.path().await).filter(|path| wanted(path)) }).await
     }
 
-    /// The first element of that selector that is shown, waited for.
+    /// Waits for a visible element that matches the selector.
     pub async fn find(&self, css: &str) -> WebElement {
         let query = self.driver.query(By::Css(css)).and_displayed().wait(DEADLINE, Duration::from_millis(50));
         match query.first().await {
             Ok(found) => found,
-            Err(_) => panic!("no {css} at {}: {}", self.place().await, self.text().await),
+            Err(_) => panic!("no {css} at {}: {}", self.path().await, self.text().await),
         }
     }
 
@@ -150,7 +150,7 @@ impl Browser {
         element.click().await.unwrap_or_else(|error| panic!("{css}: {error}"));
     }
 
-    /// Puts `text` in the place of what is in a field.
+    /// Replaces the content of a field.
     pub async fn fill(&self, css: &str, text: &str) {
         let field = self.find(css).await;
         field.clear().await.expect("a field");
@@ -165,7 +165,7 @@ impl Browser {
         self.find(css).await.text().await.expect("an element's text")
     }
 
-    /// All that the page shows.
+    /// Returns the visible text of the page.
     pub async fn text(&self) -> String {
         match self.driver.find(By::Css("body")).await {
             Ok(body) => body.text().await.unwrap_or_default(),
@@ -173,7 +173,7 @@ impl Browser {
         }
     }
 
-    /// Waits until the page shows it.
+    /// Waits until the page shows a text.
     pub async fn wait_for_text(&self, text: &str) {
         let shown = || async { self.text().await.contains(text).then_some(()) };
         let what = format!("“{text}” on the page");
@@ -188,12 +188,12 @@ impl Browser {
         self.driver.execute(script, Vec::new()).await.unwrap_or_else(|error| panic!("{script}: {error}")).json().clone()
     }
 
-    /// Signs in with a token.
+    /// Signs in with an API token.
     pub async fn sign_in(&self, token: &str) {
         self.visit("/ui/login").await;
         self.fill("#token", token).await;
         self.click("main button").await;
-        self.wait_for_place("the list", |place| place == "/ui").await;
+        self.wait_for_path("the list", |path| path == "/ui").await;
     }
 }
 
@@ -203,7 +203,7 @@ impl Drop for Browser {
         if let Some(group) = pid {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        // The session ended with the browser: nothing is left to be closed.
+        // The browser is dead, so its session must not be closed.
         let driver = self.driver.clone();
         let _ = driver.leak();
     }

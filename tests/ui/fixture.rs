@@ -1,4 +1,4 @@
-//! A sidecar with a user, a receiver, and something in the log.
+//! A running sidecar with a platform, a user, a receiver and deliveries in the log.
 
 use serde_json::json;
 
@@ -33,20 +33,20 @@ impl Stage {
         Stage { app, platform, receiver: Receiver::start().await, api, label }
     }
 
-    /// Without the base path.
+    /// Returns the URL of the sidecar without the base path.
     pub fn origin(&self) -> String {
         self.api.url.strip_suffix("/api/public").expect("the base path is the default one").to_owned()
     }
 
-    /// A browser that is signed in.
+    /// Starts a browser and signs in.
     pub async fn browser(&self, kind: Kind) -> Browser {
         let browser = Browser::start(kind, &self.origin()).await;
         browser.sign_in(&self.api.token).await;
         browser
     }
 
-    /// One webhook with a log: delivered, failed with a retry to come, and tests.
-    pub async fn furnish(&self, name: &str) -> String {
+    /// Creates a webhook whose log has delivered attempts, failed attempts that will be retried, and a test.
+    pub async fn webhook_with_log(&self, name: &str) -> String {
         let url = self.receiver.url("/hooks");
         let events = [REVIEW, DISTRIBUTED, "delivery.completed"];
         let body = json!({ "name": name, "url": url, "events": events });
@@ -70,14 +70,14 @@ impl Stage {
         id
     }
 
-    /// The id of the newest log entry with that outcome.
+    /// Returns the ID of the newest log entry with that outcome.
     pub async fn entry(&self, webhook: &str, outcome: &str) -> String {
         let logs = self.api.logs(webhook).await;
         let found = logs.iter().find(|entry| entry["outcome"] == outcome && entry["test"] == false);
         found.unwrap_or_else(|| panic!("no {outcome} in {logs:?}"))["id"].as_str().expect("an id").to_owned()
     }
 
-    /// Every page that can be visited, by its name.
+    /// Returns name and path of every page.
     pub async fn pages(&self, webhook: &str) -> Vec<(&'static str, String)> {
         let at = |rest: &str| format!("/ui/webhooks/{webhook}{rest}");
         let (good, bad) = (self.entry(webhook, "delivered").await, self.entry(webhook, "failed").await);
@@ -91,14 +91,14 @@ impl Stage {
             ("test", at("/test")),
             ("logs", at("/logs")),
             ("logs-filtered", at("/logs?outcome=failed&status=5xx&since=2026-01-01T00%3A00&until=")),
-            ("logs-nothing", at("/logs?outcome=cancelled")),
-            ("logs-wrong", at("/logs?since=yesterday")),
+            ("logs-empty", at("/logs?outcome=cancelled")),
+            ("logs-invalid", at("/logs?since=yesterday")),
             ("entry", at(&format!("/logs/{good}"))),
             ("entry-failed", at(&format!("/logs/{bad}"))),
             ("recover", at("/recover")),
             ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),
             ("events", "/ui/events".into()),
-            ("nothing", "/ui/nothing-here".into()),
+            ("not-found", "/ui/no-such-page".into()),
         ]
     }
 }

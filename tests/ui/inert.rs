@@ -1,4 +1,4 @@
-//! Whatever anybody writes anywhere is shown as what it is: text.
+//! Text from users, receivers and the platform is shown as text and never interpreted as HTML or script.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::browser::{self, Browser, Kind};
 use crate::fixture::{REVIEW, Stage};
 use crate::support::Answer;
 
-/// What a browser would run, if it took it for a part of the page.
+/// Texts that would run a script if a page did not escape them.
 const ATTEMPTS: [&str; 6] = [
     "<script>window.hit = 1</script>",
     "<img src=x onerror=window.hit=1>",
@@ -20,12 +20,12 @@ const ATTEMPTS: [&str; 6] = [
 async fn assert_inert(browser: &Browser, what: &str) {
     let found = "return [window.hit === undefined, document.querySelectorAll(
         'script:not([src]), iframe, img, svg[onload], [onerror], [onfocus], [href^=javascript]').length]";
-    assert_eq!(browser.evaluate(found).await, json!([true, 0]), "{what} at {}", browser.place().await);
+    assert_eq!(browser.evaluate(found).await, json!([true, 0]), "{what} at {}", browser.path().await);
     audit::assert_silent(browser, what).await;
 }
 
 #[tokio::test]
-async fn what_anybody_writes_is_text() {
+async fn stored_text_is_not_interpreted() {
     if !browser::is_available() {
         return;
     }
@@ -63,7 +63,7 @@ async fn what_anybody_writes_is_text() {
         assert_inert(&browser, path).await;
     }
     browser.visit(&entry).await;
-    assert!(browser.text_of("#response").await.contains(ATTEMPTS[4]), "it is shown as it came");
+    assert!(browser.text_of("#response").await.contains(ATTEMPTS[4]), "the response is shown unchanged");
     assert!(browser.text_of("#pretty").await.contains("<script>window.hit = 1</script>"));
     browser.visit("/ui").await;
     browser.click("a[href$='/delete']").await;
@@ -72,7 +72,7 @@ async fn what_anybody_writes_is_text() {
 }
 
 #[tokio::test]
-async fn what_is_typed_comes_back_as_text() {
+async fn entered_text_is_not_interpreted() {
     if !browser::is_available() {
         return;
     }
@@ -95,12 +95,12 @@ async fn what_is_typed_comes_back_as_text() {
         browser.visit(&format!("/ui/{encoded}")).await;
         assert_inert(&browser, "a path").await;
         browser.visit(&format!("/ui/login?next={encoded}")).await;
-        assert_inert(&browser, "the way back").await;
+        assert_inert(&browser, "the page to return to").await;
     }
 }
 
 #[tokio::test]
-async fn a_user_s_name_is_text() {
+async fn a_user_id_is_not_interpreted() {
     if !browser::is_available() {
         return;
     }

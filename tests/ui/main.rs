@@ -1,4 +1,4 @@
-//! The user interface in a real browser: headless Chromium, driven by chromedriver, at the running binary.
+//! Tests of the web UI: the running binary in headless Chromium, driven by chromedriver.
 
 #[path = "../support/mod.rs"]
 mod support;

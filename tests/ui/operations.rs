@@ -1,50 +1,50 @@
-//! Every operation from the first sign-in to the last sign-out, with scripts, without, and on a phone.
+//! Every operation from signing in to signing out: on a desktop with and without scripts, and on a phone.
 
 use crate::audit;
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::{DISTRIBUTED, REVIEW, Stage};
 use crate::support::{Answer, eventually};
 
-struct Visit {
+struct Walkthrough {
     stage: Stage,
     browser: Browser,
 }
 
-impl Visit {
-    async fn begin(kind: Kind) -> Visit {
+impl Walkthrough {
+    async fn start(kind: Kind) -> Walkthrough {
         let stage = Stage::start().await;
         let browser = stage.browser(kind).await;
-        Visit { stage, browser }
+        Walkthrough { stage, browser }
     }
 
-    /// Presses what asks first: in a dialog where there are scripts, on a page of its own otherwise.
-    async fn ask(&self, link: &str, form: &str) {
+    /// Opens a form by its link and submits it: in a dialog with scripts, on its own page without.
+    async fn submit(&self, link: &str, form: &str) {
         self.browser.click(link).await;
-        let place = if self.browser.has_scripts() { "dialog[open]" } else { "main" };
-        self.browser.find(&format!("{place} {form}")).await;
+        let container = if self.browser.has_scripts() { "dialog[open]" } else { "main" };
+        self.browser.find(&format!("{container} {form}")).await;
         if self.browser.has_scripts() {
             audit::check(&self.browser).await;
         }
-        self.browser.click(&format!("{place} {form} button")).await;
+        self.browser.click(&format!("{container} {form} button")).await;
     }
 
-    /// Audits the page, where scripts can.
+    /// Audits the page, if the browser runs scripts.
     async fn check(&self) {
         if self.browser.has_scripts() {
             audit::check(&self.browser).await;
         }
     }
 
-    /// The secret that the page shows, once.
+    /// Returns the secret that the page shows.
     async fn secret(&self) -> String {
         let secret = self.browser.text_of("#secret").await;
         assert!(secret.starts_with("whsec_"), "{secret}");
-        assert!(!self.browser.place().await.contains("whsec_"));
+        assert!(!self.browser.path().await.contains("whsec_"));
         self.check().await;
         secret
     }
 
-    /// Creates a webhook by the form, after a try that is not taken, and gives its id and secret.
+    /// Creates a webhook after an invalid attempt, and returns its ID and secret.
     async fn create(&self) -> (String, String) {
         let browser = &self.browser;
         browser.click("a[href='/ui/webhooks/new']").await;
@@ -54,7 +54,7 @@ impl Visit {
         assert!(browser.text_of("#url-error").await.contains("must begin with"), "{}", browser.text().await);
         assert!(browser.text_of("#events-error").await.contains("at least one event"));
         assert_eq!(browser.count("#name-error").await, 0);
-        assert_eq!(browser.find("#name").await.value().await.unwrap().unwrap(), "Label office", "input is kept");
+        assert_eq!(browser.find("#name").await.value().await.unwrap().unwrap(), "Label office", "the input is kept");
         self.check().await;
         browser.fill("#url", &self.stage.receiver.url("/in")).await;
         for event in [REVIEW, DISTRIBUTED] {
@@ -65,14 +65,14 @@ impl Visit {
         let copyable = browser.count("[data-copy]:not([hidden])").await;
         assert_eq!(copyable, usize::from(browser.has_scripts()));
         browser.driver.refresh().await.unwrap();
-        assert_eq!(self.secret().await, secret, "it is not lost when the page is loaded again");
+        assert_eq!(self.secret().await, secret, "reloading the page does not lose it");
         browser.click("main .primary").await;
-        let place = browser.wait_for_place("the webhook", |place| !place.ends_with("/new-secret")).await;
+        let path = browser.wait_for_path("the webhook", |path| !path.ends_with("/new-secret")).await;
         assert!(!browser.text().await.contains(&secret), "a secret is shown once");
         browser.driver.back().await.unwrap();
         browser.wait_for_text("The secret can no longer be shown.").await;
-        assert!(!browser.text().await.contains(&secret), "nor by going back");
-        (place.rsplit('/').next().unwrap().to_owned(), secret)
+        assert!(!browser.text().await.contains(&secret), "going back does not show it either");
+        (path.rsplit('/').next().unwrap().to_owned(), secret)
     }
 
     async fn edit(&self, id: &str) {
@@ -82,7 +82,7 @@ impl Visit {
         self.browser.click("form.edit .primary").await;
         self.browser.wait_for_text("Changes saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
-        // A change meanwhile is not lost.
+        // A concurrent change is not overwritten unknowingly.
         self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
         self.stage.api.patch(&format!("/webhooks/{id}"), serde_json::json!({ "name": "Other" })).await.expect(200);
         self.browser.click("form.edit .primary").await;
@@ -91,7 +91,7 @@ impl Visit {
         self.browser.click("form.edit .primary").await;
         self.browser.wait_for_text("Changes saved.").await;
         assert_eq!(self.stage.api.webhook(id).await["name"], "Front office");
-        // A name that does not resolve yet is no obstacle, and not passed over in silence.
+        // A host that does not resolve is accepted with a warning.
         self.browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
         self.browser.fill("#url", "https://nowhere.invalid/in").await;
         self.browser.click("form.edit .primary").await;
@@ -111,20 +111,20 @@ impl Visit {
             assert_eq!(self.stage.api.webhook(id).await["active"], active);
         }
         if self.browser.has_scripts() {
-            assert_eq!(self.browser.evaluate("return window.same").await, true, "the page was not loaded anew");
+            assert_eq!(self.browser.evaluate("return window.same").await, true, "the page was not reloaded");
             assert_eq!(self.browser.evaluate("return document.activeElement.className").await, "switch");
         }
     }
 
     async fn test_and_regenerate(&self, id: &str, old: &str) -> String {
         self.browser.visit("/ui").await;
-        self.ask("a[href$='/test']", "form").await;
+        self.submit("a[href$='/test']", "form").await;
         self.browser.wait_for_text("Test delivered: 200").await;
         let sent = self.stage.receiver.wait_for(1).await;
         assert!(sent[0].is_signed_with(old));
         assert_eq!(sent[0].header("x-webhook-test"), "true");
         self.browser.visit("/ui").await;
-        self.ask("a[href$='/secret']", "form").await;
+        self.submit("a[href$='/secret']", "form").await;
         let new = self.secret().await;
         assert_ne!(new, old);
         self.browser.visit("/ui/events").await;
@@ -136,7 +136,7 @@ impl Visit {
         new
     }
 
-    /// The columns of the log in their order. On narrow screens each value has its column's name before it.
+    /// Checks the order of the columns, and the labels that narrow screens show beside each value.
     async fn check_columns(&self) {
         const COLUMNS: [&str; 6] = ["Event Type", "Outcome", "Response Status", "Duration", "Attempt", "Timestamp"];
         let header = "return [...document.querySelectorAll('.log thead th')].map((cell) => cell.textContent)";
@@ -145,7 +145,7 @@ impl Visit {
         assert_eq!(self.browser.evaluate(cells).await, serde_json::json!(COLUMNS));
     }
 
-    /// What the platform does arrives, and is in the log.
+    /// A new delivery appears in the log.
     async fn watch_log(&self, id: &str) {
         self.browser.visit("/ui").await;
         self.browser.click("a[href$='/logs']").await;
@@ -183,7 +183,7 @@ impl Visit {
         self.browser.choose("#outcome", "failed").await;
         self.browser.choose("#status", "5xx").await;
         self.browser.click(".filters button").await;
-        self.browser.wait_for_place("a filter", |place| place.contains("outcome=failed")).await;
+        self.browser.wait_for_path("a filter", |path| path.contains("outcome=failed")).await;
         assert_eq!(self.browser.count("[data-entry]").await, 1);
         self.browser.click("[data-entry] a").await;
         self.browser.wait_for_text("come back later").await;
@@ -209,7 +209,7 @@ impl Visit {
         assert_eq!((failed.delivery(), again.attempt()), (again.delivery(), 1));
     }
 
-    /// A delivery that is cancelled by switching off is recovered, once it was counted.
+    /// Previews and recovers a delivery that was cancelled by deactivating the webhook.
     async fn recover(&self, id: &str) {
         self.stage.receiver.answer_status(500);
         let release = self.stage.platform.release(self.stage.label).await;
@@ -245,7 +245,7 @@ impl Visit {
         self.browser.find("#limit").await;
         assert_eq!(self.browser.count("a[href='/ui/webhooks/new']").await, 0);
         self.check().await;
-        self.ask(&format!("a[href='/ui/webhooks/{id}/delete']"), "form").await;
+        self.submit(&format!("a[href='/ui/webhooks/{id}/delete']"), "form").await;
         self.browser.wait_for_text("Webhook “Front office” deleted.").await;
         self.stage.api.get(&format!("/webhooks/{id}")).await.expect(404);
         self.browser.find("a[href='/ui/webhooks/new']").await;
@@ -256,13 +256,12 @@ impl Visit {
     async fn sign_out(&self) {
         self.browser.visit("/ui").await;
         self.browser.click(".user button").await;
-        self.browser.wait_for_place("the sign-in page", |place| place == "/ui/login").await;
+        self.browser.wait_for_path("the sign-in page", |path| path == "/ui/login").await;
         self.browser.visit("/ui/events").await;
-        let place = self.browser.place().await;
-        assert_eq!(place, "/ui/login?next=%2Fui%2Fevents");
+        assert_eq!(self.browser.path().await, "/ui/login?next=%2Fui%2Fevents");
     }
 
-    async fn everything(self) {
+    async fn run(self) {
         let (id, secret) = self.create().await;
         self.test_and_regenerate(&id, &secret).await;
         self.edit(&id).await;
@@ -277,42 +276,41 @@ impl Visit {
 }
 
 #[tokio::test]
-async fn everything_can_be_done_on_a_desktop() {
+async fn every_operation_works_on_a_desktop() {
     if !browser::is_available() {
         return;
     }
-    let visit = Visit::begin(Kind::Desktop).await;
-    visit.everything().await;
+    Walkthrough::start(Kind::Desktop).await.run().await;
 }
 
 #[tokio::test]
-async fn everything_can_be_done_without_scripts() {
+async fn every_operation_works_without_scripts() {
     if !browser::is_available() {
         return;
     }
-    Visit::begin(Kind::Plain).await.everything().await;
+    Walkthrough::start(Kind::NoScripts).await.run().await;
 }
 
 #[tokio::test]
-async fn everything_can_be_done_on_a_phone() {
+async fn every_operation_works_on_a_phone() {
     if !browser::is_available() {
         return;
     }
-    Visit::begin(Kind::Phone).await.everything().await;
+    Walkthrough::start(Kind::Phone).await.run().await;
 }
 
 #[tokio::test]
-async fn the_events_of_a_webhook_are_told_on_hover_and_focus() {
+async fn a_tooltip_lists_the_events_of_a_webhook() {
     if !browser::is_available() {
         return;
     }
-    let visit = Visit::begin(Kind::Desktop).await;
-    visit.stage.api.create_webhook(&visit.stage.receiver.url("/in"), &[REVIEW, DISTRIBUTED]).await;
-    visit.browser.visit("/ui").await;
-    let tip = visit.browser.driver.find(thirtyfour::By::Css("#events-1")).await.unwrap();
+    let test = Walkthrough::start(Kind::Desktop).await;
+    test.stage.api.create_webhook(&test.stage.receiver.url("/in"), &[REVIEW, DISTRIBUTED]).await;
+    test.browser.visit("/ui").await;
+    let tip = test.browser.driver.find(thirtyfour::By::Css("#events-1")).await.unwrap();
     assert!(!tip.is_displayed().await.unwrap());
-    visit.browser.find(".tooltip button").await.focus().await.unwrap();
+    test.browser.find(".tooltip button").await.focus().await.unwrap();
     assert!(tip.is_displayed().await.unwrap());
     assert_eq!(tip.text().await.unwrap(), format!("{REVIEW}\n{DISTRIBUTED}"));
-    audit::check(&visit.browser).await;
+    audit::check(&test.browser).await;
 }

@@ -1,11 +1,11 @@
-//! Every page as desktops, phones and dark screens show it.
+//! Audits of every page on desktops, on phones and in dark mode.
 
 use crate::audit;
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
 
 #[tokio::test]
-async fn the_first_pages_are_accessible_light_and_silent() {
+async fn the_pages_of_a_new_user_pass_the_audit() {
     if !browser::is_available() {
         return;
     }
@@ -19,17 +19,17 @@ async fn the_first_pages_are_accessible_light_and_silent() {
 }
 
 #[tokio::test]
-async fn every_page_is_accessible_light_and_silent_on_a_desktop() {
+async fn every_page_passes_the_audit_on_a_desktop() {
     check_every_page(Kind::Desktop).await;
 }
 
 #[tokio::test]
-async fn every_page_is_accessible_light_and_silent_on_a_phone() {
+async fn every_page_passes_the_audit_on_a_phone() {
     check_every_page(Kind::Phone).await;
 }
 
 #[tokio::test]
-async fn every_page_is_accessible_light_and_silent_on_a_dark_screen() {
+async fn every_page_passes_the_audit_in_dark_mode() {
     check_every_page(Kind::Dark).await;
 }
 
@@ -38,8 +38,9 @@ async fn check_every_page(kind: Kind) {
         return;
     }
     let stage = Stage::start().await;
-    let webhook =
-        stage.furnish("Label & Sons: a name that is rather long, so that it has to go over several lines").await;
+    let webhook = stage
+        .webhook_with_log("Label & Sons: a name that is rather long, so that it has to go over several lines")
+        .await;
     for number in 1..3 {
         let url = stage.receiver.url(&format!("/a/rather/long/path/that/has/to/be/broken/somewhere/{number}"));
         stage.api.create_webhook(&url, &["payment.statement_ready"]).await;
@@ -54,7 +55,7 @@ async fn check_every_page(kind: Kind) {
 }
 
 #[tokio::test]
-async fn what_was_cannot_be_reached_is_told() {
+async fn an_internal_error_has_a_page_without_details() {
     if !browser::is_available() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Every page as a picture: `make screenshots`.
+//! Screenshots of every page: `make screenshots`.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
 
-/// Hours of a busy webhook, so that there is something to see: $1 the webhook.
+/// Inserts hourly statistics of a busy webhook ($1).
 const HISTORY: &str = "
     insert into walhook.webhook_hour (webhook_id, hour, delivered, failed, permanently_failed, durations)
     select $1, hour, 20 + (80 * abs(sin(n / 7.0)))::int, case when n % 11 = 3 then 9 + n % 5 else n % 3 end, 0,
@@ -17,14 +17,14 @@ const HISTORY: &str = "
     on conflict do nothing";
 const COUNTERS: &str = "update walhook.webhook set success_count = 48217, failure_count = 61 where id = $1";
 
-/// Those that the README shows, which end where the first screenfuls do: what is kept is to be small.
+/// The screenshots in the README. They are cropped, because they are committed.
 const KEPT: [&str; 3] = ["list-desktop", "webhook-dark", "entry-failed-phone"];
 const KEPT_HEIGHT: f64 = 1_150.0;
 
 async fn shoot(browser: &Browser, directory: &Path, name: &str) {
     let size = "const page = document.documentElement; return [page.clientWidth, page.scrollHeight, devicePixelRatio]";
     let size = browser.evaluate(size).await;
-    let number = |place: usize| size[place].as_f64().expect("a number");
+    let number = |index: usize| size[index].as_f64().expect("a number");
     let height = if KEPT.contains(&name) { number(1).min(KEPT_HEIGHT) } else { number(1) };
     let clip = json!({ "x": 0, "y": 0, "width": number(0), "height": height, "scale": 1.0 / number(2) });
     let wanted = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
@@ -34,8 +34,8 @@ async fn shoot(browser: &Browser, directory: &Path, name: &str) {
 }
 
 #[tokio::test]
-#[ignore = "makes pictures and tests nothing: `make screenshots`"]
-async fn pictures_of_every_page() {
+#[ignore = "takes screenshots and tests nothing: `make screenshots`"]
+async fn screenshots_of_every_page() {
     if !browser::is_available() {
         return;
     }
@@ -45,7 +45,7 @@ async fn pictures_of_every_page() {
     let first = stage.browser(Kind::Desktop).await;
     shoot(&first, &directory, "empty").await;
     drop(first);
-    let webhook = stage.furnish("Aurora Recordings").await;
+    let webhook = stage.webhook_with_log("Aurora Recordings").await;
     let url = "https://hooks.papermoon.example/walhook/in?source=distribution";
     let other = json!({ "name": "Back office", "url": stage.receiver.url("/back-office"), "events": ["payment.statement_ready"] });
     let other = stage.api.post("/webhooks", other).await.expect(201).json();

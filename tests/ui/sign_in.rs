@@ -1,4 +1,4 @@
-//! Who gets in, by what, and for how long: over plain HTTP, as a browser would and as an attacker might.
+//! Signing in, sessions, sign-in links and response headers, over plain HTTP.
 
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, Response};
@@ -8,7 +8,7 @@ use crate::fixture::Stage;
 use crate::support::{TestApp, hs256_token};
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
-/// The audience of sign-in links where the API's is `walhook`.
+/// The audience of sign-in links if that of the API is `walhook`.
 const SIGN_IN: &str = "walhook/sign-in";
 
 struct Visitor {
@@ -39,7 +39,7 @@ impl Visitor {
         self.send(Method::GET, path, &[(COOKIE.as_str(), cookie)], "").await
     }
 
-    /// The cookie of a new session.
+    /// Signs in and returns the response with the session cookie.
     async fn sign_in(&self, next: &str) -> (Response, String) {
         let form = format!("token={}&next={next}", self.stage.api.token);
         let answer = self.send(Method::POST, "/ui/login", &[], &form).await;
@@ -59,7 +59,7 @@ fn location(answer: &Response) -> &str {
 }
 
 #[tokio::test]
-async fn a_session_begins_with_a_token_and_ends_with_it() {
+async fn a_session_starts_with_a_token_and_ends_when_it_is_revoked() {
     let visitor = Visitor::start(&[]).await;
     assert_eq!(location(&visitor.get("/ui/webhooks/new", "").await), "/ui/login?next=%2Fui%2Fwebhooks%2Fnew");
     let refused = visitor.send(Method::POST, "/ui/login", &[], "token=whk_wrong").await;
@@ -86,28 +86,32 @@ async fn a_session_begins_with_a_token_and_ends_with_it() {
 }
 
 #[tokio::test]
-async fn sessions_end_by_age_by_rest_and_by_signing_out() {
+async fn sessions_end_by_age_by_inactivity_and_by_signing_out() {
     let visitor = Visitor::start(&[("http.public_url", "https://hooks.example")]).await;
     let store = visitor.stage.app.store().await;
     for statement in ["used_at = now() - interval '121 minutes'", "created_at = now() - interval '721 minutes'"] {
         let (answer, session) = visitor.sign_in("").await;
-        // Under this prefix, browsers take the cookie from this host alone: a sibling domain cannot plant one.
+        // With this prefix, browsers accept the cookie from this host only, so that a sibling domain cannot plant one.
         let set = answer.headers()[SET_COOKIE].to_str().unwrap();
         assert!(set.starts_with("__Host-walhook_session=") && set.contains("; Path=/;"), "{set}");
         assert!(set.ends_with("; Secure") && !set.contains("Domain"), "{set}");
         let planted = session.replace("__Host-", "");
-        assert_eq!(location(&visitor.get("/ui", &planted).await), "/ui/login", "without the prefix it is nobody's");
+        assert_eq!(
+            location(&visitor.get("/ui", &planted).await),
+            "/ui/login",
+            "a cookie without the prefix is ignored"
+        );
         assert_eq!(visitor.get("/ui", &session).await.status(), 200);
         store.batch_execute(&format!("update walhook.session set {statement}")).await.unwrap();
-        let sent_away = visitor.get("/ui", &session).await;
-        assert_eq!(location(&sent_away), "/ui/login");
-        let told = visitor.get("/ui/login", &session).await.text().await.unwrap();
-        assert!(told.contains("Your session has expired"), "{told}");
+        let redirected = visitor.get("/ui", &session).await;
+        assert_eq!(location(&redirected), "/ui/login");
+        let page = visitor.get("/ui/login", &session).await.text().await.unwrap();
+        assert!(page.contains("Your session has expired"), "{page}");
     }
     let own = walhook::store::Store::open(&visitor.stage.app.store_url, 1).unwrap();
     walhook::store::sessions::remove_old(&own).await.unwrap();
-    let left: i64 = store.query_one("select count(*) from walhook.session", &[]).await.unwrap().get(0);
-    assert_eq!(left, 0);
+    let remaining: i64 = store.query_one("select count(*) from walhook.session", &[]).await.unwrap().get(0);
+    assert_eq!(remaining, 0);
     let (_, session) = visitor.sign_in("").await;
     let origin = [("cookie", session.as_str()), ("origin", "https://hooks.example")];
     assert_eq!(location(&visitor.send(Method::POST, "/ui/logout", &origin, "").await), "/ui/login");
@@ -115,7 +119,7 @@ async fn sessions_end_by_age_by_rest_and_by_signing_out() {
 }
 
 #[tokio::test]
-async fn pages_of_other_sites_cannot_act_for_a_visitor() {
+async fn other_sites_cannot_submit_forms_for_a_visitor() {
     let visitor = Visitor::start(&[]).await;
     let (id, _) = visitor.stage.api.create_webhook(&visitor.stage.receiver.url("/in"), &["delivery.failed"]).await;
     let (_, session) = visitor.sign_in("").await;
@@ -129,20 +133,20 @@ async fn pages_of_other_sites_cannot_act_for_a_visitor() {
             assert_eq!(answer.status(), 403, "{name}: {value} {path}");
         }
         assert_eq!(visitor.send(Method::DELETE, &api(""), &headers, "").await.status(), 403);
-        // Who has the token speaks for themselves, wherever they are.
+        // A request with a token is accepted from everywhere.
         let bearer = format!("Bearer {}", visitor.stage.api.token);
         let headers = [("authorization", bearer.as_str()), (name, value)];
         assert_eq!(visitor.send(Method::POST, &api("/regenerate-secret"), &headers, "").await.status(), 200);
     }
     let own = [("cookie", session.as_str()), ("sec-fetch-site", "same-origin")];
-    assert_eq!(visitor.send(Method::GET, &api(""), &own, "").await.status(), 200, "the API takes the cookie");
+    assert_eq!(visitor.send(Method::GET, &api(""), &own, "").await.status(), 200, "the API accepts the cookie");
     assert_eq!(visitor.send(Method::POST, &api("/regenerate-secret"), &own, "").await.status(), 200);
     let via = "select via, token_id is not null from walhook.audit order by id desc limit 1";
     let row = visitor.stage.app.store().await.query_one(via, &[]).await.unwrap();
     assert_eq!((row.get::<_, &str>(0), row.get::<_, bool>(1)), ("session", true));
 }
 
-/// A visitor of a service that takes the platform's tokens.
+/// Starts a service that accepts tokens of the platform.
 async fn with_platform() -> Visitor {
     let settings = [
         ("auth.jwt.issuer", "https://platform.example"),
@@ -152,7 +156,7 @@ async fn with_platform() -> Visitor {
     Visitor::start(&settings).await
 }
 
-/// A token of the platform's that was issued and expires so many seconds from now.
+/// Signs a token of the platform. `issued` and `expires` are seconds from now.
 fn platform_token(audience: impl Into<Value>, user: &str, issued: i64, expires: i64) -> String {
     let now = jiff::Timestamp::now().as_second();
     let claims = json!({
@@ -171,11 +175,11 @@ fn link(token: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_link_of_the_platform_signs_in_once() {
+async fn a_sign_in_link_works_once() {
     let visitor = with_platform().await;
     let good = link(&sign_in_token("42"));
     let looked = visitor.send(Method::HEAD, &good, &[], "").await;
-    assert_eq!((looked.status().as_u16(), cookie(&looked)), (200, None), "looking uses nothing up");
+    assert_eq!((looked.status().as_u16(), cookie(&looked)), (200, None), "HEAD does not use up the link");
     let entered = visitor.get(&good, "").await;
     assert_eq!(location(&entered), "/ui/events");
     assert_eq!(entered.headers()["referrer-policy"], "same-origin");
@@ -189,7 +193,7 @@ async fn a_link_of_the_platform_signs_in_once() {
         "nonsense".to_owned(),
         hs256_token(SECRET, &without_iat),
         platform_token(SIGN_IN, "42", 0, 3_600),
-        // Near its end, but issued for an hour.
+        // Expires soon, but was issued for an hour.
         platform_token(SIGN_IN, "42", -3_500, 100),
         platform_token(SIGN_IN, "42", 120, 180),
         platform_token(SIGN_IN, "42", -180, -120),
@@ -201,7 +205,7 @@ async fn a_link_of_the_platform_signs_in_once() {
 }
 
 #[tokio::test]
-async fn a_token_for_the_api_opens_no_session_and_a_link_calls_no_api() {
+async fn a_token_for_the_api_starts_no_session_and_a_link_does_not_call_the_api() {
     let visitor = with_platform().await;
     let call = async |token: &str| {
         let bearer = format!("Bearer {token}");
@@ -224,7 +228,7 @@ async fn a_token_for_the_api_opens_no_session_and_a_link_calls_no_api() {
 }
 
 #[tokio::test]
-async fn sign_ins_are_in_the_audit() {
+async fn sign_ins_are_audited() {
     let visitor = with_platform().await;
     visitor.sign_in("").await;
     visitor.get(&link(&sign_in_token("42")), "").await;
@@ -248,11 +252,11 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
     let session = session_of("victim").await;
     let token = sign_in_token("attacker");
     let asked = visitor.get(&link(&token), &session).await;
-    assert_eq!((asked.status().as_u16(), cookie(&asked)), (200, None), "it only asks");
+    assert_eq!((asked.status().as_u16(), cookie(&asked)), (200, None), "it asks first");
     let page = asked.text().await.unwrap();
     assert!(page.contains("<bdi>victim</bdi>") && page.contains("<bdi>attacker</bdi>"), "{page}");
     assert_eq!(user_of(&session).await.as_deref(), Some("victim"));
-    // Another site cannot answer for the visitor.
+    // Another site cannot confirm for the visitor.
     let form = format!("jwt={token}&next=/ui/events");
     let foreign = [("cookie", session.as_str()), ("sec-fetch-site", "cross-site")];
     assert_eq!(visitor.send(Method::POST, "/ui/login", &foreign, &form).await.status(), 403);
@@ -263,13 +267,13 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
     assert_eq!(user_of(&cookie(&replaced).unwrap()).await.as_deref(), Some("attacker"));
     assert_eq!(user_of(&session).await, None, "the old session has ended");
     assert_eq!(visitor.send(Method::POST, "/ui/login", &own, &form).await.status(), 401, "once");
-    // The same user's own link asks nothing.
+    // A link of the same user does not ask.
     let session = session_of("victim").await;
     assert_eq!(location(&visitor.get(&link(&sign_in_token("victim")), &session).await), "/ui/events");
 }
 
 impl Visitor {
-    /// The secret that a page shows, or where it leads instead.
+    /// Returns the secret that a page shows, or the path that it redirects to.
     async fn secret_at(&self, path: &str, session: &str) -> Result<String, String> {
         let answer = self.get(path, session).await;
         if answer.status() != 200 {
@@ -283,7 +287,7 @@ impl Visitor {
 }
 
 #[tokio::test]
-async fn a_secret_is_shown_until_it_is_copied_and_never_again() {
+async fn a_secret_is_shown_until_it_is_hidden_or_ten_minutes_have_passed() {
     let visitor = Visitor::start(&[]).await;
     let (_, session) = visitor.sign_in("").await;
     let headers = [("cookie", session.as_str())];
@@ -294,7 +298,7 @@ async fn a_secret_is_shown_until_it_is_copied_and_never_again() {
     let webhook = page.rsplit_once('/').unwrap().0.to_owned();
     let id = webhook.rsplit('/').next().unwrap();
     let first = visitor.secret_at(&page, &session).await.unwrap();
-    assert_eq!(visitor.secret_at(&page, &session).await.as_ref(), Ok(&first), "loaded again, it is still there");
+    assert_eq!(visitor.secret_at(&page, &session).await.as_ref(), Ok(&first), "reloading shows it again");
     let (_, other) = visitor.sign_in("").await;
     assert_eq!(visitor.secret_at(&page, &other).await, Err(webhook.clone()), "another session does not see it");
     assert_eq!(location(&visitor.send(Method::POST, &page, &headers, "").await), webhook);
@@ -307,22 +311,22 @@ async fn a_secret_is_shown_until_it_is_copied_and_never_again() {
     };
     let second = regenerate().await;
     assert_ne!(second, first);
-    assert_eq!(visitor.secret_at(&page, &session).await, Ok(second), "loading again makes no new one");
+    assert_eq!(visitor.secret_at(&page, &session).await, Ok(second), "reloading does not generate another");
     let api = &visitor.stage.api;
     api.post(&format!("/webhooks/{id}/regenerate-secret"), json!({})).await.expect(200);
     assert_eq!(
         visitor.secret_at(&page, &session).await,
         Err(webhook.clone()),
-        "the one made by the API was not asked for here"
+        "this session did not generate the secret"
     );
     regenerate().await;
     let store = visitor.stage.app.store().await;
     store.batch_execute("update walhook.session set reveals_until = now() where reveals is not null").await.unwrap();
-    assert_eq!(visitor.secret_at(&page, &session).await, Err(webhook), "its time is over");
+    assert_eq!(visitor.secret_at(&page, &session).await, Err(webhook), "ten minutes have passed");
 }
 
 #[tokio::test]
-async fn headers_protect_every_page_and_assets_stay_in_the_browser() {
+async fn pages_have_security_headers_and_assets_are_cached() {
     let visitor = Visitor::start(&[]).await;
     let (_, session) = visitor.sign_in("").await;
     for path in ["/ui", "/ui/login", "/ui/nothing", "/ui/webhooks/new"] {
@@ -341,7 +345,7 @@ async fn headers_protect_every_page_and_assets_stay_in_the_browser() {
     }
     assert_eq!(visitor.get("/ui/assets/ui-0.css", "").await.status(), 404);
     assert_eq!(visitor.send(Method::DELETE, "/ui", &[("cookie", session.as_str())], "").await.status(), 405);
-    // A secret's page is not compressed: its length would tell of what else is on it.
+    // The page of a secret is not compressed, because its length would reveal something about the secret.
     let events = format!("name=x&url={}&events=delivery.failed", visitor.stage.receiver.url("/in"));
     let headers = [("cookie", session.as_str()), ("accept-encoding", "gzip")];
     let created = visitor.send(Method::POST, "/ui/webhooks", &headers, &events).await;

@@ -1,4 +1,4 @@
-//! The snippets that the webhook's page shows, run as they stand on a delivery that was really made.
+//! Runs the published snippets, unchanged, on a real delivery.
 
 #[path = "../../templates/ui/verify/verify.rs"]
 mod snippet;
@@ -11,8 +11,8 @@ use tokio::process::Command;
 use crate::fixture::Stage;
 use crate::support::{Received, are_installed};
 
-/// A language: what runs it, the snippet, and a program around it that is given the body's file, the secret, the signature
-/// as a fresh header has it, and exits with 0 if they are accepted.
+/// For each language: the command, the snippet, and the name and source of a program that calls the snippet. Its arguments are a file
+/// with the body, the secret and the signature; it exits with 0 if the delivery is accepted and with 1 if not.
 const LANGUAGES: [(&[&str], &str, &str, &str); 6] = [
     (&["sh"], "verify.sh", "run.sh", "SECRET=$2 exec sh ./verify.sh \"$1\" \"$3\""),
     (
@@ -57,7 +57,7 @@ const LANGUAGES: [(&[&str], &str, &str, &str); 6] = [
     ),
 ];
 
-/// What a receiver has to judge.
+/// A delivery, genuine or not.
 struct Case<'a> {
     what: &'a str,
     body: &'a [u8],
@@ -71,7 +71,7 @@ async fn run(directory: &Path, program: &[&str], driver: &str, case: &Case<'_>) 
     std::fs::write(&body, case.body).unwrap();
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg(driver).arg(&body).args([case.secret, case.signature]);
-    // Go wants a home for what it builds.
+    // Go needs a build cache.
     command.current_dir(directory).env("GOCACHE", directory.join("go")).env("GO111MODULE", "off");
     let output = command.output().await.unwrap_or_else(|error| panic!("{program:?}: {error}"));
     let code = output.status.code();
@@ -87,11 +87,11 @@ async fn delivery() -> (Received, String) {
 }
 
 #[tokio::test]
-async fn every_snippet_takes_what_is_ours_and_refuses_what_is_not() {
+async fn every_snippet_accepts_genuine_deliveries_only() {
     let (sent, secret) = delivery().await;
     let signature = sent.header("x-webhook-signature");
     let forged = [&sent.body[..], b" "].concat();
-    // Recorded and sent again, with whatever headers: they are not signed.
+    // A replayed delivery. Its headers may be new, because they are not signed.
     let mut envelope: serde_json::Value = serde_json::from_slice(&sent.body).unwrap();
     envelope["timestamp"] = "2026-03-01T09:05:00.123+00:00".into();
     let old = envelope.to_string().into_bytes();
@@ -118,7 +118,7 @@ async fn every_snippet_takes_what_is_ours_and_refuses_what_is_not() {
         }
         std::fs::copy(sources.join(snippet), directory.path().join(snippet)).unwrap();
         std::fs::write(directory.path().join(driver), source).unwrap();
-        // The one for the command line judges what was kept, however old that is.
+        // The snippet for the command line does not check the age.
         for case in cases.iter().filter(|case| case.what != "too old" || snippet != "verify.sh") {
             assert_eq!(run(directory.path(), program, driver, case).await, case.valid, "{snippet}: {}", case.what);
         }

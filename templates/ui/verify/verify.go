@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// verify reports whether a delivery is genuine and fresh. body is the raw body: io.ReadAll(request.Body).
+// verify reports whether a delivery is genuine and at most five minutes old. body is the raw body: io.ReadAll(request.Body).
 func verify(secret string, body []byte, headers http.Header) bool {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write(body)
@@ -17,7 +17,7 @@ func verify(secret string, body []byte, headers http.Header) bool {
 	if !hmac.Equal([]byte(expected), []byte(headers.Get("X-Webhook-Signature"))) {
 		return false
 	}
-	// The signed time, inside the body: headers are not signed.
+	// The time in the body is signed; headers are not.
 	var envelope struct{ Timestamp time.Time }
 	err := json.Unmarshal(body, &envelope)
 	return err == nil && time.Since(envelope.Timestamp).Abs() <= 5*time.Minute

@@ -1,11 +1,11 @@
 import { createHmac, timingSafeEqual } from "node:crypto";
 
-// Whether a delivery is genuine and fresh. `body` is the raw body, a Buffer; with Express: express.raw({ type: "*/*" }).
+// Returns whether a delivery is genuine and at most five minutes old. `body` is the raw body, a Buffer; with Express: express.raw({ type: "*/*" }).
 export function verify(secret, body, headers) {
   const expected = Buffer.from(createHmac("sha256", secret).update(body).digest("hex"));
   const given = Buffer.from(headers["x-webhook-signature"] ?? "");
   if (given.length !== expected.length || !timingSafeEqual(given, expected)) return false;
-  // The signed time, inside the body: headers are not signed.
+  // The time in the body is signed; headers are not.
   const age = Math.abs(Date.now() - Date.parse(JSON.parse(body).timestamp));
   return age <= 5 * 60 * 1000;
 }

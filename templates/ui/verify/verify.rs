@@ -2,11 +2,11 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Whether a delivery is genuine and fresh. `body` is the raw body; with axum: `Bytes`.
+/// Returns whether a delivery is genuine and at most five minutes old. `body` is the raw body; with axum: `Bytes`.
 pub fn verify(secret: &str, body: &[u8], signature: &str) -> bool {
     let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("a key of any length").chain_update(body);
     let genuine = hex::decode(signature).is_ok_and(|given| mac.verify_slice(&given).is_ok());
-    // The signed time, inside the body: headers are not signed.
+    // The time in the body is signed; headers are not.
     let envelope = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
     let sent = envelope["timestamp"].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
     genuine && sent.is_some_and(|sent| (jiff::Timestamp::now().as_second() - sent.as_second()).abs() <= 300)
