@@ -6,8 +6,7 @@ use std::io;
 use hyper_util::client::legacy;
 use rustix::io::Errno;
 
-use super::connect::ConnectTimeout;
-use super::tunnel::{NoTunnel, ProxyFault};
+use super::tunnel::{ConnectTimeout, NoTunnel, ProxyFault};
 use crate::deliver::guard::Unreachable;
 use crate::domain::delivery::{Answer, ErrorKind};
 
@@ -52,23 +51,17 @@ pub fn failed(kind: ErrorKind, message: String) -> Answer {
 #[derive(Clone, Debug)]
 pub struct Failure {
     answer: Result<Answer, OwnFault>,
-    retry: SafeRetry,
-}
-
-/// When it is safe to send the request again within the same attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SafeRetry {
-    Never,
-    /// The connection was closed before a byte of a response arrived: only if it had been idle when the request was sent.
-    AfterReuse,
-    /// HTTP/2: the receiver states that it has not processed the request.
-    Always,
+    /// Whether the connection was closed before a byte of a response arrived.
+    pub is_closed: bool,
 }
 
 impl Failure {
-    /// Whether to send the request again, where `is_reused` says that it was sent on a connection that was already open.
-    pub fn is_safe_to_retry(&self, is_reused: bool) -> bool {
-        self.retry == SafeRetry::Always || (self.retry == SafeRetry::AfterReuse && is_reused)
+    pub fn of_direct(error: &reqwest::Error) -> Failure {
+        classify(error, error.is_connect(), error.is_timeout())
+    }
+
+    pub fn of_tunnel(error: &legacy::Error) -> Failure {
+        classify(error, error.is_connect(), false)
     }
 
     pub fn into_answer(self) -> Result<Answer, OwnFault> {
@@ -76,42 +69,33 @@ impl Failure {
     }
 }
 
-impl From<legacy::Error> for Failure {
-    /// The innermost error that has a kind decides.
-    fn from(error: legacy::Error) -> Failure {
-        let (mut kind, mut retry, mut message) = (None, SafeRetry::Never, error.to_string());
-        let mut next = error.source();
-        while let Some(error) = next {
-            if let Some(cause) = own_cause(error) {
-                let fault = OwnFault { cause, message: error.to_string() };
-                return Failure { answer: Err(fault), retry: SafeRetry::Never };
-            }
-            kind = kind_of(error).or(kind);
-            if is_unprocessed(error) {
-                retry = SafeRetry::Always;
-            } else if retry == SafeRetry::Never && is_close(error) {
-                retry = SafeRetry::AfterReuse;
-            }
-            message = error.to_string();
-            next = inner(error);
+/// Classifies an error by its chain of causes: the innermost one that has a kind decides.
+fn classify(error: &(dyn Error + 'static), is_connect: bool, is_timeout: bool) -> Failure {
+    let mut kind = is_timeout.then_some(Kind::TimedOut);
+    let (mut is_closed, mut message) = (false, error.to_string());
+    let mut next = error.source();
+    while let Some(error) = next {
+        if let Some(cause) = own_cause(error) {
+            return Failure { answer: Err(OwnFault { cause, message: error.to_string() }), is_closed: false };
         }
-        if error.is_connect() {
-            retry = SafeRetry::Never;
-        }
-        let kind = match (kind, error.is_connect()) {
-            (Some(Kind::TimedOut), true) => {
-                message = "no connection in time".to_owned();
-                ErrorKind::ConnectTimeout
-            }
-            (Some(Kind::TimedOut), false) => ErrorKind::ResponseTimeout,
-            (Some(Kind::Is(kind)), _) => kind,
-            (None, true) => ErrorKind::ConnectRefused,
-            // The connection was closed, or the response was not HTTP.
-            (None, false) => ErrorKind::ConnectionReset,
-        };
-        let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
-        Failure { answer: Ok(failed(kind, message)), retry }
+        kind = kind_of(error).or(kind);
+        is_closed |= is_close(error);
+        message = error.to_string();
+        next = inner(error);
     }
+    let kind = match (kind, is_connect) {
+        (Some(Kind::TimedOut), true) => {
+            message = "no connection in time".to_owned();
+            ErrorKind::ConnectTimeout
+        }
+        (Some(Kind::TimedOut), false) => ErrorKind::ResponseTimeout,
+        (Some(Kind::Is(kind)), _) => kind,
+        (None, true) => ErrorKind::ConnectRefused,
+        // The connection was closed, or the response was not HTTP.
+        (None, false) => ErrorKind::ConnectionReset,
+    };
+    let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
+    Failure { answer: Ok(failed(kind, message)), is_closed: is_closed && !is_connect }
 }
 
 /// The error inside another. The `source` of an I/O error skips the error that it was made from.
@@ -140,13 +124,6 @@ fn is_close(error: &(dyn Error + 'static)) -> bool {
     }
     let kind = error.downcast_ref().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe))
-}
-
-/// Whether an HTTP/2 receiver refused the stream, or shut the connection down before it looked at it (RFC 9113, section 8.7).
-fn is_unprocessed(error: &(dyn Error + 'static)) -> bool {
-    let Some(error) = error.downcast_ref::<h2::Error>().filter(|error| error.is_remote()) else { return false };
-    (error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR))
-        || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
 enum Kind {

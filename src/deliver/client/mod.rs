@@ -1,8 +1,9 @@
 //! Makes one HTTP exchange with a receiver, and reports its outcome as the delivery log does.
 
-mod connect;
+mod direct;
 mod failure;
 mod reuse;
+mod transport;
 mod tunnel;
 
 use std::path::Path;
@@ -10,15 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 
-use self::connect::HttpClient;
 pub use self::failure::OwnFault;
 use self::failure::{Cause, Failure, failed};
+use self::transport::{Response, Target, Transport};
 use super::guard::Guard;
 use super::request::Rendered;
 use super::settings::Settings;
@@ -39,7 +37,7 @@ const GRACE: Duration = Duration::from_millis(25);
 pub struct Endpoint {
     url: Arc<str>,
     /// Where the URL may not be called, the answer to log instead.
-    checked: Result<Uri, Answer>,
+    checked: Result<Target, Answer>,
 }
 
 impl Endpoint {
@@ -53,17 +51,17 @@ impl Endpoint {
     }
 }
 
-fn check(url: &str, guard: &Guard) -> Result<Uri, Answer> {
+fn check(url: &str, guard: &Guard) -> Result<Target, Answer> {
     let blocked = |problem: String| failed(ErrorKind::BlockedAddress, problem);
     let url = guard.check_url(url).map_err(|problem| blocked(format!("the URL {problem}")))?;
     guard.check_literal(&url).map_err(|refusal| blocked(refusal.to_string()))?;
-    url.as_str().parse().map_err(|error| blocked(format!("the URL cannot be requested: {error}")))
+    Target::new(url).map_err(|error| blocked(format!("the URL cannot be requested: {error}")))
 }
 
 /// The HTTP client of the process. Clones share its connections.
 #[derive(Clone)]
 pub struct Client {
-    http: HttpClient,
+    transport: Transport,
     timeout: Duration,
     /// Whether the last attempt failed because of the proxy.
     proxy_fault: Arc<Condition>,
@@ -81,15 +79,15 @@ pub struct Exchange {
 impl Client {
     pub fn new(settings: &Settings) -> anyhow::Result<Client> {
         let tls = tls(settings.extra_ca_file.as_deref())?;
-        let http = connect::client(settings, tls)?;
-        Ok(Client { http, timeout: settings.timeout, proxy_fault: Arc::default() })
+        let transport = Transport::new(settings, tls)?;
+        Ok(Client { transport, timeout: settings.timeout, proxy_fault: Arc::default() })
     }
 
     /// Sends one request and waits for the end of the response, at most for the timeout.
     pub async fn post(&self, endpoint: &Endpoint, request: &Rendered) -> Result<Exchange, OwnFault> {
         let started = Instant::now();
         let result = match &endpoint.checked {
-            Ok(url) => self.exchange(url, request, started).await,
+            Ok(target) => self.exchange(target, request, started).await,
             Err(blocked) => Ok((blocked.clone(), Vec::new())),
         };
         self.report(result.as_ref().err());
@@ -122,8 +120,13 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, url: &Uri, request: &Rendered, started: Instant) -> Result<(Answer, Vec<u8>), OwnFault> {
-        let mut response = match tokio::time::timeout(self.timeout + GRACE, self.send(url, request)).await {
+    async fn exchange(
+        &self,
+        target: &Target,
+        request: &Rendered,
+        started: Instant,
+    ) -> Result<(Answer, Vec<u8>), OwnFault> {
+        let mut response = match tokio::time::timeout(self.timeout + GRACE, self.send(target, request)).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
             Ok(Err(failure)) => return Ok((failure.into_answer()?, Vec::new())),
             Ok(Ok(_)) | Err(_) => {
@@ -135,7 +138,7 @@ impl Client {
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(started.elapsed());
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
-        let _ = tokio::time::timeout(left, read(response.body_mut(), &mut excerpt)).await;
+        let _ = tokio::time::timeout(left, read(&mut response, &mut excerpt)).await;
         let answer = match status.is_success() {
             true => Answer::Accepted { status: status.as_u16() },
             false => refused(status),
@@ -143,28 +146,25 @@ impl Client {
         Ok((answer, excerpt))
     }
 
-    /// Sends the request and waits for the head of the response. Sends it once more where that is safe; a receiver that got
-    /// both recognises the delivery's id.
-    async fn send(&self, url: &Uri, request: &Rendered) -> Result<Response<Incoming>, Failure> {
-        let (sent, is_new) = reuse::watch(self.http.request(post(url, request))).await;
-        match sent.map_err(Failure::from) {
-            Err(failure) if failure.is_safe_to_retry(!is_new) => Ok(self.http.request(post(url, request)).await?),
+    /// Sends the request and waits for the head of the response. Sends it again if the connection was an idle one that the
+    /// receiver closed: a receiver that got the first request recognises the delivery's id.
+    async fn send(&self, target: &Target, request: &Rendered) -> Result<Response, Failure> {
+        let send = || self.transport.send(target, headers(request), request.body.clone());
+        let (sent, is_new) = reuse::watch(send()).await;
+        match sent {
+            Err(failure) if failure.is_closed && !is_new => send().await,
             sent => sent,
         }
     }
 }
 
-fn post(url: &Uri, request: &Rendered) -> Request<Full<Bytes>> {
-    let mut post = Request::new(Full::new(request.body.clone()));
-    *post.method_mut() = Method::POST;
-    *post.uri_mut() = url.clone();
-    let headers = post.headers_mut();
-    headers.reserve(request.headers.len() + 2);
-    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+fn headers(request: &Rendered) -> HeaderMap {
+    // Room for the `Accept` that the transport adds.
+    let mut headers = HeaderMap::with_capacity(request.headers.len() + 1);
     for (name, value) in &request.headers {
         headers.insert(header_name(name), HeaderValue::from_str(value).expect("our values are printable ASCII"));
     }
-    post
+    headers
 }
 
 /// Returns the header name that is sent for `name`. Our own names are constants, so that no attempt has to parse them.
@@ -191,12 +191,11 @@ fn header_name(name: &'static str) -> HeaderName {
 }
 
 /// Reads the body as far as it is wanted.
-async fn read(body: &mut Incoming, excerpt: &mut Vec<u8>) {
+async fn read(response: &mut Response, excerpt: &mut Vec<u8>) {
     let mut bytes = 0;
     while bytes < MAX_RESPONSE_BYTES
-        && let Some(Ok(frame)) = body.frame().await
+        && let Some(chunk) = response.chunk().await
     {
-        let Some(chunk) = frame.data_ref() else { continue };
         let wanted = chunk.len().min(EXCERPT_BYTES - excerpt.len());
         excerpt.extend_from_slice(&chunk[..wanted]);
         bytes += chunk.len();

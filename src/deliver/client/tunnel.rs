@@ -1,19 +1,42 @@
 //! Tunnels to receivers through `delivery.proxy`. The proxy is given addresses that the guard has checked, never names: it would
-//! resolve them itself, perhaps to other addresses. TLS inside the tunnel uses the receiver's own name.
+//! resolve them itself, perhaps to other addresses. TLS inside the tunnel uses the receiver's own name. That is why these requests
+//! are sent with hyper: reqwest gives a proxy the name from the URL.
 
 use std::error::Error;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use bytes::Bytes;
+use http_body_util::Full;
 use hyper::Uri;
 use hyper::header::HeaderValue;
-use hyper_rustls::HttpsConnector;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use secrecy::ExposeSecret;
-use tower::{Service, ServiceExt};
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceExt, service_fn};
 
+use super::reuse;
+use super::transport::{BUFFER_BYTES, HTTP2_BUFFER_BYTES, KEEPALIVE, POOL_IDLE};
 use crate::config::Proxy;
 use crate::deliver::guard::Guard;
+use crate::deliver::settings::Settings;
+
+/// Unanswered keepalive probes after which a connection is closed.
+const KEEPALIVE_RETRIES: u32 = 3;
+/// How long sent bytes may stay unacknowledged before the connection is closed.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+
+type BoxError = Box<dyn Error + Send + Sync>;
+pub type TunnelClient = legacy::Client<BoxCloneSyncService<Uri, MaybeHttpsStream<Stream>, BoxError>, Full<Bytes>>;
+
+/// No connection was established in the time allowed.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+pub struct ConnectTimeout(Duration);
 
 type ToProxy = HttpsConnector<HttpConnector>;
 type TunnelError = <Tunnel<ToProxy> as Service<Uri>>::Error;
@@ -29,15 +52,63 @@ pub struct NoTunnel;
 #[error("delivery.proxy: {0}")]
 pub struct ProxyFault(String);
 
+/// Creates the HTTP client of the process. Its connections are tunnels.
+pub fn client(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> anyhow::Result<TunnelClient> {
+    let timeout = settings.timeout;
+    let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http().enable_http1();
+    let to_proxy = to_proxy.wrap_connector(tcp(timeout));
+    let tunnels = Tunnels::new(settings.guard.clone(), proxy, to_proxy)?;
+    let dialer = service_fn(move |url: Uri| {
+        let tunnels = tunnels.clone();
+        async move { tunnels.open(&url).await }
+    });
+    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
+    let https = https.wrap_connector(dialer);
+    let connector = service_fn(move |url: Uri| {
+        reuse::note_connecting();
+        let connecting = https.clone().call(url);
+        async move {
+            let connected = tokio::time::timeout(timeout, connecting).await;
+            connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into()))
+        }
+    });
+    // The settings are those of the direct client, for the same reasons.
+    let client = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(settings.concurrency)
+        .pool_idle_timeout(POOL_IDLE)
+        .http1_title_case_headers(true)
+        .http1_max_buf_size(BUFFER_BYTES)
+        .http2_initial_stream_window_size(BUFFER_BYTES as u32)
+        .http2_initial_connection_window_size(HTTP2_BUFFER_BYTES)
+        .http2_keep_alive_interval(timeout / 2)
+        .http2_keep_alive_timeout(timeout / 2)
+        .build(BoxCloneSyncService::new(connector));
+    Ok(client)
+}
+
+fn tcp(timeout: Duration) -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    tcp.set_connect_timeout(Some(timeout));
+    tcp
+}
+
 /// Opens tunnels through the proxy.
 #[derive(Clone)]
-pub struct Tunnels {
+struct Tunnels {
     guard: Guard,
     tunnel: Tunnel<ToProxy>,
 }
 
 impl Tunnels {
-    pub fn new(guard: Guard, proxy: &Proxy, to_proxy: ToProxy) -> anyhow::Result<Tunnels> {
+    fn new(guard: Guard, proxy: &Proxy, to_proxy: ToProxy) -> anyhow::Result<Tunnels> {
         let mut tunnel = Tunnel::new(proxy.url.as_str().parse().context("delivery.proxy")?, to_proxy);
         if let Some(authorization) = &proxy.authorization {
             let value = HeaderValue::from_str(authorization.expose_secret()).context("delivery.proxy")?;
@@ -48,7 +119,7 @@ impl Tunnels {
 
     /// Opens a tunnel to the first of the receiver's addresses that the proxy reaches. Plain http uses a tunnel too: in a request
     /// to the proxy itself, the address would have to replace the `Host`.
-    pub async fn open(&self, url: &Uri) -> Result<Stream, Box<dyn Error + Send + Sync>> {
+    async fn open(&self, url: &Uri) -> Result<Stream, BoxError> {
         let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_tls = url.scheme_str() == Some("https");
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });

@@ -29,8 +29,9 @@ fn messages(app: &TestApp, from: usize, levels: &[&str]) -> BTreeMap<String, usi
 const FAULTS: &[&str] = &["WARN", "ERROR"];
 
 async fn wait_for(app: &TestApp, from: usize, words: &str) {
-    let there =
-        || async { messages(app, from, &["INFO", "WARN", "ERROR"]).keys().any(|line| line.contains(words)).then_some(()) };
+    let there = || async {
+        messages(app, from, &["INFO", "WARN", "ERROR"]).keys().any(|line| line.contains(words)).then_some(())
+    };
     eventually(words, there).await;
 }
 
