@@ -28,7 +28,8 @@ fn cache() -> PathBuf {
 
 /// Version and programs, the oldest first.
 pub fn installed() -> Vec<(u32, PathBuf)> {
-    let found = [Path::new("/usr/lib/postgresql"), &cache()].into_iter().flat_map(versions_below);
+    let cache = cache();
+    let found = [Path::new("/usr/lib/postgresql"), cache.as_path()].into_iter().flat_map(versions_below);
     let found: BTreeMap<u32, PathBuf> = found.filter(|(_, programs)| programs.join("initdb").is_file()).collect();
     found.into_iter().filter(|(version, _)| SUPPORTED.contains(version)).collect()
 }

@@ -29,8 +29,9 @@ fn messages(app: &TestApp, from: usize, levels: &[&str]) -> BTreeMap<String, usi
 const FAULTS: &[&str] = &["WARN", "ERROR"];
 
 async fn wait_for(app: &TestApp, from: usize, words: &str) {
-    let there =
-        || async { said(app, from, &["INFO", "WARN", "ERROR"]).keys().any(|line| line.contains(words)).then_some(()) };
+    let there = || async {
+        messages(app, from, &["INFO", "WARN", "ERROR"]).keys().any(|line| line.contains(words)).then_some(())
+    };
     eventually(words, there).await;
 }
 
@@ -58,13 +59,13 @@ async fn failing_receiver_and_mail_server(app: &mut TestApp, api: &Api, user: i6
         count.is_some_and(|count| count.parse::<u32>().unwrap() >= 6)
     })
     .await;
-    let counts = said(app, 0, FAULTS);
+    let counts = messages(app, 0, FAULTS);
     assert_eq!(counts.len(), 1, "{counts:#?}");
     assert_once(&counts);
     let mail = SmtpSink::start(smtp, &[]).await;
     // A warning and a disablement for each.
     mail.wait_for("taken", 4).await;
-    assert_once(&said(app, 0, FAULTS));
+    assert_once(&messages(app, 0, FAULTS));
     mail
 }
 
