@@ -188,7 +188,7 @@ async fn claims_go_round_the_webhooks_within_their_rooms() {
     let rest = ClaimRequest { start_after: webhooks[2], limits: Vec::new(), max_rows: 3, ..request.clone() };
     let rest = bench.store.claim(&rest).await.unwrap();
     assert_eq!((rest.deliveries.len(), rest.last_visited), (3, None));
-    let retries = bench.store.claim(&ClaimRequest { due: Due::Retries, ..request.clone() }).await.unwrap();
+    let retries = bench.store.claim(&ClaimRequest { class: DeliveryClass::Retry, ..request.clone() }).await.unwrap();
     assert!(retries.deliveries.is_empty(), "first attempts are no retries");
     bench.store.release(&claimed.deliveries).await.unwrap();
     let again = bench.store.claim(&ClaimRequest { limits: Vec::new(), ..request }).await.unwrap();
