@@ -39,7 +39,7 @@ fn free_of(is_responsive: bool, total: usize, used: usize, unproven: usize) -> u
     if is_responsive { free } else { free.min(unproven_share(total).saturating_sub(unproven)) }
 }
 
-/// A number of deliveries, and the bytes of their data.
+/// Deliveries held, the bytes of their data, and how many of them are in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     deliveries: usize,
@@ -64,7 +64,7 @@ impl Load {
 #[derive(Clone, Copy, Debug, Default)]
 struct Webhook {
     load: Load,
-    /// False until a request of the webhook has been answered quickly, and after one that was not.
+    /// Whether the last request took at most [`RESPONSIVE`]. Until there was one, the webhook is unproven.
     is_responsive: bool,
 }
 

@@ -160,8 +160,8 @@ async fn consecutive_failures_warn_again_on_another_day() {
     warn_at("+--", 2).await;
     let statement = "select failures, threshold from walhook.notice order by at";
     let rows = bench.client.query(statement, &[]).await.unwrap();
-    let told: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    assert_eq!(told, [(2, 4), (2, 4)], "only consecutive failures count");
+    let attempts: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(attempts, [(2, 4), (2, 4)], "only consecutive failures count");
 }
 
 #[tokio::test]

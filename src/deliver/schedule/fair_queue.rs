@@ -38,7 +38,7 @@ pub struct Finished {
     pub took: Option<Duration>,
 }
 
-/// Deliveries waiting for a permit.
+/// The deliveries that wait for a permit.
 #[derive(Debug)]
 pub struct FairQueue {
     limits: Limits,
@@ -57,7 +57,7 @@ struct Ring {
     responsive: VecDeque<Uuid>,
     unproven: VecDeque<Uuid>,
     queued: usize,
-    /// The responsive webhooks have been served last: the turn of the unproven ones, where both wait.
+    /// Responsive and unproven webhooks alternate where both wait: whether the unproven ones are served next.
     is_unproven_next: bool,
 }
 
@@ -84,12 +84,15 @@ impl Ring {
         Some(delivery)
     }
 
-    /// The same among the responsive or the unproven webhooks. Webhooks that are skipped have a request in flight, so there are
-    /// never more of them than permits.
+    /// Takes the next delivery of a responsive or of an unproven webhook. Webhooks that are skipped have a request in flight, so
+    /// there are never more of them than permits.
     fn pop_of(&mut self, is_responsive: bool, counters: &Counters, limits: Limits) -> Option<Delivery> {
         let free = counters.free_permits(limits.total, is_responsive);
+        if free == 0 {
+            return None;
+        }
         let limit = limits.per_webhook.min(free.div_ceil(SHARE_OF_FREE));
-        for _ in 0..if limit > 0 { self.order(is_responsive).len() } else { 0 } {
+        for _ in 0..self.order(is_responsive).len() {
             let webhook = self.order(is_responsive).pop_front()?;
             if counters.in_flight_of(webhook) >= limit {
                 self.order(is_responsive).push_back(webhook);
