@@ -181,16 +181,8 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     let logs = api.logs(&webhook).await;
     assert_eq!((&logs[0]["outcome"], &logs[0]["attempt"]), (&json!("permanently_failed"), &json!(10)));
 
-<<<<<<< HEAD
     let words = "webhook owner not notified: mail.smtp_url and mail.from are not set";
-    let told =
-||||||| 94f6350
-    let words = "the owner of a webhook is not told: mail.smtp_url and mail.from are not set";
-    let told =
-=======
-    let words = "the owner of a webhook is not told: mail.smtp_url and mail.from are not set";
     let logged =
->>>>>>> w/schedule
         || async { Some(std::fs::read_to_string(app.log_file()).unwrap().matches(words).count()).filter(|n| *n == 2) };
     eventually("the warning and the disablement in the log", logged).await;
     // The user of the second exists but has no address, and the mail server rejects that of another.
