@@ -120,7 +120,7 @@ impl Pair {
             lease: Lease { token: Uuid::nil(), until: self.now },
         };
         // Every third waits in the store, as if there had been no budget.
-        if self.made % 3 != 0 && self.budget.reserve(webhook, delivery.bytes()) {
+        if !self.made.is_multiple_of(3) && self.budget.reserve(webhook, delivery.bytes()) {
             self.queue(&delivery);
             self.schedule.add_fresh(vec![delivery], self.now);
         } else {
