@@ -28,7 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     // What Walhook does to the primary: neither is a stage.
     ("primary", &["config", "domain", "postgres", "store"]),
     ("repair", &["config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
-    ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "store", "telemetry"]),
+    ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "retry", "store", "telemetry"]),
     ("erase", &["domain", "store"]),
     ("partitions", &["postgres", "store"]),
     (
@@ -82,7 +82,8 @@ const ANY: &[&str] = &["*"];
 
 /// Crates that only some modules may use, so that replacing a crate changes only these modules.
 const CRATES: &[(&str, &[&str])] = &[
-    ("pg_walstream", &["capture"]),
+    // Besides streaming: a slot whose snapshot is exported can be created only over a replication connection.
+    ("pg_walstream", &["capture", "primary"]),
     // Receivers are called with reqwest, and with hyper through a proxy: `deliver/client/tunnel.rs` gives the reason.
     // The API's listener limits connections and idle times, which axum's own listener does not.
     ("hyper", &["deliver/client", "api/serve.rs"]),
