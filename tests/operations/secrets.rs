@@ -203,7 +203,7 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
 
     app.set("secrets.master_key", &format!("{NEW_KEY},{MASTER_KEY}"));
     let checked = app.walhook_ok(&["check"]).await;
-    assert!(checked.contains("warn  secrets at rest: 602 are encrypted under an older key"), "{checked}");
+    assert!(checked.contains("warn  secrets at rest: 602 are encrypted with an older key"), "{checked}");
     app.restart().await;
     assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("602 re-encrypted with key "));
     assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("0 re-encrypted"));
