@@ -145,7 +145,7 @@ async fn what_does_not_work_says_why_and_never_shows_the_password() {
         (at("localhost", &format!("sslmode=require&{authority}")), "password authentication failed"),
         (at("localhost", "sslmode=disable"), "no encryption"),
         (at("localhost", "sslmode=verify-full&sslrootcert=/nowhere.pem"), "sslrootcert: /nowhere.pem"),
-        (at("localhost", "sslmode=always"), "sslmode=always is none of"),
+        (at("localhost", "sslmode=always"), "sslmode=always is not one of"),
         (at("localhost", "sslcert=/x.pem"), "sslkey"),
         (format!("postgres://certified:{SECRET}@localhost:{port}/{database}?{authority}"), "certificate"),
     ];

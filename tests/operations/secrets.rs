@@ -221,7 +221,7 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
     assert!(String::from_utf8_lossy(&checked.stdout).contains("fail  secrets at rest: 602 "), "{checked:?}");
     let refused = app.walhook(&["secrets", "reencrypt"]).await;
     assert!(
-        !refused.status.success() && String::from_utf8_lossy(&refused.stdout).contains("602 under key "),
+        !refused.status.success() && String::from_utf8_lossy(&refused.stdout).contains("602 encrypted with key "),
         "{refused:?}"
     );
 }
