@@ -45,7 +45,6 @@ pub mod config;
 pub mod deliver;
 pub mod domain;
 pub mod enqueue;
-pub mod erase;
 pub mod events;
 pub mod handoff;
 pub mod health;

@@ -29,7 +29,6 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("primary", &["config", "domain", "postgres", "store"]),
     ("repair", &["config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
     ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "retry", "store", "telemetry"]),
-    ("erase", &["domain", "store"]),
     ("partitions", &["postgres", "store"]),
     (
         "enqueue",

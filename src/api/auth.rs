@@ -1,4 +1,5 @@
-//! Authentication: an API token, a token of the platform or a session stands for one user. Requests are rate-limited per token.
+//! Authentication: an API token, a token of the platform or a session stands for one user. Requests are rate-limited per API token, and
+//! otherwise per user.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -12,7 +13,7 @@ use crate::domain::event::UserId;
 use crate::manage::tokens::is_api_token;
 use crate::manage::{Actor, Via};
 
-/// The user that a request acts for. Extracted before anything else of the request.
+/// The user that a request acts for. Handlers extract it first, so that nothing else of an unauthenticated request is read.
 #[derive(Debug)]
 pub struct Caller(pub UserId);
 
@@ -71,7 +72,7 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
     Ok(actor)
 }
 
-/// A namespace that keeps users apart from API tokens in the rate limit.
+/// The namespace of the rate limit's keys of users. The keys of API tokens are the tokens' ids.
 const JWT_USERS: Uuid = Uuid::from_u128(0x6f1d_3c1a_52a4_4b0e_9d57_0c7f_25e3_b8a6);
 
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {

@@ -17,13 +17,13 @@ use super::state::ApiState;
 use crate::manage::Manage;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// The part of an oversized body that is read and discarded, so that the client gets to read the response.
-const DISCARDED_AT_MOST: usize = 8 << 20;
+/// The bytes of an oversized body that are read and discarded. A client that is still sending may not read the response.
+const MAX_DISCARDED_BYTES: usize = 8 << 20;
 
 /// A body that is a JSON object.
 pub struct Object(pub Map<String, Value>);
 
-/// A body that is a JSON object, or absent, which is the same as an empty object.
+/// A body that is a JSON object. An absent body is an empty object.
 pub struct OptionalObject(pub Object);
 
 impl FromRequest<ApiState> for Object {
@@ -67,7 +67,7 @@ pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
         while let Some(frame) = frames.next().await {
             let frame = frame.map_err(|_| Problem::unreadable_body())?;
             length += frame.len();
-            if length > limit.saturating_add(DISCARDED_AT_MOST) {
+            if length > limit.saturating_add(MAX_DISCARDED_BYTES) {
                 break;
             }
             if length <= limit {
@@ -90,7 +90,7 @@ fn object(bytes: &[u8]) -> Result<Map<String, Value>, Problem> {
     }
 }
 
-/// An object in which each key occurs once. Of two values for one key, a proxy may inspect one and Walhook use the other.
+/// Parses from an object in which each key occurs once. If a key had two values, a proxy might inspect one and Walhook use the other.
 struct UniqueKeys;
 
 impl<'de> Deserialize<'de> for UniqueKeys {
@@ -117,15 +117,15 @@ impl<'de> Visitor<'de> for UniqueKeys {
     }
 }
 
-/// The value that a member is converted to, or its errors. Their pointers are relative to the member.
+/// The value that a member was converted to, or its errors. The errors' pointers are relative to the member.
 pub type Checked<T> = Result<T, Vec<FieldError>>;
 
 /// A request body that is read from the members of a JSON object. Its type is also its schema in the OpenAPI document.
 ///
-/// Why not `deserr`: it would replace [`Members`], but needs as many lines for an error type with JSON pointers, the limit on
-/// errors, and members that may be absent but not null; and it cannot check URLs by the configuration.
+/// Not `deserr`: it would replace [`Members`], but needs as many lines for an error type with JSON pointers, the limit on errors,
+/// and members that may be absent but not null. It also cannot check URLs against the configuration.
 pub trait FromMembers: Sized {
-    /// Reads the members. None where one of them is invalid, which `members` then has an error for.
+    /// Reads the members. Returns None if one of them is invalid, after adding an error to `members`.
     fn from_members(members: &mut Members, manage: &Manage) -> Option<Self>;
 }
 
@@ -139,14 +139,14 @@ impl Object {
     }
 }
 
-/// The members of a JSON object that are not read yet, and the errors of those that are.
+/// The members of a JSON object that have not been read yet, and the errors of those that have.
 pub struct Members {
     values: Map<String, Value>,
     errors: Vec<FieldError>,
 }
 
 impl Members {
-    /// Reads the member `name` if it is present. The outer `None` stands for an invalid value.
+    /// Reads the member `name`. Returns `Some(None)` if it is absent, and `None` if it is invalid.
     pub fn optional<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Checked<T>) -> Option<Option<T>> {
         let Some(value) = self.values.shift_remove(name) else { return Some(None) };
         let under = |error: FieldError| FieldError { pointer: format!("/{name}{}", error.pointer), ..error };
@@ -154,7 +154,7 @@ impl Members {
         checked.ok().map(Some)
     }
 
-    /// Reads the member `name`, which must be present.
+    /// Reads the member `name`. Returns `None` if it is absent or invalid.
     pub fn required<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Checked<T>) -> Option<T> {
         if !self.values.contains_key(name) {
             self.error(format!("/{name}"), "is required");
@@ -175,7 +175,7 @@ impl Members {
     }
 }
 
-/// Reads a string by `parse`.
+/// Returns a check for strings that `parse` accepts.
 pub fn string<T, E: fmt::Display>(parse: impl FnOnce(String) -> Result<T, E>) -> impl FnOnce(Value) -> Checked<T> {
     move |value| match value {
         Value::String(text) => parse(text).map_err(invalid),
@@ -187,7 +187,7 @@ pub fn boolean(value: Value) -> Checked<bool> {
     value.as_bool().ok_or_else(|| invalid("expected true or false"))
 }
 
-/// An error of the value itself.
+/// The error of the value itself, not of a part of it.
 pub fn invalid(detail: impl fmt::Display) -> Vec<FieldError> {
     vec![FieldError::new("", detail.to_string())]
 }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_type_of_the_body_is_json_with_or_without_parameters() {
+    fn a_json_content_type_is_accepted_with_or_without_parameters() {
         let is = |value: &str| is_json(&HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]));
         assert!(is("application/json") && is("Application/JSON; charset=utf-8") && is("application/merge-patch+json"));
         assert!(!is("text/plain") && !is("application/jsonp") && !is("") && !is_json(&HeaderMap::new()));

@@ -8,21 +8,26 @@ use tower_http::cors::CorsLayer;
 /// How long browsers may cache the response to a preflight.
 const PREFLIGHT_AGE: Duration = Duration::from_secs(3_600);
 
-/// The CORS layer, if origins are configured. Cookies are not allowed: pages send a token that they have themselves.
+/// Returns the CORS layer, if origins are configured. It does not allow cookies: pages of other origins authenticate with a token.
 pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    let own = HeaderName::from_static;
-    let sent =
-        [header::AUTHORIZATION, header::CONTENT_TYPE, header::IF_MATCH, own("idempotency-key"), own("x-request-id")];
+    let custom = HeaderName::from_static;
+    let sent = [
+        header::AUTHORIZATION,
+        header::CONTENT_TYPE,
+        header::IF_MATCH,
+        custom("idempotency-key"),
+        custom("x-request-id"),
+    ];
     let shown = [
         header::ETAG,
         header::LINK,
         header::LOCATION,
         header::RETRY_AFTER,
-        own("idempotency-replayed"),
-        own("x-request-id"),
+        custom("idempotency-replayed"),
+        custom("x-request-id"),
     ];
     let layer = CorsLayer::new()
         .allow_origin(origins.to_vec())

@@ -28,7 +28,7 @@ pub struct Client {
 
 #[derive(Clone, Copy, Debug)]
 struct State {
-    /// When the client last changed from being served to being waited for, or the reverse.
+    /// When one of the other fields last changed.
     since: Instant,
     /// Whether it has sent a whole request head.
     has_sent_head: bool,
@@ -112,7 +112,7 @@ impl Client {
         (is_awaited && (which == Evict::Waiting || state.waiting > 0)).then_some(state.since)
     }
 
-    /// When the connection is closed unless something happens; none while a request is in progress.
+    /// Returns when the connection will be closed if the client stays silent. None while a request is in progress.
     fn deadline(&self, silence: SilenceLimits) -> Option<Instant> {
         let state = *self.state.lock().expect("no holder of this lock panics");
         let wait = if state.has_sent_head { silence.idle } else { silence.header };
@@ -123,11 +123,11 @@ impl Client {
     pub async fn expired(&self, silence: SilenceLimits) {
         let overdue = async {
             loop {
-                // The deadline may change meanwhile, but never to one that is sooner than this.
-                let look_at = Instant::now() + silence.idle.min(silence.header);
+                // The deadline may change meanwhile, but never to an earlier time than this.
+                let check_at = Instant::now() + silence.idle.min(silence.header);
                 match self.deadline(silence) {
                     Some(deadline) if deadline <= Instant::now() => return,
-                    deadline => tokio::time::sleep_until(deadline.map_or(look_at, |at| at.min(look_at)).into()).await,
+                    deadline => tokio::time::sleep_until(deadline.map_or(check_at, |at| at.min(check_at)).into()).await,
                 }
             }
         };

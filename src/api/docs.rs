@@ -100,7 +100,7 @@ impl Docs {
         Docs { html: html.into(), policy: HeaderValue::try_from(policy).expect("base64 and ASCII") }
     }
 
-    pub fn answer(&self) -> Response {
+    pub fn response(&self) -> Response {
         let content_type = HeaderValue::from_static("text/html; charset=utf-8");
         let headers = [(header::CONTENT_SECURITY_POLICY, self.policy.clone()), (header::CONTENT_TYPE, content_type)];
         (headers, self.html.clone()).into_response()

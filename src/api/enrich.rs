@@ -1,8 +1,8 @@
-//! Adds to the OpenAPI document what no handler declares: the errors, idempotency keys and examples that operations share, and the
-//! events that are delivered.
+//! Adds to the OpenAPI document what the handlers do not declare: the errors, idempotency keys and examples that operations share,
+//! and the events that are delivered.
 //!
-//! Why not by utoipa: its macros repeat the shared responses at each handler, and have no way to describe webhooks (OpenAPI 3.1)
-//! from a catalogue.
+//! Not with utoipa: its macros would repeat the shared responses at each handler, and cannot describe webhooks (OpenAPI 3.1) from a
+//! catalogue.
 
 use serde_json::{Map, Value, json};
 
@@ -14,6 +14,7 @@ const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
 const EXAMPLE_ID: &str = "0195512d-7c6c-7a3e-b1a4-0d6f5c1f8a11";
 const EXAMPLE_TIME: &str = "2026-03-01T09:05:00.123+00:00";
 
+/// Adds the shared parts to a document that was collected from the handlers.
 pub fn enrich(document: &mut Value) {
     for (_, item) in document["paths"].as_object_mut().into_iter().flatten() {
         for method in METHODS {
@@ -295,9 +296,9 @@ mod tests {
 
     #[test]
     fn responses_that_a_handler_declares_are_kept() {
-        let mut operation = json!({ "responses": { "409": { "description": "ours", "content": {} } } });
+        let mut operation = json!({ "responses": { "409": { "description": "declared", "content": {} } } });
         add_problems(&mut operation, true);
-        assert_eq!(operation["responses"]["409"]["description"], "ours");
+        assert_eq!(operation["responses"]["409"]["description"], "declared");
         assert_eq!(operation["responses"]["401"]["description"], "No valid token");
         assert!(operation["responses"]["412"].is_null());
     }

@@ -37,7 +37,7 @@ pub struct EventType {
     example: Box<RawValue>,
 }
 
-/// The response, which is the same for all users and constant.
+/// The response. Serialized once, because it is constant and the same for all users.
 static RESPONSE: LazyLock<Bytes> = LazyLock::new(|| {
     let event_type = |rule: &&'static crate::events::Rule| EventType {
         event: rule.kind,

@@ -25,10 +25,10 @@ use crate::telemetry::recurring;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-const LONGEST_KEY: usize = 255;
+const MAX_KEY_LENGTH: usize = 255;
 /// The API's responses are far smaller.
-const LARGEST_RESPONSE: usize = 4 << 20;
-/// The headers that are stored. The others belong to one response.
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
+/// The headers that are stored. The others, such as the request id, are different in each response.
 const STORED_HEADERS: [HeaderName; 4] = [header::CONTENT_TYPE, header::ETAG, header::LOCATION, header::RETRY_AFTER];
 
 /// A response as it is stored, encrypted.
@@ -44,7 +44,7 @@ pub async fn replay(State(state): State<ApiState>, request: Request, next: Next)
     if request.method() != Method::POST || !request.headers().contains_key(KEY) {
         return next.run(request).await;
     }
-    // A task of its own: a client that disconnects and repeats the request gets the response that it missed.
+    // In a task of its own, which continues if the client disconnects. The client gets the response when it repeats the request.
     let task = async move { serve_once(state, request, next).await.unwrap_or_else(IntoResponse::into_response) };
     let task = tokio::spawn(task.in_current_span());
     task.await.unwrap_or_else(|_| Problem::internal().into_response())
@@ -80,7 +80,7 @@ fn key_hash(parts: &Parts) -> Result<[u8; 32], Problem> {
     };
     let key = value.as_bytes();
     let is_printable = key.iter().all(|byte| (b' '..=b'~').contains(byte));
-    match is_printable && (1..=LONGEST_KEY).contains(&key.len()) {
+    match is_printable && (1..=MAX_KEY_LENGTH).contains(&key.len()) {
         true => Ok(Sha256::digest(key).into()),
         false => Err(Problem::malformed_idempotency_key()),
     }
@@ -98,23 +98,23 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Whether the response is a success or an error that depends on the request alone, so that a later request would get the same one.
+/// Whether the same request would get this response at any time: a success, or an error that depends on the request alone.
 fn is_final(response: &Response) -> bool {
-    const OF_THE_REQUEST: [StatusCode; 4] = [
+    const REQUEST_ERRORS: [StatusCode; 4] = [
         StatusCode::BAD_REQUEST,
         StatusCode::PAYLOAD_TOO_LARGE,
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         StatusCode::UNPROCESSABLE_ENTITY,
     ];
     let is_transient = response.extensions().get::<Transient>().is_some();
-    response.status().is_success() || (OF_THE_REQUEST.contains(&response.status()) && !is_transient)
+    response.status().is_success() || (REQUEST_ERRORS.contains(&response.status()) && !is_transient)
 }
 
-/// Stores a final response. After any other, the key is free again.
+/// Stores a final response. Releases the key after any other.
 async fn store(manage: &Manage, user: &UserId, id: Uuid, response: Response) -> Response {
     let is_final = is_final(&response);
     let (parts, body) = response.into_parts();
-    let Ok(body) = axum::body::to_bytes(body, LARGEST_RESPONSE).await else {
+    let Ok(body) = axum::body::to_bytes(body, MAX_RESPONSE_BYTES).await else {
         return Problem::internal().into_response();
     };
     let stored = match is_final {

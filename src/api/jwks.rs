@@ -272,25 +272,25 @@ mod tests {
 
     #[tokio::test]
     async fn keys_that_cannot_be_fetched_again_expire() {
-        let works = Arc::new(std::sync::atomic::AtomicBool::new(true));
-        let answers = works.clone();
-        let url = serve(move || match answers.load(Ordering::SeqCst) {
+        let is_up = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let seen = is_up.clone();
+        let url = serve(move || match seen.load(Ordering::SeqCst) {
             true => (StatusCode::OK, key_set_of(1)),
             false => (StatusCode::BAD_GATEWAY, String::new()),
         })
         .await;
         for (longest, is_kept) in [(FETCHED.longest, true), (Duration::from_nanos(1), false)] {
-            works.store(true, Ordering::SeqCst);
+            is_up.store(true, Ordering::SeqCst);
             let published = at(&url, longest);
             let first = published.keys(|_| true).await;
-            assert_eq!(first.is_ok(), is_kept, "just fetched");
-            works.store(false, Ordering::SeqCst);
+            assert_eq!(first.is_ok(), is_kept, "keys that were just fetched");
+            is_up.store(false, Ordering::SeqCst);
             assert_eq!(published.keys(|keys| keys.len() > 1).await.is_ok(), is_kept);
         }
     }
 
     #[tokio::test]
-    async fn a_file_is_read_again_and_its_keys_are_kept_while_it_is_malformed() {
+    async fn a_key_file_is_read_again_and_known_keys_are_used_while_it_is_malformed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let write = |text: &str| std::fs::write(file.path(), text).unwrap();
         assert!(matches!(Published::in_file(Path::new("/nowhere")), Err(JwtError::Unreadable { .. })));
@@ -308,9 +308,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_are_fetched_again_when_one_is_missing_and_kept_when_that_fails() {
+    async fn keys_are_fetched_again_if_one_is_missing_and_known_keys_are_used_if_that_fails() {
         static FETCHES: AtomicUsize = AtomicUsize::new(0);
-        // One key, then a fault, then two keys.
+        // One key, then an error, then two keys.
         let handler = || match FETCHES.fetch_add(1, Ordering::SeqCst) {
             0 => (StatusCode::OK, key_set_of(1)),
             1 => (StatusCode::BAD_GATEWAY, String::new()),
@@ -321,7 +321,7 @@ mod tests {
         let count = async |wanted: usize| published.keys(|keys| keys.len() >= wanted).await.unwrap().len();
         assert_eq!((count(1).await, count(1).await), (1, 1));
         assert_eq!(FETCHES.load(Ordering::SeqCst), 1, "sufficient keys are not fetched again");
-        assert_eq!(count(2).await, 1, "known keys are kept");
+        assert_eq!(count(2).await, 1, "known keys are used");
         assert_eq!(count(2).await, 2);
         assert_eq!(FETCHES.load(Ordering::SeqCst), 3);
     }
@@ -337,8 +337,8 @@ mod tests {
         };
         let set = |keys: &[&Value]| key_set(json!({ "keys": keys }).to_string().as_bytes()).map(|keys| keys.len());
         assert_eq!(set(&[&rsa, &secret, &json!({ "kty": "new" })]), Ok(1));
-        for unfit in [secret.clone(), with("use", "enc"), with("alg", "HS256"), with("alg", "RSA-OAEP"), json!(7)] {
-            assert!(set(&[&unfit]).is_err(), "{unfit}");
+        for unusable in [secret.clone(), with("use", "enc"), with("alg", "HS256"), with("alg", "RSA-OAEP"), json!(7)] {
+            assert!(set(&[&unusable]).is_err(), "{unusable}");
         }
         assert!(key_set(b"[]").is_err() && key_set(b"<html>").is_err());
     }

@@ -75,19 +75,19 @@ impl JwtVerifier {
     /// caller must prevent a second use.
     pub async fn link(&self, token: &str) -> Result<(UserId, Timestamp), Problem> {
         let Verified { user, expires_at } = self.verify(token, Purpose::SignIn).await?;
-        let refused_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
-        Ok((user, Timestamp::from_second(refused_from).unwrap_or(Timestamp::MAX)))
+        let rejected_from = expires_at.saturating_add(2 * LEEWAY_SECONDS as i64);
+        Ok((user, Timestamp::from_second(rejected_from).unwrap_or(Timestamp::MAX)))
     }
 
     async fn verify(&self, token: &str, purpose: Purpose) -> Result<Verified, Problem> {
-        let refuse = |reason: &str| {
+        let reject = |reason: &str| {
             tracing::debug!(reason, "a token of the platform is rejected");
             Problem::unauthorized()
         };
         if token.len() > MAX_TOKEN_BYTES {
-            return Err(refuse("it is too long"));
+            return Err(reject("it is too long"));
         }
-        let header = decode_header(token).map_err(|error| refuse(&error.to_string()))?;
+        let header = decode_header(token).map_err(|error| reject(&error.to_string()))?;
         let matches = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
         let keys = match &self.keys {
             Keys::Fixed(keys) => keys.clone(),
@@ -96,11 +96,11 @@ impl JwtVerifier {
         let mut reason = "no key matches its header".to_owned();
         for key in keys.iter().filter(|key| matches(key)) {
             match decode::<Map<String, Value>>(token, &key.decoding, &self.validation(key.algorithm)) {
-                Ok(token) => return self.check(&token.claims, purpose).map_err(|reason| refuse(&reason)),
+                Ok(token) => return self.check(&token.claims, purpose).map_err(|reason| reject(&reason)),
                 Err(error) => reason = error.to_string(),
             }
         }
-        Err(refuse(&reason))
+        Err(reject(&reason))
     }
 
     /// Checks the claims of a token that the platform has signed.

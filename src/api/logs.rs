@@ -172,7 +172,7 @@ pub async fn read(
 #[derive(Serialize, ToSchema)]
 #[schema(as = RedeliveryBegun)]
 pub struct RedeliveryBody {
-    /// The same as before
+    /// The delivery's id, which is the same in each round
     delivery_id: Uuid,
     /// Its attempts are numbered from 1 again
     round: u16,
@@ -181,7 +181,7 @@ pub struct RedeliveryBody {
 /// Redeliver
 ///
 /// Starts the next round of the entry's delivery, with the whole retry schedule. It replaces a pending retry. The request goes to
-/// the webhook's present URL and is signed with its present secret.
+/// the webhook's current URL and is signed with its current secret.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/logs/{log}/redeliver", tag = "logs", operation_id = "redeliver",
     params(

@@ -11,9 +11,9 @@ use uuid::Uuid;
 use super::problem::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const LONGEST_REQUEST_ID: usize = 128;
+const MAX_REQUEST_ID_LENGTH: usize = 128;
 
-/// Accepts the client's request id, or creates one. The server log and the response have it.
+/// Accepts the client's request id, or creates one. The server log and the response contain it.
 pub async fn request_id(request: Request, next: Next) -> Response {
     let id = given_id(request.headers()).unwrap_or_else(|| {
         HeaderValue::try_from(Uuid::now_v7().to_string()).expect("a UUID consists of hexadecimal digits and hyphens")
@@ -25,12 +25,12 @@ pub async fn request_id(request: Request, next: Next) -> Response {
     response
 }
 
-/// The client's request id if it is safe in a log line.
+/// Returns the client's request id if it is safe in a log line.
 fn given_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let id = headers.get(REQUEST_ID)?;
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte);
     let bytes = id.as_bytes();
-    ((1..=LONGEST_REQUEST_ID).contains(&bytes.len()) && bytes.iter().all(plain)).then(|| id.clone())
+    ((1..=MAX_REQUEST_ID_LENGTH).contains(&bytes.len()) && bytes.iter().all(plain)).then(|| id.clone())
 }
 
 /// Adds headers that forbid browsers and proxies to cache, frame, sniff or execute responses: they contain one user's data.

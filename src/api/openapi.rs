@@ -60,7 +60,7 @@ fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
     let platform = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .bearer_format("JWT")
-        .description(Some("A token of the platform, where the service is configured to accept them"))
+        .description(Some("A token of the platform, if the service is configured to accept them"))
         .build();
     let components = ComponentsBuilder::from(collected.components.unwrap_or_default())
         .security_scheme(TOKEN, SecurityScheme::Http(token))

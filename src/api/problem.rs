@@ -11,7 +11,7 @@ use crate::manage::Fault;
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
-/// Errors that one response lists at most. A body may have thousands, and the first are enough to fix it.
+/// The most errors that one response lists. A body may have thousands, and the first are enough to start with.
 pub const MAX_ERRORS: usize = 20;
 
 /// An error response. Boxed, so that the results of handlers are small.
@@ -115,7 +115,7 @@ impl Problem {
         self.header(header::RETRY_AFTER, seconds)
     }
 
-    /// Notes that the same request may succeed later.
+    /// Marks the problem as one that the same request may not have later.
     fn transient(mut self) -> Problem {
         self.0.is_transient = true;
         self
@@ -213,7 +213,7 @@ impl Problem {
     }
 
     pub fn rate_limited(seconds: u64) -> Problem {
-        RATE_LIMITED.with(format!("too many requests with this token: wait {seconds} s")).retry_after(seconds)
+        RATE_LIMITED.with(format!("too many requests: wait {seconds} s")).retry_after(seconds)
     }
 
     pub fn internal() -> Problem {

@@ -24,7 +24,7 @@ pub const UNKNOWN_EVENT: &str = "is not an event: GET /webhooks/event-types list
 pub const NOT_A_TIME: &str = "expected an RFC 3339 time, such as 2026-03-01T09:05:00Z";
 
 const DEFAULT_LIMIT: usize = 50;
-const HIGHEST_LIMIT: usize = 100;
+const MAX_LIMIT: usize = 100;
 
 /// The `webhook` of the path. Text that is not an id is an unknown webhook.
 pub struct WebhookId(pub Uuid);
@@ -92,7 +92,7 @@ impl Parameters {
         Parameters { path: String::new(), values, errors: Vec::new() }
     }
 
-    /// Reads the parameter `name`. None where it is absent or invalid.
+    /// Reads the parameter `name`. None if it is absent or invalid.
     pub fn optional<T>(&mut self, name: &str, check: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let mut values = self.values.iter().filter(|(given, _)| given == name);
         let (_, value) = values.next()?;
@@ -102,13 +102,13 @@ impl Parameters {
 
     pub fn limit(&mut self) -> usize {
         let number = |text: &str| {
-            let limit = text.parse().ok().filter(|limit| (1..=HIGHEST_LIMIT).contains(limit));
-            limit.ok_or_else(|| format!("expected a number from 1 to {HIGHEST_LIMIT}"))
+            let limit = text.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+            limit.ok_or_else(|| format!("expected a number from 1 to {MAX_LIMIT}"))
         };
         self.optional("limit", number).unwrap_or(DEFAULT_LIMIT)
     }
 
-    /// The end of the previous page.
+    /// Reads the end of the previous page.
     pub fn cursor(&mut self) -> Option<Cursor> {
         self.optional("cursor", |text| text.parse().map_err(|error: MalformedCursor| error.to_string()))
     }
@@ -141,9 +141,9 @@ pub struct Target {
 impl Target {
     /// The `Link` header (RFC 8288) of the next page.
     fn next_link(&self, cursor: &str) -> Option<HeaderValue> {
-        let kept = self.values.iter().filter(|(name, _)| name != "cursor");
+        let others = self.values.iter().filter(|(name, _)| name != "cursor");
         let mut query = form_urlencoded::Serializer::new(String::new());
-        let query = query.extend_pairs(kept).append_pair("cursor", cursor).finish();
+        let query = query.extend_pairs(others).append_pair("cursor", cursor).finish();
         HeaderValue::try_from(format!("<{}?{query}>; rel=\"next\"", self.path)).ok()
     }
 }

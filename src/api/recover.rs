@@ -43,13 +43,16 @@ impl FromMembers for RecoverWebhook {
         let until = members.optional("until", string(time));
         let outcome = members.optional("outcome", string(|name| query::outcome(&name)));
         let dry_run = members.optional("dry_run", boolean);
-        let body =
-            RecoverWebhook { since: since?, until: until?, outcome: outcome?, dry_run: dry_run?.unwrap_or(false) };
-        match body.draft() {
-            Ok(_) => return Some(body),
-            Err(fault @ PeriodFault::SinceInFuture) => members.error("/since", fault.to_string()),
-            Err(fault @ PeriodFault::UntilNotAfterSince) => members.error("/until", fault.to_string()),
-        }
+        let (since, until) = (since?, until?);
+        // Checked even if `outcome` or `dry_run` is invalid, so that all errors are reported at once.
+        let (pointer, fault) = match RecoveryDraft::new(since, until, None) {
+            Ok(_) => {
+                return Some(RecoverWebhook { since, until, outcome: outcome?, dry_run: dry_run?.unwrap_or(false) });
+            }
+            Err(fault @ PeriodFault::SinceInFuture) => ("/since", fault),
+            Err(fault @ PeriodFault::UntilNotAfterSince) => ("/until", fault),
+        };
+        members.error(pointer, fault.to_string());
         None
     }
 }

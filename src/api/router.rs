@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::state::ApiState;
 use super::{browser, idempotency, middleware, openapi, session};
 
-/// Returns the API's router. Its fallback answers every unknown path, also for the routers that it is merged with.
+/// Returns the API's router. Its fallback responds to every unknown path, also for the routers that it is merged with.
 pub fn router(state: ApiState) -> Router {
     let base_path = state.base_path().to_owned();
     let document = Bytes::from(openapi::document_text(&base_path));
@@ -26,7 +26,7 @@ pub fn router(state: ApiState) -> Router {
         .route_layer(from_fn_with_state(state.clone(), idempotency::replay))
         .route_layer(from_fn_with_state(state.clone(), session::protect))
         .route("/openapi.json", get(serve_document))
-        .route("/docs", get(async move || docs.answer()))
+        .route("/docs", get(async move || docs.response()))
         .with_state(state);
     let router = match &*base_path {
         "" => operations,

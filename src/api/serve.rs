@@ -33,8 +33,8 @@ use crate::telemetry::{self, Condition};
 const STREAMS: u32 = 32;
 /// For each connection, and thus the largest request head: the default of 400 KiB would be 400 MiB for 1,000 connections.
 const READ_BUFFER: usize = 64 << 10;
-/// How long a request waits while as many as allowed are in progress.
-const TURN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a request waits for a permit while as many as allowed are in progress.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause between two attempts to disconnect a client in favour of a new one.
 const EVICTION_PAUSE: Duration = Duration::from_millis(50);
 /// The pause after `accept` fails, for example for lack of file descriptors.
@@ -79,8 +79,8 @@ impl ServeLimits {
     }
 }
 
-/// Binds at once, so that a port in use is reported before anything starts. The future serves until `ending`, then waits for the
-/// requests in progress.
+/// Binds the address, so that a port in use is reported before anything starts. The returned future serves until `ending`, then waits
+/// for the requests in progress.
 pub async fn serve(
     address: SocketAddr,
     setting: &'static str,
@@ -91,7 +91,7 @@ pub async fn serve(
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, setting, source })?;
     tracing::info!(address = %listener.local_addr()?, setting, "listening");
     let Ending { announced, closed } = ending;
-    // Clients that keep connections open learn of the shutdown by their next response, not by a request that fails.
+    // Tells clients with open connections to open new ones, before requests on the old ones fail.
     let router = router.layer(map_response(move |mut response: Response| {
         if announced.is_cancelled() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -223,11 +223,11 @@ impl Server {
         if let Ok(permit) = self.requests.clone().try_acquire_owned() {
             return Some(permit);
         }
-        let mut turn = pin!(self.requests.clone().acquire_owned());
-        let deadline = Instant::now() + TURN_TIMEOUT;
+        let mut acquired = pin!(self.requests.clone().acquire_owned());
+        let deadline = Instant::now() + PERMIT_TIMEOUT;
         while Instant::now() < deadline {
             self.clients.evict(Evict::WaitingInRequest);
-            if let Ok(permit) = tokio::time::timeout(EVICTION_PAUSE, turn.as_mut()).await {
+            if let Ok(permit) = tokio::time::timeout(EVICTION_PAUSE, acquired.as_mut()).await {
                 return permit.ok();
             }
         }

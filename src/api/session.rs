@@ -12,14 +12,14 @@ use super::problem::Problem;
 use super::state::ApiState;
 use crate::manage::Actor;
 
-/// The names of the session cookie. Browsers accept the second one only over TLS and from this host, so that no sibling domain can
-/// plant a session.
+/// The names of the session cookie, without and with TLS. Browsers accept the second one only over TLS and from this host, so that no
+/// sibling domain can plant a session.
 const COOKIE: &str = "walhook_session";
 const HOST_COOKIE: &str = "__Host-walhook_session";
-/// A namespace that keeps users of the web UI apart from API tokens in the rate limit.
+/// The namespace of the rate limit's keys of signed-in users. The keys of API tokens are the tokens' ids.
 const SESSION_USERS: Uuid = Uuid::from_u128(0x2f8c_91d4_7be0_4a55_8c31_5d0e_a1b6_70f2);
 
-/// Returns the value of a cookie. None where the browser sends several of this name: another site may have planted one.
+/// Returns the value of a cookie. None if the browser sends several of this name: another site may have planted one.
 pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));

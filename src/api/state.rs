@@ -1,4 +1,4 @@
-//! The state that requests share.
+//! The state of the API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::config::Config;
 use crate::manage::Manage;
 use crate::manage::limits::RateLimit;
 
-/// A generous limit for a handler, without the exchange with a receiver.
-const LONGEST_REQUEST: Duration = Duration::from_secs(60);
+/// The time limit of a request, without the time for which a test waits for its receiver. Generous for a handler.
+const MAX_REQUEST_TIME: Duration = Duration::from_secs(60);
 
 /// The state that requests share. Clones are cheap.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl ApiState {
             throttle: Arc::new(RateLimit::per_second(config.limits.requests_per_second, config.limits.burst)),
             jwt: None,
             cors_origins: http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
-            request_timeout: LONGEST_REQUEST + config.delivery.timeout.0,
+            request_timeout: MAX_REQUEST_TIME + config.delivery.timeout.0,
         }
     }
 
@@ -54,7 +54,7 @@ impl ApiState {
         &self.manage
     }
 
-    /// The limit for a request's duration, which is also how long an idempotency key is held for it.
+    /// The time limit of a request. Its claim on an idempotency key expires after the same time.
     pub fn request_timeout(&self) -> Duration {
         self.request_timeout
     }
@@ -74,7 +74,7 @@ impl ApiState {
         &self.base_path
     }
 
-    /// Verifies the platform's tokens. None where they are not accepted.
+    /// The verifier of the platform's tokens. None if they are not accepted.
     pub fn jwt(&self) -> Option<&JwtVerifier> {
         self.jwt.as_deref()
     }

@@ -18,9 +18,9 @@ const DAY: SignedDuration = SignedDuration::from_hours(24);
 /// Statistics of a webhook's deliveries, without tests
 #[derive(Serialize, ToSchema)]
 pub struct Stats {
-    /// The present hour and the 23 before it
+    /// The current hour and the 23 before it
     last_24h: Summary,
-    /// The present hour and the 719 before it, as far back as the log is stored
+    /// The current hour and the 719 before it, as far back as the log is stored
     last_30d: Summary,
     /// The hours of the last 30 days that have log entries, oldest first
     hours: Vec<HourStats>,
@@ -30,7 +30,7 @@ pub struct Stats {
 #[derive(Serialize, ToSchema)]
 pub struct Summary {
     delivered: u64,
-    /// Attempts that were to be retried
+    /// Failed attempts after which a retry was scheduled
     failed: u64,
     permanently_failed: u64,
     cancelled: u64,

@@ -47,7 +47,7 @@ pub struct WebhookBody {
     /// When it was disabled automatically; null if it was not, or was reactivated
     #[schema(required = true, format = DateTime)]
     disabled_at: Option<String>,
-    /// How its attempts failed, with the log's kind of error in parentheses: `HTTP 500 answers (http_status)`
+    /// Why it was disabled: how its attempts failed, with the log's kind of error in parentheses: `HTTP 500 answers (http_status)`
     #[schema(required = true)]
     disabled_reason: Option<String>,
     #[schema(format = DateTime)]
@@ -340,7 +340,7 @@ pub async fn delete(
 
 /// Regenerate the secret
 ///
-/// The old secret stops working at once. The new one is shown only this once.
+/// The old secret stops working immediately. The new one is shown only this once.
 #[utoipa::path(
     post, path = "/webhooks/{webhook}/regenerate-secret", tag = "webhooks", operation_id = "regenerateSecret",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),

@@ -8,7 +8,7 @@ use super::{CommandResult, confirmed, plain_text};
 use crate::app::open_store;
 use crate::config::{Config, without_password};
 use crate::domain::event::UserId;
-use crate::erase;
+use crate::manage::erase;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {

@@ -1,4 +1,4 @@
-//! The faults of use cases. The variants are stable: adapters decide by them. The texts are fit for users to read.
+//! The faults of use cases. The variants are stable: adapters match on them. The texts can be shown to users.
 
 use crate::store::StoreError;
 

@@ -13,7 +13,7 @@ use crate::telemetry::recurring;
 /// The state of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdempotencyClaim {
-    /// The key is new. The caller serves the request and stores the response under this id.
+    /// The key is new. The caller executes the request and stores the response under this id.
     New(Uuid),
     /// The key was used for another request.
     Reused,
@@ -26,7 +26,7 @@ pub enum IdempotencyClaim {
 }
 
 impl Manage {
-    /// Claims a key for a request. Unless a response is stored or the key is released, the claim ends after `hold`.
+    /// Claims a key for a request. If neither a response is stored nor the key released, the claim expires after `hold`.
     pub async fn claim_idempotency_key(
         &self,
         user: &UserId,
@@ -39,7 +39,7 @@ impl Manage {
             return Ok(IdempotencyClaim::New(id));
         }
         let Some(found) = idempotency::find(&self.store, user, key_hash).await? else {
-            // If the user has fewer keys, the claim was released in between. The client gets it when it repeats the request.
+            // Below the limit, another request released the key between the two statements. The client may repeat this one.
             let is_full = idempotency::is_full(&self.store, user).await?;
             return Ok(if is_full { IdempotencyClaim::TooManyKeys } else { IdempotencyClaim::InProgress });
         };
@@ -60,7 +60,7 @@ impl Manage {
         Ok(idempotency::store_response(&self.store, id, &self.vault.seal(id, response)).await?)
     }
 
-    /// Makes a claimed key free again.
+    /// Releases a claimed key, so that the next request can claim it.
     pub async fn release_idempotency_key(&self, id: Uuid) -> Result<()> {
         Ok(idempotency::release(&self.store, id).await?)
     }

@@ -1,4 +1,4 @@
-//! Limits on how often and how many at once, by key.
+//! Limits on rate and on concurrency, by key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,16 +12,16 @@ use uuid::Uuid;
 
 /// Limits how often something happens, by key.
 pub struct RateLimit {
-    /// None where the rate is unlimited.
+    /// None if the rate is unlimited.
     limiter: Option<DefaultKeyedRateLimiter<Uuid>>,
     checks: AtomicU64,
 }
 
-/// Keys that have not been used for a while are forgotten after so many checks: often enough that they take little memory.
+/// Keys that were not used for a while are removed after this many checks, which bounds the memory that they take.
 const CHECKS_BETWEEN_SWEEPS: u64 = 10_000;
 
 impl RateLimit {
-    /// Allows `rate` checks a second, and `burst` at once. A rate of zero is no limit.
+    /// Allows `rate` checks a second, and `burst` at once. A rate of zero means no limit.
     pub fn per_second(rate: u32, burst: u32) -> RateLimit {
         let quota = NonZeroU32::new(rate).map(|rate| {
             let quota = Quota::per_second(rate);
@@ -66,7 +66,7 @@ impl<K: Eq + Hash + Clone> ConcurrencyLimit<K> {
         ConcurrencyLimit { counts: Arc::default(), limit }
     }
 
-    /// None where as many operations with this key are in progress as allowed.
+    /// Returns a permit, or None if as many operations with this key are in progress as allowed.
     pub fn acquire(&self, key: &K) -> Option<Permit<K>> {
         let mut counts = self.counts.lock().expect("no holder of this lock panics");
         let count = counts.entry(key.clone()).or_default();

@@ -26,14 +26,14 @@ pub fn outcome(name: &str) -> Option<Outcome> {
 #[derive(Clone, Debug)]
 pub struct LogEntry {
     pub detail: Detail,
-    /// The request as it was sent. None where none was sent, or where the event has expired.
+    /// The request as it was sent. None if none was sent, or if the event has expired.
     pub request: Option<RenderedRequest>,
 }
 
 /// A round that was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redelivery {
-    /// The same as before.
+    /// The delivery's id, which is the same in each round.
     pub delivery: Uuid,
     pub round: u16,
 }
@@ -54,6 +54,7 @@ impl Manage {
         Ok(Page::new(found.entries, limit, |entry| entry.id).or_continue_after(found.horizon))
     }
 
+    /// Returns an entry of the webhook's log with its request.
     pub async fn log_entry(&self, user: &UserId, webhook: Uuid, log: Uuid) -> Result<LogEntry> {
         let found = logs::get(&self.store, user, webhook, log).await?;
         let detail = found.ok_or(Fault::NoSuchLogEntry)?;
@@ -61,7 +62,7 @@ impl Manage {
         Ok(LogEntry { detail, request })
     }
 
-    /// The next attempt of a delivery. None where it has ended.
+    /// Returns the next attempt of a delivery, or None if the delivery has ended.
     pub async fn pending_attempt(&self, user: &UserId, webhook: Uuid, delivery: Uuid) -> Result<Option<Pending>> {
         Ok(logs::pending(&self.store, user, webhook, delivery).await?)
     }

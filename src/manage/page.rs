@@ -11,7 +11,7 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor(pub Uuid);
 
-/// A text that is not a cursor.
+/// The error of a text that is not a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected the `next_cursor` of an earlier response")]
 pub struct MalformedCursor;
@@ -48,7 +48,7 @@ impl<T> Page<T> {
         Page { items: rows, next }
     }
 
-    /// The page of a search that may have stopped early: the next page starts after the last row that was examined.
+    /// Lets the next page start after `horizon`, the last row that was examined, if the search stopped early and found no more rows.
     pub(super) fn or_continue_after(self, horizon: Option<Uuid>) -> Page<T> {
         Page { next: self.next.or(horizon.map(Cursor)), ..self }
     }

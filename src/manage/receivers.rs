@@ -1,4 +1,5 @@
-//! Access to receivers, which `app` supplies: `manage` is below the stage that calls them.
+//! The interface through which use cases reach receivers. `app` implements it, because `manage` may not depend on the stage that
+//! sends requests.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use uuid::Uuid;
 use crate::domain::delivery::{Attempt, Delivery};
 use crate::store::logs::Detail;
 
-/// Judges receivers' URLs, renders requests and sends tests.
+/// Checks receivers' URLs, renders logged requests and sends tests.
 pub trait Receivers: Send + Sync {
     /// Checks a URL without a DNS lookup. The error is a predicate of the URL, such as `must begin with https://`.
     fn check_url(&self, url: &str) -> Result<(), String>;
@@ -16,7 +17,7 @@ pub trait Receivers: Send + Sync {
     /// Resolves the URL's host and checks the addresses.
     fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), Unreachable>>;
 
-    /// Renders a logged request as it was sent. None where none was sent, or where the event has expired.
+    /// Renders a logged request as it was sent. None if none was sent, or if the event has expired.
     fn render(&self, logged: &Detail) -> Option<RenderedRequest>;
 
     /// Makes one attempt, whatever the webhook's state, and logs it as a test. Returns the log entry's id. An error is a fault of
@@ -24,7 +25,7 @@ pub trait Receivers: Send + Sync {
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>>;
 }
 
-/// Why a URL's host cannot be called. The texts are fit for the webhook's owner to read.
+/// Why a URL's host cannot be called. The texts can be shown to the webhook's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// An address of the host must not be called.

@@ -21,17 +21,17 @@ pub struct RecoveryDraft {
 /// Why a time range is invalid. The text is a predicate of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeriodFault {
-    /// Of `since`.
+    /// `since` is wrong.
     #[error("is in the future")]
     SinceInFuture,
-    /// Of `until`.
+    /// `until` is wrong.
     #[error("must be after `since`")]
     UntilNotAfterSince,
 }
 
 impl RecoveryDraft {
-    /// From `since` until `until`, or now. With an outcome, only deliveries whose last attempt ended so. Without, those that
-    /// failed permanently or were cancelled, and events that occurred while the webhook was inactive.
+    /// Recovers from `since` on and before `until`, or up to now: deliveries whose last attempt had `outcome`. Without an outcome,
+    /// those that failed permanently or were cancelled, and events that occurred while the webhook was inactive.
     pub fn new(
         since: Timestamp,
         until: Option<Timestamp>,
@@ -59,7 +59,7 @@ impl RecoveryDraft {
 pub struct RecoveryScope {
     /// The number of deliveries.
     pub count: u64,
-    /// False where the log is too large to count exactly: there may be more deliveries.
+    /// False if the log is too large to count exactly: there may be more deliveries.
     pub is_exact: bool,
     pub since: Timestamp,
     pub until: Timestamp,
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(narrow.until, wide.until);
         let until = Some(at("2020-01-02T00:00:00Z"));
         let expired = scope(RecoveryDraft::new(at("2020-01-01T00:00:00Z"), until, None).unwrap());
-        assert_eq!(expired.since, expired.until, "nothing of it is stored");
+        assert_eq!(expired.since, expired.until, "no event of this range is stored");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::domain::event::UserId;
 use crate::store::Store;
 use crate::vault::Vault;
 
-/// DNS lookups of one user at a time: names whose nameservers do not answer take seconds each, and lookups share one budget.
+/// Concurrent DNS lookups of one user. Names whose nameservers do not answer take seconds each, and all users share one budget.
 const MAX_LOOKUPS: usize = 2;
 /// Tests of one webhook in flight: a receiver that does not respond occupies no more connections.
 const MAX_TESTS_IN_FLIGHT: usize = 4;

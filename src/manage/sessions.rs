@@ -1,4 +1,4 @@
-//! Sessions of the web UI. As of API tokens, the store has the SHA-256 of their ids only.
+//! Sessions of the web UI. The store has only the SHA-256 of their ids, as it has of API tokens.
 
 use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
@@ -13,12 +13,12 @@ use crate::store::sessions::{self, Session};
 use crate::telemetry::recurring;
 
 impl Manage {
-    /// The id of an API token, and the user that it stands for. None for a token that is unknown or revoked.
+    /// Returns the id of an API token, and the user that it stands for. None if the token is unknown or revoked.
     pub async fn token_user(&self, token: &str) -> Result<Option<(Uuid, UserId)>> {
         tokens::user(&self.store, token).await
     }
 
-    /// The signed-in user of a session. None where the session or its API token has ended.
+    /// Returns the signed-in user of a session. None if the session has ended or its API token was revoked.
     pub async fn session_actor(&self, session: &str) -> Result<Option<Actor>> {
         let found = sessions::find(&self.store, &hash(session)).await?;
         Ok(found.map(|Session { user, token, .. }| Actor { user, via: Via::Session(token) }))
@@ -36,11 +36,12 @@ impl Manage {
         Ok(session)
     }
 
+    /// Ends a session.
     pub async fn sign_out(&self, session: &str) -> Result<()> {
         Ok(sessions::end(&self.store, &hash(session)).await?)
     }
 
-    /// Marks a sign-in link as used. False where it was used before. The caller refuses links after `expires_at`.
+    /// Marks a sign-in link as used. False if it was used before. The caller must reject the link after `expires_at`.
     pub async fn use_link(&self, link: &str, expires_at: Timestamp) -> Result<bool> {
         Ok(sessions::use_link(&self.store, &hash(link), expires_at).await?)
     }
@@ -55,7 +56,7 @@ impl Manage {
         Ok(sessions::reveal(&self.store, &hash(session), None).await?)
     }
 
-    /// The webhook's secret, if the session may show it.
+    /// Returns the webhook's secret if the session may show it and the webhook is its user's.
     pub async fn revealed_secret(&self, session: &str, webhook: Uuid) -> Result<Option<SecretString>> {
         let Some(sealed) = sessions::revealed(&self.store, &hash(session), webhook).await? else { return Ok(None) };
         let secret = self.vault.open_text(webhook, &sealed.key_id, &sealed.bytes).map_err(|error| {

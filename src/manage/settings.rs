@@ -1,4 +1,4 @@
-//! The settings of a webhook, each valid by its type.
+//! The settings of a webhook, as types that hold valid values only.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::receivers::Unreachable;
 use super::service::Manage;
 use crate::domain::event::{EventKind, UserId};
 
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_LENGTH: usize = 200;
 /// How long a DNS lookup may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -17,7 +17,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum SettingFault {
     #[error("must not be empty")]
     EmptyName,
-    #[error("must not be longer than {LONGEST_NAME} characters")]
+    #[error("must not be longer than {MAX_NAME_LENGTH} characters")]
     NameTooLong,
     #[error("must not contain control characters")]
     ControlCharactersInName,
@@ -38,14 +38,14 @@ impl WebhookName {
     pub fn new(name: String) -> Result<WebhookName, SettingFault> {
         match name.chars().count() {
             0 => Err(SettingFault::EmptyName),
-            1..=LONGEST_NAME if name.chars().any(char::is_control) => Err(SettingFault::ControlCharactersInName),
-            1..=LONGEST_NAME => Ok(WebhookName(name)),
+            1..=MAX_NAME_LENGTH if name.chars().any(char::is_control) => Err(SettingFault::ControlCharactersInName),
+            1..=MAX_NAME_LENGTH => Ok(WebhookName(name)),
             _ => Err(SettingFault::NameTooLong),
         }
     }
 }
 
-/// A URL that a webhook may have, as given. Made by [`Manage::receiver_url`].
+/// A URL that a webhook may have, as given. Created by [`Manage::receiver_url`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverUrl(pub(super) String);
 
@@ -79,7 +79,7 @@ impl Manage {
     }
 
     /// Resolves the URL's host. A name that does not resolve is a warning only: it may resolve a minute later, and the delivery
-    /// log shows receivers that cannot be reached. A name that resolves to a blocked address is refused.
+    /// log shows receivers that cannot be reached. A name that resolves to a blocked address is rejected.
     pub(super) async fn check_host(&self, user: &UserId, url: &ReceiverUrl) -> Result<Option<UrlWarning>> {
         let Some(_permit) = self.lookups.acquire(user) else { return Ok(Some(UrlWarning::TooManyLookups)) };
         match tokio::time::timeout(LOOKUP_TIMEOUT, self.receivers.look_up(&url.0)).await {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_kept_as_given_and_refused_where_parsing_would_change_them() {
+    fn urls_are_kept_as_given_and_rejected_if_parsing_would_change_them() {
         for good in ["https://a.example/in?x=1", "https://bücher.example/"] {
             assert_eq!(receiver_url(good.to_owned(), |_| Ok(())).unwrap().0, good);
         }

@@ -12,7 +12,7 @@ pub use crate::store::hours::{BriefHour, Counts, Hour};
 const MONTH: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 impl Manage {
-    /// The hours of the 30 days before `now` in which the webhook had attempts or cancellations, oldest first.
+    /// Returns the hours of the 30 days before `now` in which the webhook had attempts or cancellations, oldest first.
     pub async fn hours(&self, user: &UserId, webhook: Uuid, now: Timestamp) -> Result<Vec<Hour>> {
         let since = now - MONTH;
         let mut found = hours::list(&self.store, user, webhook, since).await?.ok_or(Fault::NoSuchWebhook)?;
@@ -21,7 +21,7 @@ impl Manage {
         Ok(found)
     }
 
-    /// The hours since a time of all the user's webhooks, in no order.
+    /// Returns the hours since a time of all the user's webhooks, unordered.
     pub async fn hours_of_all(&self, user: &UserId, since: Timestamp) -> Result<Vec<BriefHour>> {
         Ok(hours::of_user(&self.store, user, since).await?)
     }

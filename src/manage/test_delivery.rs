@@ -14,16 +14,16 @@ use crate::store::audit::Actor;
 use crate::store::logs;
 use crate::telemetry::recurring;
 
-/// A namespace that makes keys of users.
+/// The namespace of the rate limit's keys, which are UUIDs made from the ids of users.
 const TEST_USERS: Uuid = Uuid::from_u128(0x8d3e_5b70_19c4_4f6a_a2d1_6e0b_93f7_45c8);
 
 /// The result of a test.
 #[derive(Clone, Debug)]
 pub struct TestReport {
     pub response_status: Option<u16>,
-    /// None where nothing was sent.
+    /// None if nothing was sent.
     pub duration: Option<Duration>,
-    /// None where the test was delivered.
+    /// None if the test was delivered.
     pub error: Option<(ErrorKind, String)>,
     /// The entry of the delivery log.
     pub log_id: Uuid,
@@ -60,7 +60,7 @@ impl Manage {
             data: data.into(),
             round: 1,
             attempt: 1,
-            // Not in the store, so nobody else can claim it.
+            // The delivery is not in the store, so no replica can claim it and the lease has no meaning.
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         };
         let (log_id, attempt) = self.receivers.send_test(delivery).await.map_err(|error| {

@@ -51,6 +51,7 @@ pub(super) fn random_text() -> SecretString {
     URL_SAFE_NO_PAD.encode(random_bytes::<32>()).into()
 }
 
+/// Returns the form in which the store has tokens, sessions' ids and sign-in links.
 pub(super) fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text).into()
 }

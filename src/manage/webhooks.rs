@@ -46,7 +46,7 @@ pub struct UpdatedWebhook {
 }
 
 impl Manage {
-    /// The number of webhooks that a user may have.
+    /// Returns the number of webhooks that a user may have.
     pub fn webhook_limit(&self) -> u32 {
         self.webhooks_per_user
     }
@@ -58,10 +58,12 @@ impl Manage {
         Ok(Page::new(rows, limit, |webhook| webhook.id))
     }
 
+    /// Returns the user's webhook with this id.
     pub async fn webhook(&self, user: &UserId, id: Uuid) -> Result<Webhook> {
         webhooks::get(&self.store, user, id).await?.ok_or(Fault::NoSuchWebhook)
     }
 
+    /// Creates a webhook with a new secret. Fails if its host is blocked, or if the user has as many webhooks as allowed.
     pub async fn create_webhook(&self, actor: &Actor, draft: WebhookDraft) -> Result<CreatedWebhook> {
         let warning = self.check_host(&actor.user, &draft.url).await?;
         let WebhookDraft { name, url, events, active } = draft;
@@ -75,7 +77,7 @@ impl Manage {
         Ok(CreatedWebhook { webhook, secret, warning })
     }
 
-    /// Changes settings if `condition` holds for the present ones.
+    /// Changes settings if `condition` holds for the current ones.
     pub async fn update_webhook(
         &self,
         actor: &Actor,
@@ -85,7 +87,7 @@ impl Manage {
     ) -> Result<UpdatedWebhook> {
         let mut warning = None;
         if let Some(url) = &patch.url {
-            // First, so that only owners of a webhook cause DNS lookups.
+            // Checked before the lookup as well, so that only the owner of a webhook causes DNS lookups.
             if !condition(&self.webhook(&actor.user, id).await?.settings) {
                 return Err(Fault::VersionMismatch);
             }
@@ -108,7 +110,7 @@ impl Manage {
         Ok(())
     }
 
-    /// Replaces the secret. The old one stops working at once.
+    /// Replaces the secret. The old one stops working immediately.
     pub async fn regenerate_secret(&self, actor: &Actor, id: Uuid) -> Result<SecretString> {
         let (secret, sealed) = self.new_secret(id);
         if !webhooks::set_secret(&self.store, actor, id, &sealed).await? {
@@ -125,13 +127,14 @@ impl Manage {
     }
 }
 
-/// The version of a webhook's settings. The counters are not part of it, so that a busy webhook can be edited.
+/// Returns the version of a webhook's settings. It does not depend on the counters, so that a busy webhook can be edited.
 pub fn version(settings: &Settings) -> String {
     let Settings { name, url, events, active } = settings;
     let canonical = serde_json::to_vec(&(name, url, events, active)).expect("strings and booleans can be serialized");
     hex::encode(&Sha256::digest(canonical)[..16])
 }
 
+/// Converts the result of a conditional statement.
 fn applied<T>(result: Conditional<T>) -> Result<T> {
     match result {
         Conditional::Done(value) => Ok(value),

@@ -58,6 +58,7 @@ pub fn mailbox(text: &str) -> Option<Mailbox> {
     text.parse().ok()
 }
 
+/// Composes the mail of a notice.
 pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Message, Error> {
     let name = one_line(&notice.name);
     let is_disabled = notice.kind == NoticeKind::Disabled;

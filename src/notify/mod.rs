@@ -2,7 +2,7 @@
 //! notice is sent by the replica that holds its lease.
 //!
 //! SMTP has no transactions. A notice is sent again, with the same Message-ID, if the process dies or loses the store after the
-//! mail server has accepted the mail and before that is recorded. Nothing else happens between the two.
+//! mail server has accepted the mail and before that is recorded. No other step comes between these two.
 
 mod mailer;
 mod message;
@@ -41,9 +41,10 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_secs(60);
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// Notices that are logged in one batch while mail is not configured.
 const LOG_BATCH: i64 = 100;
-/// Error messages are for people to read.
+/// Error messages are for people to read, in the store and in the server log.
 const MAX_ERROR_CHARS: usize = 300;
 
+/// What the stage needs.
 pub struct Notifier {
     pub store: Store,
     pub find_address: FindAddress,
@@ -51,8 +52,8 @@ pub struct Notifier {
     pub mailer: Option<Mailer>,
 }
 
-/// Failures to send by cause, each logged once until it has not occurred for a while: servers may word the same error differently
-/// each time.
+/// The causes of failures to send. A cause is logged when it occurs first, and again after it has not occurred for a while. The texts
+/// of errors are not compared, because servers may word the same error differently each time.
 type Failures = BTreeMap<&'static str, Recurring>;
 
 /// Why a notice could not be sent. It will be retried.

@@ -13,13 +13,14 @@ use super::visit::Visit;
 use crate::domain::event::{Addon, EventKind};
 use crate::events::{CATALOGUE, Rule};
 
-/// Webhooks that a test can be sent to. By default a user has at most ten.
+/// The most webhooks to choose from for a test. By default a user has at most ten.
 const MAX_CHOICES: usize = 100;
 
 /// Groups of events, in the order in which they are shown.
 pub const FAMILIES: [&str; 5] =
     ["Delivery to outlets", "Releases and review", "Stream Radar", "Payments", "Transcoding"];
 
+/// Returns the group of an event.
 pub fn family(kind: EventKind) -> &'static str {
     match kind {
         EventKind::DeliveryCompleted
@@ -78,8 +79,7 @@ fn event(rule: &'static Rule) -> Event {
         description: property["description"].as_str().unwrap_or_default().to_owned(),
         required: required.contains(&name.as_str()),
     };
-    let example: Value =
-        serde_json::from_str(&(rule.example)()).expect("a catalogue's example is JSON, which a test holds");
+    let example: Value = serde_json::from_str(&(rule.example)()).expect("a test ensures that every example is JSON");
     Event {
         rule,
         fields: properties.map(field).collect(),

@@ -25,7 +25,7 @@ impl fmt::Display for Px {
 pub struct Sparkline(pub Vec<(u64, u64)>);
 
 const SPARK_HEIGHT: f64 = 28.0;
-/// Lets a single failure among thousands of attempts be seen.
+/// The minimum height of a part of a bar, so that a single failure among thousands of attempts is visible.
 const MIN_PART: f64 = 1.5;
 
 impl Sparkline {

@@ -1,4 +1,5 @@
-//! Actions on a webhook at the press of a button. Those that cannot be undone ask for confirmation.
+//! Activating, deactivating and deleting a webhook, and the pages that ask for confirmation before a webhook is deleted or its secret
+//! replaced.
 
 use askama::Template;
 use axum::response::Response;
@@ -20,6 +21,7 @@ struct Page {
     question: Question,
 }
 
+/// What a page asks before an action that cannot be undone.
 pub struct Question {
     title: &'static str,
     text: &'static str,
@@ -41,6 +43,7 @@ pub const REGENERATE: Question = Question {
     action: "secret",
 };
 
+/// Shows the page that asks for confirmation.
 pub async fn ask(visit: Visit, Ids(id): Ids<Uuid>, question: Question) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
     Ok(page(&Page { frame: visit.frame(Section::Webhooks), webhook, question }))

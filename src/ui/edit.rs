@@ -27,7 +27,7 @@ struct Page {
     /// The webhook to edit. None for a new one.
     webhook: Option<Uuid>,
     settings: Settings,
-    /// The version of the settings that the form was filled from, so that nobody overwrites another's change unknowingly.
+    /// The version of the settings that the form was filled from. If it has changed, saving fails once with a warning.
     version: String,
     errors: Errors,
 }
@@ -58,7 +58,7 @@ impl Errors {
     }
 }
 
-/// Returns the values of the form, valid or not.
+/// Returns the submitted values, valid or not.
 fn entered(fields: &Fields) -> Settings {
     Settings {
         name: fields.one("name").trim().to_owned(),
@@ -87,7 +87,7 @@ fn draft(manage: &Manage, settings: &Settings) -> Result<WebhookDraft, Errors> {
     }
 }
 
-/// Returns status and messages of a fault that the form can show.
+/// Returns the status and the messages for a fault that the form can show, or the error page for any other.
 fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
     let form = |text: String| Errors { form: Some(text), ..Errors::default() };
     match fault {

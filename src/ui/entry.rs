@@ -89,6 +89,7 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
     Ok(page(&template))
 }
 
+/// Starts the next round of the entry's delivery, and returns to the entry.
 pub async fn redeliver(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Response, PageError> {
     let flash = match visit.manage().redeliver(&visit.actor, id, log).await {
         Ok(started) => {

@@ -38,6 +38,7 @@ impl Fields {
         self.0.iter().find(|(given, _)| given == name).map_or("", |(_, value)| value)
     }
 
+    /// Returns the values of all fields of that name.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
     }
@@ -58,7 +59,7 @@ impl Fields {
         value
     }
 
-    /// Returns the page to return to, if it is one of ours.
+    /// Returns the field's path, if it is a page of the web UI.
     pub fn page(&self, name: &str) -> Option<&str> {
         own_path(self.one(name))
     }
@@ -66,8 +67,8 @@ impl Fields {
 
 /// Returns `path` if it is a path of the web UI that no browser could interpret as another site's.
 pub fn own_path(path: &str) -> Option<&str> {
-    let is_ours = path == HOME || path.starts_with("/ui/") || path.starts_with("/ui?");
-    (is_ours && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')).then_some(path)
+    let is_page = path == HOME || path.starts_with("/ui/") || path.starts_with("/ui?");
+    (is_page && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')).then_some(path)
 }
 
 /// Parses an RFC 3339 time, or the value of a `datetime-local` field, which is taken to be in UTC.
@@ -82,8 +83,8 @@ mod tests {
 
     #[test]
     fn only_paths_of_the_web_ui_are_accepted() {
-        for ours in ["/ui", "/ui/webhooks/new", "/ui?x=1", "/ui/webhooks/1/logs?outcome=failed"] {
-            assert_eq!(own_path(ours), Some(ours));
+        for page in ["/ui", "/ui/webhooks/new", "/ui?x=1", "/ui/webhooks/1/logs?outcome=failed"] {
+            assert_eq!(own_path(page), Some(page));
         }
         for other in ["", "/", "//evil.example", "/uix", "https://evil.example/ui/", "/ui/\\evil", "/ui/\r\nx", "ui/"] {
             assert_eq!(own_path(other), None, "{other}");

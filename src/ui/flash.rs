@@ -1,4 +1,4 @@
-//! Flash messages: the result of one request, shown by the next page. A cookie carries the message until it is shown.
+//! Flash messages: the result of a request, shown on the next page. A cookie carries the message.
 
 use axum::http::{HeaderMap, HeaderValue};
 use base64::Engine;
@@ -15,6 +15,7 @@ const MAX_CHARS: usize = 600;
 /// Long enough for a redirect to a slow page.
 const LIFETIME_SECONDS: u64 = 60;
 
+/// A message of success or failure.
 #[derive(Clone)]
 pub struct Flash {
     pub good: bool,
@@ -37,6 +38,7 @@ impl Flash {
         set_cookie(api, name(api), &value, LIFETIME_SECONDS)
     }
 
+    /// Returns the message that the browser sends.
     pub fn read(api: &ApiState, headers: &HeaderMap) -> Option<Flash> {
         let decoded = URL_SAFE_NO_PAD.decode(cookie(headers, name(api))?).ok()?;
         let text = String::from_utf8(decoded).ok()?;
@@ -45,6 +47,7 @@ impl Flash {
     }
 }
 
+/// Whether the browser sends a message, valid or not.
 pub fn is_in(api: &ApiState, headers: &HeaderMap) -> bool {
     cookie(headers, name(api)).is_some()
 }

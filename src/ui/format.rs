@@ -1,4 +1,4 @@
-//! How pages show numbers and words. The types are for templates: `{{ Count(number) }}`.
+//! Formats of numbers, and labels. The types are for templates: `{{ Count(number) }}`.
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -14,6 +14,7 @@ use super::state::UiState;
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
+/// Whether the response may be compressed: it holds no secret.
 pub fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
     extensions.get::<HoldsSecret>().is_none()
 }
@@ -28,7 +29,7 @@ pub async fn set(State(state): State<UiState>, request: Request, next: Next) -> 
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         // Other sites must not see the path, which may be a sign-in link. `no-referrer` would also remove the Origin header from
-        // our own forms.
+        // forms of the web UI.
         (header::REFERRER_POLICY, "same-origin"),
         (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),

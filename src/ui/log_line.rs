@@ -3,9 +3,10 @@
 use super::format::{Millis, failure_label, outcome_label};
 use crate::manage::Entry;
 
+/// An entry with its formatted attempt number.
 pub struct Line {
     pub entry: Entry,
-    /// "3 of 10, round 2"
+    /// Such as "3 of 10, round 2".
     pub attempt: String,
 }
 

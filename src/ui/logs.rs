@@ -18,7 +18,7 @@ use crate::domain::event::EventKind;
 use crate::manage::{self, Cursor, LogFilter, OUTCOMES, StatusClass, Webhook};
 
 const PAGE: usize = 50;
-/// The fields of the filter. They are kept from page to page, the cursor is not.
+/// The fields of the filter. The links to other pages contain them.
 const FILTERS: [&str; 5] = ["event", "outcome", "status", "since", "until"];
 
 #[derive(Template)]

@@ -9,7 +9,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use super::flash::Flash;
 use super::state::UiState;
 
-/// What the template of every page needs beside its content.
+/// The values that every page shows besides its content.
 pub struct Frame {
     pub service: Arc<str>,
     /// The signed-in user.

@@ -41,7 +41,9 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     Ok(secret_page(&Page { frame: visit.frame(Section::Webhooks), webhook, secret }))
 }
 
+/// Stops showing the secret before the ten minutes have passed.
 pub async fn hide(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    visit.manage().webhook(visit.user(), id).await?;
     visit.manage().hide_secret(&visit.session).await?;
     Ok(redirect(&webhook_path(id, ""), Flash::good("The secret is hidden and cannot be shown again.")))
 }

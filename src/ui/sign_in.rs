@@ -59,8 +59,8 @@ struct Replace {
     next: String,
 }
 
-/// Returns the user of a sign-in link, and the time after which it is rejected anyway. None if the token is invalid or not for a
-/// sign-in link.
+/// Returns the user of a sign-in link, and the time from which the link is rejected because of its age. None if the token is invalid
+/// or not for a sign-in link.
 async fn verify_link(state: &UiState, token: &str) -> Result<Option<(UserId, Timestamp)>, Problem> {
     let Some(verifier) = state.api.jwt() else { return Ok(None) };
     match verifier.link(token).await {
@@ -69,8 +69,8 @@ async fn verify_link(state: &UiState, token: &str) -> Result<Option<(UserId, Tim
     }
 }
 
-/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, a page asks first if the session of another
-/// user would end.
+/// Signs in with the sign-in link in the fields, if it was not used before. With `asks`, the response is a page that asks first if the
+/// session of another user would end.
 async fn use_link(state: &UiState, headers: &HeaderMap, fields: &Fields, asks: bool) -> Result<Response, PageError> {
     let (token, login) = (fields.one("jwt"), Login::new(state, fields));
     let Some((user, expires_at)) = verify_link(state, token).await? else { return Ok(login.reject(LINK_REJECTED)) };
@@ -79,7 +79,7 @@ async fn use_link(state: &UiState, headers: &HeaderMap, fields: &Fields, asks: b
         let (frame, jwt) = (Frame::new(state, Section::None), token.to_owned());
         return Ok(secret_page(&Replace { frame, current, user, jwt, next: login.next }));
     }
-    // The signature is left out: with some algorithms anybody can change its encoding, and the token stays valid.
+    // Links are compared without the signature: with some algorithms anybody can change its encoding, and the token stays valid.
     let signed = token.rsplit_once('.').map_or(token, |(signed, _)| signed);
     if !state.api.manage().use_link(signed, expires_at).await? {
         return Ok(login.reject(LINK_REJECTED));

@@ -1,4 +1,4 @@
-//! What all pages share: the operations of the API, a few settings, and the paths of pages.
+//! The state that all pages share, and the paths of pages.
 
 use std::sync::Arc;
 

@@ -6,6 +6,7 @@ use super::charts::{Chart, Unit};
 use super::format::{Millis, Percent};
 use crate::manage::{Counts, Hour};
 
+/// The statistics of one time range.
 pub struct Panel {
     pub title: &'static str,
     /// Prefix of the HTML IDs.
@@ -94,6 +95,7 @@ fn rounded_up(value: f64) -> f64 {
     [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].map(|step| step * power).into_iter().find(|step| *step >= value).unwrap_or(value)
 }
 
+/// Returns the time 24 hours before `now`.
 pub fn day_before(now: Timestamp) -> Timestamp {
     now - SignedDuration::from_hours(24)
 }

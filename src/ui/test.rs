@@ -19,6 +19,7 @@ use crate::manage::{Fault, TestReport, Webhook};
 struct Page {
     frame: Frame,
     webhook: Webhook,
+    /// The events that the webhook does not subscribe to.
     others: Vec<&'static str>,
 }
 
@@ -45,6 +46,7 @@ pub async fn send(visit: Visit, fields: Fields) -> Result<Response, PageError> {
     }
 }
 
+/// Describes the result of a test.
 fn outcome(report: &TestReport) -> Flash {
     let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let took = report.duration.map(|duration| format!(" in {}", Millis(Some(millis(duration))))).unwrap_or_default();

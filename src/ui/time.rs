@@ -1,4 +1,4 @@
-//! How pages show times: in UTC, which the script converts to the visitor's time zone.
+//! Formats of times: in UTC, which the script converts to the visitor's time zone.
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -1,5 +1,6 @@
 //! Code that verifies deliveries, in seven languages. Each snippet is a file that a test runs unchanged.
 
+/// A snippet in one language.
 pub struct Snippet {
     pub language: &'static str,
     pub file: &'static str,

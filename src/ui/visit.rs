@@ -67,7 +67,7 @@ fn to_sign_in(parts: &Parts) -> Redirect {
     }
 }
 
-/// The IDs in the path. A path with anything else in their place does not exist.
+/// The IDs in the path. If the path has other text in their place, the page does not exist.
 pub struct Ids<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<UiState> for Ids<T> {

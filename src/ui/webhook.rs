@@ -15,8 +15,9 @@ use super::verify::{SNIPPETS, Snippet};
 use super::visit::{Ids, Visit};
 use crate::manage::{LogFilter, Webhook};
 
+/// The number of log entries that the page shows.
 const RECENT: usize = 8;
-/// The number of log entries whose failures are counted: few enough that the query is fast however long the log is.
+/// The number of log entries whose failures are counted. It bounds the duration of the query.
 const EXAMINED: i64 = 1_000;
 
 #[derive(Template)]

@@ -18,11 +18,11 @@ async fn service() -> Service {
 }
 
 /// Sends these bytes and returns everything that the server sends until it closes the connection.
-async fn raw(service: &Service, request: &[u8]) -> String {
+async fn send_raw(service: &Service, request: &[u8]) -> String {
     exchange(service, request, false).await
 }
 
-/// The same. With `end`, the client closes its side after an incomplete request.
+/// As [`send_raw`]. With `end`, the client closes its side of the connection after the request.
 async fn exchange(service: &Service, request: &[u8], end: bool) -> String {
     let address = service.url.strip_prefix("http://").unwrap().strip_suffix(BASE).unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -35,7 +35,7 @@ async fn exchange(service: &Service, request: &[u8], end: bool) -> String {
         }
         let _ = stream.read_to_end(&mut answer).await;
     };
-    tokio::time::timeout(DEADLINE, exchange).await.expect("it answers or closes");
+    tokio::time::timeout(DEADLINE, exchange).await.expect("the server responds or closes the connection");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -51,7 +51,7 @@ fn post(api: &Api, path: &str, headers: &str, body: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn odd_bodies() {
+async fn malformed_and_hostile_bodies_cause_no_server_error() {
     let service = service().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -82,12 +82,12 @@ async fn odd_bodies() {
     ];
     for (body, expected) in bodies {
         let headers = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
-        let answer = raw(&service, &post(&api, "/webhooks", &headers, &body)).await;
+        let answer = send_raw(&service, &post(&api, "/webhooks", &headers, &body)).await;
         assert_eq!(statuses(&answer), [expected], "{:.100} {answer:.600}", body);
         let body = body.replace("\"name\"", "\"event\"");
         for path in [format!("/webhooks/{id}/test"), format!("/webhooks/{id}/regenerate-secret")] {
             let headers = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
-            let answer = raw(&service, &post(&api, &path, &headers, &body)).await;
+            let answer = send_raw(&service, &post(&api, &path, &headers, &body)).await;
             assert!(statuses(&answer).iter().all(|status| *status < 500), "{path} {:.100} {answer:.600}", body);
         }
     }
@@ -99,7 +99,7 @@ async fn a_duplicate_key_is_rejected() {
     let api = service.api("1").await;
     let body = format!(r#"{{"name":"x","url":"{URL}","events":["delivery.failed"],"name":"y"}}"#);
     let headers = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
-    let answer = raw(&service, &post(&api, "/webhooks", &headers, &body)).await;
+    let answer = send_raw(&service, &post(&api, "/webhooks", &headers, &body)).await;
     assert_eq!(statuses(&answer), [400], "{answer}");
     assert!(answer.contains("/problems/malformed-json") && answer.contains("twice"), "{answer}");
     assert!(api.webhooks().await.is_empty());
@@ -131,14 +131,15 @@ async fn the_user_is_determined_by_the_token_only() {
         [format!("/webhooks/{id}/../{id}"), format!("/webhooks/%2e%2e/webhooks/{id}"), format!("//webhooks/{id}")]
     {
         let head = format!("GET {BASE}{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
-        let answer = raw(&service, format!("{head}Authorization: Bearer {}\r\n\r\n", stranger.token).as_bytes()).await;
+        let answer =
+            send_raw(&service, format!("{head}Authorization: Bearer {}\r\n\r\n", stranger.token).as_bytes()).await;
         assert_eq!(statuses(&answer), [404], "{path}");
     }
     owner.get(&format!("/webhooks/{id}")).await.expect(200);
 }
 
 #[tokio::test]
-async fn odd_queries_and_headers() {
+async fn malformed_queries_and_headers_cause_no_server_error() {
     let service = service().await;
     let api = service.api("1").await;
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -199,7 +200,7 @@ async fn odd_queries_and_headers() {
         &[0xFF, 0xFE],
         b"\r\nX-Request-Id: \xFF\r\n\r\n",
     ];
-    assert_eq!(statuses(&raw(&service, &bytes.concat()).await), [401]);
+    assert_eq!(statuses(&send_raw(&service, &bytes.concat()).await), [401]);
     Api::new(&api.url, &long).get("/webhooks").await.expect(401);
 }
 

@@ -91,6 +91,6 @@ async fn the_reference_is_a_page_without_scripts() {
     }
     for target in page.body.split("href=\"#").skip(1) {
         let target = &target[..target.find('"').unwrap()];
-        assert!(page.body.contains(&format!("id=\"{target}\"")), "{target} is linked to and not there");
+        assert!(page.body.contains(&format!("id=\"{target}\"")), "{target} is linked but does not exist");
     }
 }

@@ -39,7 +39,7 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
     let text = document.to_string();
     for reference in text.split("#/components/schemas/").skip(1) {
         let name = &reference[..reference.find('"').unwrap()];
-        assert!(document["components"]["schemas"][name].is_object(), "{name} is referred to and not there");
+        assert!(document["components"]["schemas"][name].is_object(), "{name} is referenced but does not exist");
     }
     assert_eq!(document["components"]["schemas"]["CreateWebhook"]["additionalProperties"], json!(false));
 }

@@ -66,8 +66,8 @@ async fn every_error_of_a_body_is_listed() {
         let problem = expect_problem(api.post("/webhooks", body.clone()).await, 422, "validation-failed");
         assert_eq!(pointers(&problem), expected, "{body}");
     }
-    let refused = api.post("/webhooks", with("url", json!(BLOCKED_URL))).await.json();
-    assert_eq!(refused["errors"][0]["detail"], "its host is not allowed");
+    let rejected = api.post("/webhooks", with("url", json!(BLOCKED_URL))).await.json();
+    assert_eq!(rejected["errors"][0]["detail"], "its host is not allowed");
     assert!(api.webhooks().await.is_empty());
 
     let (id, _) = api.create_webhook(URL, &["delivery.failed"]).await;
@@ -219,10 +219,10 @@ async fn responses_have_a_request_id_and_security_headers() {
     for path in ["/webhooks", "/nothing", "/webhooks/no-id"] {
         let answer = api.send("GET", path, &[("x-request-id", "given-1.x:y")], None).await;
         assert_eq!(answer.header("x-request-id"), Some("given-1.x:y"));
-        let made = api.send("GET", path, &[("x-request-id", "with space")], None).await;
-        let made_again = api.get(path).await;
-        assert_eq!(made.header("x-request-id").unwrap().len(), 36);
-        assert_ne!(made.header("x-request-id"), made_again.header("x-request-id"));
+        let generated = api.send("GET", path, &[("x-request-id", "with space")], None).await;
+        let another = api.get(path).await;
+        assert_eq!(generated.header("x-request-id").unwrap().len(), 36);
+        assert_ne!(generated.header("x-request-id"), another.header("x-request-id"));
         for (name, value) in [("x-content-type-options", "nosniff"), ("cache-control", "no-store")] {
             assert_eq!(answer.header(name), Some(value), "{path}");
         }

@@ -41,11 +41,11 @@ async fn a_repeated_request_gets_the_stored_response_and_has_no_effect() {
     let secret = first.json()["secret"].as_str().unwrap().to_owned();
     let rows = service.sql.query("select answer, i::text from walhook.idempotency i", &[]).await.unwrap();
     assert_eq!(rows.len(), 1);
-    let kept = String::from_utf8_lossy(rows[0].get::<_, &[u8]>(0)).into_owned();
-    assert!(!kept.contains(&secret) && !kept.contains("secret") && !rows[0].get::<_, &str>(1).contains("key 1"));
+    let stored = String::from_utf8_lossy(rows[0].get::<_, &[u8]>(0)).into_owned();
+    assert!(!stored.contains(&secret) && !stored.contains("secret") && !rows[0].get::<_, &str>(1).contains("key 1"));
 
     post(&other, "/webhooks", "key 1", Some(&body())).await.expect(201);
-    assert_eq!(other.webhooks().await.len(), 1, "a key is one user's");
+    assert_eq!(other.webhooks().await.len(), 1, "keys are per user");
 
     let path = format!("/webhooks/{}/regenerate-secret", first.json()["id"].as_str().unwrap());
     let renewed = post(&api, &path, "key 2", None).await.expect(200);
@@ -64,8 +64,8 @@ async fn a_key_belongs_to_one_request() {
     expect_problem(post(&api, "/webhooks", "k", Some(&changed)).await, 422, "idempotency-key-reused");
     expect_problem(post(&api, &other_path, "k", None).await, 422, "idempotency-key-reused");
     // Client errors are stored too.
-    let refused = post(&api, "/webhooks", "bad", Some(&json!({}))).await.expect(422);
-    assert_eq!(post(&api, "/webhooks", "bad", Some(&json!({}))).await.expect(422).body, refused.body);
+    let rejected = post(&api, "/webhooks", "bad", Some(&json!({}))).await.expect(422);
+    assert_eq!(post(&api, "/webhooks", "bad", Some(&json!({}))).await.expect(422).body, rejected.body);
     expect_problem(post(&api, "/webhooks", "bad", Some(&body())).await, 422, "idempotency-key-reused");
     // Other methods ignore keys.
     for name in ["a", "b"] {
@@ -83,8 +83,8 @@ async fn transient_errors_are_not_stored() {
     // A name may resolve to another address later.
     let blocked = json!({ "name": "x", "url": BLOCKED_URL, "events": ["delivery.failed"] });
     for _ in 0..2 {
-        let refused = post(&api, "/webhooks", "dns", Some(&blocked)).await.expect(422);
-        assert_eq!(refused.header("idempotency-replayed"), None);
+        let rejected = post(&api, "/webhooks", "dns", Some(&blocked)).await.expect(422);
+        assert_eq!(rejected.header("idempotency-replayed"), None);
     }
     let first = post(&api, "/webhooks", "dns", Some(&body())).await.expect(201).json();
     // Webhooks may be deleted, so the limit may not be reached later.
@@ -119,16 +119,16 @@ async fn simultaneous_requests_with_one_key_create_one_webhook() {
     let lock = sql.transaction().await.unwrap();
     lock.execute(include_str!("../../sql/store/webhook_lock_user.sql"), &[&"1"]).await.unwrap();
     let body = body();
-    let (first, refused) = tokio::join!(post(&api, "/webhooks", "k", Some(&body)), async {
+    let (first, rejected) = tokio::join!(post(&api, "/webhooks", "k", Some(&body)), async {
         service.wait_until_blocked(1).await;
-        let mut refused = Vec::new();
+        let mut rejected = Vec::new();
         for _ in 0..5 {
-            refused.push(post(&api, "/webhooks", "k", Some(&body)).await);
+            rejected.push(post(&api, "/webhooks", "k", Some(&body)).await);
         }
         lock.commit().await.unwrap();
-        refused
+        rejected
     });
-    for answer in refused {
+    for answer in rejected {
         assert!(answer.header("retry-after").is_some());
         expect_problem(answer, 409, "idempotency-key-in-use");
     }
@@ -150,12 +150,12 @@ async fn a_client_that_disconnected_gets_the_stored_response() {
     {
         let request = std::pin::pin!(post(&api, "/webhooks", "k", Some(&body)));
         tokio::select! {
-            _ = request => panic!("it is answered while its lock is held"),
+            _ = request => panic!("the response does not wait for the lock"),
             () = service.wait_until_blocked(1) => {}
         }
     }
     lock.commit().await.unwrap();
-    let found = crate::support::eventually("the answer", || async {
+    let found = crate::support::eventually("the response", || async {
         let answer = post(&api, "/webhooks", "k", Some(&body)).await;
         (answer.status == 201).then_some(answer)
     });
@@ -178,7 +178,7 @@ async fn internal_errors_are_not_stored() {
 }
 
 #[tokio::test]
-async fn responses_are_stored_for_a_day_and_dead_requests_hold_a_key_for_minutes() {
+async fn responses_are_stored_for_a_day_and_the_claim_of_a_dead_request_expires_within_minutes() {
     let service = Service::start().await;
     let api = service.api("1").await;
     let ids = async |key| post(&api, "/webhooks", key, Some(&body())).await.expect(201).json()["id"].to_string();
@@ -191,7 +191,7 @@ async fn responses_are_stored_for_a_day_and_dead_requests_hold_a_key_for_minutes
     assert_eq!(ids("k").await, first);
     sql.execute("update walhook.idempotency set claimed_at = now() - interval '24 hours 1 second'", &[]).await.unwrap();
     let second = ids("k").await;
-    assert_ne!(second, first, "a key that nobody has removed yet is free all the same");
+    assert_ne!(second, first, "an expired key can be claimed before it is removed");
 
     sql.execute("update walhook.idempotency set answer = null, key_id = null", &[]).await.unwrap();
     expect_problem(post(&api, "/webhooks", "k", Some(&body())).await, 409, "idempotency-key-in-use");
@@ -203,18 +203,18 @@ async fn responses_are_stored_for_a_day_and_dead_requests_hold_a_key_for_minutes
 }
 
 #[tokio::test]
-async fn the_keys_of_a_user_are_limited_and_stored_ones_still_respond() {
+async fn beyond_the_limit_of_keys_new_ones_are_rejected_and_stored_responses_are_still_returned() {
     let service = Service::start().await;
     let (api, other) = (service.api("1").await, service.api("2").await);
-    let first = post(&api, "/webhooks", "kept", Some(&body())).await.expect(201);
+    let first = post(&api, "/webhooks", "stored", Some(&body())).await.expect(201);
     let fill = "insert into walhook.idempotency (id, user_id, key_hash, fingerprint, held_until)
         select gen_random_uuid(), '1', sha256(n::text::bytea), sha256(''), now() from generate_series(2, 10000) n";
     assert_eq!(service.sql.execute(fill, &[]).await.unwrap(), 9_999);
-    let refused = post(&api, "/webhooks", "new", Some(&body())).await;
-    assert!(refused.header("retry-after").is_some());
-    expect_problem(refused, 429, "rate-limited");
-    assert_eq!(api.webhooks().await.len(), 1, "it was not served");
-    assert_eq!(post(&api, "/webhooks", "kept", Some(&body())).await.expect(201).body, first.body);
+    let rejected = post(&api, "/webhooks", "new", Some(&body())).await;
+    assert!(rejected.header("retry-after").is_some());
+    expect_problem(rejected, 429, "rate-limited");
+    assert_eq!(api.webhooks().await.len(), 1, "the request was not executed");
+    assert_eq!(post(&api, "/webhooks", "stored", Some(&body())).await.expect(201).body, first.body);
     api.post("/webhooks", body()).await.expect(201);
     post(&other, "/webhooks", "new", Some(&body())).await.expect(201);
     let age = "update walhook.idempotency set claimed_at = now() - interval '25 hours' where user_id = '1'";

@@ -132,8 +132,11 @@ async fn requests_beyond_the_limit_are_rejected() {
     let get = request(&api, "GET", "/webhooks", "Connection: close\r\n");
     let mut served = [it.send(&get).await, it.send(&get).await];
     it.service.wait_until_blocked(2).await;
-    let refused = api.get("/webhooks").await.expect(503);
-    assert_eq!((refused.header("retry-after"), &refused.json()["type"]), (Some("1"), &json!("/problems/unavailable")));
+    let rejected = api.get("/webhooks").await.expect(503);
+    assert_eq!(
+        (rejected.header("retry-after"), &rejected.json()["type"]),
+        (Some("1"), &json!("/problems/unavailable"))
+    );
     it.service.sql.batch_execute("commit").await.unwrap();
     for client in &mut served {
         assert!(wait_for_end(client).await.starts_with("HTTP/1.1 200"));

@@ -187,10 +187,10 @@ async fn tokens_signed_with_the_shared_secret_are_accepted_and_claims_are_checke
 async fn platform_and_api_tokens_of_a_user_are_equivalent() {
     let jwt = Jwt { secret: Some(SECRET.into()), user_claim: "uid".into(), ..config() };
     let service = service(jwt).await;
-    let ours = service.api("7").await;
+    let api = service.api("7").await;
     let platform = Api::new(&service.url, &hs256_token(SECRET, &with("uid", json!(7))));
     let (id, _) = platform.create_webhook("https://receiver.example/in", &["delivery.failed"]).await;
-    assert_eq!(ours.webhook(&id).await["id"], id.as_str());
+    assert_eq!(api.webhook(&id).await["id"], id.as_str());
     let stranger = Api::new(&service.url, &hs256_token(SECRET, &with("uid", json!("8"))));
     stranger.get(&format!("/webhooks/{id}")).await.expect(404);
     let row = service.sql.query_one("select via, token_id from walhook.audit where action = 'webhook.created'", &[]);
@@ -227,7 +227,11 @@ async fn published_keys_of_every_kind_verify_only_their_own_signatures() {
         let public = pair.public["n"].as_str().or(pair.public["x"].as_str()).unwrap();
         assert_eq!(status(&service, &hs256_token(public, &claims())).await, 401);
     }
-    assert_eq!(status(&service, &hs256_token(SECRET, &claims())).await, 401, "a published secret is none");
+    assert_eq!(
+        status(&service, &hs256_token(SECRET, &claims())).await,
+        401,
+        "a published shared secret is not accepted"
+    );
     for forged in [rsa("r"), p256("e"), ed25519("d")] {
         let id = forged.public["kid"].as_str().unwrap().to_owned();
         assert_eq!(status(&service, &signed(&forged, Some(&id), &claims())).await, 401, "{id}");

@@ -17,7 +17,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// The id contains the time; `n` distinguishes entries of the same time.
+    /// An attempt whose id contains its time. `n` distinguishes attempts of the same time.
     fn at(at: &str, n: u64) -> Attempt<'static> {
         let at: Timestamp = at.parse().unwrap();
         let id = (at.as_millisecond() as u128) << 80 | 0x7000_8000_0000_0000_0000 | u128::from(n);

@@ -64,22 +64,22 @@ async fn five_thousand_entries_are_paged_completely_while_new_ones_are_added() {
 
     let mut new = 0;
     let later = now + jiff::SignedDuration::from_hours(2);
-    let arrive = async || {
+    let add_entries = async || {
         platform.payment(user, "ready").await;
         let more: Vec<Uuid> = (new..new + 20).map(|n| id(later, n)).collect();
         new += 20;
         insert(&store, &webhook, &more).await;
     };
-    let seen = pages(&api, &format!("/webhooks/{webhook}/logs?limit=100"), arrive).await;
+    let seen = pages(&api, &format!("/webhooks/{webhook}/logs?limit=100"), add_entries).await;
     assert_eq!(seen, expected);
-    // The entries that were added meanwhile are newer than the pages that were read.
+    // The payment between each two pages was delivered, and logged while the pages were read.
     receiver.wait_for(ENTRIES / 100 - 1).await;
 
     let seen = pages(&api, &format!("/webhooks/{webhook}/logs?limit=37&outcome=failed"), async || {}).await;
-    assert_eq!(seen.iter().collect::<HashSet<_>>().len(), seen.len(), "none twice");
+    assert_eq!(seen.iter().collect::<HashSet<_>>().len(), seen.len(), "no entry is listed twice");
     assert!(seen.is_sorted_by(|one, other| one > other));
-    let of_before: HashSet<Uuid> = seen.into_iter().filter(|id| expected.contains(id)).collect();
-    assert_eq!(of_before, failed);
+    let seen_before: HashSet<Uuid> = seen.into_iter().filter(|id| expected.contains(id)).collect();
+    assert_eq!(seen_before, failed);
 }
 
 #[tokio::test]

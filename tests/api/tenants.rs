@@ -38,12 +38,12 @@ async fn another_user_s_webhook_is_not_found_by_any_operation() {
         assert_eq!(answer.json()["type"], "/problems/not-found");
         let none = path.replace(&id, &Uuid::nil().to_string()).replace(&log.to_string(), &Uuid::nil().to_string());
         let nowhere = stranger.send(method, &none, &[], body.as_ref()).await;
-        assert_eq!(answer.body, nowhere.body, "it cannot be told from one that does not exist");
+        assert_eq!(answer.body, nowhere.body, "the response is the same as for a webhook that does not exist");
     }
     let ids: Vec<_> = stranger.webhooks().await.iter().map(|webhook| webhook["id"].clone()).collect();
     assert_eq!(ids, [json!(mine)]);
-    let made = "select (select count(*) from walhook.delivery) + (select count(*) from walhook.recovery)";
-    assert_eq!(service.sql.query_one(made, &[]).await.unwrap().get::<_, i64>(0), 0, "nothing was begun");
+    let started = "select (select count(*) from walhook.delivery) + (select count(*) from walhook.recovery)";
+    assert_eq!(service.sql.query_one(started, &[]).await.unwrap().get::<_, i64>(0), 0, "nothing was started");
     assert_eq!(owner.webhook(&id).await, before);
     assert_eq!(service.stored_secret(&id).await, secret);
     owner.get(&format!("{path}/logs/{log}")).await.expect(200);

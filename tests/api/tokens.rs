@@ -33,7 +33,7 @@ async fn a_token_is_printed_once_works_and_can_be_revoked() {
     api.get(&format!("/webhooks/{webhook}")).await.expect(401);
     service.app.walhook_ok(&["token", "revoke", columns[0]]).await;
     let list = service.app.walhook_ok(&["token", "list", "--user", "user-7"]).await;
-    assert_ne!(list.split('\t').nth(3), Some("-"), "the list says when it was revoked");
+    assert_ne!(list.split('\t').nth(3), Some("-"), "the list shows when it was revoked");
 }
 
 #[tokio::test]

@@ -42,7 +42,11 @@ async fn a_webhook_is_created_with_a_secret_and_read_without() {
     let answer = api.post("/webhooks", body).await.expect(201);
     let created = answer.json();
     assert_eq!(keys(&created), [&WEBHOOK_KEYS[..], &["secret"]].concat());
-    assert_eq!(created["events"], json!(["delivery.failed", "transcode.failed"]), "a set, in the catalogue's order");
+    assert_eq!(
+        created["events"],
+        json!(["delivery.failed", "transcode.failed"]),
+        "without duplicates, in the catalogue's order"
+    );
     assert_eq!((&created["name"], &created["url"], &created["active"]), (&json!("Ops"), &json!(URL), &json!(true)));
     assert!(created["created_at"].as_str().unwrap().ends_with("+00:00"));
     let id = created["id"].as_str().unwrap();
@@ -189,7 +193,7 @@ async fn deactivation_cancels_pending_deliveries_and_logs_it() {
         let entry: Uuid = entry["id"].as_str().unwrap().parse().unwrap();
         assert_eq!(entry.get_version_num(), 7);
         let age = Uuid::now_v7().get_timestamp().unwrap().to_unix().0 - entry.get_timestamp().unwrap().to_unix().0;
-        assert!(age < 60, "the id tells the time");
+        assert!(age < 60, "the id contains the time");
     }
 }
 
@@ -231,10 +235,10 @@ async fn concurrent_creations_cannot_exceed_the_limit() {
     };
     let (answers, ()) = tokio::join!(answers, release);
     let created = answers.iter().filter(|answer| answer.status == 201).count();
-    let refused = answers.iter().filter(|answer| answer.status == 409).count();
-    assert_eq!((created, refused), (1, 19));
-    let refusal = answers.iter().find(|answer| answer.status == 409).unwrap().json();
-    assert_eq!(refusal["type"], "/problems/webhook-limit-reached");
+    let rejected = answers.iter().filter(|answer| answer.status == 409).count();
+    assert_eq!((created, rejected), (1, 19));
+    let rejection = answers.iter().find(|answer| answer.status == 409).unwrap().json();
+    assert_eq!(rejection["type"], "/problems/webhook-limit-reached");
     assert_eq!(api.webhooks().await.len(), 10);
     service.api("2").await.create_webhook(URL, &["delivery.failed"]).await;
 }
@@ -268,7 +272,7 @@ async fn pages_are_complete_and_disjoint_while_webhooks_are_added() {
         }
     }
     assert_eq!(seen[..], created[..seen.len()]);
-    assert!(seen.len() >= 9, "those added on the way are shown too");
+    assert!(seen.len() >= 9, "webhooks that were added meanwhile are listed too");
 }
 
 #[tokio::test]
@@ -288,8 +292,8 @@ async fn an_edit_of_another_version_is_rejected() {
     };
     let second = edit(first.clone(), "one").await.expect(200).header("etag").unwrap().to_owned();
     assert_ne!(first, second);
-    let refused = edit(first.clone(), "two").await.expect(412);
-    assert_eq!(refused.json()["type"], "/problems/precondition-failed");
+    let rejected = edit(first.clone(), "two").await.expect(412);
+    assert_eq!(rejected.json()["type"], "/problems/precondition-failed");
     edit(format!("W/{second}"), "two").await.expect(412);
     api.send("DELETE", &path, &[("if-match", &first)], None).await.expect(412);
     assert_eq!(api.webhook(&id).await["name"], "one");

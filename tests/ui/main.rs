@@ -11,4 +11,5 @@ mod operations;
 mod pages;
 mod screenshots;
 mod sign_in;
+mod tenants;
 mod verify;

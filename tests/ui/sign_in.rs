@@ -11,13 +11,14 @@ const SECRET: &str = "a secret of at least thirty-two bytes";
 /// The audience of sign-in links if that of the API is `walhook`.
 const SIGN_IN: &str = "walhook/sign-in";
 
-struct Visitor {
-    stage: Stage,
+/// A client of a running sidecar, without a browser.
+pub struct Visitor {
+    pub stage: Stage,
     client: Client,
 }
 
 impl Visitor {
-    async fn start(settings: &[(&str, &str)]) -> Visitor {
+    pub async fn start(settings: &[(&str, &str)]) -> Visitor {
         let mut app = TestApp::prepare().await;
         for (key, value) in settings {
             app.set(key, value);
@@ -27,7 +28,7 @@ impl Visitor {
         Visitor { stage, client }
     }
 
-    async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], form: &str) -> Response {
+    pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], form: &str) -> Response {
         let mut request = self.client.request(method, format!("{}{path}", self.stage.origin()));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -40,7 +41,7 @@ impl Visitor {
     }
 
     /// Signs in and returns the response with the session cookie.
-    async fn sign_in(&self, next: &str) -> (Response, String) {
+    pub async fn sign_in(&self, next: &str) -> (Response, String) {
         let form = format!("token={}&next={next}", self.stage.api.token);
         let answer = self.send(Method::POST, "/ui/login", &[], &form).await;
         let cookie = cookie(&answer).expect("a session");
@@ -62,8 +63,8 @@ fn location(answer: &Response) -> &str {
 async fn a_session_starts_with_a_token_and_ends_when_it_is_revoked() {
     let visitor = Visitor::start(&[]).await;
     assert_eq!(location(&visitor.get("/ui/webhooks/new", "").await), "/ui/login?next=%2Fui%2Fwebhooks%2Fnew");
-    let refused = visitor.send(Method::POST, "/ui/login", &[], "token=whk_wrong").await;
-    assert_eq!((refused.status().as_u16(), cookie(&refused)), (401, None));
+    let rejected = visitor.send(Method::POST, "/ui/login", &[], "token=whk_wrong").await;
+    assert_eq!((rejected.status().as_u16(), cookie(&rejected)), (401, None));
     let (answer, session) = visitor.sign_in("/ui/webhooks/new").await;
     assert_eq!(location(&answer), "/ui/webhooks/new");
     let set = answer.headers()[SET_COOKIE].to_str().unwrap();
@@ -188,7 +189,7 @@ async fn a_sign_in_link_works_once() {
     assert!(page.contains("User <bdi>42</bdi>"), "{page}");
     let mut without_iat = json!({ "iss": "https://platform.example", "aud": SIGN_IN, "sub": "42" });
     without_iat["exp"] = (jiff::Timestamp::now().as_second() + 60).into();
-    let refused = [
+    let rejected = [
         sign_in_token("42").replace('.', "x"),
         "nonsense".to_owned(),
         hs256_token(SECRET, &without_iat),
@@ -198,9 +199,9 @@ async fn a_sign_in_link_works_once() {
         platform_token(SIGN_IN, "42", 120, 180),
         platform_token(SIGN_IN, "42", -180, -120),
     ];
-    for refused in refused.iter().map(|token| link(token)).chain([good]) {
-        let answer = visitor.get(&refused, "").await;
-        assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{refused}");
+    for rejected in rejected.iter().map(|token| link(token)).chain([good]) {
+        let answer = visitor.get(&rejected, "").await;
+        assert_eq!((answer.status().as_u16(), cookie(&answer)), (401, None), "{rejected}");
     }
 }
 
@@ -251,9 +252,9 @@ async fn a_link_asks_before_it_replaces_another_user_s_session() {
     };
     let session = session_of("victim").await;
     let token = sign_in_token("attacker");
-    let asked = visitor.get(&link(&token), &session).await;
-    assert_eq!((asked.status().as_u16(), cookie(&asked)), (200, None), "it asks first");
-    let page = asked.text().await.unwrap();
+    let confirmation = visitor.get(&link(&token), &session).await;
+    assert_eq!((confirmation.status().as_u16(), cookie(&confirmation)), (200, None), "a page asks first");
+    let page = confirmation.text().await.unwrap();
     assert!(page.contains("<bdi>victim</bdi>") && page.contains("<bdi>attacker</bdi>"), "{page}");
     assert_eq!(user_of(&session).await.as_deref(), Some("victim"));
     // Another site cannot confirm for the visitor.

@@ -51,11 +51,10 @@ async fn every_address_of_a_name_must_be_reachable_from_the_internet() {
     assert_eq!(api.webhook(id).await["url"], "https://1x1x1x1_2606-4700--1111.example/in");
 }
 
-/// An invalid request causes no lookup, and its response lists every error.
 #[tokio::test]
-async fn an_invalid_request_causes_no_lookup() {
-    let asked = Arc::<AtomicUsize>::default();
-    let (count, addresses) = (asked.clone(), resolver());
+async fn an_invalid_request_causes_no_lookup_and_its_response_lists_every_error() {
+    let lookups = Arc::<AtomicUsize>::default();
+    let (count, addresses) = (lookups.clone(), resolver());
     let lookup: Lookup = Arc::new(move |host, port| {
         count.fetch_add(1, Ordering::Relaxed);
         addresses(host, port)
@@ -64,7 +63,7 @@ async fn an_invalid_request_causes_no_lookup() {
     let api = service.api("1").await;
     let valid = json!({ "name": "x", "url": "https://1x1x1x1.example/in", "events": ["delivery.failed"] });
     let id = api.post("/webhooks", valid.clone()).await.expect(201).json()["id"].as_str().unwrap().to_owned();
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(lookups.load(Ordering::Relaxed), 1);
     for (member, wrong) in
         [("name", json!("")), ("events", json!([1])), ("active", json!("no")), ("secret", json!("s"))]
     {
@@ -75,14 +74,14 @@ async fn an_invalid_request_causes_no_lookup() {
             assert!(errors[0]["pointer"].as_str().unwrap().starts_with(&format!("/{member}")), "{errors}");
         }
     }
-    assert_eq!(asked.load(Ordering::Relaxed), 1, "nobody was asked");
+    assert_eq!(lookups.load(Ordering::Relaxed), 1, "no lookup was made");
     for url in ["http://1x1x1x1.example/", "https://10.0.0.1/", "https://localhost/"] {
         let body = json!({ "name": "", "url": url, "events": [] });
         let errors = api.post("/webhooks", body).await.expect(422).json()["errors"].clone();
         let pointers: Vec<&str> = errors.as_array().unwrap().iter().map(|e| e["pointer"].as_str().unwrap()).collect();
         assert_eq!(pointers, ["/name", "/events", "/url"], "{url}");
     }
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(lookups.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
@@ -97,7 +96,11 @@ async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejecte
     let edited = api.patch(&path, body("unknown.example.")).await.expect(200);
     assert_eq!(edited.json()["warnings"], expected);
     assert!(edited.header("etag").is_some());
-    assert_eq!(api.get(&path).await.expect(200).json()["warnings"], json!(null), "said once");
+    assert_eq!(
+        api.get(&path).await.expect(200).json()["warnings"],
+        json!(null),
+        "only responses to changes have warnings"
+    );
     api.patch(&path, body("10x0x0x1.example")).await.expect(422);
     let resolved = api.patch(&path, body("1x1x1x1.example")).await.expect(200).json();
     assert_eq!(resolved["warnings"], json!(null));
@@ -106,8 +109,8 @@ async fn an_unresolved_name_is_saved_with_a_warning_and_a_blocked_one_is_rejecte
 /// A lookup whose nameserver does not answer takes seconds.
 #[tokio::test]
 async fn a_user_has_two_lookups_at_a_time() {
-    let (asked, gate) = (Arc::<AtomicUsize>::default(), Arc::new(Semaphore::new(0)));
-    let (count, closed) = (asked.clone(), gate.clone());
+    let (lookups, gate) = (Arc::<AtomicUsize>::default(), Arc::new(Semaphore::new(0)));
+    let (count, closed) = (lookups.clone(), gate.clone());
     let lookup: Lookup = Arc::new(move |_, _| {
         count.fetch_add(1, Ordering::Relaxed);
         let closed = closed.clone();
@@ -128,11 +131,11 @@ async fn a_user_has_two_lookups_at_a_time() {
         )
     };
     let third = async {
-        let under_way = || async { (asked.load(Ordering::Relaxed) == 3).then_some(()) };
-        eventually("three lookups", under_way).await;
+        let in_progress = || async { (lookups.load(Ordering::Relaxed) == 3).then_some(()) };
+        eventually("three lookups", in_progress).await;
         let answer = hostile.post("/webhooks", body("d.example")).await.expect(201).json();
         assert!(answer["warnings"][0]["detail"].as_str().unwrap().contains("was not looked up"), "{answer}");
-        assert_eq!(asked.load(Ordering::Relaxed), 3);
+        assert_eq!(lookups.load(Ordering::Relaxed), 3);
         gate.add_permits(3);
     };
     let (answers, ()) = tokio::join!(requests, third);

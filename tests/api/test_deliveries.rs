@@ -20,8 +20,8 @@ async fn a_test_sends_the_requested_event_or_the_first_subscribed_one() {
     assert_eq!(first["error"], json!({ "kind": "http_status", "message": "it answered 500" }));
     assert!(first["log_id"].is_string());
     api.patch(&format!("/webhooks/{id}"), json!({ "active": false })).await.expect(200);
-    let asked = api.post(&path, json!({ "event": "payment.statement_ready" })).await.expect(200).json();
-    assert_eq!((&asked["delivered"], &asked["error"]), (&json!(true), &Value::Null));
+    let other = api.post(&path, json!({ "event": "payment.statement_ready" })).await.expect(200).json();
+    assert_eq!((&other["delivered"], &other["error"]), (&json!(true), &Value::Null));
     let events = service
         .sql
         .query("select kind, user_id, commit_lsn is null from walhook.event order by id", &[])
@@ -41,8 +41,8 @@ async fn a_test_that_cannot_be_sent_is_a_problem() {
         api.post(&path, body).await.expect(422);
     }
     api.send("POST", &path, &[("content-type", "text/plain")], Some(&json!("x"))).await.expect(415);
-    let ours = api.post(&path, json!({ "event": "transcode.failed" })).await.expect(500);
-    assert!(!ours.body.contains("vault"));
+    let broken = api.post(&path, json!({ "event": "transcode.failed" })).await.expect(500);
+    assert!(!broken.body.contains("vault"), "internal texts are not shown: {broken:?}");
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn a_user_may_send_a_hundred_tests_at_once_and_then_one_a_minute() {
     let (others, _) = other.create_webhook(URL, &["delivery.failed"]).await;
     // On a slow machine, minutes may pass meanwhile.
     let mut sent = 0;
-    let refused = loop {
+    let rejected = loop {
         match api.post(&format!("/webhooks/{id}/test"), json!({})).await {
             answer if answer.status == 200 => sent += 1,
             answer => break answer.expect(429),
@@ -61,8 +61,8 @@ async fn a_user_may_send_a_hundred_tests_at_once_and_then_one_a_minute() {
         assert!(sent < 130, "no limit");
     };
     assert!(sent >= 100, "{sent}");
-    assert_eq!(refused.json()["type"], "/problems/rate-limited");
-    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert_eq!(rejected.json()["type"], "/problems/rate-limited");
+    let wait: u64 = rejected.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
     let stored = service.sql.query_one("select count(*) from walhook.event", &[]).await.unwrap();
     assert_eq!(stored.get::<_, i64>(0), sent);

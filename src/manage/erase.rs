@@ -1,28 +1,29 @@
-//! Erases a user: removes everything that is stored of them, while replicas deliver.
+//! Erases a user: removes everything that is stored about the user, while replicas continue to deliver.
 
 use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
+use super::fault::Result;
 use crate::domain::event::UserId;
+use crate::store::Store;
 use crate::store::erase::{self, ACCESS, OF_WEBHOOK, RECORDS};
-use crate::store::{Result, Store};
 
-/// A pass finds what requests and replicas stored during the one before. The number is limited because the platform may go on to
-/// commit rows that concern the user.
+/// Each pass removes what requests and replicas stored during the previous one. The number is limited, because the platform may continue
+/// to commit rows of the user.
 const MAX_PASSES: usize = 3;
 
 /// What was removed.
 #[derive(Clone, Debug)]
 pub struct Erased {
-    /// Identifies the erasure in the audit, which keeps nothing else of it.
+    /// Identifies the erasure in the audit log, which does not name the user.
     pub id: Uuid,
     /// The number of rows of each kind, in the order of removal.
     pub counts: Vec<(&'static str, u64)>,
 }
 
 impl Erased {
-    /// Returns whether anything was removed.
+    /// Adds to the number of rows of one kind. Returns whether `count` is not zero.
     fn add(&mut self, what: &'static str, count: u64) -> bool {
         match self.counts.iter_mut().find(|(name, _)| *name == what) {
             Some((_, sum)) => *sum += count,
@@ -31,6 +32,7 @@ impl Erased {
         count > 0
     }
 
+    /// Returns the number of rows of all kinds.
     pub fn total(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()
     }
@@ -56,7 +58,7 @@ pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
     Ok(erased)
 }
 
-/// Removes everything once. Adds to `webhooks`, which are those found so far.
+/// Removes everything once. Adds the user's deleted webhooks to `webhooks`, which contains those that earlier passes found.
 async fn pass(store: &Store, user: &UserId, webhooks: &mut BTreeSet<Uuid>, erased: &mut Erased) -> Result<()> {
     for removal in ACCESS {
         while erased.add(removal.what, erase::remove(store, removal, user).await?) {}
