@@ -11,7 +11,7 @@ use crate::domain::event::{Event, event_id};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::Progress;
-use crate::domain::table::Column;
+use crate::domain::table::ID;
 use crate::events::{Derived, LookupKey, NoEvent, Rule, rules_for};
 use crate::lookup::{LookupError, Lookups, follow_addons};
 use crate::store::enqueue::Unrouted;
@@ -45,15 +45,15 @@ impl OncePerRelease {
     }
 }
 
-/// The derivation of one batch. A retry continues where a failure stopped it: lookups have followed the changes up to there, so a
-/// change that was derived again would see rows that are newer than itself.
+/// The derivation of one batch. A retry continues where a failure stopped it. Starting again would be wrong: lookups have followed the
+/// changes up to there, so an earlier change would see rows that are newer than itself.
 pub struct Derivation {
     /// The store's progress when the derivation began.
     pub stored: Progress,
     pub raised: Raised,
     /// Whether lookups are prepared for the batch.
     prepared: bool,
-    /// The index of the first change that is not derived.
+    /// The index of the next change to derive.
     next: usize,
 }
 
@@ -88,7 +88,7 @@ pub async fn derive_found(lookups: &mut Lookups, changes: &[Change], lineage: Li
 /// Where changes come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// `transaction` is that of the last change. Lookups wait until it is visible.
+    /// The WAL or the outbox. `transaction` is that of the last change: lookups wait until it is visible.
     Stream {
         transaction: Option<u32>,
     },
@@ -121,7 +121,7 @@ async fn derive_from(
             }
             Step::FactMissing => {
                 let keys = missing_for(lookups, &changes[*next..]);
-                // A key that is still missing after it was fetched would be fetched for ever.
+                // A key that is still missing after it was fetched would be fetched forever.
                 if keys.is_subset(&fetched) {
                     return Err(LookupError::Unanswered(format!("{keys:?}")));
                 }
@@ -220,14 +220,13 @@ fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str
     }
 }
 
-/// Every captured table has its id in the first column.
 fn row_id(change: &Change) -> String {
     let tuple = match &change.operation {
         Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } => new,
         Operation::Delete { old } => old,
         Operation::Truncate => return String::new(),
     };
-    tuple.text(Column(0)).unwrap_or_default().to_owned()
+    tuple.text(ID).unwrap_or_default().to_owned()
 }
 
 /// Returns the rows that the rules of the remaining changes need next.

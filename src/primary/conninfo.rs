@@ -26,7 +26,7 @@ pub(crate) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String
     Ok(written.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether the primary may be reached by a Unix socket.
+/// Returns whether one of the URL's hosts is a Unix socket.
 pub(crate) fn is_by_socket(url: &str) -> Result<bool, ConnectError> {
     let Target { config, .. } = Target::parse(url)?;
     Ok(config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_))))
