@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use super::change::{Change, Datum, Operation, Tuple};
 use super::table::{ID, Table};
 
-/// The number under which the ledger stores a table. It never changes. None for tables that the ledger does not have.
+/// Returns the number under which the ledger stores a table, which never changes. None for tables that the ledger does not have.
 pub const fn relation(table: Table) -> Option<i16> {
     match table {
         Table::Release => Some(1),
@@ -19,7 +19,7 @@ pub const fn relation(table: Table) -> Option<i16> {
     }
 }
 
-/// The tables that the ledger has.
+/// Returns the tables that the ledger has.
 pub fn tables() -> impl Iterator<Item = Table> {
     Table::ALL.iter().copied().filter(|table| relation(*table).is_some())
 }

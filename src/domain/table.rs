@@ -17,17 +17,17 @@ macro_rules! tables {
         impl Table {
             pub const ALL: &'static [Table] = &[ $( Table::$table ),+ ];
 
-            /// The name in the reference schema and in the configuration.
+            /// Returns the name in the reference schema and in the configuration.
             pub const fn name(self) -> &'static str {
                 match self { $( Table::$table => stringify!($name) ),+ }
             }
 
-            /// The columns that Walhook reads, in the order of its tuples.
+            /// Returns the columns that Walhook reads, in the order of the table's tuples.
             pub const fn columns(self) -> &'static [&'static str] {
                 match self { $( Table::$table => &[ $( stringify!($column) ),+ ] ),+ }
             }
 
-            /// The columns whose changes can raise events. Empty for a table that is only looked up.
+            /// Returns the columns whose changes can raise events. Empty for a table that is only looked up.
             pub const fn watched(self) -> &'static [&'static str] {
                 match self { $( Table::$table => $watched ),+ }
             }

@@ -99,8 +99,8 @@ impl Session {
         };
         let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
         self.is_silent = answers.is_err();
-        let (begun, rows, committed) = answers.map_err(|_| LookupError::Silent(table))?;
-        begun.map_err(failed)?;
+        let (began, rows, committed) = answers.map_err(|_| LookupError::Silent(table))?;
+        began.map_err(failed)?;
         let rows = rows.map_err(failed)?;
         committed.map_err(failed)?;
         Ok(rows)

@@ -19,7 +19,7 @@ const CURRENT: &str = include_str!("../../sql/primary/replica_identity_current.s
 
 /// Short, because a session that waits for a lock blocks every later one on the same table.
 const BOUNDS: &str = "set lock_timeout = '5s'; set statement_timeout = '60s'";
-/// For building an index concurrently, which waits for older transactions and blocks nobody.
+/// For building an index concurrently: this waits for older transactions and blocks no writes.
 const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
 
 /// Returns the columns, by the platform's names, that the old rows of `table` must have in the WAL.
