@@ -17,7 +17,7 @@ use crate::lookup::{LookupError, Lookups, follow_addons};
 use crate::store::enqueue::Unrouted;
 use crate::telemetry::recurring;
 
-/// What a batch of changes raises, and what it changes in the store.
+/// The events that a batch of changes raises, and its other changes to the store.
 #[derive(Default)]
 pub struct Raised {
     pub events: Vec<Event>,
@@ -119,7 +119,7 @@ async fn derive_from(
                 raised.ledger.follow(change);
                 *next += 1;
             }
-            Step::FactMissing => {
+            Step::RowMissing => {
                 let keys = missing_for(lookups, &changes[*next..]);
                 // A key that is still missing after it was fetched would be fetched forever.
                 if keys.is_subset(&fetched) {
@@ -135,7 +135,7 @@ async fn derive_from(
 
 enum Step {
     Done,
-    FactMissing,
+    RowMissing,
 }
 
 /// Adds the events of one change. Adds nothing if a looked-up row is missing.
@@ -143,15 +143,15 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     if change.muted {
         return derive_muted(lookups, change, raised);
     }
-    let mut verdicts = Vec::new();
+    let mut results = Vec::new();
     for rule in rules_for(change.table) {
-        match judge(rule, change, lookups) {
-            Err(NoEvent::Lookup(_)) => return Step::FactMissing,
-            verdict => verdicts.push((rule, verdict)),
+        match run_rule(rule, change, lookups) {
+            Err(NoEvent::Lookup(_)) => return Step::RowMissing,
+            result => results.push((rule, result)),
         }
     }
-    for (rule, verdict) in verdicts {
-        match verdict {
+    for (rule, result) in results {
+        match result {
             Err(NoEvent::NotApplicable | NoEvent::Lookup(_)) => {}
             Err(NoEvent::Ignored(reason)) => raised.ignored.push(reason),
             Ok(derived) => {
@@ -189,18 +189,18 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
 }
 
 /// Runs a rule. A row that must be fetched because a value was not sent, and that no longer exists, has no owner.
-fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
+fn run_rule(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
     match (rule.derive)(change, lookups) {
         Err(NoEvent::Lookup(key)) if lookups.is_gone(&key) => Err(NoEvent::Unrouted("row_gone")),
-        verdict => verdict,
+        result => result,
     }
 }
 
 /// Derives a muted change, which raises nothing but counts as its release's distribution.
 fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step {
     for rule in rules_for(change.table) {
-        match judge(rule, change, lookups) {
-            Err(NoEvent::Lookup(_)) => return Step::FactMissing,
+        match run_rule(rule, change, lookups) {
+            Err(NoEvent::Lookup(_)) => return Step::RowMissing,
             Ok(derived) => raised.distributed.extend(derived.once_for_release),
             _ => {}
         }
@@ -234,7 +234,7 @@ fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
     let mut missing = HashSet::new();
     for change in changes {
         for rule in rules_for(change.table) {
-            if let Err(NoEvent::Lookup(key)) = judge(rule, &lookups.completed(change), lookups) {
+            if let Err(NoEvent::Lookup(key)) = run_rule(rule, &lookups.completed(change), lookups) {
                 missing.insert(key);
             }
         }

@@ -62,9 +62,9 @@ impl Lookups {
         }
     }
 
-    /// Creates lookups of the primary's current rows, for a repair. Add-ons are looked up on the primary too, because the store has them
+    /// Creates lookups for a repair, which compares current rows. Add-ons are looked up on the primary too, because the store has them
     /// as of the checkpoint.
-    pub fn at_present(url: &str, source: &config::Source, store: Store) -> Lookups {
+    pub fn for_repair(url: &str, source: &config::Source, store: Store) -> Lookups {
         let mut lookups = Lookups::new(url, source, store);
         lookups.uncached.push(Table::UserAddon);
         lookups

@@ -199,7 +199,8 @@ async fn begin(
     let begins = opened.begins;
     end_slot_creation(&transaction, &slot).await?;
     let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
-    // A commit after the snapshot: once it is flushed, the server cannot assign an id again after a crash that the snapshot has seen.
+    // Commits and flushes the WAL after the snapshot: a crash cannot make the server assign a transaction id again that the snapshot
+    // counts as ended.
     client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
     let switch = SwitchToWal { snapshot: row.get::<_, &str>("snapshot").into(), begins };
     if prepare_switch(&transaction, &slot, &switch).await? {
