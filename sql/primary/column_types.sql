@@ -1,4 +1,4 @@
--- A table's columns and their types. $1 schema, $2 table
+-- The columns of a table and their types. $1 schema, $2 table
 select attribute.attname::text, format_type(attribute.atttypid, attribute.atttypmod)
 from pg_catalog.pg_attribute attribute
 join pg_catalog.pg_class class on class.oid = attribute.attrelid

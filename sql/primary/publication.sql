@@ -1,4 +1,4 @@
--- A publication with the tables that it publishes. $1 its name
+-- A publication and the tables that it publishes. $1 its name
 select
     publication.puballtables as all_tables,
     publication.pubinsert and publication.pubupdate and publication.pubdelete and publication.pubtruncate
@@ -14,7 +14,7 @@ cross join lateral (
         from pg_catalog.pg_publication_tables
         where pubname = publication.pubname
         union
-        -- Also the members as they were added: the view lists partitions in place of a partitioned table.
+        -- Also the tables as they were added: the view lists partitions in place of a partitioned table.
         select namespace.nspname::text, class.relname::text
         from pg_catalog.pg_publication_rel member
         join pg_catalog.pg_class class on class.oid = member.prrelid

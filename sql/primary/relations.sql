@@ -1,4 +1,4 @@
--- Tables, each followed by its partitions. `number` is the table's index in the arrays, counted from one.
+-- Tables, each followed by its partitions. `number` is the table's index in the parameters, counted from one.
 -- $1 schemas, $2 tables, $3 the name of Walhook's identity index on each
 with wanted as (
     select class.oid as root, wanted.number, wanted.index
@@ -61,8 +61,8 @@ left join lateral (
 cross join lateral (
     select
         coalesce(array_agg(attribute.attname::text order by attribute.attnum), '{}') as names,
-        -- Whether the type has its own cast to text, which may differ from its output function, the one that the WAL's text comes
-        -- from. Not character(n): its cast only drops the padding.
+        -- Whether the type has its own cast to text, which may differ from its output function. The WAL has the output of that function.
+        -- character(n) is excluded: its cast only drops the padding.
         coalesce(array_agg(exists (
             select from pg_catalog.pg_cast cast_
             where cast_.castsource = attribute.atttypid and cast_.casttarget = 'text'::regtype and cast_.castmethod = 'f'

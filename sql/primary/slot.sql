@@ -1,7 +1,7 @@
 -- The state of a replication slot. $1 its name
 select
     slot.plugin::text as plugin,
-    coalesce(slot.database = current_database(), false) as here,
+    coalesce(slot.database = current_database(), false) as in_this_database,
     slot.active_pid,
     slot.wal_status,
     slot.confirmed_flush_lsn as confirmed,

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::domain::event::EventKind;
 use crate::domain::lsn::Lsn;
 use crate::domain::table::Table;
-use crate::enqueue::repair::{Repair as Raise, Repaired};
+use crate::enqueue::repair::{RepairEnqueue, Repaired};
 use crate::lookup::Lookups;
 use crate::repair::{Found, Repair, Request};
 use crate::store::capture::OpenGap;
@@ -59,8 +59,9 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     let source = &config.source;
     let request = Request { source, url, store: &store, transaction: &transaction, dry_run, force };
     let repair = Repair::begin(request).await?;
-    let raise = Raise { lookups: Lookups::at_present(url, source, store.clone()), lineage: repair.lineage(), dry_run };
-    match compare(&repair, raise, &transaction, dry_run).await {
+    let lookups = Lookups::for_repair(url, source, store.clone());
+    let enqueue = RepairEnqueue { lookups, lineage: repair.lineage(), dry_run };
+    match compare(&repair, enqueue, &transaction, dry_run).await {
         Ok(report) if dry_run => {
             repair.end().await;
             Ok(report)
@@ -81,7 +82,7 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
 
 async fn compare(
     repair: &Repair<'_>,
-    mut raise: Raise,
+    mut enqueue: RepairEnqueue,
     transaction: &Transaction<'_>,
     dry_run: bool,
 ) -> anyhow::Result<Report> {
@@ -89,7 +90,7 @@ async fn compare(
         Report { gaps: repair.gaps.clone(), done: repair.done.clone(), begins: repair.begins(), ..Report::default() };
     let mut differences = repair.differences(transaction).await?;
     while let Some(found) = differences.next(transaction).await? {
-        let repaired = raise.raise(transaction, &found.changes).await?;
+        let repaired = enqueue.raise(transaction, &found.changes).await?;
         if !dry_run {
             change_ledger(transaction, &found.ledger).await?;
         }

@@ -1,16 +1,16 @@
 //! Limits how far idle WAL may be acknowledged.
 //!
-//! After a restart, WAL that this process acknowledged must be distinguishable from WAL that somebody else made the server discard by
-//! moving the slot, which is a gap. Where events are stored, the checkpoint moves with the acknowledgement. Idle WAL is acknowledged
-//! without a write to the store, so a limit ahead of it is stored first, and nothing is acknowledged beyond it. A slot beyond the
-//! limit was moved by others.
+//! If something other than Walhook advances the slot, the server discards WAL that Walhook has not read: a gap. A restart detects
+//! it by comparing the slot with how far Walhook can have acknowledged. WAL with events is acknowledged up to the stored checkpoint.
+//! Idle WAL is acknowledged without a write to the store. Therefore a limit ahead of it is stored first, and nothing is acknowledged
+//! beyond the limit. A slot beyond the limit was advanced by something else.
 //!
-//! Not detected: somebody who moves the slot while Walhook is down, by less than the distance between the last acknowledgement and
-//! the limit. An orderly shutdown lowers the limit to the last acknowledgement, so this leaves moves after a crash. PostgreSQL does
-//! not record which session moved a slot, and storing each acknowledgement would cost a write per second.
+//! Not detected: the slot is advanced while Walhook is down, by less than the distance between the last acknowledgement and the
+//! limit. An orderly shutdown lowers the limit to the last acknowledgement, so this can only happen after a crash. PostgreSQL does
+//! not record which session advanced a slot, and storing each acknowledgement would cost a write per second.
 //!
-//! Only one connection moves the limit: the one that claimed it last, which it does once it has the slot. A replica that stalled
-//! while another took over can neither raise nor lower it.
+//! Only the connection that claimed the limit last may change it. A connection claims the limit after it has taken the slot. A
+//! replica that stalled while another one took over can neither raise nor lower the limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,7 @@ use crate::store::Store;
 pub(super) struct AcknowledgedLsn(Arc<AtomicU64>);
 
 impl AcknowledgedLsn {
+    /// Returns the LSN. None between streams.
     pub fn latest(&self) -> Option<Lsn> {
         Some(Lsn(self.0.load(Ordering::Relaxed))).filter(|lsn| *lsn > Lsn::ZERO)
     }
@@ -37,20 +38,22 @@ impl AcknowledgedLsn {
         self.0.fetch_max(lsn.0, Ordering::Relaxed);
     }
 
-    /// Starts at the slot's confirmed LSN, when a stream begins.
+    /// Sets the LSN to the slot's confirmed LSN, when a stream begins.
     pub fn reset(&self, confirmed: Lsn) {
         self.0.store(confirmed.0, Ordering::Relaxed);
     }
 
-    /// Between streams: another process may acknowledge.
+    /// Forgets the LSN between streams, when another process may acknowledge.
     pub fn forget(&self) {
         self.reset(Lsn::ZERO);
     }
 }
 
-/// The current limit. A task raises it, so that acknowledgements do not wait for the store.
+/// Bounds the acknowledgements of one stream. A task raises the stored limit: acknowledgements do not wait for the store.
 pub(super) struct AcknowledgementLimit {
+    /// The limit in the store.
     stored: watch::Receiver<Lsn>,
+    /// Passes the task the LSN from which it raises the limit.
     wanted: watch::Sender<Lsn>,
     acknowledged: AcknowledgedLsn,
     _task: AbortOnDropHandle<()>,
@@ -72,7 +75,8 @@ impl AcknowledgementLimit {
         AcknowledgementLimit { stored, wanted, acknowledged, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// Returns how far the WAL up to `wanted` may be acknowledged when everything up to `durable` is stored.
+    /// Returns how far the WAL up to `wanted` may be acknowledged if everything up to `durable` is stored. Requests a higher limit
+    /// if less than half of the margin is left.
     pub fn grant(&self, durable: Lsn, wanted: Lsn) -> Lsn {
         let limit = durable.max(*self.stored.borrow());
         if wanted > durable && limit.0.saturating_sub(wanted.0) < MARGIN / 2 {
@@ -92,19 +96,19 @@ async fn raise(
     stored: watch::Sender<Lsn>,
     period: Duration,
 ) {
-    let mut before = None;
+    let mut previous = None;
     while requests.changed().await.is_ok() {
         let wanted = *requests.borrow_and_update();
-        // Twice the WAL since the last time, so that acknowledgements of a busy server do not wait for the next period.
-        let advanced = before.map_or(0, |before: Lsn| wanted.0.saturating_sub(before.0));
+        // Twice the WAL since the previous time: on a busy server, acknowledgements do not wait for the next period.
+        let advanced = previous.map_or(0, |previous: Lsn| wanted.0.saturating_sub(previous.0));
         let limit = Lsn(wanted.0.saturating_add(MARGIN.max(2 * advanced)));
         match store.raise_acknowledgement_limit(&slot, reader, limit).await {
             Ok(true) => {
-                before = Some(wanted);
+                previous = Some(wanted);
                 stored.send_replace(limit);
             }
-            // The other reader has the slot too: this stream is about to fail.
-            Ok(false) => return tracing::debug!("another reader moves the acknowledgement limit now"),
+            // Another reader has taken the slot: this stream is about to fail.
+            Ok(false) => return tracing::debug!("another reader has claimed the acknowledgement limit"),
             Err(error) => tracing::debug!(%error, "the acknowledgement limit could not be raised"),
         }
         tokio::time::sleep(period).await;

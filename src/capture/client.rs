@@ -16,6 +16,7 @@ impl KeptClient {
         KeptClient { url: url.to_owned(), client }
     }
 
+    /// Returns the connection. Opens one if there is none or it was closed.
     pub async fn get(&mut self) -> Result<&Client, CaptureError> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
@@ -35,7 +36,7 @@ impl KeptClient {
     }
 }
 
-/// Bounds a query to the primary.
+/// Runs a query to the primary. Fails if the answer takes longer than [`ANSWER_TIMEOUT`].
 pub(super) async fn in_time<T>(query: impl Future<Output = Result<T, CaptureError>>) -> Result<T, CaptureError> {
     tokio::time::timeout(ANSWER_TIMEOUT, query).await.unwrap_or(Err(CaptureError::Silent(ANSWER_TIMEOUT)))
 }

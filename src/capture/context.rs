@@ -1,4 +1,4 @@
-//! What both modes of capture work with.
+//! The settings, handles and channels that both modes of capture use.
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;

@@ -47,7 +47,8 @@ pub(super) enum Decoded {
     IdentityLost {
         table: String,
     },
-    /// The open transaction says that it installed the triggers. Changes that commit after it are in the outbox.
+    /// The open transaction contains the message that setup writes after it has installed the triggers. If the transaction did
+    /// install them, changes that commit after it are in the outbox.
     SwitchRequested,
 }
 
@@ -76,7 +77,7 @@ struct SentColumn {
     padded: bool,
 }
 
-/// The oid of `character(n)`.
+/// The OID of `character(n)`.
 const PADDED_TYPE: u32 = 1042;
 
 impl RelationMap {
@@ -92,9 +93,9 @@ pub(super) struct Decoder {
     parser: LogicalReplicationParser,
     mappings: TableMappings,
     tables: HashMap<(String, String), Table>,
-    /// Tables by oid, which a rename keeps.
+    /// Tables by OID, which a rename does not change.
     oids: HashMap<u32, Table>,
-    /// Relations by oid. None for a table that is not mapped.
+    /// Relations by OID. None for a table that is not mapped.
     relations: HashMap<u32, Option<RelationMap>>,
     timelines: TimelineHistory,
     open: Option<OpenTransaction>,
@@ -119,7 +120,7 @@ impl Decoder {
         }
     }
 
-    /// The oids of the tables that are read.
+    /// Returns the OIDs of the tables that are read.
     pub fn oids(&self) -> impl Iterator<Item = u32> {
         self.oids.keys().copied()
     }
@@ -142,7 +143,7 @@ impl Decoder {
                 Ok(Decoded::Began)
             }
             Message::Commit { end_lsn, .. } => {
-                let open = self.open.take().ok_or_else(outside)?;
+                let open = self.open.take().ok_or_else(outside_transaction)?;
                 Ok(Decoded::Committed { commit: open.commit, end: Lsn(end_lsn) })
             }
             Message::Relation { relation_id, namespace, relation_name, replica_identity, columns } => {
@@ -161,8 +162,8 @@ impl Decoder {
                 Ok(decoded)
             }
             Message::Message { flags, prefix, content, .. } => {
-                let ours = prefix == MESSAGE_PREFIX && flags & TRANSACTIONAL != 0;
-                Ok(if ours { self.message(&content) } else { Decoded::Nothing })
+                let is_for_walhook = prefix == MESSAGE_PREFIX && flags & TRANSACTIONAL != 0;
+                Ok(if is_for_walhook { self.walhook_message(&content) } else { Decoded::Nothing })
             }
             row => {
                 self.row(row, changes)?;
@@ -171,7 +172,7 @@ impl Decoder {
         }
     }
 
-    fn message(&mut self, content: &[u8]) -> Decoded {
+    fn walhook_message(&mut self, content: &[u8]) -> Decoded {
         if content == MUTE {
             if let Some(open) = &mut self.open {
                 open.muted = true;
@@ -188,7 +189,7 @@ impl Decoder {
     fn row(&mut self, message: Message, changes: &mut Vec<Change>) -> Result<(), CaptureError> {
         match message {
             Message::Insert { relation_id, tuple } => {
-                let position = self.next()?;
+                let position = self.next_position()?;
                 let Some(map) = self.relation(relation_id)? else { return Ok(()) };
                 let (table, new) = (map.table, self.tuple(map, &tuple)?);
                 let operation = match self.deleted.take(table, &new) {
@@ -198,7 +199,7 @@ impl Decoder {
                 changes.push(self.change(table, position, operation)?);
             }
             Message::Update { relation_id, old_tuple, new_tuple, key_type } => {
-                let position = self.next()?;
+                let position = self.next_position()?;
                 let Some(map) = self.relation(relation_id)? else { return Ok(()) };
                 let old = old_tuple.map(|old| self.old_tuple(map, &old, key_type)).transpose()?;
                 let mut new = self.tuple(map, &new_tuple)?;
@@ -208,7 +209,7 @@ impl Decoder {
                 changes.push(self.change(map.table, position, Operation::Update { old, new })?);
             }
             Message::Delete { relation_id, old_tuple, key_type } => {
-                let position = self.next()?;
+                let position = self.next_position()?;
                 let Some(map) = self.relation(relation_id)? else { return Ok(()) };
                 let (table, old) = (map.table, self.old_tuple(map, &old_tuple, Some(key_type))?);
                 self.deleted.add(table, &old);
@@ -216,7 +217,7 @@ impl Decoder {
             }
             Message::Truncate { relation_ids, .. } => {
                 for relation in relation_ids {
-                    let position = self.next()?;
+                    let position = self.next_position()?;
                     let Some(map) = self.relation(relation)? else { continue };
                     changes.push(self.change(map.table, position, Operation::Truncate)?);
                 }
@@ -228,15 +229,15 @@ impl Decoder {
     }
 
     /// Counts a row change and returns its position. Changes of unmapped tables count too: positions do not depend on the mapping.
-    fn next(&mut self) -> Result<Position, CaptureError> {
-        let open = self.open.as_mut().ok_or_else(outside)?;
+    fn next_position(&mut self) -> Result<Position, CaptureError> {
+        let open = self.open.as_mut().ok_or_else(outside_transaction)?;
         open.ordinal += 1;
         let timeline = self.timelines.timeline_at(open.commit);
         Ok(Position::Wal { timeline, commit: open.commit, ordinal: open.ordinal })
     }
 
     fn change(&self, table: Table, position: Position, operation: Operation) -> Result<Change, CaptureError> {
-        let OpenTransaction { committed_at, muted, .. } = *self.open.as_ref().ok_or_else(outside)?;
+        let OpenTransaction { committed_at, muted, .. } = *self.open.as_ref().ok_or_else(outside_transaction)?;
         Ok(Change { position, committed_at, muted, table, operation })
     }
 
@@ -245,7 +246,7 @@ impl Decoder {
         relation.ok_or_else(|| CaptureError::Protocol(format!("a row of relation {oid}, which was not described")))
     }
 
-    /// Maps a relation. Its oid is looked up first: the WAL has the name that the table had when the change was written.
+    /// Maps a relation. Its OID is looked up before its name: the WAL has the name that the table had when the change was written.
     fn map(
         &self,
         oid: u32,
@@ -335,7 +336,7 @@ fn time(since_server_epoch: i64) -> Result<Timestamp, CaptureError> {
         .map_err(|error| CaptureError::Protocol(format!("the time of a commit is invalid: {error}")))
 }
 
-fn outside() -> CaptureError {
+fn outside_transaction() -> CaptureError {
     CaptureError::Protocol("a change outside of a transaction".into())
 }
 

@@ -12,7 +12,7 @@ fn source(settings: &str) -> Source {
     load(Sources { file: Some(file.path().to_owned()), ..Sources::default() }).unwrap().source
 }
 
-/// The message as the server writes it.
+/// Encodes a message as the server sends it.
 fn wire(message: &Message) -> Bytes {
     encode_message_to_bytes(message, PROTOCOL_VERSION as u8).freeze()
 }
@@ -62,7 +62,7 @@ fn insert(values: &[Value]) -> Message {
     Message::Insert { relation_id: RELATION, tuple: row(values) }
 }
 
-/// `key_type` is `O` for a whole old row and `K` for the replica identity only.
+/// Builds an update. `key_type` is `O` for a whole old row and `K` for the replica identity only.
 fn update(key_type: Option<char>, old: Option<&[Value]>, new: &[Value]) -> Message {
     Message::Update { relation_id: RELATION, old_tuple: old.map(row), new_tuple: row(new), key_type }
 }
@@ -126,7 +126,7 @@ fn rows_of_unmapped_tables_count_and_are_skipped() {
 }
 
 #[test]
-fn under_full_the_old_row_is_whole_and_fills_unchanged_values() {
+fn with_full_identity_the_old_row_is_complete_and_fills_unchanged_values() {
     let old = [Text("1"), Text("2"), Null, Text("batched"), Text("f"), Text("long")];
     let new = [Text("1"), Text("2"), Null, Text("complete"), Text("f"), Unchanged];
     let found = changes(
@@ -139,7 +139,7 @@ fn under_full_the_old_row_is_whole_and_fills_unchanged_values() {
 }
 
 #[test]
-fn under_a_key_other_old_columns_are_absent_though_they_are_sent_as_null() {
+fn with_an_index_identity_other_old_columns_are_absent_although_they_are_sent_as_null() {
     let old = [Text("1"), Null, Null, Text("batched"), Null, Null];
     let new = [Text("1"), Text("2"), Text("4"), Text("complete"), Text("f"), Unchanged];
     let relation = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id", "status"], b'i');
@@ -152,7 +152,7 @@ fn under_a_key_other_old_columns_are_absent_though_they_are_sent_as_null() {
 }
 
 #[test]
-fn deletes_of_looked_up_tables_come_with_their_key() {
+fn deletions_in_looked_up_tables_have_their_key() {
     let columns = ["user_id", "addon"];
     let delete =
         Message::Delete { relation_id: RELATION, old_tuple: row(&[Text("3"), Text("preflight_qc")]), key_type: 'K' };
@@ -184,12 +184,12 @@ fn computed_columns_are_not_decoded_and_absent_tables_are_skipped() {
     }
     for name in ["payment", "outlet"] {
         let found = changes(&source, vec![relation("public", name, &["id"]), insert(&[Text("1")])]);
-        assert!(found.is_empty(), "a table of another meaning: {found:?}");
+        assert!(found.is_empty(), "a table with the default name is not the mapped one: {found:?}");
     }
 }
 
 #[test]
-fn a_mute_covers_the_rest_of_its_transaction_only() {
+fn a_mute_message_mutes_the_rest_of_its_transaction_only() {
     let mut decoder = decoder(&Source::default());
     let mut found = Vec::new();
     let rows = || insert(&ROW);
@@ -213,7 +213,7 @@ fn a_mute_covers_the_rest_of_its_transaction_only() {
 }
 
 #[test]
-fn heartbeats_have_their_id_and_commits_their_end() {
+fn heartbeats_have_an_id_and_commits_have_an_end() {
     let mut decoder = decoder(&Source::default());
     let mut none = Vec::new();
     assert_eq!(decoder.decode(wire(&begin(100)), &mut none).unwrap(), Decoded::Began);
@@ -285,7 +285,7 @@ fn delete(key_type: char, old: &[Value]) -> Message {
     Message::Delete { relation_id: RELATION, old_tuple: row(old), key_type }
 }
 
-/// The old and new status of a replaced row. None for other changes.
+/// Returns the old and the new status of a replaced row. None for other changes.
 fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
     let Operation::Replace { old, new } = &change.operation else { return None };
     assert_eq!(old.text(distro_queue::id), new.text(distro_queue::id));
@@ -294,13 +294,15 @@ fn replaced(change: &Change) -> Option<(Option<&str>, Option<&str>)> {
 
 #[test]
 fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
-    let gone = [Text("1"), Null, Null, Text("batched"), Null, Null];
-    let come = [Text("1"), Text("2"), Text("3"), Text("complete"), Text("f"), Null];
-    for (identity, key_type, old) in [(b'f', 'O', ROW), (b'i', 'K', gone)] {
+    let deleted = [Text("1"), Null, Null, Text("batched"), Null, Null];
+    let inserted = [Text("1"), Text("2"), Text("3"), Text("complete"), Text("f"), Null];
+    for (identity, key_type, old) in [(b'f', 'O', ROW), (b'i', 'K', deleted)] {
         let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id", "status"], identity);
         let other = insert(&[Text("2"), Text("2"), Null, Text("complete"), Text("f"), Null]);
-        let found =
-            changes(&Source::default(), vec![table, delete(key_type, &old), other, insert(&come), insert(&come)]);
+        let found = changes(
+            &Source::default(),
+            vec![table, delete(key_type, &old), other, insert(&inserted), insert(&inserted)],
+        );
         let pairs: Vec<_> = found.iter().map(replaced).collect();
         assert_eq!(pairs, [None, None, Some((Some("batched"), Some("complete"))), None]);
         let ordinals: Vec<u64> = found.iter().map(|change| change.position.ordinal()).collect();
@@ -309,10 +311,10 @@ fn a_row_that_is_deleted_and_inserted_in_one_transaction_is_the_same_row() {
 }
 
 #[test]
-fn under_the_default_identity_the_old_watched_values_are_unknown() {
+fn with_the_default_identity_old_watched_values_are_unknown() {
     let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, &["id"], b'd');
-    let gone = [Text("1"), Null, Null, Null, Null, Null];
-    let found = changes(&Source::default(), vec![table, delete('K', &gone), insert(&ROW)]);
+    let deleted = [Text("1"), Null, Null, Null, Null, Null];
+    let found = changes(&Source::default(), vec![table, delete('K', &deleted), insert(&ROW)]);
     assert_eq!(replaced(&found[1]), Some((None, Some("batched"))));
     let Operation::Replace { old, .. } = &found[1].operation else { panic!("{found:?}") };
     assert_eq!(*old.get(distro_queue::status), Datum::Absent, "so that no rule sees a transition");
@@ -330,7 +332,7 @@ fn rows_of_different_transactions_are_not_paired() {
 }
 
 #[test]
-fn a_change_names_the_timeline_that_it_was_committed_on() {
+fn a_position_has_the_timeline_on_which_the_change_was_committed() {
     let mut decoder = decoder(&Source::default());
     let mut changes = Vec::new();
     decoder.decode(wire(&relation("public", "distro_queue", &DISTRO_QUEUE)), &mut changes).unwrap();

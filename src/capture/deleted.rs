@@ -1,24 +1,22 @@
-//! Remembers the rows that the open transaction has deleted. A row that it inserts under the same key is the same row, moved to another
-//! partition or written again.
+//! Remembers the rows that the open transaction has deleted. If it then inserts a row with the same key, that is the same row, moved
+//! to another partition or rewritten.
 //!
-//! The pairs depend on the transaction's changes and their order alone. After a restart, the stream begins with the transaction's
-//! first change, so the same rows are paired wherever batches ended.
+//! The pairs depend only on the transaction's changes and their order, not on batches. After a restart, the stream begins with the
+//! transaction's first change, so the same rows are paired.
 
 use std::collections::HashSet;
 
 use lru::LruCache;
 
 use crate::domain::change::{Datum, Tuple};
-use crate::domain::table::{Column, Table};
+use crate::domain::table::{ID, Table};
 use crate::telemetry::recurring;
 
 /// Bounds the memory of one transaction's deleted rows: enough for over a hundred thousand. The oldest are forgotten first, because an
 /// update that moves a row inserts it right after the deletion.
 const MAX_WEIGHT: usize = 32 << 20;
 /// The estimated overhead of one remembered row, in bytes.
-const ENTRY: usize = 256;
-/// Every captured table has its id in the first column.
-const ID: Column = Column(0);
+const ENTRY_OVERHEAD: usize = 256;
 
 /// The values of the watched columns, in the order of [`Table::watched`].
 type Watched = Box<[Datum]>;
@@ -53,7 +51,7 @@ impl DeletedRows {
     /// Remembers a deleted row of a table that raises events. Forgets the oldest rows beyond the limit.
     pub fn add(&mut self, table: Table, old: &Tuple) {
         let Some(id) = old.text(ID).filter(|_| table.is_captured()) else { return };
-        let values: Watched = watched(table).map(|column| old.get(column).clone()).collect();
+        let values: Watched = table.watched_columns().map(|column| old.get(column).clone()).collect();
         self.weight += weight(id, &values);
         if let Some(((_, id), values)) = self.rows.push((table, id.into()), values) {
             self.weight -= weight(&id, &values);
@@ -65,7 +63,7 @@ impl DeletedRows {
         }
     }
 
-    /// Removes and returns the deleted row that has the key of `new`: its key and its watched columns.
+    /// Removes and returns the deleted row that has the key of `new`. Only its key and its watched columns are known.
     pub fn take(&mut self, table: Table, new: &Tuple) -> Option<Tuple> {
         if self.rows.is_empty() && self.forgotten.is_empty() {
             return None;
@@ -76,7 +74,8 @@ impl DeletedRows {
                 recurring!(
                     warn,
                     table = table.name(),
-                    "a transaction deleted more rows than can be remembered and then inserted rows: those deleted first count as new"
+                    "a transaction deleted more rows than can be remembered and then inserted rows: rows that it deleted first and inserted \
+                     again count as new"
                 );
             }
             return None;
@@ -84,19 +83,15 @@ impl DeletedRows {
         self.weight -= weight(id, &values);
         let mut old = Tuple::absent(table);
         old.set(ID, Datum::text(id));
-        for (column, value) in watched(table).zip(values) {
+        for (column, value) in table.watched_columns().zip(values) {
             old.set(column, value);
         }
         Some(old)
     }
 }
 
-fn watched(table: Table) -> impl Iterator<Item = Column> {
-    table.watched().iter().filter_map(move |name| table.column(name))
-}
-
 fn weight(id: &str, values: &[Datum]) -> usize {
-    ENTRY + id.len() + values.iter().filter_map(Datum::as_str).map(str::len).sum::<usize>()
+    ENTRY_OVERHEAD + id.len() + values.iter().filter_map(Datum::as_str).map(str::len).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -142,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_oldest_rows_are_forgotten_and_memory_stays_bounded() {
-        let mut deleted = DeletedRows::with_limit(10 * (ENTRY + 10));
+        let mut deleted = DeletedRows::with_limit(10 * (ENTRY_OVERHEAD + 10));
         for id in 0..1_000 {
             deleted.add(TABLE, &row(&id.to_string(), "complete"));
             assert!(deleted.weight <= deleted.limit && deleted.rows.len() <= 11);

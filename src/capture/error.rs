@@ -27,7 +27,7 @@ pub enum CaptureError {
     PrimaryStops,
     #[error("slot {0} is in use by another process: capture starts here when that process ends")]
     SlotActive(String),
-    /// Changes that were read on the old timeline must not be stored: capture starts again from the checkpoint.
+    /// Changes that were read on the old timeline must not be stored: capture starts over from the checkpoint.
     #[error("the primary has moved from timeline {from} to {to}")]
     NewTimeline { from: u32, to: u32 },
     #[error("the primary has sent nothing for {0:?}")]
@@ -38,13 +38,13 @@ pub enum CaptureError {
     TimelineChanged,
     #[error("another process reads the outbox of slot {0}: capture starts here when that process ends")]
     LeaseHeld(String),
-    #[error("another process has read the outbox of slot {0} in between: reading continues from its checkpoint")]
+    #[error("another process has read the outbox of slot {0} meanwhile: reading continues from its checkpoint")]
     Superseded(String),
     #[error("{0}; `walhook repair` finds the events that were missed")]
     Gap(Gap),
     #[error(
-        "column {column} of {table} is gone: restore it and add the name that it had in between to \
-         source.tables.{key}.formerly.{reference}, or name another in source.tables.{key}.columns.{reference}; then start again"
+        "column {column} of {table} is gone: restore it and add the name that it had meanwhile to \
+         source.tables.{key}.formerly.{reference}, or set source.tables.{key}.columns.{reference} to another column; then restart"
     )]
     ColumnGone { column: String, table: String, key: &'static str, reference: &'static str },
     #[error("the replication stream contains something unexpected: {0}")]

@@ -1,5 +1,5 @@
-//! Logs why changes cannot be read: one warning until they are read again. Other errors of the same outage are logged once each, as a
-//! warning only if they are permanent.
+//! Logs why changes cannot be read: one warning per outage. Further errors of the same outage are logged once each, as a warning only
+//! if a retry cannot succeed.
 
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
@@ -24,7 +24,7 @@ impl FaultLog {
         }
         let (is_first, is_new) = (self.logged.is_empty(), self.logged.insert(discriminant(error)));
         if is_first || (is_new && !error.is_transient()) {
-            tracing::warn!(%error, "changes cannot be read now; trying again until they can");
+            tracing::warn!(%error, "changes cannot be read now; retrying until they can");
         } else if is_new {
             tracing::info!(%error, "changes still cannot be read");
         }

@@ -39,7 +39,7 @@ struct Beat {
     lsn: Option<Lsn>,
 }
 
-/// What the sending task shares with the stream.
+/// The state that the sending task and the stream share.
 #[derive(Default)]
 struct Shared {
     in_flight: Mutex<HashMap<String, Beat>>,
@@ -79,7 +79,7 @@ impl Heartbeats {
         Heartbeats { shared, read_until, _task: AbortOnDropHandle::new(tokio::spawn(sender.run())) }
     }
 
-    /// Takes an error that the stream itself does not show: the server shuts down, or a captured table is gone, unpublished or
+    /// Takes an error that the stream itself does not report: the server shuts down, or a captured table is gone, unpublished or
     /// without its replica identity.
     pub fn take_error(&self) -> Option<CaptureError> {
         self.shared.error.lock().expect("no holder of this lock panics").take()
@@ -93,8 +93,8 @@ impl Heartbeats {
         }
     }
 
-    /// Returns whether heartbeats are overdue although the stream has passed them, at `received`. A heartbeat further ahead may only
-    /// be far away, and a single one may be about to arrive: its commit record follows its LSN.
+    /// Returns whether heartbeats are lost: not returned within `limit`, although the stream has received the WAL beyond them, up to
+    /// `received`. One such heartbeat may be about to arrive, because its commit record follows its LSN: it takes two.
     pub fn are_lost(&self, received: Lsn, limit: Duration) -> bool {
         let in_flight = self.shared.in_flight();
         let overdue = in_flight.values().filter(|beat| beat.sent_at.elapsed() > limit);
@@ -104,7 +104,7 @@ impl Heartbeats {
 
 /// Sends heartbeats, and reconnects when the connection is lost.
 struct Sender {
-    /// Kept only while it answers.
+    /// Closed when it does not answer.
     client: KeptClient,
     source: Source,
     policy: VisibilityPolicy,
@@ -162,11 +162,11 @@ impl Sender {
 
     async fn send(&mut self, id: &str) -> Result<(), CaptureError> {
         let client = self.client.get().await?;
-        // Before the heartbeat, which may be the first commit that waits for a standby.
+        // Before the heartbeat: it may be the first commit that waits for a standby.
         if self.policy.depends_on_server() {
             self.policy.set_synchronous(catalog::is_synchronous(client).await?);
         }
-        // Recorded before it is sent: it can come back before its own statement has ended.
+        // Recorded before it is sent: it can come back before its statement has ended.
         self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });
         let lsn: PgLsn = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
         if let Some(beat) = self.shared.in_flight().get_mut(id) {

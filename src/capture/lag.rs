@@ -1,4 +1,4 @@
-//! Reports the lag while no changes arrive, as the age of the moment up to which every commit has been read.
+//! Reports the lag while no changes arrive: the time since the moment up to which every commit has been read.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ impl ReadUntil {
         *known = Some(known.map_or(moment, |known| known.max(moment)));
     }
 
-    /// Another process captures: this one has no lag.
+    /// Forgets the moment, because another process captures: this one has no lag.
     pub fn forget(&self) {
         *self.0.lock().expect("no holder of this lock panics") = None;
     }

@@ -34,11 +34,9 @@ use context::{Context, Ended};
 pub use context::STAGE;
 pub use error::CaptureError;
 
-pub use crate::health::GAP;
-
 /// Captures until shutdown or a permanent error. Reconnects with backoff after transient errors, and then resumes from the stored
-/// checkpoint: changes that were sent before may be sent again, and the consumer skips those that its checkpoint includes.
-/// `durable` has the checkpoint that the store has committed last.
+/// checkpoint: changes may be sent again, and the consumer skips those that its checkpoint includes. `durable` has the checkpoint
+/// that the store has committed last.
 pub async fn run(
     config: &config::Source,
     url: &str,
@@ -54,11 +52,11 @@ pub async fn run(
         let reads_outbox = store.checkpoint(&config.slot).await?.is_some_and(|stored| stored.progress.is_outbox());
         let ended = match reads_outbox {
             true => outbox::run(&context).await?,
-            false => switch::read_log(&context).await?,
+            false => switch::read_wal(&context).await?,
         };
         match (ended, reads_outbox) {
             (Ended::Stopped, _) => return Ok(()),
-            (Ended::Switched, true) => switch::to_log(&context).await?,
+            (Ended::Switched, true) => switch::wait_for_last_outbox_batch(&context).await?,
             (Ended::Switched, false) => {
                 tracing::info!("the WAL is read up to the switch: reading the outbox from there")
             }
@@ -85,7 +83,7 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
             Ok(inspect::tables_for_streaming(&client, config).await.map(drop)?)
         }
         (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
-        (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToLog.into()),
+        (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToWal.into()),
         (CaptureMode::Trigger, true) => outbox::verify(&client, config).await,
         (CaptureMode::Trigger, false) if stored.is_some() && trigger_state(&client).await?.installed => {
             outbox::verify(&client, config).await

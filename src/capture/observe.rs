@@ -1,4 +1,4 @@
-//! Measures the slot independently of the reader: a slot that nobody reads fills the primary's disk.
+//! Measures the slot whether or not it is read: a slot without a reader fills the primary's disk.
 
 use std::time::Duration;
 

@@ -20,9 +20,9 @@ use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
-use crate::primary::finding::Condition as Judged;
+use crate::primary::finding::Condition as FindingCondition;
 use crate::primary::inspect::{Conditions, inspect};
-use crate::primary::lease::Lease;
+use crate::primary::lease::CaptureLease;
 use crate::repair::watch::Watch;
 use crate::retry::Backoff;
 use crate::store::capture::SwitchToWal;
@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
     let holder = Uuid::now_v7();
     let ended = context.shutdown.run_until_cancelled(stand_by_and_read(context, holder)).await;
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
-    // Batches may still be in flight: the claim on the checkpoint fences them.
+    // Enqueue may still store batches of this process: the claim on the checkpoint fences them.
     if let Err(error) = context.store.release_capture_lease(&context.source.slot, holder).await {
         tracing::debug!(%error, "the capture lease could not be released; it expires");
     }
@@ -94,11 +94,11 @@ impl Reading<'_> {
     /// Takes the lease and reads over one connection until it ends.
     async fn session(&mut self, faults: &mut FaultLog) -> Result<Ended, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
-        let Some(lease) = Lease::take(store, &source.slot, self.holder).await? else {
+        let Some(lease) = CaptureLease::take(store, &source.slot, self.holder).await? else {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
         };
         if self.cursor.is_some() {
-            // Another process may have held the lease in between.
+            // Another process may have held the lease meanwhile.
             if store.checkpoint_of_reader(&source.slot, Some(self.holder)).await?.is_none() {
                 return Err(CaptureError::Superseded(source.slot.clone()));
             }
@@ -140,7 +140,7 @@ impl Reading<'_> {
     async fn read(
         &mut self,
         client: tokio_postgres::Client,
-        lease: &Lease,
+        lease: &CaptureLease,
         watch: &mut Watch<'_>,
     ) -> Result<Ended, CaptureError> {
         let Context { source, batches, durable, .. } = *self.context;
@@ -153,8 +153,9 @@ impl Reading<'_> {
         let mut reader = Reader { client, source, batches, durable, reader: self.holder, switch, failed: false };
         let mut examined_at = Instant::now();
         let obstacle = Condition::new();
-        // Whether nothing of capture by the WAL is left on the primary, or a switch back to it is prepared.
-        let mut wal_is_left = switch.is_some() || switch::leave_log(&reader.client, self.context, &obstacle).await;
+        // True also if a switch to the WAL is prepared: then its slot and publication are needed.
+        let mut wal_capture_dropped =
+            switch.is_some() || switch::drop_wal_capture(&reader.client, self.context, &obstacle).await;
         loop {
             if lease.is_lost() {
                 return Err(CaptureError::LeaseHeld(source.slot.clone()));
@@ -163,11 +164,12 @@ impl Reading<'_> {
             let step = reader.step(cursor).await?;
             self.read_until.advance(started_at);
             if reader.failed {
-                watch.failed(&reader.client).await?;
+                watch.record_failures(&reader.client).await?;
             }
             if examined_at.elapsed() > source.heartbeat.0 {
                 examine(watch, &reader.client).await?;
-                wal_is_left = wal_is_left || switch::leave_log(&reader.client, self.context, &obstacle).await;
+                wal_capture_dropped =
+                    wal_capture_dropped || switch::drop_wal_capture(&reader.client, self.context, &obstacle).await;
                 examined_at = Instant::now();
             }
             match step {
@@ -188,7 +190,7 @@ async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client) -> Resu
     in_time(async { Ok(watch.examine(client).await?) }).await
 }
 
-/// Converts an error that says that the outbox is gone or not accessible to a gap.
+/// Converts an error to a gap if it means that the outbox is gone or not accessible.
 fn as_lost_outbox(error: CaptureError) -> CaptureError {
     let CaptureError::Primary(primary) = &error else { return error };
     let lost = [
@@ -203,7 +205,7 @@ fn as_lost_outbox(error: CaptureError) -> CaptureError {
     }
 }
 
-/// Fails if the triggers' functions were created for another mapping: they would write other columns.
+/// Verifies the triggers' functions. Fails if they were created for another mapping: they would write other columns.
 pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> Result<(), CaptureError> {
     let found = inspect(client, source, Conditions::Triggers).await?;
     if found.triggers.is_some_and(|triggers| triggers.state.installed && !triggers.state.paired) {
@@ -211,7 +213,7 @@ pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> 
             "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
         );
     }
-    match found.findings.into_iter().find(|finding| matches!(finding.condition, Judged::TriggerFunction(_))) {
+    match found.findings.into_iter().find(|finding| matches!(finding.condition, FindingCondition::TriggerFunction(_))) {
         Some(finding) => Err(PrimaryError::Preconditions(vec![finding]).into()),
         None => Ok(()),
     }

@@ -8,9 +8,9 @@ use super::decode::PROTOCOL_VERSION;
 use super::error::CaptureError;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 
-/// How far libpq's input buffer is grown before streaming. libpq reads until the buffer is full, and the library then waits until the
-/// socket is readable, which it is not if everything has arrived: the first message larger than the buffer would wait for the next
-/// one, and one larger than the socket's buffer for ever.
+/// The size to which libpq's input buffer is grown before streaming. libpq reads until its buffer is full, and pg_walstream then waits
+/// until the socket is readable. If everything has arrived, it is not: a message larger than libpq's buffer would wait for the next
+/// message, and one larger than the socket's buffer would wait forever.
 const INPUT_BUFFER_BYTES: usize = 1 << 20;
 
 /// `XLogData`: the tag, the LSN of the data, the end of the WAL, and the server's time.
@@ -39,7 +39,7 @@ impl ReplicationConnection {
         Ok(ReplicationConnection { inner, lineage, received, acknowledged, never: CancellationToken::new() })
     }
 
-    /// The cluster and its timeline when the connection was opened.
+    /// Returns the cluster, and its timeline when the connection was opened.
     pub fn lineage(&self) -> Lineage {
         self.lineage
     }
@@ -92,14 +92,15 @@ impl ReplicationConnection {
         }
     }
 
-    /// The end of the WAL that the server has sent or skipped.
+    /// Returns the end of the WAL that the server has sent or skipped.
     pub fn received(&self) -> Lsn {
         self.received
     }
 
-    /// Acknowledges everything before `position` and requests a reply, with which data is read that arrived unnoticed.
-    pub async fn acknowledge(&mut self, position: Lsn) -> Result<(), CaptureError> {
-        self.acknowledged = self.acknowledged.max(position);
+    /// Acknowledges everything before `lsn` and requests a reply. The reply makes the socket readable, so that data which has arrived
+    /// unnoticed is read too.
+    pub async fn acknowledge(&mut self, lsn: Lsn) -> Result<(), CaptureError> {
+        self.acknowledged = self.acknowledged.max(lsn);
         self.send_status(true).await
     }
 
@@ -118,7 +119,7 @@ fn identity(row: &PgResult) -> Option<Lineage> {
     })
 }
 
-/// Each line has an ancestor, the LSN at which it ended, and a reason. Comments begin with `#`.
+/// Parses a timeline history file. Each line has an ancestor, the LSN at which it ended, and a reason. Comments begin with `#`.
 fn parse_timeline_history(file: &str) -> Result<Vec<(u32, Lsn)>, CaptureError> {
     let lines = file.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let parsed = lines.map(|line| {

@@ -2,8 +2,9 @@
 //!
 //! To triggers: setup writes a message to the WAL in the transaction that creates the triggers. Every earlier writer has committed
 //! before the message, and the changes of every later one are in the outbox. Any role can write such a message, so it only counts
-//! if, according to the catalog, its transaction created triggers. To the WAL: setup creates the slot, and the slot's snapshot tells
-//! which rows of the outbox the slot does not have. In both directions, the last batch has the position from which the other starts.
+//! if, according to the catalog, its transaction created triggers. To the WAL: setup creates the slot, and the slot's snapshot sees
+//! exactly the rows of the outbox that the slot does not stream. In both directions, the checkpoint of the last batch is the position
+//! at which the other mode starts.
 
 use std::time::Duration;
 
@@ -18,17 +19,17 @@ use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
-use crate::primary::lease::Lease;
+use crate::primary::lease::CaptureLease;
 use crate::primary::uninstall;
 use crate::telemetry::Condition;
 
-/// How often to try again while another process has the lease.
+/// How often to try to take the lease while another process has it.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored as the first window of the outbox, which is
-/// empty: so the end of the WAL and the start of the outbox are stored together.
-pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureError> {
-    let cleanup = context.shutdown.run_until_cancelled(drop_left_triggers(context));
+/// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored with the position of an empty first window of
+/// the outbox, so that the end of the WAL and the start of the outbox are stored together.
+pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureError> {
+    let cleanup = context.shutdown.run_until_cancelled(drop_remaining_triggers(context));
     let (last, _) = tokio::join!(wal::run(context), cleanup);
     let last = match last {
         Ok(Some(last)) => last,
@@ -40,7 +41,7 @@ pub(super) async fn read_log(context: &Context<'_>) -> Result<Ended, CaptureErro
     let holder = Uuid::now_v7();
     let take = async {
         loop {
-            if let Some(lease) = Lease::take(context.store, &context.source.slot, holder).await? {
+            if let Some(lease) = CaptureLease::take(context.store, &context.source.slot, holder).await? {
                 return Ok::<_, CaptureError>(lease);
             }
             tokio::time::sleep(RETRY).await;
@@ -78,7 +79,7 @@ async fn wait_until_durable(context: &Context<'_>, wanted: &Progress) -> Ended {
 }
 
 /// Waits until the last batch before the switch to the WAL is stored.
-pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
+pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<(), CaptureError> {
     let mut durable = context.durable.clone();
     while !context.shutdown.is_cancelled() {
         let stored = context.store.checkpoint(&context.source.slot).await?;
@@ -94,14 +95,14 @@ pub(super) async fn to_log(context: &Context<'_>) -> Result<(), CaptureError> {
     Ok(())
 }
 
-/// Drops the triggers after a switch to the WAL. A failure is logged and does not keep the WAL from being read.
-async fn drop_left_triggers(context: &Context<'_>) {
+/// Drops the triggers after a switch to the WAL. A failure is only logged: the WAL is read regardless.
+async fn drop_remaining_triggers(context: &Context<'_>) {
     let client = postgres::connect(context.url).await;
-    let left = match client {
+    let dropped = match client {
         Ok(client) => uninstall::drop_triggers_after_switch(&client, context.source, context.store).await,
         Err(error) => Err(error.into()),
     };
-    match left {
+    match dropped {
         Ok(done) => done.iter().for_each(|line| tracing::info!("{line}")),
         Err(error) => {
             tracing::warn!(%error, "the triggers could not be dropped: the next start, or `walhook setup`, drops them");
@@ -109,9 +110,9 @@ async fn drop_left_triggers(context: &Context<'_>) {
     }
 }
 
-/// Drops the slot and the publication after a switch to triggers, and restores the replica identities. Returns whether nothing is
-/// left to do. `failing` limits warnings to one.
-pub(super) async fn leave_log(client: &Client, context: &Context<'_>, failing: &Condition) -> bool {
+/// Drops the slot and the publication after a switch to triggers, and restores the replica identities. Returns false if that failed.
+/// `failing` limits the warnings to one.
+pub(super) async fn drop_wal_capture(client: &Client, context: &Context<'_>, failing: &Condition) -> bool {
     match uninstall::drop_wal_capture(client, context.source, context.store).await {
         Ok(done) => {
             done.iter().for_each(|line| tracing::info!("{line}"));
@@ -119,7 +120,7 @@ pub(super) async fn leave_log(client: &Client, context: &Context<'_>, failing: &
         }
         Err(error) => {
             if failing.begins() {
-                tracing::warn!(%error, "the slot or the publication could not be dropped after the switch to triggers; trying again");
+                tracing::warn!(%error, "the slot or the publication could not be dropped after the switch to triggers; retrying");
             }
             false
         }

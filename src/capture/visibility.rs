@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::AwaitVisibility;
 
-/// The setting, and whether the server's commits wait for a standby. Clones share what was learned.
+/// The setting, and whether the server's commits wait for a standby. Clones share the latter.
 #[derive(Clone, Debug)]
 pub(super) struct VisibilityPolicy {
     setting: AwaitVisibility,

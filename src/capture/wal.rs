@@ -46,8 +46,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// For everything before the first change: two connections, the checks, and the start of the stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Reads until shutdown, the switch to triggers, or a permanent error, such as another timeline than at first. At the switch, returns
-/// the last batch, which is not sent.
+/// Reads until shutdown, the switch to triggers, or a permanent error, such as a timeline other than the first one. At the switch,
+/// returns the last batch, which is not sent.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
     let Context { source, store, health, shutdown, .. } = *context;
     let mut retries = RETRIES;
@@ -119,7 +119,7 @@ async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged:
     }
 }
 
-/// A connection, from the checks before it to its end.
+/// One attempt to stream: the checks, the connection and the stream until it ends.
 struct Session<'a> {
     context: &'a Context<'a>,
     acknowledged: &'a AcknowledgedLsn,
@@ -131,7 +131,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Returns when enqueue stops, or with the last batch before the switch to triggers.
+    /// Streams until an error, until enqueue stops, or up to the switch to triggers, of which it returns the last batch.
     async fn run(&self, faults: &mut FaultLog) -> Result<Option<Batch>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open(faults)).await;
@@ -151,7 +151,7 @@ impl Session<'_> {
         }
     }
 
-    /// Verifies the slot and the tables, and starts streaming.
+    /// Verifies the slot and the tables, starts streaming, and claims the acknowledgement limit.
     async fn open(&self, faults: &mut FaultLog) -> Result<Reader<'_>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
@@ -200,8 +200,8 @@ impl Session<'_> {
         Ok(Reader::new(self.context, stream, decoder, tasks, begin, clock_ahead))
     }
 
-    /// Verifies that the stream has the same timeline as the first one. The same position on two timelines has different changes, so
-    /// neither batches nor looked-up rows of both may be mixed.
+    /// Verifies that the stream has the timeline of this process's first stream. The same position has different changes on two
+    /// timelines: neither batches nor looked-up rows of both may be mixed.
     fn verify_timeline(&self, stream: &ReplicationConnection) -> Result<(), CaptureError> {
         let to = stream.lineage().timeline;
         let from = *self.timeline.get_or_init(|| to);

@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 /// The changes of a batch. The last change of each pair of user and add-on counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddonChanges {
-    /// All users lose all add-ons first.
+    /// Whether all users lose all add-ons, before the other changes.
     cleared: bool,
-    /// Users who lose all add-ons before the single changes.
+    /// Users who lose all add-ons, before the changes in `granted`.
     emptied: HashSet<String>,
+    /// Pairs of user and add-on: true if granted, false if revoked.
     granted: HashMap<(String, String), bool>,
 }
 
@@ -40,7 +41,7 @@ impl AddonChanges {
         self.emptied.iter().map(String::as_str)
     }
 
-    /// The pairs of user and add-on that are granted, or those that are revoked.
+    /// Returns the pairs of user and add-on that are granted, or those that are revoked.
     pub fn pairs(&self, granted: bool) -> Vec<(&str, &str)> {
         let pairs = self.granted.iter().filter(|(_, now)| **now == granted);
         pairs.map(|((user, addon), _)| (user.as_str(), addon.as_str())).collect()

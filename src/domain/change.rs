@@ -37,7 +37,7 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// A row whose values are all absent.
+    /// Creates a row whose values are all absent.
     pub fn absent(table: Table) -> Self {
         Tuple { values: vec![Datum::Absent; table.columns().len()].into_boxed_slice() }
     }
@@ -50,7 +50,7 @@ impl Tuple {
         &self.values[usize::from(column.0)]
     }
 
-    /// The value as text. None if it is null or absent.
+    /// Returns the value as text. None if it is null or absent.
     pub fn text(&self, column: Column) -> Option<&str> {
         self.get(column).as_str()
     }
@@ -95,7 +95,7 @@ pub enum Operation {
 pub struct Change {
     pub position: Position,
     pub committed_at: Timestamp,
-    /// The transaction asked to raise no events. Lookups still follow the change.
+    /// Whether the transaction asked to raise no events. Lookups still follow the change.
     pub muted: bool,
     pub table: Table,
     pub operation: Operation,
@@ -106,8 +106,8 @@ pub struct Change {
 pub struct Batch {
     pub changes: Vec<Change>,
     pub checkpoint: Checkpoint,
-    /// The transaction of the last change. Lookups wait until their snapshot sees it: a change can arrive a moment before it is
-    /// visible to other sessions.
+    /// The transaction of the last change. Lookups wait until it is visible: a change can arrive a moment before other sessions see
+    /// it.
     pub transaction: Option<u32>,
     /// The claim on the checkpoint under which the outbox was read: two processes give the same number to different windows.
     /// None if the WAL was read.
@@ -179,7 +179,7 @@ mod tests {
         let first = batch(1, Some((5, 1)), 6, Through::End);
         let follows = |more: &Batch| more.follows(&first);
         assert!(follows(&batch(1, Some((7, 1)), 7, Through::Ordinal(1))));
-        assert!(follows(&batch(1, None, 7, Through::End)), "the end of a transaction by itself");
+        assert!(follows(&batch(1, None, 7, Through::End)), "the end of a transaction without changes");
         assert!(!follows(&batch(1, Some((5, 1)), 8, Through::End)), "read again");
         assert!(!follows(&batch(2, Some((7, 1)), 7, Through::Ordinal(1))), "another timeline");
     }

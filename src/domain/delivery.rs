@@ -11,8 +11,8 @@ use super::backoff::RetrySchedule;
 use super::event::EventKind;
 use super::named::named;
 
-/// The right to make the next attempt of a delivery, fenced by `token`. `until` is the database's deadline on this process's
-/// clock, and never later than it.
+/// The right to make the next attempt of a delivery, fenced by `token`. It ends at `until` on this process's clock, which is never
+/// later than the end in the database.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     pub token: Uuid,

@@ -111,7 +111,7 @@ pub struct Event {
     pub data: Arc<str>,
 }
 
-/// The id of the event that a change raises. Reading the same WAL or the same outbox again gives the same id: it is a UUIDv7 whose
+/// Computes the id of the event that a change raises. Reading the same WAL or the same outbox again gives the same id: it is a UUIDv7 whose
 /// time is the commit's and whose other bits are a hash of the change's position and the event's kind.
 pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uuid {
     let cluster = Sha256::new().chain_update(system_identifier.to_be_bytes());
@@ -128,7 +128,7 @@ pub fn event_id(system_identifier: u64, change: &Change, kind: EventKind) -> Uui
     uuid_v7(change.committed_at, &digest)
 }
 
-/// The id of the delivery of one event to one webhook, the same on every attempt and after every restart.
+/// Computes the id of the delivery of one event to one webhook. It is the same on every attempt and after every restart.
 pub fn delivery_id(event: Uuid, webhook: Uuid) -> Uuid {
     let digest = Sha256::new().chain_update(event.as_bytes()).chain_update(webhook.as_bytes()).finalize();
     let mut bytes = *event.as_bytes();
@@ -184,7 +184,7 @@ mod tests {
         };
         assert_eq!(id(1, 5, 700), id(2, 5, 700));
         assert_ne!(id(1, 5, 700), id(1, 6, 700));
-        assert_ne!(id(1, 5, 700), id(1, 5, 701), "a new outbox starts its sequence again");
+        assert_ne!(id(1, 5, 700), id(1, 5, 701), "the sequence of a new outbox starts over");
         assert_ne!(id(1, 5, 700), self::id(1, 5, EventKind::DeliveryCompleted));
     }
 

@@ -2,7 +2,7 @@
 
 use super::lsn::Lsn;
 
-/// Changes that are lost to the stream, and why. `walhook repair` finds the transitions among them.
+/// The reason why changes are lost to the stream. `walhook repair` finds the transitions among them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Gap {
     #[error("slot {slot} is missing and the store has a checkpoint at {at}: changes since then are lost to the stream")]
@@ -34,7 +34,7 @@ pub enum Gap {
     #[error(
         "the primary's WAL ends at {end}, before the checkpoint at {at}: the primary was restored to an earlier state"
     )]
-    LogBehind { end: Lsn, at: Lsn },
+    WalBehind { end: Lsn, at: Lsn },
     #[error("triggers failed {count} times, last at {last}: those changes were not captured")]
     TriggersFailed { count: i64, last: String },
     #[error("triggers are missing or changed, so changes may not have been captured: {0}")]
@@ -52,14 +52,14 @@ pub enum Gap {
 impl Gap {
     pub const TRIGGER_FAILED: &str = "trigger_failed";
 
-    /// The name under which the gap is stored. A slot has one open gap per reason.
+    /// Returns the name under which the gap is stored. A slot has at most one open gap per reason.
     pub fn reason(&self) -> &'static str {
         match self {
             Gap::SlotMissing { .. } => "slot_missing",
             Gap::SlotInvalidated { .. } => "slot_invalidated",
             Gap::TimelineForked { .. } => "timeline_forked",
             Gap::TimelineUnknown { .. } => "timeline_unknown",
-            Gap::LogBehind { .. } => "log_behind",
+            Gap::WalBehind { .. } => "log_behind",
             Gap::SlotAhead { .. } => "slot_ahead",
             Gap::RepairUnfinished { .. } => "repair_unfinished",
             Gap::IdentityLost { .. } => "identity_lost",

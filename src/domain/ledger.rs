@@ -4,9 +4,9 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::change::{Change, Datum, Operation, Tuple};
-use super::table::{Column, Table};
+use super::table::{ID, Table};
 
-/// The number under which the ledger stores a table. It never changes. None for tables that the ledger does not have.
+/// Returns the number under which the ledger stores a table, which never changes. None for tables that the ledger does not have.
 pub const fn relation(table: Table) -> Option<i16> {
     match table {
         Table::Release => Some(1),
@@ -19,7 +19,7 @@ pub const fn relation(table: Table) -> Option<i16> {
     }
 }
 
-/// The tables that the ledger has.
+/// Returns the tables that the ledger has.
 pub fn tables() -> impl Iterator<Item = Table> {
     Table::ALL.iter().copied().filter(|table| relation(*table).is_some())
 }
@@ -29,10 +29,10 @@ pub fn tables() -> impl Iterator<Item = Table> {
 pub struct State(Box<str>);
 
 impl State {
-    /// None if a value was not sent: the state is then unknown.
+    /// Returns the state of a row. None if a value was not sent: the state is then unknown.
     pub fn of(table: Table, row: &Tuple) -> Option<State> {
         let mut values = Vec::with_capacity(table.watched().len());
-        for column in watched(table) {
+        for column in table.watched_columns() {
             match row.get(column) {
                 Datum::Absent => return None,
                 value => values.push(value.as_str()),
@@ -42,7 +42,7 @@ impl State {
         Some(State(json.into()))
     }
 
-    /// A state as the ledger stores it.
+    /// Wraps a state as the ledger stores it.
     pub fn stored(text: &str) -> State {
         State(text.into())
     }
@@ -51,7 +51,8 @@ impl State {
         &self.0
     }
 
-    /// A row with the id and the watched columns; the others are absent. None if this is not a state of `table`.
+    /// Converts the state to a row with the id and the watched columns; the others are absent. None if this is not a state of
+    /// `table`.
     fn row(&self, table: Table, id: i64) -> Option<Tuple> {
         let values: Vec<Option<String>> = serde_json::from_str(&self.0).ok()?;
         if values.len() != table.watched().len() {
@@ -59,18 +60,11 @@ impl State {
         }
         let mut row = Tuple::absent(table);
         row.set(ID, Datum::text(id.to_string()));
-        for (column, value) in watched(table).zip(values) {
+        for (column, value) in table.watched_columns().zip(values) {
             row.set(column, value.map_or(Datum::Null, Datum::text));
         }
         Some(row)
     }
-}
-
-/// Every captured table has its id in the first column.
-const ID: Column = Column(0);
-
-fn watched(table: Table) -> impl Iterator<Item = Column> {
-    table.watched().iter().filter_map(move |name| table.column(name))
 }
 
 fn row_id(row: &Tuple) -> Option<i64> {
@@ -100,7 +94,7 @@ impl LedgerChanges {
                 if moved {
                     self.remove_row(table, old);
                 }
-                if moved || watched(table).any(|column| old.get(column) != new.get(column)) {
+                if moved || table.watched_columns().any(|column| old.get(column) != new.get(column)) {
                     self.set(table, new);
                 }
             }
@@ -187,7 +181,7 @@ impl Pages {
         self.pending.is_empty() && !self.ended
     }
 
-    /// An empty page is the end.
+    /// Adds a page. An empty page is the end.
     fn add(&mut self, page: Vec<LedgerRow>) {
         self.ended |= page.is_empty();
         self.pending.extend(page);
@@ -243,7 +237,7 @@ impl Comparison {
     }
 }
 
-/// The change from the ledger's state to the row's current state. None for a row that raises no event: a deleted one, or one that
+/// Returns the change from the ledger's state to the row's current state. None for a row that raises no event: a deleted one, or one that
 /// is new to a ledger that is not `complete`, because its earlier state is unknown.
 ///
 /// A new release always counts: the only event of a release that a repair raises is `release.distributed`, which has a complete

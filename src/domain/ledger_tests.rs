@@ -37,7 +37,7 @@ fn a_state_holds_all_watched_values_in_order_and_converts_back_to_a_row() {
     let mut row = Tuple::absent(Table::Release);
     row.set(release::id, Datum::text("7"));
     row.set(release::review_status, Datum::text("to \"review\""));
-    assert_eq!(State::of(Table::Release, &row), None, "the other was not sent");
+    assert_eq!(State::of(Table::Release, &row), None, "the other value was not sent");
     row.set(release::delivery_status, Datum::Null);
     let state = State::of(Table::Release, &row).unwrap();
     assert_eq!(state.as_str(), r#"["to \"review\"",null]"#);
@@ -88,18 +88,19 @@ fn new_rows_raise_nothing_unless_the_ledger_is_complete() {
     assert_eq!(missed(TABLE, &Difference::Gone(1), row(1, None), true), None);
 }
 
-/// What a platform does to one of five rows; nothing deletes it.
+/// A statement on one of five rows: sets its status, or deletes it if the status is none.
 type Action = (i64, Option<u8>);
 
 fn histories() -> impl Strategy<Value = Vec<Action>> {
     vec((0..5_i64, prop::option::weighted(0.85, 0..4_u8)), 0..60)
 }
 
-/// The table's rows as a history leaves them, and the changes that it streams.
+/// The platform's table: the status of each row.
 #[derive(Default)]
-struct World(BTreeMap<i64, String>);
+struct PlatformTable(BTreeMap<i64, String>);
 
-impl World {
+impl PlatformTable {
+    /// Executes a statement and returns the change that the stream shows. None if it changes nothing.
     fn act(&mut self, (id, status): &Action) -> Option<Change> {
         let new = status.map(|status| format!("s{status}"));
         let old = match &new {
@@ -162,17 +163,17 @@ fn compare(rows: &[LedgerRow], ledger: &[LedgerRow], part: usize) -> (u64, Vec<D
     (seen, found)
 }
 
-/// Where a row stands for those who are told: nothing before its first event.
-fn told(known: &mut BTreeMap<i64, String>, operation: &Operation) {
+/// Applies a raised transition to the states that a receiver knows, and asserts that it starts in the known state.
+fn apply_transition(known: &mut BTreeMap<i64, String>, operation: &Operation) {
     match operation {
         Operation::Insert { new } => {
             let (id, status) = (row_id(new).unwrap(), new.text(distro_queue::status).unwrap());
-            assert_eq!(known.insert(id, status.to_owned()), None, "row {id} began twice");
+            assert_eq!(known.insert(id, status.to_owned()), None, "row {id} was raised as new twice");
         }
         Operation::Update { old: Some(old), new } => {
             let (id, from) = (row_id(new).unwrap(), old.text(distro_queue::status).map(str::to_owned));
             let status = new.text(distro_queue::status).unwrap().to_owned();
-            assert_eq!(known.insert(id, status), from, "row {id} went on from somewhere else");
+            assert_eq!(known.insert(id, status), from, "the transition of row {id} starts in another state");
         }
         Operation::Delete { old } => drop(known.remove(&row_id(old).unwrap())),
         other => panic!("{other:?}"),
@@ -180,36 +181,36 @@ fn told(known: &mut BTreeMap<i64, String>, operation: &Operation) {
 }
 
 proptest! {
-    /// Streamed, cut off anywhere, compared, and streamed again: what is told of each row is a chain from its beginning to
-    /// what it is at last, whatever the gap hid.
+    /// Streams changes, loses some in a gap, compares, and streams again: each raised transition of a row starts where the previous one
+    /// ended, and the last one ends in the row's state.
     #[test]
-    fn raised_transitions_form_a_chain(before in histories(), hidden in histories(), after in histories(), part in 1..4_usize) {
-        let (mut world, mut ledger, mut known) = (World::default(), Ledger::default(), BTreeMap::new());
-        let stream = |world: &mut World, ledger: &mut Ledger, known: &mut _, history: &[Action]| {
+    fn raised_transitions_of_a_row_form_a_chain_across_a_gap(before in histories(), hidden in histories(), after in histories(), part in 1..4_usize) {
+        let (mut table, mut ledger, mut known) = (PlatformTable::default(), Ledger::default(), BTreeMap::new());
+        let stream = |table: &mut PlatformTable, ledger: &mut Ledger, known: &mut _, history: &[Action]| {
             // Batches of any length leave the same ledger.
             for batch in history.chunks(part) {
                 let mut changes = LedgerChanges::default();
-                for change in batch.iter().filter_map(|action| world.act(action)) {
+                for change in batch.iter().filter_map(|action| table.act(action)) {
                     changes.follow(&change);
-                    told(known, &change.operation);
+                    apply_transition(known, &change.operation);
                 }
                 ledger.apply(&changes);
             }
         };
-        stream(&mut world, &mut ledger, &mut known, &before);
-        prop_assert_eq!(ledger.entries(), world.entries());
+        stream(&mut table, &mut ledger, &mut known, &before);
+        prop_assert_eq!(ledger.entries(), table.entries());
         for action in &hidden {
-            world.act(action);
+            table.act(action);
         }
-        let (seen, differences) = compare(&world.entries(), &ledger.entries(), part);
-        prop_assert_eq!(seen as usize, world.0.len());
+        let (seen, differences) = compare(&table.entries(), &ledger.entries(), part);
+        prop_assert_eq!(seen as usize, table.0.len());
         let mut changes = LedgerChanges::default();
         for difference in &differences {
             match difference {
                 Difference::New(LedgerRow { id, state }) | Difference::Changed { id, to: state, .. } => {
                     changes.put(TABLE, *id, state.clone());
-                    let operation = missed(TABLE, difference, row(*id, Some(&world.0[id])), true);
-                    told(&mut known, &operation.unwrap());
+                    let operation = missed(TABLE, difference, row(*id, Some(&table.0[id])), true);
+                    apply_transition(&mut known, &operation.unwrap());
                 }
                 Difference::Gone(id) => {
                     changes.remove(TABLE, *id);
@@ -218,9 +219,9 @@ proptest! {
             }
         }
         ledger.apply(&changes);
-        prop_assert_eq!(ledger.entries(), world.entries());
-        prop_assert_eq!(&known, &world.0);
-        stream(&mut world, &mut ledger, &mut known, &after);
-        prop_assert_eq!(known, world.0);
+        prop_assert_eq!(ledger.entries(), table.entries());
+        prop_assert_eq!(&known, &table.0);
+        stream(&mut table, &mut ledger, &mut known, &after);
+        prop_assert_eq!(known, table.0);
     }
 }

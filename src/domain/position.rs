@@ -8,7 +8,7 @@ use std::fmt;
 use super::lsn::{Lineage, Lsn};
 use super::window::Window;
 
-/// Where a change stands, in the WAL or in the outbox.
+/// The position of a change in the WAL or in the outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// Transactions arrive in commit order. Inside a transaction an ordinal is used, because the LSNs of single records do not
@@ -32,7 +32,7 @@ pub enum Position {
 }
 
 impl Position {
-    /// The LSN of the commit record. None for a row of the outbox, which has no known LSN.
+    /// Returns the LSN of the commit record. None for a row of the outbox, whose LSN is unknown.
     pub const fn commit(&self) -> Option<Lsn> {
         match self {
             Position::Wal { commit, .. } => Some(*commit),
@@ -45,7 +45,7 @@ impl Position {
         *ordinal
     }
 
-    /// The sort key. Timeline and transaction do not count: they follow from the other two.
+    /// Returns the sort key. The timeline and the transaction are not part of it: they follow from the other two.
     const fn key(&self) -> (u64, Through) {
         match self {
             Position::Wal { commit, ordinal, .. } => (commit.0, Through::Ordinal(*ordinal)),
@@ -93,7 +93,7 @@ impl Progress {
         self.key() >= other.key()
     }
 
-    /// The LSN from which streaming restarts. None while the outbox is read.
+    /// Returns the LSN from which streaming restarts. None while the outbox is read.
     pub const fn resume(&self) -> Option<Lsn> {
         match self {
             Progress::Wal { resume, .. } => Some(*resume),
@@ -105,7 +105,7 @@ impl Progress {
         matches!(self, Progress::Outbox { .. })
     }
 
-    /// The number of the commit or of the window, on the scale that both share.
+    /// Returns the number of the commit or of the window, on the scale that both share.
     pub const fn number(&self) -> u64 {
         match self {
             Progress::Wal { commit, .. } => commit.0,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_of_a_transaction_lies_before_its_end_and_behind_earlier_commits() {
+    fn every_change_of_a_transaction_is_before_its_end_and_after_earlier_commits() {
         let change = wal(1, 7, 1_000_000);
         assert!(stored(7, Through::End).includes(&change));
         assert!(!stored(6, Through::End).includes(&change));
@@ -159,7 +159,7 @@ mod tests {
         let part = stored(7, Through::Ordinal(2));
         assert_eq!([1, 2, 3].map(|ordinal| part.includes(&wal(1, 7, ordinal))), [true, true, false]);
         assert!(part.includes(&wal(9, 7, 2)), "the timeline does not count");
-        assert!(!stored(7, Through::Ordinal(0)).includes(&wal(1, 7, 1)), "nothing of it");
+        assert!(!stored(7, Through::Ordinal(0)).includes(&wal(1, 7, 1)), "nothing of it is stored");
         assert!(stored(7, Through::End).has_reached(&part) && !part.has_reached(&stored(7, Through::End)));
     }
 

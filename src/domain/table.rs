@@ -5,6 +5,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Column(pub u8);
 
+/// The id of a captured table's rows: always the first column.
+pub const ID: Column = Column(0);
+
 macro_rules! tables {
     ($( $table:ident, $name:ident, $watched:expr, [ $( $column:ident ),+ $(,)? ]; )+) => {
         /// A table of the platform.
@@ -14,17 +17,17 @@ macro_rules! tables {
         impl Table {
             pub const ALL: &'static [Table] = &[ $( Table::$table ),+ ];
 
-            /// The name in the reference schema and in the configuration.
+            /// Returns the name in the reference schema and in the configuration.
             pub const fn name(self) -> &'static str {
                 match self { $( Table::$table => stringify!($name) ),+ }
             }
 
-            /// The columns that Walhook reads, in the order of its tuples.
+            /// Returns the columns that Walhook reads, in the order of the table's tuples.
             pub const fn columns(self) -> &'static [&'static str] {
                 match self { $( Table::$table => &[ $( stringify!($column) ),+ ] ),+ }
             }
 
-            /// The columns whose changes can raise events. Empty for a table that is only looked up.
+            /// Returns the columns whose changes can raise events. Empty for a table that is only looked up.
             pub const fn watched(self) -> &'static [&'static str] {
                 match self { $( Table::$table => $watched ),+ }
             }
@@ -69,6 +72,11 @@ impl Table {
         !self.watched().is_empty()
     }
 
+    /// Returns the columns of [`Table::watched`].
+    pub fn watched_columns(self) -> impl Iterator<Item = Column> {
+        self.watched().iter().filter_map(move |name| self.column(name))
+    }
+
     /// Returns whether the configuration may compute `column` by an expression. False for keys and watched columns, and for tables
     /// whose rows are assembled from the stream.
     pub fn may_compute(self, column: &str) -> bool {
@@ -76,7 +84,7 @@ impl Table {
         column != "id" && !self.watched().contains(&column) && !is_assembled
     }
 
-    /// Returns whether the owners of all or most events are found through this table.
+    /// Returns whether the owners of most events are found through this table.
     pub const fn is_indispensable(self) -> bool {
         matches!(self, Table::Release | Table::Label)
     }

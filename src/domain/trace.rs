@@ -21,6 +21,7 @@ pub enum Stage {
 }
 
 impl SpanId {
+    /// Computes the id of a stage's span.
     pub fn of_stage(event: Uuid, stage: Stage) -> SpanId {
         let name: &[u8] = match stage {
             Stage::Event => b"event",
@@ -30,7 +31,7 @@ impl SpanId {
         SpanId::from_digest(Sha256::new().chain_update(event.as_bytes()).chain_update(name))
     }
 
-    /// The start time is part of the id, so that a repeated attempt with the same number is another span.
+    /// Computes the id of an attempt's span. The start time is part of it: a repeated attempt with the same number is another span.
     pub fn of_attempt(delivery: Uuid, attempt: u16, started_at: Timestamp) -> SpanId {
         let digest = Sha256::new().chain_update(delivery.as_bytes()).chain_update(attempt.to_be_bytes());
         SpanId::from_digest(digest.chain_update(started_at.as_millisecond().to_be_bytes()))
@@ -56,7 +57,7 @@ pub struct Sampling {
 const RANDOM_VALUES: u64 = 1 << 56;
 
 impl Sampling {
-    /// `ratio` is the share of traced events, from 0 to 1.
+    /// Traces the share `ratio` of all events, from 0 to 1.
     pub fn new(ratio: f64) -> Sampling {
         Sampling { threshold: ((1.0 - ratio.clamp(0.0, 1.0)) * RANDOM_VALUES as f64) as u64 }
     }

@@ -7,12 +7,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Which transactions had ended at one moment, in PostgreSQL's text form `xmin:xmax:xip,…`.
+/// The transactions that had ended at one moment, in PostgreSQL's text form `xmin:xmax:xip,…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot(Arc<str>);
 
 impl Snapshot {
-    /// A snapshot that sees no transaction.
+    /// Creates a snapshot that sees no transaction.
     pub fn empty() -> Self {
         Snapshot("1:1:".into())
     }
@@ -21,7 +21,7 @@ impl Snapshot {
         &self.0
     }
 
-    /// The first transaction id that was not assigned yet (`xmax`). None if the text is not a snapshot.
+    /// Returns the first transaction id that was not assigned yet (`xmax`). None if the text is not a snapshot.
     pub fn next_transaction(&self) -> Option<u64> {
         self.0.split(':').nth(1)?.parse().ok()
     }
@@ -48,12 +48,12 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window without rows, before the first one that is read.
+    /// Creates a window without rows, before the first one that is read.
     pub fn empty(number: u64) -> Self {
         Window { number, from: Snapshot::empty(), to: Snapshot::empty() }
     }
 
-    /// The following window: what `to` sees and this window's snapshot does not.
+    /// Returns the next window: the rows that `to` sees and this window's `to` does not.
     pub fn next(&self, to: Snapshot) -> Self {
         Window { number: self.number + 1, from: self.to.clone(), to }
     }

@@ -11,7 +11,7 @@ const MAX_CHANGES: usize = 1_500;
 
 pub(super) struct Batches {
     receiver: mpsc::Receiver<Batch>,
-    /// A batch that was received and does not continue the one before it.
+    /// A received batch that does not continue the one before it.
     next: Option<Batch>,
 }
 
@@ -31,8 +31,8 @@ impl Batches {
         }
     }
 
-    /// Receives the next batch, merged with the waiting ones that continue it. After a reconnect capture reads again what is not
-    /// stored: such a batch does not continue the one before and is received by itself.
+    /// Receives the next batch, merged with the waiting batches that continue it. After a reconnect, capture sends changes again that
+    /// are not stored: such a batch does not continue the one before it, and is not merged with it.
     pub async fn receive(&mut self) -> Option<Batch> {
         let mut batch = match self.next.take() {
             Some(batch) => batch,

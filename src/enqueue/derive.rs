@@ -11,13 +11,13 @@ use crate::domain::event::{Event, event_id};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::Progress;
-use crate::domain::table::Column;
+use crate::domain::table::ID;
 use crate::events::{Derived, LookupKey, NoEvent, Rule, rules_for};
 use crate::lookup::{LookupError, Lookups, follow_addons};
 use crate::store::enqueue::Unrouted;
 use crate::telemetry::recurring;
 
-/// What a batch of changes raises, and what it changes in the store.
+/// The events that a batch of changes raises, and its other changes to the store.
 #[derive(Default)]
 pub struct Raised {
     pub events: Vec<Event>,
@@ -45,15 +45,15 @@ impl OncePerRelease {
     }
 }
 
-/// The derivation of one batch. A retry continues where a failure stopped it: lookups have followed the changes up to there, so a
-/// change that was derived again would see rows that are newer than itself.
+/// The derivation of one batch. A retry continues where a failure stopped it. Starting again would be wrong: lookups have followed the
+/// changes up to there, so an earlier change would see rows that are newer than itself.
 pub struct Derivation {
     /// The store's progress when the derivation began.
     pub stored: Progress,
     pub raised: Raised,
     /// Whether lookups are prepared for the batch.
     prepared: bool,
-    /// The index of the first change that is not derived.
+    /// The index of the next change to derive.
     next: usize,
 }
 
@@ -88,7 +88,7 @@ pub async fn derive_found(lookups: &mut Lookups, changes: &[Change], lineage: Li
 /// Where changes come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// `transaction` is that of the last change. Lookups wait until it is visible.
+    /// The WAL or the outbox. `transaction` is that of the last change: lookups wait until it is visible.
     Stream {
         transaction: Option<u32>,
     },
@@ -119,9 +119,9 @@ async fn derive_from(
                 raised.ledger.follow(change);
                 *next += 1;
             }
-            Step::FactMissing => {
+            Step::RowMissing => {
                 let keys = missing_for(lookups, &changes[*next..]);
-                // A key that is still missing after it was fetched would be fetched for ever.
+                // A key that is still missing after it was fetched would be fetched forever.
                 if keys.is_subset(&fetched) {
                     return Err(LookupError::Unanswered(format!("{keys:?}")));
                 }
@@ -135,7 +135,7 @@ async fn derive_from(
 
 enum Step {
     Done,
-    FactMissing,
+    RowMissing,
 }
 
 /// Adds the events of one change. Adds nothing if a looked-up row is missing.
@@ -143,15 +143,15 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
     if change.muted {
         return derive_muted(lookups, change, raised);
     }
-    let mut verdicts = Vec::new();
+    let mut results = Vec::new();
     for rule in rules_for(change.table) {
-        match judge(rule, change, lookups) {
-            Err(NoEvent::Lookup(_)) => return Step::FactMissing,
-            verdict => verdicts.push((rule, verdict)),
+        match run_rule(rule, change, lookups) {
+            Err(NoEvent::Lookup(_)) => return Step::RowMissing,
+            result => results.push((rule, result)),
         }
     }
-    for (rule, verdict) in verdicts {
-        match verdict {
+    for (rule, result) in results {
+        match result {
             Err(NoEvent::NotApplicable | NoEvent::Lookup(_)) => {}
             Err(NoEvent::Ignored(reason)) => raised.ignored.push(reason),
             Ok(derived) => {
@@ -189,18 +189,18 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
 }
 
 /// Runs a rule. A row that must be fetched because a value was not sent, and that no longer exists, has no owner.
-fn judge(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
+fn run_rule(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
     match (rule.derive)(change, lookups) {
         Err(NoEvent::Lookup(key)) if lookups.is_gone(&key) => Err(NoEvent::Unrouted("row_gone")),
-        verdict => verdict,
+        result => result,
     }
 }
 
 /// Derives a muted change, which raises nothing but counts as its release's distribution.
 fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step {
     for rule in rules_for(change.table) {
-        match judge(rule, change, lookups) {
-            Err(NoEvent::Lookup(_)) => return Step::FactMissing,
+        match run_rule(rule, change, lookups) {
+            Err(NoEvent::Lookup(_)) => return Step::RowMissing,
             Ok(derived) => raised.distributed.extend(derived.once_for_release),
             _ => {}
         }
@@ -220,14 +220,13 @@ fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str
     }
 }
 
-/// Every captured table has its id in the first column.
 fn row_id(change: &Change) -> String {
     let tuple = match &change.operation {
         Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } => new,
         Operation::Delete { old } => old,
         Operation::Truncate => return String::new(),
     };
-    tuple.text(Column(0)).unwrap_or_default().to_owned()
+    tuple.text(ID).unwrap_or_default().to_owned()
 }
 
 /// Returns the rows that the rules of the remaining changes need next.
@@ -235,7 +234,7 @@ fn missing_for(lookups: &Lookups, changes: &[Change]) -> HashSet<LookupKey> {
     let mut missing = HashSet::new();
     for change in changes {
         for rule in rules_for(change.table) {
-            if let Err(NoEvent::Lookup(key)) = judge(rule, &lookups.completed(change), lookups) {
+            if let Err(NoEvent::Lookup(key)) = run_rule(rule, &lookups.completed(change), lookups) {
                 missing.insert(key);
             }
         }

@@ -1,4 +1,4 @@
-//! Why a batch cannot be stored.
+//! The errors of storing a batch, and whether a retry can succeed.
 
 use crate::lookup::LookupError;
 use crate::store::StoreError;
@@ -16,7 +16,7 @@ pub enum EnqueueError {
 }
 
 impl EnqueueError {
-    /// The reason that the readiness endpoint may show to everyone.
+    /// Returns the reason for readiness, which anyone may read: it contains no details of the store.
     pub(super) fn public_reason(&self) -> String {
         match self {
             EnqueueError::Lookup(

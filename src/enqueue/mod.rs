@@ -77,7 +77,7 @@ impl<C: Clock> Enqueue<C> {
         shutdown: CancellationToken,
     ) -> Result<(), EnqueueError> {
         let mut checkpoint: Option<Checkpoint> = None;
-        // What fails or is late here is done with the first batch.
+        // The first batch does what fails or times out here.
         let _ = tokio::time::timeout(WARM_UP, self.warm_up()).await;
         let (mut is_late, mut batches) = (false, Batches::new(batches));
         loop {
@@ -112,7 +112,7 @@ impl<C: Clock> Enqueue<C> {
         self.clock.now().duration_since(committed_at).try_into().unwrap_or_default()
     }
 
-    /// Returns true when the batch is stored, false if shutdown came first.
+    /// Stores a batch. Retries until it is stored, and returns true, or until shutdown, and returns false.
     async fn store_with_retries(
         &mut self,
         batch: &Batch,
@@ -152,7 +152,7 @@ impl<C: Clock> Enqueue<C> {
         derivation: &mut Option<Derivation>,
         limit: Duration,
     ) -> Result<(), EnqueueError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let lag = batch.changes.first().map_or(Duration::ZERO, |oldest| self.lag(oldest.committed_at));
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + LAG_INTERVAL, LAG_INTERVAL);
         let mut stored = std::pin::pin!(self.store_batch(batch, checkpoint, derivation, limit));
@@ -160,7 +160,7 @@ impl<C: Clock> Enqueue<C> {
             tokio::select! {
                 biased;
                 result = &mut stored => return result,
-                _ = ticks.tick() => show_lag(lag + begun.elapsed()),
+                _ = ticks.tick() => show_lag(lag + started_at.elapsed()),
             }
         }
     }
@@ -180,7 +180,7 @@ impl<C: Clock> Enqueue<C> {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
         if checkpoint.progress.has_reached(&batch.checkpoint.progress) {
-            *known = Some(checkpoint);
+            // `known` is not set: the next transaction may be the process's first, which is committed differently.
             return Ok(());
         }
         if derivation.is_none() && batch.checkpoint.lineage != checkpoint.lineage {
@@ -189,7 +189,7 @@ impl<C: Clock> Enqueue<C> {
         }
         let started_at = self.clock.now();
         if derivation.take_if(|derivation| derivation.stored != checkpoint.progress).is_some() {
-            // Another process has stored a part of the batch, which lookups have followed with the rest.
+            // Another process has stored a part of the batch. Lookups have followed that part too.
             self.lookups.forget();
         }
         self.lookups.set_incomplete(self.health.is_unhealthy(GAP));
@@ -213,13 +213,13 @@ impl<C: Clock> Enqueue<C> {
         let Raised { events, unrouted, ignored, distributed, addons, ledger, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         let transaction = self.store.pipelined_transaction().await?;
-        // Without a round trip on a connection that has prepared them. The commit can then be sent right after them.
+        // Needs no round trip on a connection that has prepared them. The commit can then be sent right after the inserts.
         prepare_inserts(&*transaction).await?;
         // Read before the database reads its clock: the lease and the webhooks' state must not seem younger than they are.
         let read_at = Instant::now();
         let held = Lease { token: lease.token, until: read_at + self.lease_length };
         let handoff = HandoffBatch::new(self.handoff.as_ref(), held, read_at);
-        let (kept, is_kept) = oneshot::channel();
+        let (rest_stored, is_rest_stored) = oneshot::channel();
         // Statements that need no answer are sent at once, the others while the server executes them.
         let raise = async {
             let (advanced, subscriptions, first_time) = tokio::try_join!(
@@ -234,28 +234,28 @@ impl<C: Clock> Enqueue<C> {
             once.keep_first(events, first_time);
             // Sent last: a statement after it would not be part of the transaction.
             let commit = async {
-                match is_kept.await {
+                match is_rest_stored.await {
                     Ok(()) => transaction.commit().await,
-                    // `keep` has failed, which drops this future.
+                    // `store_rest` has failed, which drops this future.
                     Err(_) => std::future::pending().await,
                 }
             };
             let when = if is_first { HandOffWhen::AfterCommit } else { HandOffWhen::BeforeCommit };
             Ok(store_events(&*transaction, events, subscriptions, lease, handoff, when, commit).await?)
         };
-        let keep = async {
+        let store_rest = async {
             let ledger = self.ledger.then_some(&*ledger);
             tokio::try_join!(
                 biased;
                 insert_unrouted(&*transaction, unrouted),
                 change_addons(&*transaction, addons),
-                keep_ledger(&*transaction, ledger, is_first),
+                update_ledger(&*transaction, ledger, is_first),
             )?;
-            let _ = kept.send(());
+            let _ = rest_stored.send(());
             Ok(())
         };
         let begin = async { Ok(transaction.begin().await?) };
-        tokio::try_join!(biased; begin, raise, keep)?;
+        tokio::try_join!(biased; begin, raise, store_rest)?;
         transaction.release();
         count(events, unrouted, ignored);
         Ok(())
@@ -271,8 +271,8 @@ impl<C: Clock> Enqueue<C> {
     }
 }
 
-/// Updates the ledger. Deletes it if it is no longer kept.
-async fn keep_ledger(
+/// Updates the ledger. If the ledger is no longer kept, deletes it with the first transaction.
+async fn update_ledger(
     transaction: &impl GenericClient,
     changes: Option<&LedgerChanges>,
     is_first: bool,

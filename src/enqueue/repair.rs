@@ -24,16 +24,16 @@ pub struct Repaired {
     pub unrouted: usize,
 }
 
-/// Raises events of changes that a repair found.
-pub struct Repair {
-    /// With the add-ons of the primary: those in the store are as old as the checkpoint.
+/// Stores the events of changes that a repair found.
+pub struct RepairEnqueue {
+    /// Lookups of the primary's current rows: the add-ons in the store are as old as the checkpoint.
     pub lookups: Lookups,
     pub lineage: Lineage,
-    /// Stores nothing.
+    /// Whether to store nothing.
     pub dry_run: bool,
 }
 
-impl Repair {
+impl RepairEnqueue {
     /// Stores the events of `changes`, unless this is a dry run.
     pub async fn raise(&mut self, transaction: &Transaction<'_>, changes: &[Change]) -> Result<Repaired, EnqueueError> {
         let mut raised = derive_found(&mut self.lookups, changes, self.lineage).await?;

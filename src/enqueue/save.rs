@@ -9,11 +9,12 @@ use crate::store::enqueue::{NewLease, Unrouted, insert_deliveries, insert_events
 use crate::store::{GenericClient, StoreError};
 use crate::telemetry::{self, recurring};
 
-/// When the dispatcher gets fresh deliveries.
+/// When fresh deliveries are handed off to the local dispatcher.
 pub(super) enum HandOffWhen {
-    /// With the last statements. Requests do not wait for the commit: if it fails, the same deliveries follow from the WAL again.
+    /// With the last statements: requests do not wait for the commit. If it fails, the same changes are read again and lead to the same
+    /// deliveries.
     BeforeCommit,
-    /// After the commit, for the first transaction and after a failed one: otherwise receivers would get a request with each retry.
+    /// After the commit. For the first transaction, and after a failed one: otherwise receivers would get a request with each retry.
     AfterCommit,
 }
 

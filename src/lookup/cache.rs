@@ -44,7 +44,7 @@ impl<K: Hash + Eq, V> Default for Lru<K, V> {
 /// The files of one transcoder queue entry.
 #[derive(Clone, Default)]
 struct Files {
-    /// Whether all files of the entry are known: it was inserted in the stream, or its files were fetched.
+    /// Whether all files of the entry are known: the stream has shown its insertion, or its files were fetched.
     complete: bool,
     /// Files by id, as the stream shows them. `None` for a deleted file.
     shown: BTreeMap<i64, Option<TranscodedFile>>,
@@ -105,7 +105,7 @@ impl Cache {
         }
     }
 
-    /// Starts to collect the files of a new transcoder queue entry, all of which the stream will show.
+    /// Starts to collect the files of a new transcoder queue entry: the stream will show all of them.
     pub fn entry_inserted(&mut self, entry: &Tuple) {
         if let Some(id) = int(entry, transcoder_queue::id) {
             self.files.put(id, Files { complete: true, shown: BTreeMap::new() });
@@ -153,6 +153,7 @@ impl Cache {
         }
     }
 
+    /// Applies an update.
     pub fn update(&mut self, table: Table, old: Option<&Tuple>, new: &Tuple) {
         // An old row means that the key has changed: the row moved.
         if let Some(old) = old.filter(|_| matches!(table, Table::UserAddon | Table::TranscoderQueueFile)) {
@@ -218,7 +219,7 @@ impl Cache {
             }
         }
         for row in rows {
-            // The stream shows a file as of this change; the fetched row may be newer.
+            // The stream has shown the file as of the current change; the fetched row may be newer.
             let shown = table == Table::TranscoderQueueFile
                 && int(row, file::transcoder_queue_id)
                     .zip(int(row, file::id))

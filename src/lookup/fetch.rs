@@ -47,7 +47,7 @@ pub enum LookupError {
 }
 
 impl LookupError {
-    /// Whether a retry may succeed.
+    /// Returns whether a retry can succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             LookupError::Connect(_)
@@ -55,7 +55,7 @@ impl LookupError {
             | LookupError::Store(_)
             | LookupError::Invisible(_)
             | LookupError::Unanswered(_) => true,
-            // Someone has to restore what is missing, but no restart is needed afterwards.
+            // What is missing must be restored, but no restart is needed afterwards.
             LookupError::Query { .. } | LookupError::ColumnGone { .. } | LookupError::TableGone { .. } => true,
             LookupError::LookupLacksColumn { .. } => false,
         }
@@ -77,12 +77,12 @@ struct Session {
     is_silent: bool,
 }
 
-/// Settings for one transaction only: afterwards, a pooler may assign the server's session to another client.
-const PINNED: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
+/// The settings are local to the transaction: afterwards, a pooler may assign the server's session to another client.
+const BEGIN: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s'";
 
 impl Session {
-    /// Runs a query in a transaction of its own, in one round trip and without a prepared statement, which poolers may not support.
+    /// Runs a query in its own transaction, in one round trip and without a prepared statement, which poolers may not support.
     async fn read(
         &mut self,
         table: &'static str,
@@ -92,15 +92,15 @@ impl Session {
         let failed = |source| LookupError::Query { table, source };
         let answers = async {
             tokio::join!(
-                self.client.batch_execute(PINNED),
+                self.client.batch_execute(BEGIN),
                 self.client.query_typed(query, parameters),
                 self.client.batch_execute("commit")
             )
         };
         let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
         self.is_silent = answers.is_err();
-        let (pinned, rows, committed) = answers.map_err(|_| LookupError::Silent(table))?;
-        pinned.map_err(failed)?;
+        let (began, rows, committed) = answers.map_err(|_| LookupError::Silent(table))?;
+        began.map_err(failed)?;
         let rows = rows.map_err(failed)?;
         committed.map_err(failed)?;
         Ok(rows)
@@ -138,7 +138,7 @@ impl Primary {
         let query = self.query(table).await?;
         let session = self.session().await?;
         let rows = session.read(table.name(), &query, &[(&keys, Type::TEXT_ARRAY)]).await;
-        // The table may have changed. Building the query again will show it.
+        // The table may have changed: the query is built again, which finds out.
         let rows = rows.inspect_err(|_| session.queries.clear())?;
         let mut tuples = Vec::with_capacity(rows.len());
         for row in rows {
@@ -222,18 +222,18 @@ impl Primary {
     }
 }
 
-/// Runs each query that uses the platform's own SQL, without keys, so that errors show before anything depends on it.
+/// Runs each query that uses the platform's own SQL, without keys, to find errors before anything depends on it.
 pub async fn try_queries(url: &str, source: &config::Source) -> Vec<(Table, Result<(), LookupError>)> {
     let mut primary = Primary::new(url, source);
     let mut tried = Vec::new();
-    for table in Table::ALL.iter().copied().filter(|table| is_asked_for(source, *table)) {
+    for table in Table::ALL.iter().copied().filter(|table| uses_own_sql(source, *table)) {
         tried.push((table, primary.rows(table, &[]).await.map(drop)));
     }
     tried
 }
 
-/// Whether rows of the table, or values in them, come from the platform's own SQL.
-pub(super) fn is_asked_for(source: &config::Source, table: Table) -> bool {
+/// Returns whether rows of the table, or values in them, come from the platform's own SQL.
+pub(super) fn uses_own_sql(source: &config::Source, table: Table) -> bool {
     source.lookups.contains_key(table.name()) || source.tables.is_computed(table)
 }
 

@@ -1,7 +1,7 @@
 //! Looks up rows of the primary that events need besides the changed row: labels and their owners, releases, outlets, tracks, add-ons.
 //!
-//! Rows are fetched in batches when first needed, and cached. The stream, which includes these tables, keeps the cache up to date. So a
-//! lookup is never older than its change; it may be newer while capture lags.
+//! Rows are fetched in batches when first needed, and cached. The stream includes these tables and keeps the cache up to date. A looked-up
+//! row is therefore never older than the change that needs it; it may be newer while capture lags.
 
 mod address;
 mod cache;
@@ -23,7 +23,7 @@ pub use address::email_of;
 pub use fetch::{LookupError, try_queries};
 
 use cache::Cache;
-use fetch::{Primary, is_asked_for};
+use fetch::{Primary, uses_own_sql};
 
 /// The documented distribution statuses. The configuration can add others.
 const DISTRIBUTION_STATUSES: [&str; 8] =
@@ -34,7 +34,7 @@ const LOOKED_UP: [Table; 5] = [Table::Release, Table::Label, Table::Outlet, Tabl
 
 pub struct Lookups {
     primary: Primary,
-    /// Has the users' add-ons as of the checkpoint.
+    /// The store, which has the users' add-ons as of the checkpoint.
     store: Store,
     cache: Cache,
     distribution_statuses: HashSet<String>,
@@ -42,7 +42,7 @@ pub struct Lookups {
     uncached: Vec<Table>,
     /// Current rows of the primary, for changes of this batch whose values are incomplete. `None` for a row that no longer exists.
     rows: HashMap<(Table, i64), Option<Tuple>>,
-    /// The stream may lack changes of looked-up tables.
+    /// Whether the stream may lack changes of looked-up tables.
     incomplete: bool,
 }
 
@@ -56,15 +56,15 @@ impl Lookups {
             store,
             cache: Cache::default(),
             distribution_statuses: known.map(str::to_owned).collect(),
-            uncached: Table::ALL.iter().copied().filter(|table| is_asked_for(source, *table)).collect(),
+            uncached: Table::ALL.iter().copied().filter(|table| uses_own_sql(source, *table)).collect(),
             rows: HashMap::new(),
             incomplete: false,
         }
     }
 
-    /// Creates lookups for a comparison with the current rows. Add-ons are looked up on the primary too, because the store has them as of
-    /// the checkpoint.
-    pub fn at_present(url: &str, source: &config::Source, store: Store) -> Lookups {
+    /// Creates lookups for a repair, which compares current rows. Add-ons are looked up on the primary too, because the store has them
+    /// as of the checkpoint.
+    pub fn for_repair(url: &str, source: &config::Source, store: Store) -> Lookups {
         let mut lookups = Lookups::new(url, source, store);
         lookups.uncached.push(Table::UserAddon);
         lookups
@@ -107,7 +107,7 @@ impl Lookups {
     }
 
     /// Prepares for a batch: drops what the stream cannot keep up to date, and loads the add-ons of users whose add-ons the batch changes,
-    /// so that the changes apply to them.
+    /// to apply the changes to them.
     pub async fn begin(&mut self, changes: &[Change]) -> Result<(), LookupError> {
         if self.incomplete {
             self.forget();
@@ -143,7 +143,7 @@ impl Lookups {
         Cow::Owned(completed)
     }
 
-    /// Whether the changed row no longer exists on the primary.
+    /// Returns whether `key` is a changed row that no longer exists on the primary.
     pub fn is_gone(&self, key: &LookupKey) -> bool {
         matches!(key, LookupKey::Row(table, id) if self.rows.get(&(*table, *id)) == Some(&None))
     }
@@ -154,7 +154,8 @@ impl Lookups {
         self.rows.clear();
     }
 
-    /// Fetches all of `keys`. Afterwards each is cached, if only as absent. Waits first until `transaction` is visible on the primary.
+    /// Fetches and caches all of `keys`. Rows that do not exist are cached as absent. Waits first until `transaction` is visible on the
+    /// primary.
     pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
         let mut visible = false;
         for ((table, is_changed_row), wanted) in by_table(keys) {
@@ -180,7 +181,7 @@ impl Lookups {
     }
 }
 
-/// Returns the row before and after an operation, where it has one.
+/// Returns the row before and after an operation, if there is one.
 fn rows(operation: &Operation) -> (Option<&Tuple>, Option<&Tuple>) {
     match operation {
         Operation::Insert { new } => (None, Some(new)),
@@ -202,7 +203,7 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
     let (old, new) = rows(&change.operation);
     match old.map(|old| (old.text(user_addon::user_id), old.get(user_addon::addon))) {
         Some((Some(user), Datum::Text(addon))) => changes.revoke(user, addon),
-        // It is unknown which add-on was revoked: rather none than one that the user no longer has.
+        // It is unknown which add-on was revoked. Better too few add-ons than one that the user no longer has.
         Some((Some(user), Datum::Absent)) => changes.revoke_all(user),
         Some((_, _)) | None => {}
     }
@@ -252,7 +253,7 @@ fn id_of(table: Table, row: &Tuple) -> Option<i64> {
     row.text(table.column("id")?)?.parse().ok()
 }
 
-/// Groups keys by the table to query, and by whether they name incompletely sent rows.
+/// Groups keys by the table to query, and by whether they are changed rows that were sent incompletely.
 fn by_table(keys: &HashSet<LookupKey>) -> BTreeMap<(Table, bool), Vec<String>> {
     let mut grouped: BTreeMap<(Table, bool), Vec<String>> = BTreeMap::new();
     for key in keys {

@@ -37,15 +37,16 @@ row! {
         pub max_slots: i32,
         pub slots: i32,
         pub physical_slots: Vec<String>,
-        /// How much WAL a slot may retain; `-1` is unlimited.
+        /// `max_slot_wal_keep_size`; `-1` is unlimited.
         pub slot_keep: String,
         /// Whether commits wait for a standby.
         pub synchronous: bool,
-        /// `synchronized_standby_slots`; empty where the version has no such setting.
+        /// `synchronized_standby_slots`; empty if the version has no such setting.
         pub synchronized_slots: String,
         /// Milliseconds of silence after which the server ends a replication connection; 0 is never.
         pub sender_timeout: i64,
-        /// Seconds without a reader after which a slot is invalidated; 0 is never, none where the version has no such setting.
+        /// Seconds without a reader after which a slot is invalidated; 0 is never; none if the version has no such
+        /// setting.
         pub idle_slot_timeout: Option<i64>,
         pub system_identifier: i64,
         flushed: Option<PgLsn>,
@@ -54,7 +55,7 @@ row! {
 }
 
 impl Server {
-    /// The end of the WAL that is durable.
+    /// Returns the end of the WAL that is flushed to disk.
     pub fn flushed(&self) -> Option<Lsn> {
         self.flushed.map(|lsn| Lsn(lsn.into()))
     }
@@ -65,11 +66,11 @@ row! {
     pub(crate) struct Slot {
         plugin: Option<String>,
         /// Whether it belongs to this database.
-        here: bool,
+        in_this_database: bool,
         pub active_pid: Option<i32>,
         pub wal_status: Option<String>,
         confirmed: Option<PgLsn>,
-        /// Whether it is synchronized to standbys; none where the version cannot.
+        /// Whether it is synchronized to standbys; none if the version cannot do so.
         pub failover: Option<bool>,
     }
 }
@@ -79,17 +80,17 @@ impl Slot {
         self.wal_status.as_deref() == Some("lost")
     }
 
-    /// `confirmed_flush_lsn`: everything before it has been acknowledged.
+    /// Returns `confirmed_flush_lsn`: everything before it has been acknowledged.
     pub fn confirmed(&self) -> Option<Lsn> {
         self.confirmed.map(|lsn| Lsn(lsn.into()))
     }
 
-    /// A failure where the slot belongs to another program or database.
+    /// Returns a failure if the slot belongs to another program or database.
     pub fn foreign(&self, name: &str) -> Option<Finding> {
         let state = match self.plugin.as_deref() {
             None => "is a physical slot".to_owned(),
             Some(plugin) if plugin != PLUGIN => format!("is a slot of the plugin {plugin}"),
-            Some(_) if !self.here => "is a slot of another database".to_owned(),
+            Some(_) if !self.in_this_database => "is a slot of another database".to_owned(),
             Some(_) => return None,
         };
         let remedy = "set source.slot to another name, or drop the slot and run `walhook setup`";
@@ -101,13 +102,13 @@ row! {
     /// A table or a partition.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Relation {
-        /// The index of its table in the arrays that were asked for, counted from one.
+        /// The index of its table in the query's arrays, counted from one.
         pub number: i64,
         pub oid: u32,
         pub schema: String,
         pub name: String,
         pub has_partitions: bool,
-        /// Has partitions or is one.
+        /// Whether it has partitions or is one.
         pub partitioned: bool,
         pub owned: bool,
         pub may_trigger: bool,
@@ -118,7 +119,7 @@ row! {
         pub identity_columns: Vec<String>,
         /// The name of the index that setup creates for `source.replica_identity = "index"`.
         pub own_index: String,
-        /// Whether that index is valid; none where it does not exist.
+        /// Whether that index is valid; none if it does not exist.
         pub own_index_valid: Option<bool>,
         pub columns: Vec<String>,
         /// For each column, whether a cast to text may differ from the type's output.
@@ -144,7 +145,7 @@ impl Relation {
         self.identity == "i" && self.identity_index.as_ref() == Some(&self.own_index)
     }
 
-    /// Whether old rows are logged with all of `columns`.
+    /// Returns whether the WAL has all of `columns` of old rows.
     pub fn identifies(&self, columns: &[&str]) -> bool {
         self.identity == "f" || columns.iter().all(|column| contains(&self.identity_columns, column))
     }
@@ -158,7 +159,7 @@ pub(crate) fn contains(names: &[String], name: &str) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct MappedTable {
     pub table: Table,
-    /// The table itself, then its partitions. Empty where it does not exist.
+    /// The table itself, then its partitions. Empty if it does not exist.
     pub relations: Vec<Relation>,
 }
 
@@ -192,7 +193,7 @@ pub(crate) async fn server(client: &Client) -> Result<Server, PrimaryError> {
     Ok(Server::from(&client.query_typed_one(SERVER, &[]).await?))
 }
 
-/// Whether commits wait for a standby.
+/// Returns whether commits wait for a standby.
 pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError> {
     Ok(client.query_typed_one(SYNCHRONOUS, &[]).await?.get(0))
 }
@@ -205,7 +206,7 @@ pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Pu
     Ok(client.query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)]).await?.as_ref().map(Publication::from))
 }
 
-/// Reads the platform's tables that stand for `tables`, in the same order.
+/// Reads the platform's tables to which `tables` are mapped, in the same order.
 pub(crate) async fn tables(
     client: &Client,
     source: &Source,
@@ -227,28 +228,28 @@ pub(crate) async fn tables(
     Ok(mapped)
 }
 
-/// The tables whose changes capture follows.
+/// Returns the tables whose changes capture reads.
 pub(crate) fn followed(source: &Source) -> impl Iterator<Item = Table> {
     Table::ALL.iter().copied().filter(|table| source.follows(*table))
 }
 
-/// Whether events or their routing need the table. The only other one has the addresses for e-mail.
+/// Returns whether events or their routing need the table. The only one that is not required has the addresses for e-mail.
 pub(crate) const fn is_required(table: Table) -> bool {
     !matches!(table, Table::AppUser)
 }
 
-/// The name of the index that setup creates for `table`, in the table's schema.
+/// Returns the name of the index that setup creates for `table`, in the table's schema.
 pub(crate) fn index_name(table: Table) -> String {
     format!("walhook_identity_{}", table.name())
 }
 
-/// Names the session that has held a lock on one of `tables` for longest, to append to an error. `tables` are quoted.
+/// Describes the session that has held a lock on one of `tables` for longest, to append to an error. `tables` are quoted.
 pub(crate) async fn lock_holder(client: &Client, tables: &[String]) -> String {
     let found = client.query_typed_opt(LOCK_HOLDER, &[(&tables, Type::TEXT_ARRAY)]).await.ok().flatten();
     found.map(|row| format!(" by {}", row.get::<_, &str>(0))).unwrap_or_default()
 }
 
-/// Names the oldest open transaction, for which a new slot may be waiting.
+/// Describes the oldest open transaction: a new slot may be waiting for it to end.
 pub(crate) async fn oldest_transaction(client: &Client) -> Result<Option<String>, PrimaryError> {
     Ok(client.query_typed_opt(OLDEST_TRANSACTION, &[]).await?.map(|row| row.get(0)))
 }

@@ -26,7 +26,7 @@ pub(crate) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String
     Ok(written.collect::<Vec<_>>().join(" "))
 }
 
-/// Whether the primary may be reached by a Unix socket.
+/// Returns whether one of the URL's hosts is a Unix socket.
 pub(crate) fn is_by_socket(url: &str) -> Result<bool, ConnectError> {
     let Target { config, .. } = Target::parse(url)?;
     Ok(config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_))))
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn a_plain_url_gets_session_settings_and_defaults() {
-        let made = parameters_of("postgres://walhook@db/platform");
+        let conninfo = parameters_of("postgres://walhook@db/platform");
         let wanted = ["replication='database'", "host='db'", "port='5432'", "user='walhook'", "dbname='platform'"];
-        assert_contains(&made, &wanted);
-        assert_contains(&made, &["application_name='walhook'", "sslmode='prefer'", "connect_timeout='10'"]);
+        assert_contains(&conninfo, &wanted);
+        assert_contains(&conninfo, &["application_name='walhook'", "sslmode='prefer'", "connect_timeout='10'"]);
         for setting in ["DateStyle=ISO", "TimeZone=UTC", "extra_float_digits=1", "bytea_output=hex"] {
-            assert_contains(&made, &[&format!("-c {setting}")]);
+            assert_contains(&conninfo, &[&format!("-c {setting}")]);
         }
     }
 
@@ -148,17 +148,17 @@ mod tests {
             assert!(is_by_socket(url).unwrap());
         }
         assert!(!is_by_socket("postgres://u@h1:1,h2/db").unwrap());
-        let made = parameters_of("postgres://u@h1:1,h2/db?target_session_attrs=read-write");
-        assert_contains(&made, &["host='h1,h2'", "port='1,5432'", "target_session_attrs='read-write'"]);
+        let conninfo = parameters_of("postgres://u@h1:1,h2/db?target_session_attrs=read-write");
+        assert_contains(&conninfo, &["host='h1,h2'", "port='1,5432'", "target_session_attrs='read-write'"]);
     }
 
     #[test]
     fn parameters_of_the_url_are_kept_and_session_settings_override_its_options() {
         let url = "postgres://u:p%3F'\\%25@h/db?application_name=mine&options=-c%20TimeZone%3DCET&keepalives_retries=3";
-        let made = replication(url, &[("lock_timeout", "60s")]).unwrap();
-        assert_contains(&made, &["application_name='mine'", "keepalives_count='3'", r"password='p?\'\\%'"]);
-        assert!(made.find("TimeZone=CET").unwrap() < made.find("TimeZone=UTC").unwrap(), "{made}");
-        assert_contains(&made, &["-c lock_timeout=60s'"]);
+        let conninfo = replication(url, &[("lock_timeout", "60s")]).unwrap();
+        assert_contains(&conninfo, &["application_name='mine'", "keepalives_count='3'", r"password='p?\'\\%'"]);
+        assert!(conninfo.find("TimeZone=CET").unwrap() < conninfo.find("TimeZone=UTC").unwrap(), "{conninfo}");
+        assert_contains(&conninfo, &["-c lock_timeout=60s'"]);
     }
 
     #[test]
@@ -170,9 +170,9 @@ mod tests {
         }
         let own = "tcp_user_timeout=1500 keepalives_idle=7200 keepalives_interval=75 keepalives_count=9";
         let url = format!("postgres://u@h/db?{}", own.replace(' ', "&"));
-        for made in [parameters_of(&url), parameters_of(&format!("host=h user=u dbname=db {own}"))] {
-            assert_contains(&made, &["tcp_user_timeout='1500'", "keepalives_idle='7200'"]);
-            assert_contains(&made, &["keepalives_interval='75'", "keepalives_count='9'"]);
+        for conninfo in [parameters_of(&url), parameters_of(&format!("host=h user=u dbname=db {own}"))] {
+            assert_contains(&conninfo, &["tcp_user_timeout='1500'", "keepalives_idle='7200'"]);
+            assert_contains(&conninfo, &["keepalives_interval='75'", "keepalives_count='9'"]);
         }
         let system = parameters_of("postgres://u@h/db?tcp_user_timeout=0&keepalives_interval=0&keepalives_count=0");
         for absent in ["tcp_user_timeout", "keepalives_interval", "keepalives_count"] {

@@ -1,4 +1,4 @@
-//! What can go wrong when Walhook works on the primary, each with its fix.
+//! The errors of work on the primary, each with its remedy.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub enum PrimaryError {
     Replication(#[from] ReplicationError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("{0}; what was missed can be found again with `walhook repair`")]
+    #[error("{0}; `walhook repair` finds the events that were missed")]
     Gap(Gap),
-    /// What `walhook setup` refuses on, one line each.
+    /// Findings because of which `walhook setup` refuses, one per line.
     #[error("{}", .0.iter().map(Finding::message).collect::<Vec<_>>().join("\n"))]
     Preconditions(Vec<Finding>),
     /// The platform's schema has changed under a running stream.
@@ -36,9 +36,7 @@ pub enum PrimaryError {
          or to start from scratch run `walhook teardown`, then `walhook setup`"
     )]
     ForeignCluster { known: u64, found: u64 },
-    #[error(
-        "the checkpoint of slot {0} keeps moving while the primary's new timeline is compared with it; trying again"
-    )]
+    #[error("the checkpoint of slot {0} keeps moving while the primary's new timeline is compared with it; retrying")]
     CheckpointMoves(String),
     #[error("another process captures now: stop `walhook run` first, then run this again")]
     Captured,
@@ -48,7 +46,7 @@ pub enum PrimaryError {
     )]
     OutboxIsRead,
     #[error("a switch to the WAL is prepared: start `walhook run` with source.capture = \"wal\" to complete it")]
-    SwitchToLog,
+    SwitchToWal,
     #[error(
         "a switch to triggers is prepared: start `walhook run` with source.capture = \"trigger\" to complete it, or run \
          `walhook teardown`"

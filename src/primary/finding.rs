@@ -24,7 +24,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// The conditions that a running process acts on.
+/// The condition that a finding is about, if a running process acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// The table exists.
@@ -39,7 +39,7 @@ pub enum Condition {
     Triggers(Table),
     /// The function that the table's triggers call is the one that the mapping needs.
     TriggerFunction(Table),
-    /// The outbox would record that it was emptied by hand.
+    /// The outbox has the trigger that records when it is emptied by hand.
     OutboxTrigger,
     /// Everything else.
     Other,
@@ -52,11 +52,11 @@ pub struct Finding {
     pub subject: String,
     pub severity: Severity,
     pub state: String,
-    /// How to fix it; none where all is well.
+    /// How to fix it; none if there is nothing to fix.
     pub remedy: Option<String>,
-    /// `walhook setup` refuses, because it cannot fix this itself.
+    /// Whether `walhook setup` refuses, because it cannot fix this itself.
     pub blocks_setup: bool,
-    /// The tables and partitions concerned, where they are not the subject.
+    /// The tables and partitions concerned, if they are not the subject.
     pub relations: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl Finding {
         Finding { severity: if harmless { Severity::Warn } else { self.severity }, ..self }
     }
 
-    /// The finding without its severity, for errors and logs.
+    /// Formats the finding without its severity, for errors and logs.
     pub fn message(&self) -> String {
         match &self.remedy {
             Some(remedy) => format!("{}: {}; {remedy}", self.subject, self.state),
@@ -117,7 +117,7 @@ impl Finding {
         }
     }
 
-    /// Whether the WAL lacks something that events need, so that streaming on would lose them.
+    /// Returns whether the WAL lacks something that events need: to continue streaming would lose events.
     pub fn stops_streaming(&self) -> bool {
         self.severity == Severity::Fail
             && match self.condition {
@@ -128,12 +128,12 @@ impl Finding {
             }
     }
 
-    /// False for a missing or renamed table: its changes stay in the WAL.
+    /// Returns whether changes are lost. Not for a missing or renamed table: its changes stay in the WAL.
     pub fn loses_changes(&self) -> bool {
         matches!(self.condition, Condition::ReplicaIdentity(_) | Condition::Publication)
     }
 
-    /// The gap that it causes in a running stream.
+    /// Returns the gap that the finding causes in a running stream.
     pub fn gap(&self) -> Option<Gap> {
         let tables = self.relations.join(", ");
         match self.condition {

@@ -19,30 +19,30 @@ const CURRENT: &str = include_str!("../../sql/primary/replica_identity_current.s
 
 /// Short, because a session that waits for a lock blocks every later one on the same table.
 const BOUNDS: &str = "set lock_timeout = '5s'; set statement_timeout = '60s'";
-/// For building an index concurrently, which waits for older transactions and blocks nobody.
+/// For building an index concurrently: this waits for older transactions and blocks no writes.
 const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
 
-/// The columns, by the platform's names, that the old rows of `table` must have in the WAL.
+/// Returns the columns, by the platform's names, that the old rows of `table` must have in the WAL.
 pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
     let name = |column| source.tables.column(table, column);
     match table {
         // A deletion must name the user and the add-on.
         Table::UserAddon => vec![name("user_id"), name("addon")],
-        // For a table that is only looked up, the key tells which cached row to discard.
+        // For a table that is only looked up, the key identifies the cached row to discard.
         _ => std::iter::once("id").chain(table.watched().iter().copied()).map(name).collect(),
     }
 }
 
-/// How the old rows of a table get into the WAL.
+/// The replica identity to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Whole.
+    /// Old rows are written whole.
     Full,
-    /// Only the id and the watched columns, and only when one of them changes.
+    /// Of old rows, only the id and the watched columns are written, and only when one of them changes.
     Index,
 }
 
-/// The replica identity to set, and the reason where an index was asked for and is impossible.
+/// Returns the replica identity to set. If an index is configured but impossible, also the reason.
 pub(crate) fn goal(source: &Source, table: Table, relation: &Relation) -> (Goal, Option<String>) {
     if source.replica_identity == ReplicaIdentity::Full || !table.is_captured() {
         return (Goal::Full, None);
@@ -58,7 +58,7 @@ pub(crate) fn goal(source: &Source, table: Table, relation: &Relation) -> (Goal,
     }
 }
 
-/// Whether the replica identity can stay. One that the platform has set is sufficient if it covers the wanted columns.
+/// Returns whether the replica identity can stay. One that the platform has set is sufficient if it covers the wanted columns.
 pub(crate) fn is_met(source: &Source, table: Table, relation: &Relation) -> bool {
     relation.identifies(&wanted(source, table))
         && match goal(source, table, relation).0 {
@@ -67,12 +67,12 @@ pub(crate) fn is_met(source: &Source, table: Table, relation: &Relation) -> bool
         }
 }
 
-/// The statement that sets a replica identity. `table` is quoted.
+/// Returns the statement that sets a replica identity. `table` is quoted.
 pub(crate) fn statement(table: &str, identity: &str) -> String {
     SET.replace("{table}", table).replace("{identity}", identity)
 }
 
-/// The statement that creates the index. All names are quoted.
+/// Returns the statement that creates the index. All names are quoted.
 pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> String {
     INDEX_CREATE.replace("{index}", index).replace("{table}", table).replace("{columns}", &columns.join(", "))
 }
@@ -133,7 +133,7 @@ async fn drop_index(client: &Client, relation: &Relation) -> Result<(), PrimaryE
     execute(client, &INDEX_DROP.replace("{index}", &index), &[relation.quoted()]).await
 }
 
-/// Runs a statement that locks `tables`, which are quoted. If it times out, the error names the session that holds the lock.
+/// Runs a statement that locks `tables`, which are quoted. If it times out, the error describes the session that holds the lock.
 pub(crate) async fn execute(client: &Client, statement: &str, tables: &[String]) -> Result<(), PrimaryError> {
     match client.batch_execute(statement).await {
         Ok(()) => Ok(()),
@@ -178,8 +178,8 @@ pub(crate) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Op
     Ok(Some(format!("replica identity of {}.{}: {identity} again", current.schema, current.name)))
 }
 
-/// Drops the indexes that setup created. Where one is still the replica identity, because the store has no record of the earlier
-/// one, the primary key replaces it.
+/// Drops the indexes that setup created. If one is still the replica identity, because the store has no record of the earlier
+/// identity, the primary key replaces it.
 pub(crate) async fn drop_indexes(client: &Client, source: &Source) -> Result<Vec<String>, PrimaryError> {
     let mut done = Vec::new();
     let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());

@@ -19,7 +19,7 @@ pub(super) const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publ
 const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
 const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_options.sql");
 
-/// Prepares the store and the primary and returns what it did. Run again, it finds nothing to do.
+/// Prepares the store and the primary. Returns what it did: nothing if all was prepared before.
 pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
     match source.capture {
         CaptureMode::Wal => wal(source, url, store_url).await,

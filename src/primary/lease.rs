@@ -1,5 +1,5 @@
-//! The lease on reading the outbox, by the store's clock: one process at a time reads it. A process that notices late that it has
-//! lost the lease is harmless, because its claim on the checkpoint is no longer valid.
+//! The lease on reading the outbox: one process at a time reads it. The lease ends by the store's clock. A process that notices late
+//! that it has lost the lease is harmless, because its claim on the checkpoint is no longer valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ const LENGTH: Duration = Duration::from_secs(5);
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// A lease, renewed in the background until it is dropped.
-pub(crate) struct Lease {
+pub(crate) struct CaptureLease {
     store: Store,
     slot: String,
     pub holder: Uuid,
@@ -22,25 +22,25 @@ pub(crate) struct Lease {
     _renewal: AbortOnDropHandle<()>,
 }
 
-impl Lease {
-    /// Takes the lease; none if another process has it.
-    pub async fn take(store: &Store, slot: &str, holder: Uuid) -> Result<Option<Lease>, StoreError> {
+impl CaptureLease {
+    /// Takes the lease. None if another process has it.
+    pub async fn take(store: &Store, slot: &str, holder: Uuid) -> Result<Option<CaptureLease>, StoreError> {
         if !store.take_capture_lease(slot, holder, LENGTH).await? {
             return Ok(None);
         }
         let lost = Arc::new(AtomicBool::new(false));
         let renewal = tokio::spawn(renew(store.clone(), slot.to_owned(), holder, Arc::clone(&lost)));
         let (store, slot) = (store.clone(), slot.to_owned());
-        Ok(Some(Lease { store, slot, holder, lost, _renewal: AbortOnDropHandle::new(renewal) }))
+        Ok(Some(CaptureLease { store, slot, holder, lost, _renewal: AbortOnDropHandle::new(renewal) }))
     }
 
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Lets another process take over at once.
+    /// Releases the lease, so that another process can take over at once.
     pub async fn release(self) {
-        let Lease { store, slot, holder, _renewal, .. } = self;
+        let CaptureLease { store, slot, holder, _renewal, .. } = self;
         drop(_renewal);
         if let Err(error) = store.release_capture_lease(&slot, holder).await {
             tracing::debug!(%error, "the capture lease could not be released; it expires");
@@ -52,9 +52,9 @@ async fn renew(store: Store, slot: String, holder: Uuid, lost: Arc<AtomicBool>) 
     let mut renewed = Instant::now();
     loop {
         tokio::time::sleep(RENEWAL).await;
-        let asked = Instant::now();
+        let started_at = Instant::now();
         match tokio::time::timeout(LENGTH, store.take_capture_lease(&slot, holder, LENGTH)).await {
-            Ok(Ok(true)) => renewed = asked,
+            Ok(Ok(true)) => renewed = started_at,
             Ok(Ok(false)) => return lost.store(true, Ordering::Relaxed),
             Ok(Err(_)) | Err(_) => {}
         }

@@ -1,4 +1,4 @@
-//! Creates the slot and stores what its snapshot shows. This is setup's last step; the slot is dropped again if it fails.
+//! Creates the slot and stores the rows at its snapshot. This is setup's last step; the slot is dropped again if the step fails.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::error::PrimaryError;
-use super::snapshot::Snapshot;
+use super::snapshot::SnapshotSession;
 use super::{catalog, conninfo};
 use crate::config::Source;
 use crate::domain::addons::AddonChanges;
@@ -32,22 +32,22 @@ const SLOT_DROP: &str = include_str!("../../sql/primary/slot_drop.sql");
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
 
-/// For each transaction that is older than the slot: a new slot waits for all of them to end.
+/// For each transaction that is older than the slot: a new slot waits until it has ended.
 const CREATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// For all of those transactions together.
+/// For all of these transactions together.
 const ALL_WAITS: Duration = Duration::from_secs(180);
 const SEED_CHUNK: usize = 10_000;
-/// How far WAL may be acknowledged beyond the checkpoint, at least: an idle server takes days to write this much.
+/// How far WAL may at least be acknowledged beyond the checkpoint. An idle server takes days to write this much.
 pub(crate) const ACKNOWLEDGEMENT_MARGIN: u64 = 16 << 20;
 
 pub(crate) enum Created {
-    /// Capture starts with this slot.
+    /// The first slot: capture starts with it.
     First { slot: String, begins: Lsn, seeded: Seeded },
-    /// The slot is read after the triggers' outbox.
+    /// The slot of a switch from triggers: it is read after the outbox.
     Switch { slot: String, begins: Lsn },
 }
 
-/// The number of rows that were read at the snapshot from which capture starts.
+/// The numbers of rows that were read at the snapshot from which capture starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seeded {
     distributed: usize,
@@ -64,14 +64,14 @@ impl fmt::Display for Seeded {
 pub(crate) struct Opened {
     walsender: LogicalReplicationStream,
     pub lineage: Lineage,
-    /// Where the slot starts. Nothing is stored yet.
+    /// The LSN at which the slot starts.
     pub begins: Lsn,
     snapshot: String,
 }
 
 impl Opened {
-    pub async fn snapshot(&self, url: &str) -> Result<Snapshot, PrimaryError> {
-        Snapshot::import(url, &self.snapshot).await
+    pub async fn snapshot(&self, url: &str) -> Result<SnapshotSession, PrimaryError> {
+        SnapshotSession::import(url, &self.snapshot).await
     }
 }
 
@@ -115,6 +115,7 @@ pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &St
     Ok(format!("slot {}: dropped, because an earlier setup did not finish", source.slot))
 }
 
+/// Creates the slot and stores the first checkpoint. Drops the slot again if that fails.
 pub(crate) async fn create(
     walsender: LogicalReplicationStream,
     client: &Client,
@@ -157,15 +158,13 @@ pub(crate) async fn open(
     };
     let identity = walsender.server_identity();
     let lineage = Lineage { system_identifier: identity.system_id(), timeline: identity.timeline() };
-    match beginning(client, source).await {
-        // The next commit record may start at the slot's LSN. The slot streams it, so it must not count as stored: ordinals start
-        // at one.
+    match start_lsn(client, source).await {
         Ok(begins) => Ok(Opened { walsender, lineage, begins, snapshot }),
         Err(error) => Err(undo(client, source, error).await),
     }
 }
 
-async fn beginning(client: &Client, source: &Source) -> Result<Lsn, PrimaryError> {
+async fn start_lsn(client: &Client, source: &Source) -> Result<Lsn, PrimaryError> {
     let slot = catalog::slot(client, &source.slot).await?;
     slot.and_then(|slot| slot.confirmed()).ok_or_else(|| {
         PrimaryError::Protocol(format!("slot {} has no confirmed_flush_lsn right after its creation", source.slot))
@@ -185,7 +184,7 @@ pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) 
 }
 
 /// Stores the first checkpoint in one transaction with the distributed releases, the users' add-ons and the states of all watched
-/// rows at the slot's snapshot. In a switch from triggers, only the position of the switch.
+/// rows at the slot's snapshot. In a switch from triggers, stores only the position of the switch.
 async fn begin(
     opened: &Opened,
     client: &Client,
@@ -200,7 +199,8 @@ async fn begin(
     let begins = opened.begins;
     end_slot_creation(&transaction, &slot).await?;
     let row = snapshot.client().query_typed_one(SNAPSHOT, &[]).await?;
-    // A commit after the snapshot: once it is flushed, a crash cannot make the server assign an id again that the snapshot has seen.
+    // Commits and flushes the WAL after the snapshot: a crash cannot make the server assign a transaction id again that the snapshot
+    // counts as ended.
     client.query_typed(EMIT, &[(&"switch", Type::TEXT)]).await?;
     let switch = SwitchToWal { snapshot: row.get::<_, &str>("snapshot").into(), begins };
     if prepare_switch(&transaction, &slot, &switch).await? {
@@ -216,7 +216,7 @@ async fn begin(
 
 /// Stores the distributed releases, the users' add-ons and the states of all watched rows at the snapshot.
 pub(crate) async fn seed(
-    snapshot: &Snapshot,
+    snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
 ) -> Result<Seeded, PrimaryError> {
@@ -233,6 +233,7 @@ pub(crate) async fn store_beginning(
     opened: &Opened,
 ) -> Result<(), PrimaryError> {
     let Opened { lineage, begins, .. } = *opened;
+    // The next commit record may start at the slot's LSN, and the slot streams it. It does not count as stored: ordinals start at one.
     let progress = Progress::Wal { commit: begins, through: Through::Ordinal(0), resume: begins };
     insert_first_checkpoint(transaction, &source.slot, &Checkpoint { lineage, progress }).await?;
     let limit = Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN));
@@ -240,7 +241,7 @@ pub(crate) async fn store_beginning(
 }
 
 async fn seed_distributed_releases(
-    snapshot: &Snapshot,
+    snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
 ) -> Result<usize, PrimaryError> {
@@ -259,7 +260,7 @@ async fn seed_distributed_releases(
 
 /// Stores the states of all watched rows, to which later changes are compared.
 async fn seed_ledger(
-    snapshot: &Snapshot,
+    snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
 ) -> Result<usize, PrimaryError> {
@@ -286,9 +287,9 @@ async fn seed_ledger(
     Ok(seeded)
 }
 
-/// Stores the users' add-ons. Not where a lookup query finds them: they are then queried each time.
+/// Stores the users' add-ons, unless they are found by the platform's own SQL: then they are queried each time.
 pub(crate) async fn seed_addons(
-    snapshot: &Snapshot,
+    snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
 ) -> Result<(), PrimaryError> {

@@ -21,25 +21,25 @@ const BEGIN: &str = "begin isolation level repeatable read read only; \
                      set local datestyle = 'ISO'; set local timezone = 'UTC'; set local intervalstyle = 'postgres'; \
                      set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0";
 
-/// A session in one repeatable-read transaction.
-pub(crate) struct Snapshot {
+/// A session in one repeatable-read transaction, which reads at one snapshot.
+pub(crate) struct SnapshotSession {
     client: Client,
     /// The server's time when it began.
     pub at: Timestamp,
 }
 
-impl Snapshot {
+impl SnapshotSession {
     /// Takes a new snapshot.
-    pub async fn now(url: &str) -> Result<Snapshot, PrimaryError> {
-        Snapshot::begin(url, None).await
+    pub async fn now(url: &str) -> Result<SnapshotSession, PrimaryError> {
+        SnapshotSession::begin(url, None).await
     }
 
     /// Imports a snapshot, which the session that exported it must still hold.
-    pub async fn import(url: &str, name: &str) -> Result<Snapshot, PrimaryError> {
-        Snapshot::begin(url, Some(name)).await
+    pub async fn import(url: &str, name: &str) -> Result<SnapshotSession, PrimaryError> {
+        SnapshotSession::begin(url, Some(name)).await
     }
 
-    async fn begin(url: &str, imported: Option<&str>) -> Result<Snapshot, PrimaryError> {
+    async fn begin(url: &str, imported: Option<&str>) -> Result<SnapshotSession, PrimaryError> {
         let client = postgres::connect(url).await?;
         client.batch_execute(BEGIN).await?;
         if let Some(name) = imported {
@@ -47,7 +47,7 @@ impl Snapshot {
             client.batch_execute(&format!("set transaction snapshot '{}'", name.replace('\'', "''"))).await?;
         }
         let at = client.query_typed_one("select clock_timestamp()", &[]).await?.get(0);
-        Ok(Snapshot { client, at })
+        Ok(SnapshotSession { client, at })
     }
 
     pub fn client(&self) -> &Client {
@@ -92,13 +92,13 @@ impl Snapshot {
 
 /// A cursor over one table's rows.
 pub(crate) struct WatchedRows<'a> {
-    snapshot: &'a Snapshot,
+    snapshot: &'a SnapshotSession,
     source: &'a Source,
     table: Table,
 }
 
 impl WatchedRows<'_> {
-    /// Reads the next rows; none at the end.
+    /// Reads the next rows. Empty at the end.
     pub async fn next(&self) -> Result<Vec<LedgerRow>, PrimaryError> {
         let messages = self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await?;
         let mut entries = Vec::with_capacity(messages.len());

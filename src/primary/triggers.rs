@@ -11,10 +11,10 @@ use script::Script;
 
 use super::error::PrimaryError;
 use super::inspect::{Conditions, Triggers, inspect};
-use super::lease::Lease;
+use super::lease::CaptureLease;
 use super::slot;
 use super::slot::{SNAPSHOT, Seeded};
-use super::snapshot::Snapshot as Moment;
+use super::snapshot::SnapshotSession;
 use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
@@ -27,8 +27,8 @@ use crate::store::{Store, StoreError, migrate};
 const FLUSH: &str = include_str!("../../sql/primary/outbox_flush.sql");
 const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
 
-/// Creates the triggers and stores the position from which the outbox is read. Returns what it did; run again, it finds nothing to
-/// do.
+/// Creates the triggers and stores the position from which the outbox is read. Returns what it did: nothing if all was prepared
+/// before.
 pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
     let client = postgres::connect(url).await?;
     let found = inspect(&client, source, Conditions::All).await?;
@@ -47,9 +47,9 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         None if found.slot.is_some() => {
             return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
         }
-        Some(stored) if reads_outbox && stored.switch.is_some() => return Err(PrimaryError::SwitchToLog),
+        Some(stored) if reads_outbox && stored.switch.is_some() => return Err(PrimaryError::SwitchToWal),
         Some(_) if reads_outbox && !triggers.is_whole() => {
-            // What the old outbox held is lost; what is written from now on is not.
+            // The rows of the old outbox are lost.
             let gap = Gap::OutboxLost(format!("{} is missing", triggers.state.missing.join(", ")));
             store.record_gap(&source.slot, gap.reason(), &gap.to_string(), None).await?;
             done.push(PrimaryError::Gap(gap).to_string());
@@ -86,7 +86,7 @@ impl Triggers {
     }
 }
 
-/// Creates what is missing of the triggers or belongs to another mapping. Returns what it did.
+/// Creates triggers and functions that are missing or belong to another mapping. Returns what it did.
 pub(crate) async fn reinstall(client: &Client, source: &Source) -> Result<Vec<String>, PrimaryError> {
     let found = inspect(client, source, Conditions::All).await?;
     found.accept()?;
@@ -100,21 +100,21 @@ pub(crate) struct Beginning {
     pub lineage: Lineage,
     pub window: Window,
     last_row: u64,
-    /// The WAL's insert position at that moment.
+    /// The WAL's insert LSN at the snapshot.
     pub inserted: Lsn,
 }
 
 impl Beginning {
-    /// Reads the snapshot's contents, after `client` has flushed the WAL of everything that it sees.
-    pub async fn at(moment: &Moment, client: &Client) -> Result<Beginning, PrimaryError> {
+    /// Starts at the session's snapshot. First flushes the WAL of everything that the snapshot sees, over `client`.
+    pub async fn at(session: &SnapshotSession, client: &Client) -> Result<Beginning, PrimaryError> {
         flush(client).await?;
-        let row = moment.client().query_typed_one(SNAPSHOT, &[]).await?;
+        let row = session.client().query_typed_one(SNAPSHOT, &[]).await?;
         let snapshot = Snapshot::from(row.get::<_, &str>("snapshot"));
         let inserted = Lsn(row.get::<_, postgres_types::PgLsn>("inserted").into());
         let timeline = u32::from_str_radix(row.get("timeline"), 16)
             .map_err(|_| PrimaryError::Protocol("the timeline is not a number".into()))?;
         let lineage = Lineage { system_identifier: row.get::<_, i64>("system_identifier") as u64, timeline };
-        let highest: i64 = moment.client().query_typed_one(HIGHEST, &[]).await?.get(0);
+        let highest: i64 = session.client().query_typed_one(HIGHEST, &[]).await?.get(0);
         let window = Window { number: inserted.0, from: snapshot.clone(), to: snapshot };
         Ok(Beginning { lineage, window, last_row: highest as u64, inserted })
     }
@@ -133,25 +133,25 @@ pub(crate) async fn flush(client: &Client) -> Result<(), PrimaryError> {
     Ok(())
 }
 
-/// Stores the position from which the outbox is read, and the rows as they are at that moment.
+/// Stores the position from which the outbox is read, and the rows at that snapshot.
 async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Result<Seeded, PrimaryError> {
-    let moment = Moment::now(url).await?;
-    let first = Beginning::at(&moment, client).await?.checkpoint();
+    let session = SnapshotSession::now(url).await?;
+    let first = Beginning::at(&session, client).await?.checkpoint();
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
     insert_first_checkpoint(&transaction, &source.slot, &first).await?;
-    let seeded = slot::seed(&moment, source, &transaction).await?;
+    let seeded = slot::seed(&session, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     Ok(seeded)
 }
 
 /// Takes the lease on reading the outbox, so that no other process reads it meanwhile.
-pub(crate) async fn stop_reading(source: &Source, store: &Store) -> Result<Lease, PrimaryError> {
+pub(crate) async fn stop_reading(source: &Source, store: &Store) -> Result<CaptureLease, PrimaryError> {
     const ATTEMPTS: u32 = 14;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
     let holder = Uuid::now_v7();
     for _ in 0..ATTEMPTS {
-        if let Some(lease) = Lease::take(store, &source.slot, holder).await? {
+        if let Some(lease) = CaptureLease::take(store, &source.slot, holder).await? {
             return Ok(lease);
         }
         tokio::time::sleep(PAUSE).await;

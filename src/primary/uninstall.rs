@@ -22,7 +22,7 @@ const OUTBOX_DROP: &str = include_str!("../../sql/primary/outbox_drop.sql");
 const BEGIN: &str = "begin; set local lock_timeout = '5s'; set local statement_timeout = '60s'";
 
 /// Drops the slot, the publication, the triggers and their outbox, restores the replica identities and deletes the checkpoint. With
-/// `drop_store`, also drops the store's schema. Returns what it did; run again, it finds nothing to do.
+/// `drop_store`, also drops the store's schema. Returns what it did: nothing if all was removed before.
 pub async fn teardown(
     source: &Source,
     url: &str,
@@ -69,7 +69,7 @@ pub(crate) async fn drop_wal_capture(
     Ok(done)
 }
 
-/// Commits or rolls back, as the work in the transaction succeeded or failed.
+/// Commits the transaction if the work in it succeeded, and rolls it back otherwise.
 async fn end<T>(client: &Client, result: Result<T, PrimaryError>) -> Result<T, PrimaryError> {
     client.batch_execute(if result.is_ok() { "commit" } else { "rollback" }).await?;
     result
@@ -87,10 +87,10 @@ async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>, P
     Ok(Some(format!("slot {}: dropped", source.slot)))
 }
 
-/// Drops the triggers with everything that they write to. Returns what it did.
+/// Drops the triggers and their outbox. Returns what it did.
 ///
-/// Each table has its own transaction. A transaction that has written to the outbox holds the table that it wrote for, so the
-/// outbox is free once the last table's triggers are gone.
+/// Each table's triggers are dropped in their own transaction. A transaction that has written to the outbox holds a lock on the table
+/// that it wrote for, so nothing uses the outbox once the last table's triggers are gone.
 pub(crate) async fn drop_triggers(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
     if !trigger_state(client).await?.installed {
         return Ok(None);
@@ -103,7 +103,7 @@ pub(crate) async fn drop_triggers(client: &Client, source: &Source) -> Result<Op
     Ok(Some("schema walhook_capture: dropped, with the triggers".into()))
 }
 
-/// Drops the triggers that a completed switch to the WAL has left, if there was one. Returns what it did.
+/// Drops the triggers if a switch to the WAL was completed. Returns what it did.
 pub(crate) async fn drop_triggers_after_switch(
     client: &Client,
     source: &Source,

@@ -17,7 +17,7 @@ use crate::primary::inspect::wal_level;
 use crate::store::Store;
 use crate::telemetry::recurring;
 
-/// How often the checkpoint may move while it is compared with a new timeline, before the connection is opened again.
+/// How often the checkpoint may move while it is compared with a new timeline. Then capture reconnects.
 const MOVES: u32 = 10;
 
 pub(crate) struct Verified {
@@ -83,7 +83,7 @@ async fn examine(
         return Err(PrimaryError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at }));
     }
     if let Some(end) = server.flushed().filter(|end| *end < at) {
-        return Err(PrimaryError::Gap(Gap::LogBehind { end, at }));
+        return Err(PrimaryError::Gap(Gap::WalBehind { end, at }));
     }
     let open = store.open_gaps(&source.slot).await?;
     let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
@@ -151,7 +151,7 @@ fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Ga
         return Err(Gap::TimelineUnknown { known, found: timeline });
     };
     let Progress::Wal { commit, resume, .. } = checkpoint.progress else { return Ok(()) };
-    // A transaction that is partly stored must have committed before the switch too.
+    // A partly stored transaction must also have committed before the switch.
     if resume > switch || (commit > resume && commit >= switch) {
         return Err(Gap::TimelineForked { timeline, switch, at: resume.max(commit) });
     }

@@ -7,9 +7,9 @@ use crate::domain::change::{Change, Tuple};
 use crate::domain::ledger::{self, Comparison, Difference, LedgerChanges, LedgerRow};
 use crate::domain::lsn::Lsn;
 use crate::domain::position::Position;
-use crate::domain::table::{Column, Table};
+use crate::domain::table::{ID, Table};
 use crate::primary::error::PrimaryError;
-use crate::primary::snapshot::{Snapshot, WatchedRows};
+use crate::primary::snapshot::{SnapshotSession, WatchedRows};
 use crate::store::Transaction;
 use crate::store::ledger::ledger_page;
 
@@ -18,7 +18,7 @@ const PAGE: i64 = 5_000;
 /// Changes returned at once.
 const CHANGES: usize = 1_000;
 
-/// The differences in a part of one table.
+/// Some differences of one table.
 #[derive(Debug)]
 pub struct Found {
     pub table: Table,
@@ -39,23 +39,23 @@ pub struct Found {
 /// Iterates over all differences, table by table, ordered by id.
 pub struct Differences<'a> {
     source: &'a Source,
-    snapshot: &'a Snapshot,
+    snapshot: &'a SnapshotSession,
     complete: HashSet<Table>,
     commit: Lsn,
     /// The timeline of `commit`.
     timeline: u32,
     ordinal: u64,
     tables: Vec<Table>,
-    current: Option<Open<'a>>,
+    current: Option<OpenTable<'a>>,
 }
 
 /// A table whose comparison has started.
-struct Open<'a> {
+struct OpenTable<'a> {
     table: Table,
     rows: WatchedRows<'a>,
     comparison: Comparison,
-    /// The id of the ledger's row that was read last.
-    behind: Option<i64>,
+    /// The ledger's rows up to this id were read.
+    after_id: Option<i64>,
     compared: u64,
     pending: Vec<Difference>,
 }
@@ -63,7 +63,7 @@ struct Open<'a> {
 impl<'a> Differences<'a> {
     pub(crate) fn new(
         source: &'a Source,
-        snapshot: &'a Snapshot,
+        snapshot: &'a SnapshotSession,
         complete: HashSet<Table>,
         commit: Lsn,
         timeline: u32,
@@ -73,7 +73,7 @@ impl<'a> Differences<'a> {
         Differences { source, snapshot, complete, commit, timeline, ordinal: 0, tables, current: None }
     }
 
-    /// Returns the next part; none at the end of the last table.
+    /// Returns the next differences; none at the end of the last table.
     pub async fn next(&mut self, transaction: &Transaction<'_>) -> Result<Option<Found>, PrimaryError> {
         let mut open = match self.current.take() {
             Some(open) => open,
@@ -81,7 +81,7 @@ impl<'a> Differences<'a> {
                 let Some(table) = self.tables.pop() else { return Ok(None) };
                 let rows = self.snapshot.watched_rows(self.source, table).await?;
                 let comparison = Comparison::default();
-                Open { table, rows, comparison, behind: None, compared: 0, pending: Vec::new() }
+                OpenTable { table, rows, comparison, after_id: None, compared: 0, pending: Vec::new() }
             }
         };
         while open.pending.len() < CHANGES && !open.comparison.is_complete() {
@@ -154,7 +154,7 @@ impl<'a> Differences<'a> {
             return Ok(HashMap::new());
         }
         let rows = self.snapshot.rows(self.source, table, &ids).await?;
-        let with_id = |row: Tuple| Some((row.text(Column(0))?.parse().ok()?, row));
+        let with_id = |row: Tuple| Some((row.text(ID)?.parse().ok()?, row));
         Ok(rows.into_iter().filter_map(with_id).collect())
     }
 }
@@ -166,14 +166,14 @@ fn id(difference: &Difference) -> Option<i64> {
     }
 }
 
-impl Open<'_> {
+impl OpenTable<'_> {
     async fn advance(&mut self, transaction: &Transaction<'_>) -> Result<(), PrimaryError> {
         if self.comparison.needs_rows() {
             self.comparison.add_rows(self.rows.next().await?);
         }
         if self.comparison.needs_ledger() {
-            let page = ledger_page(transaction, self.table, self.behind, PAGE).await?;
-            self.behind = page.last().map(|entry| entry.id).or(self.behind);
+            let page = ledger_page(transaction, self.table, self.after_id, PAGE).await?;
+            self.after_id = page.last().map(|entry| entry.id).or(self.after_id);
             self.comparison.add_ledger(page);
         }
         let (compared, differences) = self.comparison.advance();

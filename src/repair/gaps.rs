@@ -47,7 +47,7 @@ pub(crate) async fn report_open(source: &Source, store: &Store, health: &Health)
     Ok(open)
 }
 
-/// More than there are tables that can be reported at once.
+/// The capacity of the channel: more than the tables that can be reported at once.
 const REPORTS: usize = 16;
 
 /// Records gaps in the background, so that reading the stream does not wait for the store.
@@ -68,6 +68,7 @@ impl Reports {
         Reports { gaps, _task: AbortOnDropHandle::new(task) }
     }
 
+    /// Records a gap in the background.
     pub fn report(&self, gap: Gap) {
         // If the channel is full, the same gaps are being recorded already.
         let _ = self.gaps.try_send(gap);

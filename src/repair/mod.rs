@@ -1,9 +1,9 @@
 //! Repairs a gap: creates a new slot and compares the watched rows at the slot's snapshot with the ledger, which has their last known
 //! states. The caller raises events for the differences, in the transaction that also stores the new checkpoint.
 //!
-//! A repair that is killed leaves a slot that must not be read, and the gap `repair_unfinished`; the next repair drops the slot and
-//! starts again. With capture by triggers, a snapshot takes the place of the slot: rows of the outbox that it sees are part of the
-//! comparison, later ones are read from the outbox.
+//! A repair that is killed leaves a slot that must not be read, and the gap `repair_unfinished`. The next repair drops the slot and
+//! starts over. With capture by triggers, a snapshot replaces the slot: the comparison covers the outbox's rows that the snapshot
+//! sees, and later rows are read from the outbox.
 
 pub(crate) mod continuity;
 mod differences;
@@ -20,9 +20,9 @@ use crate::health::Health;
 use crate::postgres;
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::install::prepare;
-use crate::primary::lease::Lease;
+use crate::primary::lease::CaptureLease;
 use crate::primary::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
-use crate::primary::snapshot::Snapshot;
+use crate::primary::snapshot::SnapshotSession;
 use crate::primary::triggers::catalog::failures;
 use crate::primary::triggers::{Beginning, reinstall, stop_reading};
 use crate::primary::{catalog, error::PrimaryError};
@@ -42,7 +42,8 @@ pub struct Request<'a, 'r> {
     pub source: &'a Source,
     pub url: &'r str,
     pub store: &'r Store,
-    /// It must not have written anything yet: a new slot waits for transactions that have, and store and primary may be one server.
+    /// It must not have written anything yet: a new slot waits for all transactions that have written, and the store may be on the
+    /// primary's server.
     pub transaction: &'r Transaction<'r>,
     pub dry_run: bool,
     pub force: bool,
@@ -52,17 +53,17 @@ pub struct Request<'a, 'r> {
 pub struct Repair<'a> {
     source: &'a Source,
     client: Client,
-    snapshot: Snapshot,
+    snapshot: SnapshotSession,
     begins: Begins,
     /// With triggers: no other process reads the outbox meanwhile.
-    lease: Option<Lease>,
+    lease: Option<CaptureLease>,
     /// The gaps to repair.
     pub gaps: Vec<OpenGap>,
-    /// What was changed on the primary, one line each.
+    /// The changes made on the primary, one line each.
     pub done: Vec<String>,
 }
 
-/// From where changes are read afterwards.
+/// Where changes are read from after the repair.
 enum Begins {
     /// A dry run changes nothing.
     Nowhere,
@@ -93,7 +94,7 @@ impl<'a> Repair<'a> {
         }
         let gaps = diagnose(&client, source, store, force).await?;
         if dry_run {
-            let snapshot = Snapshot::now(url).await?;
+            let snapshot = SnapshotSession::now(url).await?;
             return Ok(Repair {
                 source,
                 client,
@@ -107,7 +108,7 @@ impl<'a> Repair<'a> {
         let found = inspect(&client, source, Conditions::All).await?;
         found.accept()?;
         let mut done = prepare(&client, source, store, &found).await?;
-        // However this ends: until the repair is finished, no process may read from the new slot.
+        // Recorded first: until the repair is finished, no process may read from the new slot.
         let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
         store.record_gap(&source.slot, unfinished.reason(), &unfinished.to_string(), None).await?;
         if old.is_some() {
@@ -136,14 +137,14 @@ impl<'a> Repair<'a> {
         let lease = stop_reading(source, store).await?;
         let gaps = diagnose_triggers(&client, source, store, force).await?;
         if dry_run {
-            let (snapshot, done) = (Snapshot::now(url).await?, Vec::new());
+            let (snapshot, done) = (SnapshotSession::now(url).await?, Vec::new());
             return Ok(Repair { source, client, snapshot, begins: Begins::Nowhere, lease: Some(lease), gaps, done });
         }
         let done = reinstall(&client, source).await?;
-        // Failures from here on are after the snapshot, or are reported once more.
+        // Later failures either happen after the snapshot, or the comparison covers them and they are reported needlessly.
         acknowledge(&client).await?;
         hold_checkpoint(transaction, &source.slot).await?;
-        let snapshot = Snapshot::now(url).await?;
+        let snapshot = SnapshotSession::now(url).await?;
         let mut beginning = Beginning::at(&snapshot, &client).await?;
         let known = store.checkpoint(&source.slot).await?;
         let found = beginning.lineage.system_identifier;
@@ -156,12 +157,12 @@ impl<'a> Repair<'a> {
         Ok(Repair { source, client, snapshot, begins: Begins::Outbox(beginning), lease: Some(lease), gaps, done })
     }
 
-    /// The time of the snapshot, which the raised events get.
+    /// Returns the time of the snapshot, which is the time of the raised events.
     pub fn at(&self) -> Timestamp {
         self.snapshot.at
     }
 
-    /// The LSN from which changes are read, or at which the snapshot was taken; none in a dry run.
+    /// Returns the LSN from which changes are read, or at which the snapshot was taken. None in a dry run.
     pub fn begins(&self) -> Option<Lsn> {
         match &self.begins {
             Begins::Nowhere => None,
@@ -170,7 +171,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// The cluster and timeline of the changes' positions.
+    /// Returns the cluster and timeline of the changes' positions.
     pub fn lineage(&self) -> Lineage {
         match &self.begins {
             Begins::Nowhere => Lineage { system_identifier: 0, timeline: 0 },
@@ -208,7 +209,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Lets capture continue, after the transaction has ended.
+    /// Releases the lease on the outbox, so that capture continues. To be called after the transaction has ended.
     pub async fn end(self) {
         if let Some(lease) = self.lease {
             lease.release().await;
@@ -242,7 +243,7 @@ async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) 
     open_gaps(source, store, &health, force).await
 }
 
-/// The same for capture by triggers: failures, and triggers that are missing or changed.
+/// Determines the open gaps of capture by triggers: failures, and triggers that are missing or changed.
 async fn diagnose_triggers(
     client: &Client,
     source: &Source,

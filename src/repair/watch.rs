@@ -53,7 +53,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Records the failures of triggers with the last reason.
-    pub async fn failed(&mut self, client: &Client) -> Result<(), PrimaryError> {
+    pub async fn record_failures(&mut self, client: &Client) -> Result<(), PrimaryError> {
         if self.recorded.contains(Gap::TRIGGER_FAILED) {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use walhook::private_postgres::Options;
 
 use crate::support::TestApp;
 
-/// The catalog's tables that a user's objects can be in, each row as text.
+/// The rows of all catalog tables that can contain a user's objects.
 const CATALOG: &str = "
     select 'class', to_jsonb(c) - '{relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid,relhasindex}'::text[]
         from pg_class c where oid >= 16384
@@ -63,10 +63,10 @@ async fn teardown_leaves_no_trace_in_the_whole_catalog() {
         app.walhook_ok(&["teardown", "--yes", "--store"]).await;
         assert_same(&before, &dump(&app).await);
     }
-    // Without the store's record Walhook's index is still dropped; the primary key becomes the replica identity.
+    // Without the store's record, Walhook's index is still dropped, and the primary key becomes the replica identity.
     app.set("source.replica_identity", "index").setup().await;
     app.store().await.batch_execute("drop schema walhook cascade").await.unwrap();
-    let said = app.walhook_ok(&["teardown", "--yes"]).await;
-    assert!(said.contains("replica identity of public.release: default"), "{said}");
+    let output = app.walhook_ok(&["teardown", "--yes"]).await;
+    assert!(output.contains("replica identity of public.release: default"), "{output}");
     assert!(!dump(&app).await.iter().any(|row| row.contains("walhook")));
 }

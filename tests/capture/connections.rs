@@ -10,7 +10,7 @@ use walhook::store::Store;
 
 use crate::support::{TestApp, eventually};
 
-/// Every printable character of ASCII, the space among them, and some beyond.
+/// Every printable ASCII character, and some others.
 fn password() -> String {
     (' '..='~').chain("é ß 🎵".chars()).collect()
 }
@@ -19,7 +19,7 @@ fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// An authority, a server's certificate for `localhost`, and one that proves us to be `certified`.
+/// A certificate authority, a server's certificate for `localhost`, and a client's certificate for the role `certified`.
 struct Certificates {
     directory: tempfile::TempDir,
 }
@@ -52,8 +52,8 @@ impl Certificates {
         self.directory.path().join(name).display().to_string()
     }
 
-    /// Copies what the server needs to where it may read it.
-    fn give_to(&self, data: &Path) {
+    /// Copies the server's files to its data directory.
+    fn copy_to(&self, data: &Path) {
         for name in ["ca.pem", "server.pem", "server.key"] {
             let target: PathBuf = data.join(name);
             std::fs::copy(self.directory.path().join(name), &target).unwrap();
@@ -64,11 +64,11 @@ impl Certificates {
     }
 }
 
-/// A server that takes `certified` by certificate, `sealed` over TLS alone, and `odd` with its password however it comes.
+/// A server that accepts `certified` by certificate, `sealed` by password over TLS only, and `odd` by password over any connection.
 async fn prepare(certificates: &Certificates) -> TestApp {
     let app = TestApp::prepare_alone(Options::default()).await;
     let data = app.server.data_dir();
-    certificates.give_to(&data);
+    certificates.copy_to(&data);
     let rules = "local all postgres trust\nlocal all all scram-sha-256\nhost all postgres 127.0.0.1/32 trust
         hostssl all certified 127.0.0.1/32 cert\nhostssl all sealed 127.0.0.1/32 scram-sha-256
         host all odd 127.0.0.1/32 scram-sha-256\n";
@@ -94,12 +94,12 @@ async fn prepare(certificates: &Certificates) -> TestApp {
 }
 
 #[tokio::test]
-async fn every_way_in_works_for_queries_and_for_replication() {
+async fn every_form_of_url_works_for_queries_and_for_replication() {
     let certificates = Certificates::make();
     let mut app = prepare(&certificates).await;
     let (port, database, secret) = (app.server.port(), format!("{}_platform", app.name), encode(&password()));
     let authority = format!("sslrootcert={}", encode(&certificates.path("ca.pem")));
-    let ours = format!(
+    let client = format!(
         "sslcert={}&sslkey={}",
         encode(&certificates.path("client.pem")),
         encode(&certificates.path("client.key"))
@@ -117,22 +117,22 @@ async fn every_way_in_works_for_queries_and_for_replication() {
         format!("postgres://sealed:{secret}@localhost:{port}/{database}?{authority}"),
         format!("postgres://sealed:{secret}@127.0.0.1:{port}/{database}?sslmode=verify-ca&{authority}"),
         format!("postgres://sealed:{secret}@127.0.0.1:{port}/{database}?sslmode=prefer"),
-        format!("postgres://certified@localhost:{port}/{database}?sslmode=verify-full&{authority}&{ours}"),
+        format!("postgres://certified@localhost:{port}/{database}?sslmode=verify-full&{authority}&{client}"),
         format!(
             "postgres://odd:{secret}@127.0.0.1:1,127.0.0.1:{port}/{database}?target_session_attrs=read-write&connect_timeout=2"
         ),
     ];
     for url in urls {
         app.set("source.url", &url);
-        // The slot is made over a replication connection, everything else by queries.
-        let said = app.walhook_ok(&["setup"]).await;
-        assert!(said.contains("created at"), "{url}: {said}");
+        // Setup creates the slot over a replication connection, and everything else by queries.
+        let output = app.walhook_ok(&["setup"]).await;
+        assert!(output.contains("created at"), "{url}: {output}");
         app.walhook_ok(&["teardown", "--yes"]).await;
     }
 }
 
 #[tokio::test]
-async fn what_does_not_work_says_why_and_never_shows_the_password() {
+async fn connection_errors_give_the_reason_and_never_contain_the_password() {
     const SECRET: &str = "hunter2";
     let certificates = Certificates::make();
     let mut app = prepare(&certificates).await;
@@ -152,18 +152,18 @@ async fn what_does_not_work_says_why_and_never_shows_the_password() {
     for (url, reason) in cases {
         app.set("source.url", &url);
         for command in ["check", "setup"] {
-            let output = app.walhook(&[command]).await;
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            assert_eq!(output.status.code(), Some(1), "{url}: {said}");
-            assert!(said.contains(reason), "{reason} for {url}: {said}");
-            assert!(!said.contains(SECRET), "{said}");
+            let result = app.walhook(&[command]).await;
+            let output = [result.stdout, result.stderr].concat();
+            let output = String::from_utf8_lossy(&output);
+            assert_eq!(result.status.code(), Some(1), "{url}: {output}");
+            assert!(output.contains(reason), "{reason} for {url}: {output}");
+            assert!(!output.contains(SECRET), "{output}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_the_first_event_needs_is_prepared_before_it() {
+async fn connections_and_statements_are_prepared_before_the_first_event() {
     let app = TestApp::start().await;
     let source = app.source().await;
     let looked_up = "select count(*) from pg_stat_activity

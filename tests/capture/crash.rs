@@ -1,4 +1,4 @@
-//! Nothing lost, nothing invented, nothing enqueued twice: under kill -9 of the sidecar and restarts of either Postgres.
+//! Kills of the sidecar and restarts of either Postgres: no event is lost, invented or enqueued twice.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,9 +9,10 @@ use postgres_types::PgLsn;
 use tokio_postgres::Client;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
-const PACE: std::time::Duration = std::time::Duration::from_millis(4);
+/// The pause between the load's transactions.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(4);
 
-/// Commits and rolls back until told to stop; gives the payments that were committed and those that never were.
+/// Commits and rolls back payments until it is stopped. Returns those that were committed and those that were rolled back.
 struct Load {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<(Vec<i64>, Vec<i64>)>,
@@ -42,8 +43,8 @@ impl Load {
                 client.batch_execute(&statements).await.expect("the platform's database is up");
                 committed.extend([first, second]);
                 rolled_back.push(never);
-                // Load, not a benchmark: what the receiver remembers is gone through many times.
-                tokio::time::sleep(PACE).await;
+                // Some load is enough: the test searches the receiver's requests repeatedly.
+                tokio::time::sleep(PAUSE).await;
             }
             (committed, rolled_back)
         });
@@ -56,9 +57,9 @@ impl Load {
     }
 }
 
-/// Every committed payment was told, nothing else was, and each under one delivery id, stored once.
+/// Asserts that every committed payment was delivered under one delivery id and is stored once, and that no other payment was.
 async fn assert_complete(app: &TestApp, receiver: &Receiver, committed: &[i64], rolled_back: &[i64]) {
-    let told = |requests: &[Received]| {
+    let by_payment = |requests: &[Received]| {
         let mut deliveries: HashMap<i64, HashSet<String>> = HashMap::new();
         for request in requests {
             let payment = request.data()["payment_request_id"].as_i64().unwrap();
@@ -68,12 +69,12 @@ async fn assert_complete(app: &TestApp, receiver: &Receiver, committed: &[i64], 
     };
     let wanted: HashSet<i64> = committed.iter().copied().collect();
     let received = receiver.wait_for_deliveries(wanted.len()).await;
-    let told = told(&received);
+    let delivered = by_payment(&received);
     for payment in rolled_back {
-        assert!(!told.contains_key(payment), "payment {payment} was rolled back");
+        assert!(!delivered.contains_key(payment), "payment {payment} was rolled back");
     }
-    assert_eq!(told.len(), wanted.len(), "something was invented");
-    for (payment, deliveries) in &told {
+    assert_eq!(delivered.len(), wanted.len(), "an event was invented");
+    for (payment, deliveries) in &delivered {
         assert_eq!(deliveries.len(), 1, "payment {payment} has several delivery ids");
     }
     app.wait_for_events(wanted.len()).await;
@@ -87,7 +88,7 @@ async fn subscribe(app: &TestApp, platform: &Platform) -> (i64, Receiver) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_kills_under_load_lose_and_invent_nothing() {
+async fn no_event_is_lost_or_invented_by_twenty_kills_under_load() {
     let mut app = TestApp::prepare().await;
     app.set("delivery.timeout", "1s");
     app.setup().await;
@@ -97,7 +98,7 @@ async fn twenty_kills_under_load_lose_and_invent_nothing() {
     let load = Load::start(app.source().await, user);
     let mut seen = 0;
     for round in 0..20_u64 {
-        // A moment that is somewhere else each time: behind some more deliveries, and then some.
+        // A different moment in each round: after some more deliveries, and after some more microseconds.
         seen = receiver.wait_for(seen + 20 + (round as usize * 7) % 40).await.len();
         tokio::time::sleep(std::time::Duration::from_micros(round * 977 % 15_000)).await;
         app.kill().await;
@@ -109,7 +110,7 @@ async fn twenty_kills_under_load_lose_and_invent_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarts_of_either_postgres_are_survived_without_a_restart_of_ours() {
+async fn the_sidecar_survives_restarts_of_either_postgres() {
     let store_server = Arc::new(PrivatePostgres::start(Options::default()).await.expect("a private PostgreSQL"));
     let mut app = TestApp::prepare_alone(Options { fsync: true, ..Options::default() }).await;
     store_server.create_database("elsewhere").await.unwrap();
@@ -123,7 +124,7 @@ async fn restarts_of_either_postgres_are_survived_without_a_restart_of_ours() {
     let (user, receiver) = subscribe(&app, &platform).await;
     let (mut committed, mut rolled_back) = (Vec::new(), Vec::new());
     for mode in [StopMode::Fast, StopMode::Immediate] {
-        // The store goes away while the platform goes on committing.
+        // The store restarts while the platform continues to commit.
         let load = Load::start(app.source().await, user);
         receiver.wait_for(committed.len() + 20).await;
         store_server.restart(mode).await.unwrap();
@@ -131,7 +132,7 @@ async fn restarts_of_either_postgres_are_survived_without_a_restart_of_ours() {
         let (more, never) = load.stop().await;
         committed.extend(more);
         rolled_back.extend(never);
-        // The primary goes away between two loads: a load cannot commit without it.
+        // The primary restarts between two loads: a load cannot commit without it.
         app.server.restart(mode).await.unwrap();
         let load = Load::start(app.source().await, user);
         let before = receiver.requests().len();
@@ -160,7 +161,7 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     app.run().await;
     let platform = app.platform().await;
     let (user, receiver) = subscribe(&app, &platform).await;
-    // Webhooks are no events: their commit may be lost with the store, and this is not about them.
+    // Flushes the webhook's commit, which the crash would otherwise undo: this test is only about events.
     app.store().await.batch_execute("set synchronous_commit = on; create table flushed ()").await.unwrap();
     let load = Load::start(app.source().await, user);
     for round in 1..=3 {
@@ -168,7 +169,7 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
         let written = "select pg_current_wal_lsn()";
         let end: PgLsn = platform.client.query_one(written, &[]).await.unwrap().get(0);
         let slot = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
-        eventually("the primary to be told that it may forget", async || {
+        eventually("the WAL to be acknowledged", async || {
             platform.client.query_opt(slot, &[&app.name, &end]).await.unwrap()
         })
         .await;

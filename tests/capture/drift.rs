@@ -1,6 +1,7 @@
 //! The platform changes its schema under a running stream: the change is reported, and no event is skipped.
 
 use crate::support::{Platform, Receiver, TestApp, eventually};
+use crate::{wait_until_reading, wait_until_unready};
 
 struct Drifting {
     app: TestApp,
@@ -26,39 +27,29 @@ async fn start() -> Drifting {
 }
 
 impl Drifting {
-    /// Waits until readiness contains `reason`; the process must be alive for that.
     async fn unready(&mut self, reason: &str) {
-        let sidecar = self.app.sidecar();
-        eventually(reason, async || {
-            let (status, text) = sidecar.readiness().await?;
-            (status == 503 && text.contains(reason)).then_some(())
-        })
-        .await;
+        wait_until_unready(self.app.sidecar(), reason).await;
     }
 
     async fn ready(&mut self) {
         self.app.sidecar().wait_until_ready().await;
     }
 
-    /// Waits until capture reads again. The gap stays open until it is repaired.
     async fn reading(&mut self) {
-        let sidecar = self.app.sidecar();
-        let reads = async || sidecar.readiness().await.filter(|(_, text)| !text.contains("capture: "));
-        let (status, text) = eventually("changes to be read again", reads).await;
-        assert!(status == 503 && text.contains("gap: changes were lost"), "{status} {text}");
+        wait_until_reading(self.app.sidecar()).await;
     }
 
     async fn alter(&self, statements: &str) {
         self.platform.client.batch_execute(statements).await.unwrap();
     }
 
-    /// Every payment so far has arrived once.
+    /// Waits for the events of `payments`, and asserts that each arrived once.
     async fn received(&self, payments: &[i64]) {
         let received = self.receiver.wait_for(payments.len() + 1).await;
-        let mut told: Vec<i64> =
+        let mut delivered: Vec<i64> =
             received[1..].iter().map(|request| request.data()["payment_request_id"].as_i64().unwrap()).collect();
-        told.sort_unstable();
-        assert_eq!(told, payments);
+        delivered.sort_unstable();
+        assert_eq!(delivered, payments);
         self.app.wait_for_events(received.len()).await;
     }
 
@@ -126,8 +117,8 @@ async fn a_recreated_table_and_a_new_partition_are_reported_until_setup_runs() {
         )
         .await;
     drifting.unready(": lacks public.payment; run `walhook setup`").await;
-    let said = drifting.app.walhook_ok(&["setup"]).await;
-    assert!(said.contains(r#"added "public"."payment""#), "{said}");
+    let output = drifting.app.walhook_ok(&["setup"]).await;
+    assert!(output.contains(r#"added "public"."payment""#), "{output}");
     drifting.reading().await;
     let first = drifting.insert(USUAL, 1).await;
     drifting.received(&[first]).await;

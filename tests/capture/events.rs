@@ -1,4 +1,4 @@
-//! Each of the twelve events from a committed row to the bytes a receiver gets, field by field; and to nobody else.
+//! Each of the twelve events, from a committed row to the bytes that its owner's receiver gets, field by field. No other user gets them.
 
 use crate::support::{Platform, Received, Receiver, TestApp, eventually};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ const ALL_EVENTS: [&str; 12] = [
     "distribution.outlet.status_changed",
 ];
 
-/// A user with a label, and a webhook for everything with a receiver of its own.
+/// A user with a label, and a webhook for all events with its own receiver.
 struct Tenant {
     user: i64,
     label: i64,
@@ -37,7 +37,7 @@ impl Tenant {
         Tenant { user, label, receiver, webhook, secret }
     }
 
-    /// The deliveries so far, as soon as there are `count`; each is checked for what all have in common.
+    /// Waits for `count` deliveries and returns all. Checks the headers and the signature of each.
     async fn received(&self, count: usize) -> Vec<Received> {
         let received = self.receiver.wait_for(count).await;
         for delivery in &received {
@@ -67,7 +67,8 @@ impl World {
         World { app, platform, tenant, other }
     }
 
-    /// Waits for exactly the events of what was done, and proves by a last one of each tenant's that nothing else came.
+    /// Asserts that the first tenant received exactly the expected events and the other none. A last event of each proves that no
+    /// others arrived before it.
     async fn expect(&self, expected: &[(&str, Value)]) -> Vec<Received> {
         self.platform.payment(self.tenant.user, "ready").await;
         self.platform.payment(self.other.user, "ready").await;
@@ -79,9 +80,9 @@ impl World {
         let mut found: Vec<(String, Value)> =
             received.iter().map(|delivery| (delivery.event().to_owned(), delivery.data())).collect();
         for (event, data) in expected {
-            let place = found.iter().position(|(name, found)| name == event && found == data);
-            let place = place.unwrap_or_else(|| panic!("no {event} with {data} among {found:#?}"));
-            found.remove(place);
+            let index = found.iter().position(|(name, found)| name == event && found == data);
+            let index = index.unwrap_or_else(|| panic!("no {event} with {data} among {found:#?}"));
+            found.remove(index);
         }
         assert!(found.is_empty(), "unexpected: {found:#?}");
         received
@@ -95,7 +96,7 @@ fn keys(delivery: &Received) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn distribution_raises_each_transition_and_the_terminal_ones() {
+async fn distributions_raise_each_transition_and_their_completion() {
     let world = World::new().await;
     let (platform, label) = (&world.platform, world.tenant.label);
     let release = platform.release(label).await;
@@ -134,7 +135,7 @@ async fn distribution_raises_each_transition_and_the_terminal_ones() {
 }
 
 #[tokio::test]
-async fn failures_carry_their_message_and_each_terminal_status_its_own_event() {
+async fn each_failed_status_raises_a_failure_with_the_message() {
     let world = World::new().await;
     let (platform, label) = (&world.platform, world.tenant.label);
     let release = platform.release(label).await;
@@ -153,7 +154,7 @@ async fn failures_carry_their_message_and_each_terminal_status_its_own_event() {
     };
     let changed = "distribution.outlet.status_changed";
     let mut expected = vec![(changed, with(json!({"previous_status": null, "status": "invented"})))];
-    // An old status that nobody knows is null; the message is what the row says at that moment.
+    // An unknown previous status is null. The message is the row's at that change.
     let mut previous = Value::Null;
     for status in ["error", "fault", "rejected", "batch_exception"] {
         let update = "update distro_queue set status = $2, message = $3 where id = $1";
@@ -167,7 +168,7 @@ async fn failures_carry_their_message_and_each_terminal_status_its_own_event() {
 }
 
 #[tokio::test]
-async fn takedowns_have_their_own_completion_and_share_the_failure() {
+async fn takedowns_raise_their_own_completion_and_the_common_failure() {
     let world = World::new().await;
     let (platform, label) = (&world.platform, world.tenant.label);
     let release = platform.release(label).await;
@@ -199,7 +200,7 @@ async fn takedowns_have_their_own_completion_and_share_the_failure() {
 }
 
 #[tokio::test]
-async fn review_moves_between_the_six_statuses_with_issues_where_they_belong() {
+async fn review_changes_have_issues_only_if_changes_are_required_or_it_is_rejected() {
     let world = World::new().await;
     let (platform, label) = (&world.platform, world.tenant.label);
     let release = platform.release(label).await;
@@ -265,7 +266,7 @@ async fn a_release_is_distributed_once() {
 }
 
 #[tokio::test]
-async fn preflight_reports_of_held_releases_are_announced_to_those_with_the_addon() {
+async fn preflight_reports_of_held_releases_are_raised_for_users_with_the_add_on() {
     let world = World::new().await;
     let (platform, label) = (&world.platform, world.tenant.label);
     let held = platform.release(label).await;
@@ -280,7 +281,7 @@ async fn preflight_reports_of_held_releases_are_announced_to_those_with_the_addo
     platform.execute(generate, &[&report, &"2026-03-01 12:00:00.5+02"]).await;
     platform.execute("update preflight_report set blocking = 0 where id = $1", &[&report]).await;
     platform.execute(generate, &[&report, &"2026-03-02 00:00:00.123456+00"]).await;
-    // Without the add-on, nothing is announced from then on.
+    // Without the add-on, no more events are raised.
     platform.execute("delete from user_addon where user_id = $1", &[&world.tenant.user]).await;
     platform.execute(generate, &[&report, &"2026-03-03 00:00:00+00"]).await;
     let ready = |at: &str, blocking: i64| {
@@ -334,7 +335,7 @@ async fn stream_radar_flags_are_published_resolved_and_reopened() {
 }
 
 #[tokio::test]
-async fn statements_are_ready_once_with_all_their_digits() {
+async fn a_statement_is_ready_once_and_its_amounts_keep_all_digits() {
     let world = World::new().await;
     let platform = &world.platform;
     let insert =
@@ -350,9 +351,9 @@ async fn statements_are_ready_once_with_all_their_digits() {
     let received = world.tenant.received(2).await;
     let sent = |id: i64| {
         let found = received.iter().find(|delivery| delivery.data()["payment_request_id"] == id);
-        String::from_utf8(found.expect("one a payment").body.to_vec()).unwrap()
+        String::from_utf8(found.expect("one event per payment").body.to_vec()).unwrap()
     };
-    // As text: a parser would lose what a number's digits are.
+    // Compared as text: a parser would lose trailing digits.
     assert!(
         sent(first).ends_with(&format!(
             r#""data":{{"payment_request_id":{first},"invoice_number":"INV-7","period":"2026-01-31","amount":123456789012.50,"total_due_usd":0.00,"currency":"EUR"}}}}"#
@@ -402,7 +403,7 @@ async fn transcodes_end_complete_failed_or_incomplete_with_their_files() {
 }
 
 #[tokio::test]
-async fn files_known_before_the_sidecar_started_are_looked_up() {
+async fn files_from_before_the_sidecar_started_are_looked_up() {
     let mut world = World::new().await;
     let release = world.platform.release(world.tenant.label).await;
     let track = world.platform.track(release).await;
@@ -439,19 +440,19 @@ async fn lookups_follow_the_stream_and_owners_follow_their_labels() {
         .await;
     let mine = world.tenant.received(2).await;
     let theirs = world.other.received(1).await;
-    let told = |deliveries: &[Received], status: &str| {
+    let names = |deliveries: &[Received], status: &str| {
         let found = deliveries.iter().find(|delivery| delivery.data()["status"] == status);
         let data = found.unwrap_or_else(|| panic!("{status} is missing: {deliveries:?}")).data();
         (data["outlet_name"].clone(), data["release_cat"].clone())
     };
-    assert_eq!(told(&mine, "scheduled"), ("Before".into(), format!("CAT{release}").into()));
-    assert_eq!(told(&mine, "transcoding"), ("After".into(), "NEW-CAT".into()));
-    assert_eq!(told(&theirs, "batched"), ("After".into(), "NEW-CAT".into()));
+    assert_eq!(names(&mine, "scheduled"), ("Before".into(), format!("CAT{release}").into()));
+    assert_eq!(names(&mine, "transcoding"), ("After".into(), "NEW-CAT".into()));
+    assert_eq!(names(&theirs, "batched"), ("After".into(), "NEW-CAT".into()));
     assert_eq!((mine.len(), theirs.len()), (2, 1));
 }
 
 #[tokio::test]
-async fn muted_transactions_raise_nothing_and_use_up_what_happens_once() {
+async fn muted_transactions_raise_nothing_and_count_as_first_distribution() {
     let world = World::new().await;
     let (platform, label) = (&world.platform, world.tenant.label);
     let release = platform.release(label).await;
@@ -475,7 +476,7 @@ async fn muted_transactions_raise_nothing_and_use_up_what_happens_once() {
 }
 
 #[tokio::test]
-async fn events_without_an_owner_are_kept() {
+async fn events_without_an_owner_are_stored_as_unrouted() {
     let world = World::new().await;
     let platform = &world.platform;
     platform.execute("update label set user_id = null where id = $1", &[&world.tenant.label]).await;
@@ -484,8 +485,8 @@ async fn events_without_an_owner_are_kept() {
     world.expect(&[]).await;
     let store = world.app.store().await;
     let kept = "select kind, source, source_id, reason from walhook.unrouted_event";
-    let row = eventually("what nobody gets", || async { store.query_opt(kept, &[]).await.unwrap() }).await;
-    let told: [String; 4] = [row.get(0), row.get(1), row.get(2), row.get(3)];
-    assert_eq!(told[..3], ["release.review.status_changed", "release", &release.to_string()]);
-    assert!(!told[3].is_empty());
+    let row = eventually("the unrouted event", || async { store.query_opt(kept, &[]).await.unwrap() }).await;
+    let unrouted: [String; 4] = [row.get(0), row.get(1), row.get(2), row.get(3)];
+    assert_eq!(unrouted[..3], ["release.review.status_changed", "release", &release.to_string()]);
+    assert!(!unrouted[3].is_empty());
 }

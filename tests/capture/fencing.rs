@@ -1,4 +1,4 @@
-//! What a role without rights, or a replica that is late, must not be able to do to capture.
+//! A role without privileges and a late replica cannot disturb capture.
 
 use postgres_types::PgLsn;
 use walhook::domain::lsn::{Lineage, Lsn};
@@ -7,11 +7,11 @@ use walhook::private_postgres::Options;
 use walhook::store::Store;
 use walhook::store::capture::advance_checkpoint;
 
-use crate::chaos::Road;
+use crate::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::{TestApp, eventually};
 
-/// As any role can, without a right to a single table.
+/// Writes the message of a switch as a new role without any privileges.
 async fn forge_a_switch(app: &TestApp) {
     let source = app.source().await;
     let forge = "begin; create role {role}; set local role {role};
@@ -19,9 +19,9 @@ async fn forge_a_switch(app: &TestApp) {
     source.batch_execute(&forge.replace("{role}", &format!("nobody_{}", app.name))).await.unwrap();
 }
 
-async fn is_in_the_wal(app: &TestApp) -> bool {
-    let place = "select window_to is null from walhook.checkpoint";
-    app.store().await.query_one(place, &[]).await.unwrap().get(0)
+async fn captures_from_wal(app: &TestApp) -> bool {
+    let is_wal = "select window_to is null from walhook.checkpoint";
+    app.store().await.query_one(is_wal, &[]).await.unwrap().get(0)
 }
 
 async fn gaps(app: &TestApp) -> i64 {
@@ -29,35 +29,35 @@ async fn gaps(app: &TestApp) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_switch_message_of_a_role_without_rights_changes_nothing() {
-    let mut road = Road::start(TestApp::prepare().await).await;
-    road.pay(2).await;
-    forge_a_switch(&road.app).await;
-    road.pay(2).await;
-    road.assert_told().await;
-    assert!(is_in_the_wal(&road.app).await);
-    assert_eq!(gaps(&road.app).await, 0);
+async fn a_switch_message_of_a_role_without_privileges_is_ignored() {
+    let mut scenario = Scenario::start(TestApp::prepare().await).await;
+    scenario.pay(2).await;
+    forge_a_switch(&scenario.app).await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    assert!(captures_from_wal(&scenario.app).await);
+    assert_eq!(gaps(&scenario.app).await, 0);
 }
 
-/// The forged message is read when the triggers are there: its place is not where they begin.
+/// The forged message is read after the triggers were installed, but it is not the position of the switch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_switch_before_a_real_one_loses_nothing() {
-    let mut road = Road::start(TestApp::prepare().await).await;
-    road.pay(2).await;
-    road.assert_told().await;
-    assert!(road.app.stop().await.success());
-    forge_a_switch(&road.app).await;
-    road.pay(2).await;
-    road.app.set("source.capture", "trigger").set("source.poll_interval", "20ms");
-    road.app.setup().await;
-    road.pay(2).await;
-    road.app.run().await;
-    road.assert_told().await;
-    assert!(!is_in_the_wal(&road.app).await);
-    assert_eq!(gaps(&road.app).await, 0);
+    let mut scenario = Scenario::start(TestApp::prepare().await).await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    assert!(scenario.app.stop().await.success());
+    forge_a_switch(&scenario.app).await;
+    scenario.pay(2).await;
+    scenario.app.set("source.capture", "trigger").set("source.poll_interval", "20ms");
+    scenario.app.setup().await;
+    scenario.pay(2).await;
+    scenario.app.run().await;
+    scenario.assert_delivered().await;
+    assert!(!captures_from_wal(&scenario.app).await);
+    assert_eq!(gaps(&scenario.app).await, 0);
 }
 
-/// A replica whose connection to the primary has gone silent ends when another has long taken over.
+/// A replica whose connection to the primary was frozen stops after another one has taken over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
     let options = Options { settings: &[("wal_sender_timeout", "1s")], ..Options::default() };
@@ -66,16 +66,16 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
     let proxy = Proxy::start(app.server.port()).await;
     let through_proxy = direct.replace(&app.server.port().to_string(), &proxy.port.to_string());
     app.set("source.url", &through_proxy);
-    let mut road = Road::start(app).await;
-    road.pay(2).await;
-    road.assert_told().await;
+    let mut scenario = Scenario::start(app).await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
     let reader = "select active_pid from pg_replication_slots where slot_name = $1 and active_pid is not null";
-    let client = road.app.source().await;
-    let late: i32 = client.query_one(reader, &[&road.app.name]).await.unwrap().get(0);
-    let successor = road.app.set("source.url", &direct).replica(&[]).await;
+    let client = scenario.app.source().await;
+    let late: i32 = client.query_one(reader, &[&scenario.app.name]).await.unwrap().get(0);
+    let successor = scenario.app.set("source.url", &direct).replica(&[]).await;
     proxy.weather(Weather::Frozen);
     eventually("the successor to take over", async || {
-        let row = client.query_opt(reader, &[&road.app.name]).await.unwrap();
+        let row = client.query_opt(reader, &[&scenario.app.name]).await.unwrap();
         row.filter(|row| row.get::<_, i32>(0) != late).map(drop)
     })
     .await;
@@ -83,23 +83,23 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
     let end: PgLsn = client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
     let acknowledged = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
     eventually("the successor to acknowledge idle WAL", async || {
-        client.query_opt(acknowledged, &[&road.app.name, &end]).await.unwrap().map(drop)
+        client.query_opt(acknowledged, &[&scenario.app.name, &end]).await.unwrap().map(drop)
     })
     .await;
-    assert!(road.app.stop().await.success());
-    let store = road.app.store().await;
+    assert!(scenario.app.stop().await.success());
+    let store = scenario.app.store().await;
     let limit: PgLsn = store.query_one("select limit_lsn from walhook.acknowledgement", &[]).await.unwrap().get(0);
     assert!(limit >= end, "the limit is {limit:?}, and {end:?} is acknowledged");
     successor.kill().await;
-    road.app.run().await;
-    road.pay(2).await;
-    road.assert_told().await;
-    assert_eq!(gaps(&road.app).await, 0);
+    scenario.app.run().await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    assert_eq!(gaps(&scenario.app).await, 0);
 }
 
-/// What a commit under way decides: the new timeline waits for it, and begins where it ended or not at all.
+/// The update to a new timeline waits for a concurrent commit, and fails if that has moved the checkpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_timeline_waits_for_the_commit_that_is_under_way() {
+async fn the_update_to_a_new_timeline_waits_for_a_concurrent_commit() {
     let app = TestApp::prepare().await;
     app.setup().await;
     let store = Store::open(&app.store_url, 3).unwrap();
@@ -120,7 +120,7 @@ async fn a_new_timeline_waits_for_the_commit_that_is_under_way() {
     let client = app.store().await;
     eventually("the new timeline to wait", async || client.query_opt(waits, &[]).await.unwrap()).await;
     transaction.commit().await.unwrap();
-    assert!(!entered.await.unwrap(), "the checkpoint is not what was compared");
+    assert!(!entered.await.unwrap(), "the checkpoint is no longer the one that was compared");
     assert!(store.enter_timeline(&app.name, &second, timeline).await.unwrap());
     let expected = Checkpoint { lineage: Lineage { timeline, ..second.lineage }, progress: second.progress.clone() };
     assert_eq!(store.checkpoint(&app.name).await.unwrap(), Some(expected.clone()));
@@ -128,6 +128,6 @@ async fn a_new_timeline_waits_for_the_commit_that_is_under_way() {
         let connection = store.connection().await.unwrap();
         advance_checkpoint(&*connection, &app.name, from, &later(from), None).await.unwrap()
     };
-    assert!(!advanced(&second).await, "a batch of the timeline before");
+    assert!(!advanced(&second).await, "a batch of the previous timeline");
     assert!(advanced(&expected).await);
 }

@@ -1,26 +1,26 @@
-//! One very large transaction: every event comes out, in bounded memory.
+//! One very large transaction: every event is raised, in bounded memory.
 
 use crate::support::{Receiver, TestApp, eventually};
 
-/// Many times what is in memory at once.
+/// Many times the number of changes that are in memory at once.
 const ROWS: i64 = 100_000;
 const SOAK_ROWS: i64 = 1_000_000;
 const KIND: &str = "distribution.outlet.status_changed";
 const MEMORY_LIMIT_KIB: u64 = 150 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_transaction_comes_out_in_bounded_memory() {
-    assert_comes_out(ROWS).await;
+async fn a_large_transaction_raises_all_events_in_bounded_memory() {
+    assert_raises_all(ROWS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes: `make soak`"]
-async fn a_transaction_of_a_million_updates_comes_out_in_bounded_memory() {
-    assert_comes_out(SOAK_ROWS).await;
+async fn a_transaction_of_a_million_updates_raises_all_events_in_bounded_memory() {
+    assert_raises_all(SOAK_ROWS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_transaction_that_writes_its_rows_again_raises_nothing_in_bounded_memory() {
+async fn a_large_transaction_that_rewrites_its_rows_raises_nothing_in_bounded_memory() {
     let mut app = TestApp::prepare().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -39,7 +39,7 @@ async fn a_large_transaction_that_writes_its_rows_again_raises_nothing_in_bounde
     assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
 }
 
-async fn assert_comes_out(rows: i64) {
+async fn assert_raises_all(rows: i64) {
     let app = TestApp::prepare().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -54,12 +54,12 @@ async fn assert_comes_out(rows: i64) {
     app.run().await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
-    // Subscribed to what a single row raises; the other events are only stored.
+    // Subscribes to an event that a single row raises. The other events are only stored.
     api.create_webhook(&receiver.url("/"), &["delivery.completed"]).await;
     platform.execute("update distro_queue set status = 'transcoding'", &[]).await;
     platform.execute("update distro_queue set status = 'complete' where id = 1", &[]).await;
 
-    // The change behind the others is delivered only when they are in the store.
+    // The last change is delivered only after the others are stored.
     let metric = format!("walhook_events_total{{event=\"{KIND}\"}}");
     let sidecar = app.sidecar();
     let mut stored = 0.0;

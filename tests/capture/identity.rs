@@ -7,7 +7,7 @@ use crate::support::{Platform, Received, Receiver, TestApp, next_id};
 const LONG: usize = 6_000;
 
 /// Stores long values out of line and uncompressed, so that updates of other columns do not send them.
-async fn keep_long_values_apart(app: &TestApp) {
+async fn store_long_values_externally(app: &TestApp) {
     let statement =
         "alter table release alter column title set storage external, alter column cat set storage external,
              alter column review_issues set storage external;
@@ -85,21 +85,21 @@ async fn assert_long_values_arrive(app: &mut TestApp) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_values_arrive_whole_under_full_under_an_index_and_after_switching() {
+async fn long_values_arrive_complete_with_either_identity_and_after_a_switch_between_them() {
     let mut app = TestApp::prepare().await;
-    keep_long_values_apart(&app).await;
+    store_long_values_externally(&app).await;
     app.set("source.heartbeat", "500ms");
     app.setup().await;
     app.run().await;
     assert_long_values_arrive(&mut app).await;
-    // Switched under a running sidecar, both ways.
+    // Switched while the sidecar runs, in both directions.
     app.set("source.replica_identity", "index");
-    let said = app.walhook_ok(&["setup"]).await;
+    let output = app.walhook_ok(&["setup"]).await;
     for line in [
         "table public.release: replica identity index over id, review_status, delivery_status",
         "table public.payment: replica identity index over id, status",
     ] {
-        assert!(said.contains(line), "{line} in {said}");
+        assert!(output.contains(line), "{line} in {output}");
     }
     assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
     let checked = app.walhook_ok(&["check"]).await;
@@ -118,7 +118,7 @@ async fn long_values_arrive_whole_under_full_under_an_index_and_after_switching(
 #[tokio::test]
 async fn a_long_value_of_a_deleted_row_makes_the_event_unrouted_and_is_not_null() {
     let mut app = TestApp::prepare().await;
-    keep_long_values_apart(&app).await;
+    store_long_values_externally(&app).await;
     app.set("source.replica_identity", "index");
     app.setup().await;
     let platform = app.platform().await;
@@ -150,8 +150,8 @@ async fn an_interrupted_index_build_is_repeated_and_duplicates_are_reported() {
             values (1, 'a', 1, 1, 'draft'), (1, 'b', 1, 1, 'draft')";
     owner.batch_execute(doubles).await.unwrap();
     let refused = app.walhook(&["setup"]).await;
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("public.payment has several rows with the same id, status"), "{said}");
+    let output = String::from_utf8(refused.stderr).unwrap();
+    assert!(output.contains("public.payment has several rows with the same id, status"), "{output}");
     // A killed setup leaves an invalid index.
     let _ =
         owner.batch_execute("create unique index concurrently walhook_identity_payment on payment (id, status)").await;
@@ -170,9 +170,9 @@ async fn setup_times_out_and_names_the_session_that_holds_the_lock() {
     let transaction = other.transaction().await.unwrap();
     transaction.batch_execute("lock table payment in access share mode").await.unwrap();
     let refused = app.walhook(&["setup"]).await;
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains(r#"table "public"."payment" is locked by process "#), "{said}");
-    assert!(said.contains("(nightly report)"), "{said}");
+    let output = String::from_utf8(refused.stderr).unwrap();
+    assert!(output.contains(r#"table "public"."payment" is locked by process "#), "{output}");
+    assert!(output.contains("(nightly report)"), "{output}");
     transaction.rollback().await.unwrap();
     app.setup().await;
 }

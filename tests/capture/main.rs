@@ -1,4 +1,4 @@
-//! Capture against a real Postgres: what streams out, what survives, and what setup and teardown leave behind.
+//! Capture from a real Postgres: the stream, crashes and failovers, repairs, setup and teardown.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -10,11 +10,11 @@ mod crash;
 mod drift;
 mod equivalence;
 mod events;
-mod facts;
 mod failover;
 mod fencing;
 mod giant;
 mod identity;
+mod lookups;
 mod mapping;
 mod names;
 mod partitions;
@@ -26,3 +26,25 @@ mod stream;
 mod triggers;
 mod versions;
 mod visibility;
+
+use support::{Sidecar, eventually};
+
+/// Waits until readiness fails with `reason`.
+async fn wait_until_unready(sidecar: &Sidecar, reason: &str) {
+    eventually(reason, async || {
+        let (status, text) = sidecar.readiness().await?;
+        (status == 503 && text.contains(reason)).then_some(())
+    })
+    .await;
+}
+
+/// Waits until changes are read again, while readiness still reports the gap.
+async fn wait_until_reading(sidecar: &Sidecar) {
+    eventually("changes to be read again", async || {
+        sidecar
+            .readiness()
+            .await
+            .filter(|(_, text)| text.contains("gap: changes were lost") && !text.contains("capture: "))
+    })
+    .await;
+}

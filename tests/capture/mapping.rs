@@ -1,5 +1,5 @@
-//! The whole example of the integrator's guide: a platform whose tables, columns, values and users are all its own, mapped by the
-//! guide's configuration alone, under the guides' privileges; the same under either capture.
+//! The whole example of the integrator's guide: a platform with its own tables, columns, values and users is mapped by the guide's
+//! configuration, with the guide's privileges, in both capture modes.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -18,7 +18,7 @@ const ANNA: &str = "7f0c1d52-7c1b-4c36-9d0e-0a4b6c1d2e01";
 const BEN: &str = "7f0c1d52-7c1b-4c36-9d0e-0a4b6c1d2e02";
 const CLEO: &str = "7f0c1d52-7c1b-4c36-9d0e-0a4b6c1d2e03";
 
-/// The `number`th block of a language in the guide's example.
+/// Returns code block `number` of a language in the guide's example.
 fn block(language: &str, number: usize) -> &'static str {
     let example = GUIDE.split_once("\n## A complete example\n").expect("the example").1.split("\n## ").next();
     let opening = format!("```{language}\n");
@@ -26,7 +26,7 @@ fn block(language: &str, number: usize) -> &'static str {
     found.unwrap_or_else(|| panic!("no block {number} of {language} in the example"))
 }
 
-/// Two accounts: Anna's, of which Ben is a member and which has everything, and Cleo's, which has no add-on.
+/// Two accounts: Anna's has Ben as a member and all add-ons; Cleo's has no add-on.
 fn people() -> String {
     format!(
         "insert into identity.users values ('{ANNA}', 'anna@example.com'), ('{BEN}', 'ben@example.com'), ('{CLEO}', 'cleo@example.com');
@@ -43,12 +43,12 @@ fn people() -> String {
     )
 }
 
-/// A user with a webhook for everything.
+/// A user with a webhook for all events.
 struct Tenant {
     receiver: Receiver,
     secret: String,
     api: Api,
-    /// How many deliveries were looked at.
+    /// How many deliveries were checked.
     seen: Cell<usize>,
 }
 
@@ -60,14 +60,14 @@ impl Tenant {
         Tenant { receiver, secret, api, seen: Cell::new(0) }
     }
 
-    /// Waits until exactly these have come since the last look, each sound and as its schema has it.
+    /// Asserts that exactly these deliveries arrived since the last call, and that each is signed and valid by its schema.
     async fn expect(&self, expected: &[(&str, Value)]) {
         let seen_before = self.seen.get();
         let mut received = self.receiver.wait_for(seen_before + expected.len()).await.split_off(seen_before);
         for (event, data) in expected {
-            let place = received.iter().position(|delivery| delivery.event() == *event && delivery.data() == *data);
-            let place = place.unwrap_or_else(|| panic!("no {event} with {data} among {:#?}", seen(&received)));
-            let delivery = received.remove(place);
+            let index = received.iter().position(|delivery| delivery.event() == *event && delivery.data() == *data);
+            let index = index.unwrap_or_else(|| panic!("no {event} with {data} among {:#?}", seen(&received)));
+            let delivery = received.remove(index);
             delivery.assert_sound(&self.secret);
             assert!(schema(event).is_valid(data), "{event}: {data}");
         }
@@ -85,7 +85,7 @@ fn schema(event: &str) -> Validator {
     jsonschema::options().should_validate_formats(true).build(&schema).expect("a schema")
 }
 
-/// The platform in a database of its own with an owner of its own, and a role for Walhook; nothing of Walhook's has run.
+/// Creates the platform in its own database with its own owner, and a role for Walhook. Walhook has not run yet.
 async fn prepare() -> (TestApp, Platform, String) {
     let mut app = TestApp::prepare().await;
     let (database, owner, role) =
@@ -114,20 +114,20 @@ async fn run(client: &Client, statements: &str) {
     client.batch_execute(statements).await.unwrap_or_else(|error| panic!("{}", postgres::describe(&error)));
 }
 
-/// As soon as the server has seen its reader go.
+/// Drops the slot as soon as the server has noticed that its reader is gone.
 async fn drop_slot(client: &Client, name: &str) {
     let drop = || async { client.execute("select pg_drop_replication_slot($1)", &[&name]).await.ok() };
-    crate::support::eventually("the slot to be let go", drop).await;
+    crate::support::eventually("the slot to be released", drop).await;
 }
 
 #[tokio::test]
-async fn a_platform_of_other_names_is_mapped_by_configuration_alone() {
+async fn a_platform_with_other_names_is_mapped_by_configuration_alone() {
     if !SmtpSink::is_available() {
         return;
     }
     let (app, platform, owner) = prepare().await;
     let role = format!("{}_role", app.name);
-    // As the operator's guide has it: the owner's part for as long as setup takes.
+    // As in the operator's guide: Walhook's role is a member of the owner only while setup runs.
     let database = format!("{}_own", app.name);
     run(
         &platform.client,
@@ -154,7 +154,7 @@ async fn the_same_platform_is_captured_by_triggers() {
     let granted = granted.join("\n");
     run(&platform.client, &format!("reset role; alter role {role} noreplication; {granted}; set role {owner}")).await;
     app.walhook_ok(&["setup"]).await;
-    // Needed to make it all, and not to read it.
+    // This privilege is only needed for setup.
     let database = format!("{}_own", app.name);
     run(&platform.client, &format!("reset role; revoke create on database {database} from {role}; set role {owner}"))
         .await;
@@ -183,7 +183,7 @@ async fn raises_everything(mut app: TestApp, platform: Platform) {
     for tenant in [&anna, &ben, &cleo] {
         tenant.expect(&[]).await;
     }
-    owner_is_told(&platform, &cleo, &mail).await;
+    owner_is_notified(&platform, &cleo, &mail).await;
     if app.walhook_ok(&["config"]).await.contains("capture = \"wal\"") {
         repaired(&mut app, &platform, &anna).await;
     }
@@ -316,7 +316,7 @@ async fn with_addons(platform: &Platform, anna: &Tenant) {
     .await;
 }
 
-/// What comes last proves that nothing came before.
+/// The last event proves that no others were raised before it.
 async fn without_addons(platform: &Platform, cleo: &Tenant) {
     platform.transaction("insert into quality.reports values (72, 200, 1772355900, 'strict', 3, 1, 4, 2)").await;
     let flag = "insert into quality.anomalies values (82, 5, 800, 1, true, null, null, null, now(), null)";
@@ -344,7 +344,7 @@ async fn another_owner(platform: &Platform, anna: &Tenant, ben: &Tenant) {
     anna.expect(&[statement(63, "S-63", 0.01, 0.01, "USD")]).await;
 }
 
-/// Finds what was missed and nothing else: rows are read in the same words from the log and from the tables.
+/// A repair finds the missed transitions and no others: values have the same form in the WAL and in the tables.
 async fn repaired(app: &mut TestApp, platform: &Platform, anna: &Tenant) {
     app.stop().await;
     run(&platform.client, "reset role").await;
@@ -372,9 +372,9 @@ async fn repaired(app: &mut TestApp, platform: &Platform, anna: &Tenant) {
     .await;
 }
 
-/// A platform that has neither Preflight QC nor Stream Radar, and gives everybody every add-on.
+/// A platform without Preflight QC and Stream Radar, where every user has every add-on.
 #[tokio::test]
-async fn tables_that_a_platform_does_not_have_are_absent() {
+async fn tables_that_a_platform_lacks_can_be_marked_absent() {
     let mut app = TestApp::prepare().await;
     let platform = app.platform().await;
     platform.transaction("drop table preflight_report, stream_radar_flag, transcoder_queue_file, user_addon").await;
@@ -404,11 +404,11 @@ async fn tables_that_a_platform_does_not_have_are_absent() {
     app.walhook_ok(&["teardown", "--yes"]).await;
 }
 
-async fn owner_is_told(platform: &Platform, cleo: &Tenant, mail: &SmtpSink) {
+async fn owner_is_notified(platform: &Platform, cleo: &Tenant, mail: &SmtpSink) {
     cleo.receiver.answer_status(500);
     platform.transaction("insert into billing.statements values (64, 2, 'S-64', null, 1, 1, null, true)").await;
     let disabled = || async { cleo.api.webhooks().await.into_iter().find(|webhook| webhook["active"] == false) };
-    crate::support::eventually("the webhook to be switched off", disabled).await;
+    crate::support::eventually("the webhook to be disabled", disabled).await;
     let mails = mail.wait_for("taken", 2).await;
     assert!(mails.iter().all(|mail| mail["recipients"] == json!(["cleo@example.com"])), "{mails:?}");
     assert!(mails.iter().any(|mail| mail["subject"] == "Webhook disabled: test"), "{mails:?}");

@@ -1,4 +1,4 @@
-//! Names that would be anything but names if they were not quoted: the whole road with nothing but such.
+//! Names that must be quoted: setup, capture, lookups and teardown with such names for everything.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio_postgres::Client;
@@ -9,7 +9,7 @@ use crate::support::{Receiver, TestApp};
 
 const SCHEMA: &str = r#"my "schema".é 'x';--"#;
 
-/// At most 63 bytes, which is all that Postgres keeps of a name.
+/// Truncates a name to the 63 bytes that Postgres keeps.
 fn cut(name: String) -> String {
     name.chars()
         .scan(0, |bytes, letter| {
@@ -71,7 +71,7 @@ fn map_all(app: &mut TestApp) {
 fn insert(of: Table, values: &[(&str, &str)]) -> String {
     let columns: Vec<String> = values
         .iter()
-        // What Walhook does not know keeps its name.
+        // A column that is not mapped keeps its name.
         .map(|(name, _)| if of.column(name).is_some() { sql_column(of, name) } else { (*name).to_owned() })
         .collect();
     let values: Vec<&str> = values.iter().map(|(_, value)| *value).collect();
@@ -82,7 +82,8 @@ fn update(of: Table, name: &str, value: &str) -> String {
     format!("update {} set {} = {value};", full(of), sql_column(of, name))
 }
 
-/// A platform, its database, role, schema, tables and columns under such names, and the publication's.
+/// Creates a platform with such names for the database, the role, the schema, tables, columns and the publication. Returns the
+/// publication's name.
 async fn prepare() -> (TestApp, String) {
     let mut app = TestApp::prepare().await;
     let role = format!(r#"{} ro"le@:/?#%é"#, app.name);
@@ -94,7 +95,7 @@ async fn prepare() -> (TestApp, String) {
     drop(owner);
     let admin = postgres::connect(&app.server.url("postgres")).await.unwrap();
     let rename = format!("alter database {}_platform rename to {}", app.name, quote_identifier(&database));
-    crate::support::eventually("nobody uses the database", async || admin.batch_execute(&rename).await.ok()).await;
+    crate::support::eventually("the database to be unused", async || admin.batch_execute(&rename).await.ok()).await;
     let grant = format!("grant create on database {} to {quoted_role}", quote_identifier(&database));
     admin.batch_execute(&grant).await.unwrap();
     let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
@@ -108,7 +109,7 @@ async fn prepare() -> (TestApp, String) {
     (app, publication)
 }
 
-/// One row of each table, none of which is an event.
+/// Inserts rows that raise no events.
 fn rows() -> String {
     let rows = [
         insert(Table::AppUser, &[("id", "1"), ("email", "'a@example.com'")]),
@@ -143,7 +144,7 @@ fn rows() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_name_may_be_anything() {
+async fn every_name_is_quoted() {
     let (mut app, publication) = prepare().await;
     let printed = app.walhook_ok(&["setup", "--print"]).await;
     assert!(printed.contains(&full(Table::Payment)), "{printed}");
@@ -157,7 +158,7 @@ async fn every_name_may_be_anything() {
     app.api("1").await.create_webhook(&receiver.url("/"), &events).await;
     let platform = app.source().await;
     platform.batch_execute(&rows()).await.unwrap();
-    // From here on everything but the changed row is looked up.
+    // After the restart, everything but the changed row is looked up.
     app.restart().await;
     let moves = [
         update(Table::Release, "review_status", "'approved'"),
@@ -166,11 +167,12 @@ async fn every_name_may_be_anything() {
         update(Table::Payment, "status", "'ready'"),
     ];
     platform.batch_execute(&moves.concat()).await.unwrap();
-    let mut told: Vec<String> = receiver.wait_for(4).await.iter().map(|request| request.event().to_owned()).collect();
-    told.sort();
+    let mut received: Vec<String> =
+        receiver.wait_for(4).await.iter().map(|request| request.event().to_owned()).collect();
+    received.sort();
     let mut wanted = events.map(str::to_owned);
     wanted.sort();
-    assert_eq!(told, wanted);
+    assert_eq!(received, wanted);
     assert!(app.stop().await.success());
     let torn = app.walhook_ok(&["teardown", "--yes"]).await;
     assert!(torn.contains(&format!("publication {publication}: dropped")), "{torn}");

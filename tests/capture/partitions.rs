@@ -1,4 +1,4 @@
-//! Rows that move between partitions, and rows that a transaction deletes and inserts again, are the rows they were.
+//! Rows that move between partitions, and rows that a transaction deletes and inserts again, count as the same rows.
 
 use serde_json::Value;
 use walhook::domain::change::{Change, Operation};
@@ -6,7 +6,7 @@ use walhook::domain::change::{Change, Operation};
 use crate::stage::Stage;
 use crate::support::{Platform, TestApp};
 
-/// The key has to hold what the table is partitioned by.
+/// Primary keys must contain the partition key.
 const PARTITIONED: &str = "
     alter table distro_queue drop constraint distro_queue_pkey, add archived boolean not null default false;
     alter table distro_queue rename to before;
@@ -35,7 +35,7 @@ async fn partitioned(capture: &str) -> (TestApp, Platform, i64) {
     (app, platform, user)
 }
 
-/// Waits until all that was committed so far is stored, and gives what was stored but the end's own mark: kinds and data.
+/// Waits until everything committed so far is stored, by a last payment. Returns the kinds and data of all other events.
 async fn events(app: &TestApp, platform: &Platform, user: i64) -> Vec<(String, Value)> {
     platform.payment(user, "ready").await;
     app.wait_for_count("select count(*) from walhook.event where kind = 'payment.statement_ready'", 1).await;
@@ -66,7 +66,7 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
 
     platform.transaction("update distro_queue set archived = true where id in (1, 2)").await;
     platform.transaction("update distro_queue set archived = false where id = 2").await;
-    // By a statement that deletes and inserts, by two, by one for each leaf, and back within one transaction.
+    // Moved by one statement that deletes and inserts, by two statements, and by statements on leaves, back in the same transaction.
     let moved = format!("insert into distro_queue ({COLUMNS}, archived) select {COLUMNS}, true from gone");
     platform.transaction(&format!("with gone as (delete from distro_queue where id = 3 returning *) {moved}")).await;
     let two = format!(
@@ -80,9 +80,9 @@ async fn assert_archived_rows_raise_nothing_again(capture: &str) {
          update distro_queue set archived = false where id = 5"
     );
     platform.transaction(&leaves).await;
-    // A move that is a transition too.
+    // A move that is also a transition.
     platform.transaction("update distro_queue set archived = true, status = 'complete' where id = 6").await;
-    // What was deleted in another transaction is gone: this one is new.
+    // Deleted in another transaction: the inserted row is new.
     platform.transaction("delete from distro_queue where id = 1").await;
     platform
         .transaction(&format!("insert into distro_queue (id, release_id, status) values (1, {release}, 'complete')"))
@@ -114,12 +114,12 @@ async fn assert_review_changes_are_raised(capture: &str) {
         platform.set_review_status(release, status).await;
     }
     let events = events(&app, &platform, user).await;
-    let mut told: Vec<String> = events
+    let mut changes: Vec<String> = events
         .iter()
         .map(|(_, data)| format!("{} {}", data["previous_status"], data["new_status"]).replace('"', ""))
         .collect();
-    told.sort();
-    assert_eq!(told, ["draft approved", "draft to_review", "to_review draft"], "{capture}");
+    changes.sort();
+    assert_eq!(changes, ["draft approved", "draft to_review", "to_review draft"], "{capture}");
 }
 
 #[tokio::test]
@@ -132,8 +132,8 @@ async fn a_review_change_on_a_partitioned_release_is_raised_by_triggers() {
     assert_review_changes_are_raised("trigger").await;
 }
 
-/// Deletes come long before the inserts, in other batches.
-async fn assert_many_rows_written_again_raise_what_changed(capture: &str) {
+/// The deletions are in earlier batches than the insertions.
+async fn assert_many_rewritten_rows_raise_only_transitions(capture: &str) {
     const ROWS: usize = 3_000;
     let (app, platform, user) = partitioned(capture).await;
     let label = platform.label(user).await;
@@ -162,23 +162,23 @@ async fn assert_many_rows_written_again_raise_what_changed(capture: &str) {
         })
         .collect();
     assert!(events == expected, "{capture}: {} events, {:?}", events.len(), &events[..events.len().min(20)]);
-    // The ledger has the rows as they are now.
+    // The ledger has the current rows.
     let states = "select count(*) from walhook.last_seen where relation = 2";
     app.wait_for_count(states, ROWS).await;
 }
 
 #[tokio::test]
-async fn many_rows_written_again_raise_what_changed() {
-    assert_many_rows_written_again_raise_what_changed("wal").await;
+async fn many_rewritten_rows_raise_only_transitions() {
+    assert_many_rewritten_rows_raise_only_transitions("wal").await;
 }
 
 #[tokio::test]
-async fn many_rows_written_again_raise_what_changed_by_triggers() {
-    assert_many_rows_written_again_raise_what_changed("trigger").await;
+async fn many_rewritten_rows_raise_only_transitions_by_triggers() {
+    assert_many_rewritten_rows_raise_only_transitions("trigger").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_goes_on_between_deletions_and_insertions_pairs_them_all_the_same() {
+async fn a_process_that_resumes_between_deletions_and_insertions_pairs_them() {
     const ROWS: usize = 2_000;
     let app = TestApp::prepare().await;
     let source = app.source().await;

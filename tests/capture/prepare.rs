@@ -38,14 +38,14 @@ async fn refusal(app: &TestApp, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn setup_prepares_once_and_seeds_once() {
+async fn a_second_setup_changes_nothing() {
     let app = TestApp::prepare().await;
     let platform = app.platform().await;
     let label = platform.label(platform.user(&[]).await).await;
     let before = platform.release(label).await;
     platform.set_delivery_status(before, "distributed").await;
-    let said = app.walhook_ok(&["setup"]).await;
-    assert!(said.contains("1 releases were distributed before"), "{said}");
+    let output = app.walhook_ok(&["setup"]).await;
+    assert!(output.contains("1 releases were distributed before"), "{output}");
     let prepared = catalog(&app).await;
     for line in ["identity release f", "identity payment f", "identity label d", "identity user_addon d"] {
         assert!(prepared.iter().any(|have| have == line), "{line} in {prepared:?}");
@@ -176,8 +176,8 @@ async fn a_slot_without_a_checkpoint_is_rejected_with_a_fix() {
     let unfinished = "delete from walhook.checkpoint; insert into walhook.slot_creation (slot) values ($1)"
         .replace("$1", &format!("'{}'", app.name));
     store.batch_execute(&unfinished).await.unwrap();
-    let said = app.walhook_ok(&["setup"]).await;
-    assert!(said.contains("an earlier setup did not finish") && said.contains("created at"), "{said}");
+    let output = app.walhook_ok(&["setup"]).await;
+    assert!(output.contains("an earlier setup did not finish") && output.contains("created at"), "{output}");
     assert!(app.walhook_ok(&["setup"]).await.contains("everything is set up"));
     store.batch_execute("drop schema walhook cascade").await.unwrap();
     let refused = refusal(&app, &["setup"]).await;
@@ -236,19 +236,19 @@ async fn preflight_names_what_is_missing() {
 }
 
 #[tokio::test]
-async fn run_fails_with_one_line_and_a_fix() {
+async fn run_fails_with_one_line_and_a_fix_and_never_creates_a_slot() {
     let app = TestApp::prepare().await;
     let refused = async || {
         let refused = refusal(&app, &["run"]).await;
-        let said: Vec<&str> = refused.lines().filter(|line| line.starts_with("walhook: ")).collect();
-        assert_eq!(said.len(), 1, "{refused}");
-        said[0].to_owned()
+        let output: Vec<&str> = refused.lines().filter(|line| line.starts_with("walhook: ")).collect();
+        assert_eq!(output.len(), 1, "{refused}");
+        output[0].to_owned()
     };
     assert!(refused().await.contains("run `walhook setup` first"));
     app.setup().await;
     app.source().await.execute("select pg_drop_replication_slot($1)", &[&app.name]).await.unwrap();
-    let said = refusal(&app, &["setup"]).await;
-    assert!(said.contains("is missing and the store has a checkpoint"), "{said}");
+    let output = refusal(&app, &["setup"]).await;
+    assert!(output.contains("is missing and the store has a checkpoint"), "{output}");
     let slots: i64 = app
         .source()
         .await
@@ -276,8 +276,11 @@ async fn print_changes_nothing_and_prints_the_sql_that_setup_needs() {
     let sql = app.walhook_ok(&["setup", "--print"]).await;
     assert_eq!(catalog(&app).await, before);
     app.source().await.batch_execute(&sql).await.unwrap();
-    let said = app.walhook_ok(&["setup"]).await;
-    assert!(!said.contains("identity") && !said.contains("publication"), "only the slot was left to create: {said}");
+    let output = app.walhook_ok(&["setup"]).await;
+    assert!(
+        !output.contains("identity") && !output.contains("publication"),
+        "only the slot was left to create: {output}"
+    );
 }
 
 #[tokio::test]

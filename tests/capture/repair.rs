@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::process::{Output, Stdio};
 
 use crate::support::{Platform, Receiver, Sidecar, TestApp, eventually};
+use crate::wait_until_unready;
 use tokio_postgres::Client;
 use walhook::private_postgres::Options;
 
 const ALL_OF_A_RELEASE: [&str; 3] =
     ["release.distributed", "release.review.status_changed", "distribution.outlet.status_changed"];
 
-const PACE: std::time::Duration = std::time::Duration::from_millis(4);
+/// The pause between two writes.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(4);
 /// The states that a row passes through repeatedly; it never returns to its first one.
-const ROUND: [&str; 6] = ["transcoding", "batched", "complete", "error", "fault", "rejected"];
+const CYCLE: [&str; 6] = ["transcoding", "batched", "complete", "error", "fault", "rejected"];
 
 async fn open_gaps(app: &TestApp) -> Vec<String> {
     let statement = "select reason from walhook.gap where repaired_at is null order by id";
@@ -22,11 +24,7 @@ async fn open_gaps(app: &TestApp) -> Vec<String> {
 
 /// Waits until readiness names a gap of this reason.
 async fn wait_for_gap(sidecar: &Sidecar, reason: &str) {
-    eventually(&format!("readiness to report {reason}"), async || {
-        let (status, text) = sidecar.readiness().await?;
-        (status == 503 && text.contains(&format!("({reason})"))).then_some(())
-    })
-    .await;
+    wait_until_unready(sidecar, &format!("({reason})")).await;
 }
 
 /// The repaired events by kind, from the store.
@@ -66,7 +64,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Six releases, each with an entry at an outlet, all of which the running sidecar has seen.
+    /// Creates six releases, each with an entry at an outlet, and waits until their events are delivered.
     async fn new(app: &mut TestApp) -> Scene {
         let platform = app.platform().await;
         let user = platform.user(&[]).await;
@@ -88,7 +86,7 @@ impl Scene {
 
     /// Changes rows while capture is stopped. The comparison finds three changes at the outlet, one of them of a new row, one change
     /// in review and two distributions.
-    async fn act_unseen(&self) {
+    async fn change_rows_in_the_gap(&self) {
         let Scene { platform, releases, entries, .. } = self;
         // Several changes of one row count as one: states in between are unknown.
         for status in ["transcoding", "batched", "complete"] {
@@ -111,7 +109,7 @@ impl Scene {
     }
 }
 
-fn unseen() -> BTreeMap<String, i64> {
+fn missed_events() -> BTreeMap<String, i64> {
     counts([
         ("release.review.status_changed", 1),
         ("release.distributed", 2),
@@ -122,27 +120,27 @@ fn unseen() -> BTreeMap<String, i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dry_run_shows_what_a_lost_slot_hides_and_the_repair_raises_it_once() {
+async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raises_it_once() {
     let mut app = TestApp::start().await;
     let scene = Scene::new(&mut app).await;
     let nothing = app.walhook(&["repair"]).await;
     assert!(!nothing.status.success());
-    assert!(words(&nothing).contains("in use by process"), "{}", words(&nothing));
+    assert!(stderr(&nothing).contains("in use by process"), "{}", stderr(&nothing));
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     assert_eq!(app.sidecar().metric("walhook_gaps_open").await, Some(1.0));
-    scene.act_unseen().await;
+    scene.change_rows_in_the_gap().await;
 
     let dry = app.walhook_ok(&["repair", "--dry-run"]).await;
-    assert_eq!(reported(&dry), unseen(), "{dry}");
+    assert_eq!(reported(&dry), missed_events(), "{dry}");
     assert!(dry.contains("Nothing was changed") && dry.contains("gap slot_missing: "), "{dry}");
     assert_eq!(open_gaps(&app).await, ["slot_missing"]);
     let store = app.store().await;
     assert_eq!(repaired(&store).await, counts([]));
 
     let real = app.walhook_ok(&["repair"]).await;
-    assert_eq!(reported(&real), unseen(), "{real}");
-    assert_eq!(repaired(&store).await, unseen());
+    assert_eq!(reported(&real), missed_events(), "{real}");
+    assert_eq!(repaired(&store).await, missed_events());
     assert_eq!(open_gaps(&app).await, [""; 0]);
     // The sidecar continues without a restart.
     app.sidecar().wait_until_ready().await;
@@ -167,23 +165,23 @@ async fn a_dry_run_shows_what_a_lost_slot_hides_and_the_repair_raises_it_once() 
     assert_eq!(received.len(), 7);
     stop(&mut app).await;
     let again = app.walhook(&["repair"]).await;
-    assert!(words(&again).contains("nothing to repair"), "{}", words(&again));
+    assert!(stderr(&again).contains("nothing to repair"), "{}", stderr(&again));
     let forced = app.walhook_ok(&["repair", "--force"]).await;
     assert_eq!(reported(&forced), counts([]), "{forced}");
 }
 
-fn words(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Starts repairs until one has got as far as `reached`, and kills it there.
+/// Starts repairs until `reached` returns true, and kills the repair that runs then.
 async fn kill_repair_at<F: Future<Output = bool>>(app: &TestApp, what: &str, mut reached: impl FnMut() -> F) {
     let start = || app.command(&["repair"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut repair = start();
     let end = tokio::time::Instant::now() + crate::support::DEADLINE;
     while !reached().await {
-        assert!(tokio::time::Instant::now() < end, "no repair comes to {what}");
-        // The locks of the one before are released when the server notices its death.
+        assert!(tokio::time::Instant::now() < end, "no repair reached {what}");
+        // The locks of a killed repair are released when the server notices its end.
         if repair.try_wait().unwrap().is_some_and(|status| !status.success()) {
             repair = start();
         }
@@ -206,8 +204,8 @@ async fn kill_while_locked(app: &TestApp, table: &str) {
 async fn kill_while_the_slot_is_created(app: &TestApp) {
     let (blocker, watcher) = (app.source().await, app.source().await);
     blocker.batch_execute("begin; select txid_current()").await.unwrap();
-    let made = "select from pg_replication_slots where slot_name = $1 and active";
-    let reached = async || watcher.query_opt(made, &[&app.name]).await.unwrap().is_some();
+    let active = "select from pg_replication_slots where slot_name = $1 and active";
+    let reached = async || watcher.query_opt(active, &[&app.name]).await.unwrap().is_some();
     kill_repair_at(app, "a slot", reached).await;
     blocker.batch_execute("rollback").await.unwrap();
 }
@@ -221,7 +219,7 @@ async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once
     let scene = Scene::new(&mut app).await;
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
-    scene.act_unseen().await;
+    scene.change_rows_in_the_gap().await;
     kill_while_the_slot_is_created(&app).await;
     for table in ["checkpoint", "last_seen", "event", "user_addon", "gap", "acknowledgement"] {
         kill_while_locked(&app, &format!("walhook.{table}")).await;
@@ -231,15 +229,15 @@ async fn a_repair_that_is_killed_anywhere_can_be_repeated_and_raises_events_once
         assert!(app.sidecar().readiness().await.is_none_or(|(status, _)| status == 503), "{table}");
     }
     // The slot that a killed repair left is held until its server notices.
-    let real = eventually("a repair that comes to its end", async || {
+    let real = eventually("a repair to succeed", async || {
         let output = app.walhook(&["repair"]).await;
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     })
     .await;
-    assert_eq!(reported(&real), unseen(), "{real}");
+    assert_eq!(reported(&real), missed_events(), "{real}");
     app.sidecar().wait_until_ready().await;
     scene.receiver.wait_for(6).await;
-    assert_eq!(repaired(&app.store().await).await, unseen());
+    assert_eq!(repaired(&app.store().await).await, missed_events());
     assert_eq!(open_gaps(&app).await, [""; 0]);
 }
 
@@ -256,11 +254,11 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
         let mut last = 0_usize;
         while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
             last += 1;
-            let status = ROUND[last % ROUND.len()];
+            let status = CYCLE[last % CYCLE.len()];
             let statement = format!("update distro_queue set status = '{status}' where id = {entry}");
             writer.batch_execute(&statement).await.unwrap();
             // Some load is enough.
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(PAUSE).await;
         }
         writer.batch_execute(&format!("update distro_queue set status = 'last' where id = {entry}")).await.unwrap();
     });
@@ -287,9 +285,9 @@ async fn concurrent_writes_during_a_repair_are_neither_lost_nor_repeated() {
     for row in &rows {
         let (from, to, repaired): (&str, &str, bool) = (row.get(0), row.get(1), row.get(2));
         assert_eq!(from, at);
-        let step = |status: &str| ROUND.iter().position(|known| *known == status);
+        let step = |status: &str| CYCLE.iter().position(|known| *known == status);
         if let (Some(from), Some(to), false) = (step(from), step(to), repaired) {
-            assert_eq!((from + 1) % ROUND.len(), to, "a move is missing or there twice");
+            assert_eq!((from + 1) % CYCLE.len(), to, "a transition is missing or repeated");
         }
         at = to;
     }
@@ -311,7 +309,7 @@ async fn a_slot_that_was_advanced_by_others_is_reported() {
     })
     .await;
     app.restart().await;
-    assert_eq!(open_gaps(&app).await, [""; 0], "our own acknowledgements are no gap");
+    assert_eq!(open_gaps(&app).await, [""; 0], "Walhook's own acknowledgements are no gap");
     stop(&mut app).await;
     scene.platform.set_distribution_status(scene.entries[0], "complete").await;
     let advance = format!("select pg_replication_slot_advance('{}', pg_current_wal_lsn())", app.name);
@@ -372,8 +370,8 @@ async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
     app.run().await;
     let scene = Scene::new(&mut app).await;
     assert!(app.stop().await.success());
-    scene.act_unseen().await;
-    eventually("the slot to be given up", async || {
+    scene.change_rows_in_the_gap().await;
+    eventually("the slot to be invalidated", async || {
         let fill =
             "insert into app_user (id, email) select n, repeat('x', 1000) from generate_series(100000, 140000) n;
                     delete from app_user where id >= 100000; checkpoint";
@@ -385,7 +383,7 @@ async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
     let mut sidecar = app.spawn(&[]);
     wait_for_gap(&sidecar, "slot_invalidated").await;
     let report = app.walhook_ok(&["repair"]).await;
-    assert_eq!(reported(&report), unseen(), "{report}");
+    assert_eq!(reported(&report), missed_events(), "{report}");
     sidecar.wait_until_ready().await;
     scene.receiver.wait_for(6).await;
     sidecar.stop().await;
@@ -401,18 +399,21 @@ async fn without_the_ledger_only_distributions_are_found_and_inactive_webhooks_c
     scene.api.patch(&format!("/webhooks/{}", scene.webhook), serde_json::json!({ "active": false })).await.expect(200);
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
-    scene.act_unseen().await;
+    scene.change_rows_in_the_gap().await;
     // The ledger is switched on and empty: it is filled, and no events are invented.
     app.set("source.ledger", "true");
     let report = app.walhook_ok(&["repair"]).await;
     assert_eq!(reported(&report), counts([("release.distributed", 2)]), "{report}");
-    assert!(report.contains("cannot be determined") && report.contains("2 kept for inactive"), "{report}");
+    assert!(
+        report.contains("during the gap cannot be determined") && report.contains("2 kept for inactive"),
+        "{report}"
+    );
     let missed: i64 =
         app.store().await.query_one("select count(*) from walhook.missed_event", &[]).await.unwrap().get(0);
     assert_eq!((missed, scene.receiver.requests().len()), (2, 0));
     app.kill().await;
     app.run().await;
-    // Now it has every row.
+    // Now the ledger has every row.
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
     scene.platform.set_distribution_status(scene.entries[3], "fault").await;

@@ -37,10 +37,11 @@ pub struct Stage {
 
 impl Stage {
     pub async fn start(app: &TestApp) -> Stage {
-        Stage::start_over(app, &app.source_url).await
+        Stage::start_with_url(app, &app.source_url).await
     }
 
-    pub async fn start_over(app: &TestApp, url: &str) -> Stage {
+    /// Starts capture over `url`.
+    pub async fn start_with_url(app: &TestApp, url: &str) -> Stage {
         let store = Store::open(&app.store_url, 2).unwrap();
         let stores = store.clone();
         let (sender, batches) = mpsc::channel(1);
@@ -83,7 +84,7 @@ impl Stage {
         batch.changes.into_iter().filter(|change| !progress.includes(&change.position)).collect()
     }
 
-    /// The next `count` changes that were not stored before.
+    /// Receives and stores batches, and returns their `count` changes that were not stored before.
     pub async fn changes(&mut self, count: usize) -> Vec<Change> {
         let mut changes = Vec::new();
         while changes.len() < count {
@@ -94,7 +95,7 @@ impl Stage {
         changes
     }
 
-    /// The ordinals beyond `known` of the first batch that has any.
+    /// Stores batches until one has ordinals beyond `known`, and returns those.
     pub async fn changes_until_past(&mut self, known: u64) -> Vec<u64> {
         loop {
             let batch = self.receive().await;
@@ -111,7 +112,7 @@ impl Stage {
         self.store = Store::open(&app.store_url, 2).unwrap();
     }
 
-    /// Receives batches without changes while `work` runs: the end of a transaction may come by itself.
+    /// Receives batches without changes while `work` runs: the end of a transaction may arrive in its own batch.
     pub async fn serve_until<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
@@ -130,7 +131,7 @@ impl Stage {
         tokio::time::timeout(DEADLINE, self.task).await.expect("capture ends").unwrap().unwrap();
     }
 
-    /// Waits until capture ends by itself.
+    /// Waits until capture ends without a shutdown.
     pub async fn ended(self) -> Result<(), CaptureError> {
         tokio::time::timeout(DEADLINE, self.task).await.expect("capture ends").unwrap()
     }

@@ -1,4 +1,4 @@
-//! What comes out of the slot.
+//! The changes that capture reads from the slot.
 
 use postgres_types::PgLsn;
 use walhook::domain::change::{Change, Datum, Operation};
@@ -10,7 +10,7 @@ use walhook::private_postgres::{Options, StopMode};
 use crate::stage::Stage;
 use crate::support::{TestApp, eventually};
 
-/// Old and new status of changes of distro_queue; `-` where the row or the value was not sent.
+/// Returns the old and the new status of changes of distro_queue; `-` if the row or the value was not sent.
 fn statuses(changes: &[Change]) -> Vec<(&str, &str)> {
     let status = |tuple: &'_ walhook::domain::change::Tuple| -> &'static str {
         tuple.text(distro_queue::status).map_or("-", |text| text.to_owned().leak())
@@ -96,7 +96,7 @@ async fn an_index_identity_sends_the_old_status_exactly_when_it_changed() {
 }
 
 #[tokio::test]
-async fn an_unchanged_long_value_is_whole_in_the_new_row() {
+async fn an_unchanged_long_value_is_complete_in_the_new_row() {
     let app = TestApp::prepare().await;
     app.setup().await;
     let mut stage = Stage::start(&app).await;
@@ -131,7 +131,7 @@ fn in_wal(progress: &Progress) -> (Lsn, Through, Lsn) {
 }
 
 #[tokio::test]
-async fn a_giant_transaction_comes_in_parts_and_resumes_inside() {
+async fn a_large_transaction_arrives_in_parts_and_resumes_inside() {
     const ROWS: u64 = 5_000;
     let app = prepared().await;
     app.setup().await;
@@ -161,11 +161,11 @@ async fn a_giant_transaction_comes_in_parts_and_resumes_inside() {
             assert!(resume > whole);
             break;
         }
-        // A heartbeat's end may be the very byte at which this commit begins.
+        // A heartbeat's end may be the LSN at which this commit begins.
         assert!(resume >= whole && resume <= commit, "a restart reads all of it");
         assert_eq!(ordinals.last().copied().map(Through::Ordinal), Some(through));
         if parts == 2 {
-            // Another process goes on where this one stood.
+            // Another process continues where this one stopped.
             stage.stop().await;
             stage = Stage::start(&app).await;
             let known = ordinals.len();
@@ -178,7 +178,7 @@ async fn a_giant_transaction_comes_in_parts_and_resumes_inside() {
 }
 
 #[tokio::test]
-async fn after_its_connection_is_cut_nothing_is_lost_and_nothing_is_new_twice() {
+async fn changes_are_neither_lost_nor_repeated_after_the_connection_ends() {
     let app = prepared().await;
     app.setup().await;
     let mut stage = Stage::start(&app).await;
@@ -209,13 +209,13 @@ async fn a_second_process_stands_by_and_takes_over() {
     assert_eq!(statuses(&first.changes(1).await), [("", "b")]);
     first.stop().await;
     write(&app, &format!("{INSERT} (3, 1, 'c')")).await;
-    // It goes on from the checkpoint that the first one left.
+    // It continues from the checkpoint that the first one stored.
     assert_eq!(statuses(&second.changes(1).await), [("", "c")]);
     second.stop().await;
 }
 
 #[tokio::test]
-async fn a_slot_dropped_under_it_ends_capture_with_a_gap() {
+async fn dropping_the_slot_ends_capture_with_a_gap() {
     let app = prepared().await;
     app.setup().await;
     let mut stage = Stage::start(&app).await;
@@ -229,7 +229,7 @@ async fn a_slot_dropped_under_it_ends_capture_with_a_gap() {
 }
 
 #[tokio::test]
-async fn only_what_is_stored_is_acknowledged_and_idle_log_is() {
+async fn only_stored_changes_and_idle_wal_are_acknowledged() {
     let app = prepared().await;
     app.setup().await;
     let mut stage = Stage::start(&app).await;
@@ -243,12 +243,12 @@ async fn only_what_is_stored_is_acknowledged_and_idle_log_is() {
     };
     write(&app, &format!("{INSERT} (1, 1, 'a')")).await;
     let batch = stage.receive().await;
-    // Heartbeats go on and are received, and nothing may be acknowledged past what is not stored.
+    // Heartbeats continue to arrive, but nothing beyond the changes that are not stored may be acknowledged.
     let heard =
         "select reply_time from pg_stat_replication join pg_replication_slots on pid = active_pid where slot_name = $1";
     let reply = async || client.query_opt(heard, &[&app.name]).await.unwrap()?.get::<_, Option<jiff::Timestamp>>(0);
-    let begun = eventually("the first feedback", reply).await;
-    let passed = async || (reply().await?.duration_since(begun).as_secs_f64() > 2.5).then_some(());
+    let started_at = eventually("the first feedback", reply).await;
+    let passed = async || (reply().await?.duration_since(started_at).as_secs_f64() > 2.5).then_some(());
     eventually("feedback while nothing is stored", passed).await;
     assert!(confirmed().await < in_wal(&batch.checkpoint.progress).0);
 
@@ -256,7 +256,7 @@ async fn only_what_is_stored_is_acknowledged_and_idle_log_is() {
     write(&app, "create table idle as select n from generate_series(1, 1000) n").await;
     let idle = current().await;
     let moved = async || (confirmed().await >= idle).then_some(());
-    stage.serve_until(eventually("the log of others to be acknowledged", moved)).await;
+    stage.serve_until(eventually("idle WAL to be acknowledged", moved)).await;
     let written: i64 = app
         .store()
         .await
@@ -264,12 +264,12 @@ async fn only_what_is_stored_is_acknowledged_and_idle_log_is() {
         .await
         .unwrap()
         .get(0);
-    assert_eq!(written, 0, "the store is not written to for it");
+    assert_eq!(written, 0, "idle WAL does not move the checkpoint");
     stage.stop().await;
 }
 
 #[tokio::test]
-async fn the_server_keeps_a_connection_whose_batches_find_no_room() {
+async fn the_connection_survives_while_the_channel_is_full() {
     // Four times the period of feedback: an unoptimised build holds its thread for a good part of a second.
     let settings = [("wal_sender_timeout", "4s")];
     let app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
@@ -281,11 +281,11 @@ async fn the_server_keeps_a_connection_whose_batches_find_no_room() {
         .await;
     let first = stage.receive().await;
     let walsender = "select pid, reply_time from pg_stat_replication where reply_time is not null";
-    let begun = eventually("the first feedback", async || client.query_opt(walsender, &[]).await.unwrap()).await;
-    let (pid, since): (i32, jiff::Timestamp) = (begun.get(0), begun.get(1));
-    eventually("feedback for longer than the server's patience", async || {
+    let feedback = eventually("the first feedback", async || client.query_opt(walsender, &[]).await.unwrap()).await;
+    let (pid, since): (i32, jiff::Timestamp) = (feedback.get(0), feedback.get(1));
+    eventually("feedback for longer than wal_sender_timeout", async || {
         let row = client.query_one(walsender, &[]).await.unwrap();
-        assert_eq!(row.get::<_, i32>(0), pid, "the connection was not cut");
+        assert_eq!(row.get::<_, i32>(0), pid, "the connection must not end");
         (row.get::<_, jiff::Timestamp>(1).duration_since(since).as_secs_f64() > 6.0).then_some(())
     })
     .await;
@@ -299,13 +299,13 @@ async fn the_server_keeps_a_connection_whose_batches_find_no_room() {
 }
 
 #[tokio::test]
-async fn a_clean_stop_of_the_primary_does_not_wait_and_capture_goes_on_after_it() {
+async fn the_primary_can_shut_down_without_waiting_and_capture_continues_afterwards() {
     let app = TestApp::prepare_alone(Options::default()).await;
     write(&app, "alter table distro_queue drop constraint distro_queue_release_id_fkey").await;
     app.setup().await;
     let socket = app.server.directory().display().to_string().replace('/', "%2F");
     let url = app.source_url.replace("127.0.0.1", &socket);
-    let mut stage = Stage::start_over(&app, &url).await;
+    let mut stage = Stage::start_with_url(&app, &url).await;
     write(&app, &format!("{INSERT} (1, 1, 'a')")).await;
     stage.changes(1).await;
     write(&app, "create table idle as select n from generate_series(1, 10000) n").await;

@@ -1,16 +1,16 @@
-//! The main road on every server version that is on this machine.
+//! Capture, a kill, both replica identities, check and teardown on every installed PostgreSQL version.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use walhook::private_postgres::{Options, versions_below};
 
-use crate::chaos::Road;
+use crate::chaos::Scenario;
 use crate::support::{TestApp, skip};
 
 const SUPPORTED: std::ops::RangeInclusive<u32> = 14..=18;
 
-/// Where scripts/fetch-postgres puts servers.
+/// Returns the directory in which scripts/fetch-postgres installs servers.
 fn cache() -> PathBuf {
     if let Some(named) = std::env::var_os("WALHOOK_PG_CACHE") {
         return named.into();
@@ -26,7 +26,7 @@ fn cache() -> PathBuf {
     }
 }
 
-/// Version and programs, the oldest first.
+/// Returns the installed versions and their programs, oldest first.
 pub fn installed() -> Vec<(u32, PathBuf)> {
     let cache = cache();
     let found = [Path::new("/usr/lib/postgresql"), &cache].into_iter().flat_map(versions_below);
@@ -34,57 +34,58 @@ pub fn installed() -> Vec<(u32, PathBuf)> {
     found.into_iter().filter(|(version, _)| SUPPORTED.contains(version)).collect()
 }
 
-async fn main_road_and_a_kill(version: u32, programs: &Path) {
+async fn assert_capture_works(version: u32, programs: &Path) {
     let mut settings = vec![("wal_sender_timeout", "2s"), ("max_slot_wal_keep_size", "1GB")];
     if version >= 18 {
         settings.push(("idle_replication_slot_timeout", "1h"));
     }
     let options = Options { programs: Some(programs), settings: &settings, ..Options::default() };
-    let mut road = Road::start(TestApp::prepare_alone(options).await).await;
+    let mut scenario = Scenario::start(TestApp::prepare_alone(options).await).await;
     let slot = "select to_jsonb(slot) ->> 'failover' from pg_replication_slots slot where slot_name = $1";
-    let failover: Option<String> = road.platform.client.query_one(slot, &[&road.app.name]).await.unwrap().get(0);
+    let failover: Option<String> =
+        scenario.platform.client.query_one(slot, &[&scenario.app.name]).await.unwrap().get(0);
     assert_eq!(failover.as_deref(), (version >= 17).then_some("true"), "PostgreSQL {version}");
-    road.pay(10).await;
-    road.app.kill().await;
-    road.pay(10).await;
-    road.app.set("source.replica_identity", "index").setup().await;
-    road.app.run().await;
-    road.pay(10).await;
-    road.assert_told().await;
-    let lines = road.app.walhook_ok(&["check"]).await;
+    scenario.pay(10).await;
+    scenario.app.kill().await;
+    scenario.pay(10).await;
+    scenario.app.set("source.replica_identity", "index").setup().await;
+    scenario.app.run().await;
+    scenario.pay(10).await;
+    scenario.assert_delivered().await;
+    let lines = scenario.app.walhook_ok(&["check"]).await;
     assert!(lines.contains(&format!("PostgreSQL {version}")), "{lines}");
     assert!(lines.contains("warn  wal_sender_timeout: 2000 ms"), "{lines}");
     assert!(lines.contains("ok    max_slot_wal_keep_size: 1GB"), "{lines}");
     assert_eq!(lines.contains("warn  idle_replication_slot_timeout: 3600 s"), version >= 18, "{lines}");
-    assert!(road.app.stop().await.success());
-    road.app.walhook_ok(&["teardown", "--yes"]).await;
-    assert!(road.app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing of Walhook's is left"));
+    assert!(scenario.app.stop().await.success());
+    scenario.app.walhook_ok(&["teardown", "--yes"]).await;
+    assert!(scenario.app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing of Walhook's is left"));
 }
 
-async fn main_road_on(version: u32) {
+async fn test_version(version: u32) {
     match installed().into_iter().find(|(found, _)| *found == version) {
-        Some((_, programs)) => main_road_and_a_kill(version, &programs).await,
+        Some((_, programs)) => assert_capture_works(version, &programs).await,
         None => {
             skip(&format!("no PostgreSQL {version}: scripts/fetch-postgres {version} fetches it"));
         }
     }
 }
 
-macro_rules! main_road {
+macro_rules! versions {
     ($($test:ident: $version:literal,)+) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                main_road_on($version).await;
+                test_version($version).await;
             }
         )+
     };
 }
 
-main_road! {
-    the_main_road_is_open_on_version_14: 14,
-    the_main_road_is_open_on_version_15: 15,
-    the_main_road_is_open_on_version_16: 16,
-    the_main_road_is_open_on_version_17: 17,
-    the_main_road_is_open_on_version_18: 18,
+versions! {
+    capture_works_on_version_14: 14,
+    capture_works_on_version_15: 15,
+    capture_works_on_version_16: 16,
+    capture_works_on_version_17: 17,
+    capture_works_on_version_18: 18,
 }

@@ -1,4 +1,4 @@
-//! Commits that no session sees yet: a synchronous standby lags, and the application waits for it.
+//! Commits that are not visible yet, because a synchronous standby lags and the application waits for it.
 
 use postgres_types::PgLsn;
 use rustix::process::{Pid, Signal, kill_process};
@@ -7,14 +7,15 @@ use tokio_postgres::Client;
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
-use crate::chaos::Road;
-use crate::failover::{Pair, pair, promote, until_caught_up, until_slot_is_carried_over};
+use crate::chaos::Scenario;
+use crate::failover::{Pair, pair, promote, until_caught_up, until_slot_is_synchronized};
 use crate::support::{Platform, TestApp, eventually, next_id, skip};
 use crate::versions::installed;
+use crate::wait_until_unready;
 
 const HELD_BACK: &str = "visibility: committed transactions are not visible on the primary";
 
-/// Commits wait for the standby from now on.
+/// Makes commits wait for the standby.
 async fn make_synchronous(client: &Client) {
     client.batch_execute("alter system set synchronous_standby_names = '*'").await.unwrap();
     client.batch_execute("select pg_reload_conf()").await.unwrap();
@@ -37,17 +38,17 @@ impl Stopped {
         Stopped(pid)
     }
 
-    fn go_on(self) {
-        kill_process(self.0, Signal::CONT).expect("a stopped process can go on");
+    fn resume(self) {
+        kill_process(self.0, Signal::CONT).expect("a stopped process can be resumed");
     }
 }
 
-/// What cannot be committed before the standby has it; returns when the stream has been sent it all the same.
-async fn commit_unseen(road: &Road, statement: String) -> JoinHandle<bool> {
-    let client = road.app.source().await;
+/// Starts a commit that waits for the standby. Returns when the walsender has sent it to the sidecar.
+async fn commit_unseen(scenario: &Scenario, statement: String) -> JoinHandle<bool> {
+    let client = scenario.app.source().await;
     let pid: i32 = client.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
     let committing = tokio::spawn(async move { client.batch_execute(&statement).await.is_ok() });
-    let watching = &road.platform.client;
+    let watching = &scenario.platform.client;
     eventually("the commit to wait for the standby", async || {
         let waits = "select from pg_stat_activity where pid = $1 and wait_event = 'SyncRep'";
         watching.query_opt(waits, &[&pid]).await.unwrap()
@@ -58,7 +59,7 @@ async fn commit_unseen(road: &Road, statement: String) -> JoinHandle<bool> {
         let sent =
             "select from pg_replication_slots slot join pg_stat_replication sender on sender.pid = slot.active_pid
              where slot.slot_name = $1 and sender.sent_lsn >= $2";
-        watching.query_opt(sent, &[&road.app.name, &flushed]).await.unwrap()
+        watching.query_opt(sent, &[&scenario.app.name, &flushed]).await.unwrap()
     })
     .await;
     committing
@@ -75,72 +76,63 @@ async fn is_visible(client: &Client, payment: i64) -> bool {
     client.query_opt("select from payment where id = $1", &[&payment]).await.unwrap().is_some()
 }
 
-async fn until_unready(road: &mut Road, reason: &str) {
-    let sidecar = road.app.sidecar();
-    eventually(reason, async || {
-        let (status, text) = sidecar.readiness().await?;
-        (status == 503 && text.contains(reason)).then_some(())
-    })
-    .await;
-}
-
-/// A road over a primary whose commits wait for a standby.
-async fn synchronous_road(settings: &[(&str, &str)], store: &PrivatePostgres) -> (Road, PrivatePostgres) {
+/// Starts a scenario with a primary whose commits wait for a standby.
+async fn synchronous_scenario(settings: &[(&str, &str)], store: &PrivatePostgres) -> (Scenario, PrivatePostgres) {
     let Pair { mut app, standby } = pair(None, &[], store).await;
     for (key, value) in settings {
         app.set(key, value);
     }
     make_synchronous(&app.source().await).await;
-    let mut road = Road::start(app).await;
-    road.pay(2).await;
-    road.assert_told().await;
-    (road, standby)
+    let mut scenario = Scenario::start(app).await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    (scenario, standby)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_waits_until_its_transaction_is_visible() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let (mut road, standby) = synchronous_road(&[], &store).await;
+    let (mut scenario, standby) = synchronous_scenario(&[], &store).await;
     let receiver = Stopped::receiver_of(&standby).await;
     let unseen = next_id();
-    let committing = commit_unseen(&road, payment(unseen, road.user)).await;
-    until_unready(&mut road, HELD_BACK).await;
-    assert!(!is_visible(&road.platform.client, unseen).await);
-    // Neither stored nor sent.
-    road.assert_told().await;
-    receiver.go_on();
+    let committing = commit_unseen(&scenario, payment(unseen, scenario.user)).await;
+    wait_until_unready(scenario.app.sidecar(), HELD_BACK).await;
+    assert!(!is_visible(&scenario.platform.client, unseen).await);
+    // The event is neither stored nor delivered.
+    scenario.assert_delivered().await;
+    receiver.resume();
     assert!(committing.await.unwrap());
-    road.wanted.insert(unseen);
-    road.pay(1).await;
-    road.assert_told().await;
-    road.app.sidecar().wait_until_ready().await;
+    scenario.payments.insert(unseen);
+    scenario.pay(1).await;
+    scenario.assert_delivered().await;
+    scenario.app.sidecar().wait_until_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_waiting_events_are_early_and_a_lookup_waits_for_no_more_than_its_limit() {
+async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limit() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
-    let (mut road, standby) = synchronous_road(&[("source.await_visibility", "never")], &store).await;
-    let checked = String::from_utf8(road.app.walhook(&["check"]).await.stdout).unwrap();
+    let (mut scenario, standby) = synchronous_scenario(&[("source.await_visibility", "never")], &store).await;
+    let checked = String::from_utf8(scenario.app.walhook(&["check"]).await.stdout).unwrap();
     assert!(checked.contains("warn  source.await_visibility: never"), "{checked}");
-    let label = road.platform.label(road.user).await;
-    let release = road.platform.release(label).await;
-    // The stream has shown it, and what is stored behind it is not read again: only a new process has to ask.
-    road.pay(1).await;
-    road.assert_told().await;
-    road.app.restart().await;
+    let label = scenario.platform.label(scenario.user).await;
+    let release = scenario.platform.release(label).await;
+    // The stream has shown the release. After the payment is stored, the release is not read again: a new process must look it up.
+    scenario.pay(1).await;
+    scenario.assert_delivered().await;
+    scenario.app.restart().await;
     let receiver = Stopped::receiver_of(&standby).await;
     let early = next_id();
-    let committing = commit_unseen(&road, payment(early, road.user)).await;
-    road.wanted.insert(early);
-    road.assert_told().await;
-    assert!(!is_visible(&road.platform.client, early).await);
+    let committing = commit_unseen(&scenario, payment(early, scenario.user)).await;
+    scenario.payments.insert(early);
+    scenario.assert_delivered().await;
+    assert!(!is_visible(&scenario.platform.client, early).await);
     let review = format!("update release set review_status = 'to_review' where id = {release}");
-    let reviewing = commit_unseen(&road, review).await;
-    until_unready(&mut road, "enqueue: the primary does not show a committed transaction").await;
-    receiver.go_on();
+    let reviewing = commit_unseen(&scenario, review).await;
+    wait_until_unready(scenario.app.sidecar(), "enqueue: the primary does not show a committed transaction").await;
+    receiver.resume();
     assert!(committing.await.unwrap() && reviewing.await.unwrap());
-    road.app.wait_for_events(road.wanted.len() + 1).await;
-    road.app.sidecar().wait_until_ready().await;
+    scenario.app.wait_for_events(scenario.payments.len() + 1).await;
+    scenario.app.sidecar().wait_until_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,59 +146,60 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
     let settings = [("sync_replication_slots", "on"), ("hot_standby_feedback", "on")];
     let Pair { app, standby } = pair(Some(programs), &settings, &store).await;
     make_synchronous(&app.source().await).await;
-    let mut road = Road::start(app).await;
-    road.pay(3).await;
-    road.assert_told().await;
-    until_slot_is_carried_over(&road, &standby).await;
-    until_caught_up(&road.platform.client, &standby).await;
-    let checked = String::from_utf8(road.app.walhook(&["check"]).await.stdout).unwrap();
+    let mut scenario = Scenario::start(app).await;
+    scenario.pay(3).await;
+    scenario.assert_delivered().await;
+    until_slot_is_synchronized(&scenario, &standby).await;
+    until_caught_up(&scenario.platform.client, &standby).await;
+    let checked = String::from_utf8(scenario.app.walhook(&["check"]).await.stdout).unwrap();
     assert!(checked.contains("alter system set synchronized_standby_slots = 'standby'"), "{checked}");
     let _receiver = Stopped::receiver_of(&standby).await;
     let undone = next_id();
-    let committing = commit_unseen(&road, payment(undone, road.user)).await;
-    until_unready(&mut road, HELD_BACK).await;
-    road.app.server.stop(StopMode::Immediate).await.unwrap();
+    let committing = commit_unseen(&scenario, payment(undone, scenario.user)).await;
+    wait_until_unready(scenario.app.sidecar(), HELD_BACK).await;
+    scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     assert!(!committing.await.unwrap());
-    // Killed with what it had not written yet.
+    // The stopped receiver loses what it has not written.
     standby.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     promote(&standby).await;
-    let url = standby.url(&format!("{}_platform", road.app.name));
-    road.platform = Platform::new(postgres::connect(&url).await.unwrap());
-    assert!(!is_visible(&road.platform.client, undone).await, "the failover undoes it");
-    road.pay(3).await;
-    road.assert_told().await;
+    let url = standby.url(&format!("{}_platform", scenario.app.name));
+    scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
+    assert!(!is_visible(&scenario.platform.client, undone).await, "the failover undoes it");
+    scenario.pay(3).await;
+    scenario.assert_delivered().await;
     let gaps = "select count(*) from walhook.gap";
-    assert_eq!(road.app.store().await.query_one(gaps, &[]).await.unwrap().get::<_, i64>(0), 0);
-    road.app.sidecar().wait_until_ready().await;
+    assert_eq!(scenario.app.store().await.query_one(gaps, &[]).await.unwrap().get::<_, i64>(0), 0);
+    scenario.app.sidecar().wait_until_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_costs_a_question_for_each_batch_and_nothing_where_it_is_not_needed() {
-    const QUESTIONS: &str =
+async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for_it() {
+    const CHECKING: &str =
         "select count(*) from pg_stat_activity where query like '%pg_visible_in_snapshot%' and pid <> pg_backend_pid()";
-    let mut road = Road::start(TestApp::prepare_alone(Options::default()).await).await;
-    let questions = async |road: &Road| -> i64 { road.platform.client.query_one(QUESTIONS, &[]).await.unwrap().get(0) };
-    road.pay(5).await;
-    road.assert_told().await;
-    assert_eq!(questions(&road).await, 0);
-    let checked = road.app.walhook_ok(&["check"]).await;
+    let mut scenario = Scenario::start(TestApp::prepare_alone(Options::default()).await).await;
+    let sessions =
+        async |scenario: &Scenario| -> i64 { scenario.platform.client.query_one(CHECKING, &[]).await.unwrap().get(0) };
+    scenario.pay(5).await;
+    scenario.assert_delivered().await;
+    assert_eq!(sessions(&scenario).await, 0);
+    let checked = scenario.app.walhook_ok(&["check"]).await;
     assert!(checked.contains("ok    source.await_visibility: auto"), "{checked}");
-    road.app.set("source.await_visibility", "always");
-    road.app.restart().await;
-    road.pay(5).await;
-    road.assert_told().await;
-    assert_eq!(questions(&road).await, 1);
-    // Idle WAL is acknowledged behind the heartbeats.
-    let end: PgLsn = road.platform.client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
+    scenario.app.set("source.await_visibility", "always");
+    scenario.app.restart().await;
+    scenario.pay(5).await;
+    scenario.assert_delivered().await;
+    assert_eq!(sessions(&scenario).await, 1);
+    // Idle WAL is acknowledged up to the last visible heartbeat.
+    let end: PgLsn = scenario.platform.client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
     let slot = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn > $2";
     eventually("idle WAL to be acknowledged", async || {
-        road.platform.client.query_opt(slot, &[&road.app.name, &end]).await.unwrap()
+        scenario.platform.client.query_opt(slot, &[&scenario.app.name, &end]).await.unwrap()
     })
     .await;
-    // It goes down although the last records are not acknowledged.
-    road.app.server.restart(StopMode::Fast).await.unwrap();
-    road.platform = road.app.platform().await;
-    road.pay(5).await;
-    road.assert_told().await;
+    // The server shuts down although the last records are not acknowledged.
+    scenario.app.server.restart(StopMode::Fast).await.unwrap();
+    scenario.platform = scenario.app.platform().await;
+    scenario.pay(5).await;
+    scenario.assert_delivered().await;
 }

@@ -20,7 +20,7 @@ const MAX_BYTES: i64 = 1 << 20;
 
 /// The state of the server and of the outbox, read with every page.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(super) struct ServerState {
     pub snapshot: Snapshot,
     pub system_identifier: u64,
     /// None on a standby.
@@ -33,8 +33,8 @@ pub(super) struct Server {
     pub cleared: Cleared,
 }
 
-/// Identifies a period without crash or failover: after both, the server has another timeline or has written a checkpoint (of
-/// PostgreSQL, not Walhook's).
+/// Identifies a period without a crash or failover: after either, the server has another timeline or has written another checkpoint
+/// (PostgreSQL's, not Walhook's).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Epoch {
     pub timeline: u32,
@@ -42,7 +42,7 @@ pub(super) struct Epoch {
 }
 
 pub(super) struct Page {
-    pub server: Server,
+    pub server: ServerState,
     pub rows: Vec<OutboxRow>,
     /// Whether the window has more rows.
     pub more: bool,
@@ -96,13 +96,13 @@ pub(super) async fn read(
     Ok(Page { server, rows, more })
 }
 
-fn server(row: &Row) -> Result<Server, CaptureError> {
+fn server(row: &Row) -> Result<ServerState, CaptureError> {
     let timeline = row.get::<_, Option<&str>>("timeline").map(|digits| u32::from_str_radix(digits, 16));
     let timeline = timeline.transpose().map_err(|_| CaptureError::Protocol("the timeline is not a number".into()))?;
     let epoch = timeline.map(|timeline| Epoch { timeline, checkpoint: row.get("checkpoint") });
     let cleared = row.get::<_, Option<i64>>("number").zip(row.get::<_, Option<i64>>("cleared"));
     let (window, ordinal) = cleared.unwrap_or_default();
-    Ok(Server {
+    Ok(ServerState {
         snapshot: Snapshot::from(row.get::<_, &str>("snapshot")),
         system_identifier: row.get::<_, i64>("system_identifier") as u64,
         epoch,
@@ -112,7 +112,7 @@ fn server(row: &Row) -> Result<Server, CaptureError> {
     })
 }
 
-/// None for the one row of an empty page.
+/// Reads a row of the page. None for the single row of an empty page, which has only the server's state.
 fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
     let Some(ordinal) = row.get::<_, Option<i64>>("seq") else { return Ok(None) };
     let transaction: &str = row.get("xid");

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::page::{self, Cleared, Epoch, Page, Server};
+use super::page::{self, Cleared, Epoch, Page, ServerState};
 use crate::capture::client::in_time;
 use crate::capture::error::CaptureError;
 use crate::config::Source;
@@ -23,17 +23,17 @@ use crate::store::capture::SwitchToWal;
 #[derive(Debug)]
 pub(super) struct Cursor {
     lineage: Lineage,
-    /// The window that was begun last.
+    /// The last window that was started.
     window: Window,
     /// The row after which the window continues. None if it is complete.
     continues_after: Option<u64>,
     /// The highest row that was read.
     last_row: u64,
-    /// What the primary has confirmed to this process as cleared.
+    /// How far the primary has confirmed to this process that the outbox is cleared.
     cleared: Cleared,
     /// Pages that were passed on and are still in the outbox.
     sent: VecDeque<SentPage>,
-    /// Whether rows that an earlier process left are cleared.
+    /// Whether the rows that an earlier process has read and left are cleared.
     leftovers_cleared: bool,
     /// The period of the server that the snapshots belong to.
     epoch: Option<Epoch>,
@@ -70,7 +70,7 @@ impl Cursor {
         })
     }
 
-    /// On a new connection the epoch is unknown: snapshots are not used until it is compared.
+    /// Forgets the epoch, for a new connection: snapshots are not used until the server's epoch was compared.
     pub fn disconnected(&mut self) {
         self.epoch = None;
     }
@@ -78,7 +78,7 @@ impl Cursor {
 
 /// The pages of one window that are stored and still in the outbox.
 #[derive(Debug, Default)]
-struct Stored {
+struct StoredPages {
     last: u64,
     rows: u64,
     pages: usize,
@@ -108,7 +108,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a page and passes it on.
+    /// Clears what is stored, reads a page and passes it on.
     pub async fn step(&mut self, cursor: &mut Cursor) -> Result<Step, CaptureError> {
         if self.batches.is_closed() {
             return Ok(Step::Closed);
@@ -198,12 +198,12 @@ impl Reader<'_> {
     }
 
     /// Returns the stored pages of the first page's window. None if there are none.
-    fn stored_of_first_window(&self, cursor: &Cursor) -> Option<Stored> {
+    fn stored_of_first_window(&self, cursor: &Cursor) -> Option<StoredPages> {
         let durable = self.durable.borrow();
         let progress = &durable.as_ref()?.progress;
         let number = cursor.sent.front()?.window.number;
         let is_stored = |page: &&SentPage| page.window.number == number && progress.has_reached(&page.progress);
-        let mut stored = Stored::default();
+        let mut stored = StoredPages::default();
         for page in cursor.sent.iter().take_while(is_stored) {
             stored.last = stored.last.max(page.last);
             stored.rows += page.rows;
@@ -212,12 +212,12 @@ impl Reader<'_> {
         (stored.pages > 0).then_some(stored)
     }
 
-    /// Enters a new epoch: on a new connection, after a crash of the server, or on a new timeline. A crash or a failover can take
-    /// back transaction ids that a snapshot counts as ended, and assign them again: new rows would look as if they had been read.
-    /// So every row that was read is deleted, and all rows that are left are new.
+    /// Enters a new epoch: on a new connection, after a crash of the server, or on a new timeline. A crash or a failover can undo
+    /// transactions that a snapshot counts as ended, and assign their ids again: new rows would look as if they had been read.
+    /// Therefore every row that was read is deleted first. All remaining rows are new.
     ///
     /// Rows are also deleted by their sequence number: numbers up to one that was read are never assigned again.
-    async fn enter_epoch(&mut self, cursor: &mut Cursor, server: &Server) -> Result<(), CaptureError> {
+    async fn enter_epoch(&mut self, cursor: &mut Cursor, server: &ServerState) -> Result<(), CaptureError> {
         let Some(epoch) = server.epoch.clone() else { return Err(PrimaryError::Standby.into()) };
         let timeline = epoch.timeline;
         let is_new_timeline = timeline != cursor.lineage.timeline;

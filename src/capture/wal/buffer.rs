@@ -42,12 +42,12 @@ impl BatchBuffer {
         self.changes.len() >= MAX_CHANGES || self.weight >= MAX_WEIGHT
     }
 
-    /// Where the decoder adds changes. [`Self::added`] follows with the length before.
+    /// Returns the list to which the decoder adds changes. Call [`Self::added`] afterwards, with the length before.
     pub fn changes(&mut self) -> &mut Vec<Change> {
         &mut self.changes
     }
 
-    /// Accounts for changes of the open transaction that were added behind the first `before`.
+    /// Accounts for the changes of the open transaction that were added after the first `before`.
     pub fn added(&mut self, before: usize, xid: Option<u32>) {
         if self.changes.len() > before {
             self.weight += self.changes[before..].iter().map(weight).sum::<usize>();
@@ -55,6 +55,7 @@ impl BatchBuffer {
         }
     }
 
+    /// Ends the open transaction.
     pub fn end_transaction(&mut self, commit: Lsn, end: Lsn) {
         (self.commit, self.end) = (commit, end);
         self.owes_end |= self.sent_part;
@@ -120,7 +121,7 @@ mod tests {
         add(&mut buffer, 10, 1);
         let first = buffer.take(LINEAGE, Some((Lsn(10), 1)));
         assert_eq!(first.checkpoint.progress, progress(10, Through::Ordinal(1), 9));
-        // It has no further changes. Without its end, a part in flight could not be told from a stored one.
+        // It has no further changes. Without its end, a part in flight could not be distinguished from a stored one.
         assert!(buffer.is_empty());
         buffer.end_transaction(Lsn(10), Lsn(12));
         assert!(!buffer.is_empty());

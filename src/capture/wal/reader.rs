@@ -1,4 +1,4 @@
-//! Reads one stream: sends changes in batches, and acknowledges stored WAL on a timer, also while it waits for something else.
+//! Reads one stream: sends changes in batches, and acknowledges stored WAL on a timer, even while it waits for something else.
 
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const TRANSACTION_WAIT: Duration = Duration::from_millis(10);
 /// How often the primary is asked whether a transaction that requests a switch has ended.
 const SWITCH_POLL: Duration = Duration::from_millis(50);
-/// The most bursts that changes wait for others to go with them.
-const MAX_ROUNDS: u32 = 10;
+/// The most bursts for which changes wait, so that a batch contains more of them.
+const MAX_BURSTS: u32 = 10;
 
 pub(super) struct Reader<'a> {
     context: &'a Context<'a>,
@@ -42,20 +42,20 @@ pub(super) struct Reader<'a> {
     decoder: Decoder,
     tasks: BackgroundTasks,
     lineage: Lineage,
-    /// Where this stream began. It is stored, even if `durable` is older or empty.
+    /// The LSN at which this stream began. Everything before it is stored, even if `durable` is older or empty.
     begin: Lsn,
     buffer: BatchBuffer,
     /// Where streaming would resume after the last batch that was sent.
     sent: Lsn,
-    /// How far the server's clock is ahead of the local one. None over a Unix socket, where pauses do not help: it holds less than
-    /// the server sends meanwhile.
+    /// How far the server's clock is ahead of the local one. None over a Unix socket, where pauses do not help: its buffer
+    /// holds less than the server sends during a pause.
     clock_ahead: Option<SignedDuration>,
     last_commit: Timestamp,
     feedback_due: tokio::time::Instant,
     silence: Silence,
     /// The open transaction, if it requests the switch to triggers.
     open_switch: Option<u32>,
-    /// The same after its end. If it installed the triggers, all later changes are in the outbox.
+    /// The same transaction after its end. If it installed the triggers, all later changes are in the outbox.
     ended_switch: Option<u32>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
 
     /// Reads until the stream fails, enqueue stops, or a switch to triggers. At a switch, returns the last batch, which is not sent.
     pub async fn run(&mut self) -> Result<Option<Batch>, CaptureError> {
-        let mut rounds = 0;
+        let mut bursts = 0;
         loop {
             let received = self.burst()?;
             if let Some(transaction) = self.ended_switch.take() {
@@ -115,15 +115,15 @@ impl<'a> Reader<'a> {
                     return Ok(is_visible.then(|| self.buffer.take(self.lineage, None)));
                 }
                 let lsn = self.buffer.commit;
-                recurring!(warn, transaction, %lsn, "a message requests the switch to triggers, but its transaction installed none: ignored");
+                recurring!(warn, transaction, %lsn, "a message requests the switch to triggers, but its transaction installed no triggers: ignored");
             }
             self.feedback_if_due().await?;
             if self.tasks.gate.is_full() && !self.await_visibility().await? {
                 return Ok(None);
             }
             let full = self.buffer.is_full();
-            if !full && rounds < MAX_ROUNDS {
-                rounds += 1;
+            if !full && bursts < MAX_BURSTS {
+                bursts += 1;
                 if received == BURST || (received > 0 && self.is_lagging() && !self.buffer.is_empty()) {
                     self.pause().await;
                     continue;
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
                     }
                 }
             }
-            rounds = 0;
+            bursts = 0;
             if !self.buffer.is_empty() && !self.send().await? {
                 return Ok(None);
             }
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         Ok(BURST)
     }
 
-    /// Waits for the next message, for at most `limit`, and acknowledges meanwhile.
+    /// Waits for the next message, for at most `limit`. Acknowledges meanwhile.
     async fn wait(&mut self, limit: Option<Duration>) -> Result<Waited, CaptureError> {
         let end = limit.map(|limit| tokio::time::Instant::now() + limit);
         loop {
@@ -234,7 +234,7 @@ impl<'a> Reader<'a> {
         self.clock_ahead.is_some_and(is_old)
     }
 
-    /// Sends a batch, and acknowledges while the channel is full. Returns false if enqueue has stopped.
+    /// Sends a batch. Acknowledges while the channel is full. Returns false if enqueue has stopped.
     async fn send(&mut self) -> Result<bool, CaptureError> {
         let open = self.decoder.open().map(|open| (open.commit, open.ordinal));
         let batch = self.buffer.take(self.lineage, open);
@@ -262,7 +262,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Waits until everything received is visible on the primary, and acknowledges meanwhile. Returns false if enqueue has stopped.
+    /// Waits until everything received is visible on the primary. Acknowledges meanwhile. Returns false if enqueue has stopped.
     async fn await_visibility(&mut self) -> Result<bool, CaptureError> {
         while !self.tasks.gate.is_open() {
             tokio::select! {
@@ -279,14 +279,14 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Returns how far everything that was sent is stored.
+    /// Returns how far the WAL is stored.
     fn stored(&self) -> Lsn {
         let durable = self.context.durable.borrow();
         let resume = durable.as_ref().and_then(|durable| durable.progress.resume());
         resume.map_or(self.begin, |resume| self.begin.max(resume))
     }
 
-    /// Returns how far the WAL is stored, or contains no captured changes.
+    /// Returns how far the WAL is stored or contains no captured changes.
     fn acknowledgeable(&self) -> Lsn {
         let stored = self.stored();
         if !self.buffer.is_empty() || stored < self.sent {
@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
         stored.max(self.tasks.gate.acknowledgeable(idle))
     }
 
-    /// Sends feedback when it is due, also without progress: the server ends connections that it does not hear from.
+    /// Sends feedback when it is due, even without progress: the server ends connections without feedback.
     async fn feedback_if_due(&mut self) -> Result<(), CaptureError> {
         let now = tokio::time::Instant::now();
         if now < self.feedback_due {

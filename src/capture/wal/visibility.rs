@@ -1,8 +1,8 @@
 //! Holds changes back until their transactions are visible on the primary, and until a changed table is verified.
 //!
 //! A logical walsender sends a commit as soon as it is flushed locally. Under synchronous replication the application still waits for
-//! a standby then: no session sees the commit, and a failover undoes it. So no change of such a transaction is passed on, stored or
-//! acknowledged before a snapshot of the primary sees it.
+//! a standby at that point: no session sees the commit, and a failover undoes it. Therefore no change of a transaction is passed on,
+//! stored or acknowledged before a snapshot of the primary sees the transaction.
 //!
 //! The wait has no limit. A new stream would wait for the same transactions, and each new connection would leave one more heartbeat on
 //! the primary that waits for the standby. A long wait is reported instead.
@@ -32,7 +32,7 @@ const VISIBILITY: &str = "visibility";
 /// A commit is visible microseconds after its flush, or after the round trip to a standby.
 const POLLS: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
 /// After this long without an answer, the stream fails and reconnects.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longer than a working standby takes, even one that reconnects.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// The most transactions that are received without a check, if none of them has captured changes.
@@ -58,8 +58,8 @@ struct Received {
     end: Lsn,
 }
 
-/// Holds changes back until checks have passed. A task makes the checks, so that the stream can go on acknowledging. Costs nothing
-/// while there is nothing to check.
+/// Holds changes back until checks have passed. A task runs the checks, so that the stream can acknowledge meanwhile. Without anything
+/// to check, no query runs.
 pub(super) struct VisibilityGate {
     policy: VisibilityPolicy,
     received: u64,
@@ -146,8 +146,8 @@ impl VisibilityGate {
         Check { transactions: std::mem::take(&mut self.unchecked), tables, received }
     }
 
-    /// Returns how far idle WAL up to `wanted` may be acknowledged. Where commits wait for a standby, this is the end of what is
-    /// known to be visible, which heartbeats advance.
+    /// Returns how far idle WAL up to `wanted` may be acknowledged. If capture waits for visibility, this is the end of what is
+    /// known to be visible. Heartbeats advance it.
     pub fn acknowledgeable(&self, wanted: Lsn) -> Lsn {
         if self.policy.waits() || !self.is_open() { wanted.min(self.passed.borrow().end) } else { wanted }
     }
@@ -169,14 +169,14 @@ struct Checker {
 }
 
 impl Checker {
-    /// Makes the checks in their order.
+    /// Runs the checks in order.
     async fn run(
         mut self,
         mut checks: mpsc::Receiver<Check>,
         results: watch::Sender<Received>,
     ) -> Result<(), CaptureError> {
-        // Every table's first change requires a check. The connection is opened and the server's caches are filled before, so that
-        // the first event does not wait for that.
+        // Every table's first change requires a check. This first one opens the connection and fills the server's caches, so that the
+        // first event does not wait for either.
         self.verify_tables().await?;
         while let Some(Check { transactions, tables, received }) = checks.recv().await {
             if tables {
@@ -194,8 +194,8 @@ impl Checker {
         let (started_at, mut polls) = (Instant::now(), POLLS);
         let mut invisible: Vec<i64> = transactions.into_iter().map(i64::from).collect();
         loop {
-            let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.invisible(&invisible)).await;
-            invisible = answer.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))??;
+            let answer = tokio::time::timeout(CHECK_TIMEOUT, self.invisible(&invisible)).await;
+            invisible = answer.map_err(|_| CaptureError::Silent(CHECK_TIMEOUT))??;
             if invisible.is_empty() {
                 self.wait.end();
                 return Ok(());
@@ -210,8 +210,8 @@ impl Checker {
     /// Verifies that the stream still has everything that events and their routing need.
     async fn verify_tables(&mut self) -> Result<(), CaptureError> {
         let verified = async { Ok(tables_for_streaming(self.client.get().await?, &self.source).await.map(drop)?) };
-        let verified = tokio::time::timeout(ANSWER_TIMEOUT, verified).await;
-        verified.map_err(|_| CaptureError::Silent(ANSWER_TIMEOUT))?
+        let verified = tokio::time::timeout(CHECK_TIMEOUT, verified).await;
+        verified.map_err(|_| CaptureError::Silent(CHECK_TIMEOUT))?
     }
 
     /// Returns the transactions that are not visible, on the same server timeline that the stream comes from.

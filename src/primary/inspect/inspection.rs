@@ -1,4 +1,4 @@
-//! The result of an inspection, and what setup and the running process make of it.
+//! The result of an inspection, and what it means for setup and for the running process.
 
 use crate::config::Source;
 use crate::primary::catalog::{FAILOVER_VERSION, MappedTable, Publication, Server, Slot};
@@ -9,15 +9,15 @@ use crate::primary::triggers::catalog::{Comparison, TriggerState};
 /// Which conditions to judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conditions {
-    /// All, for the configured way of capture.
+    /// All, for the configured mode of capture.
     All,
     /// Those of capture from the WAL that a change of the platform's schema can break under a running process.
     Wal,
-    /// The same for capture by triggers.
+    /// Those of capture by triggers that such a change can break.
     Triggers,
 }
 
-/// What was read from the primary's catalog and what is wrong with it. Parts that were not asked for are none or empty.
+/// The parts of the primary's catalog that were read, and the findings about them. Parts that were not read are none or empty.
 pub(crate) struct Inspection {
     pub server: Option<Server>,
     pub tables: Vec<MappedTable>,
@@ -27,7 +27,7 @@ pub(crate) struct Inspection {
     pub findings: Vec<Finding>,
 }
 
-/// What there is of capture by triggers.
+/// The state of capture by triggers on the primary.
 pub(crate) struct Triggers {
     pub state: TriggerState,
     pub comparison: Comparison,
@@ -36,26 +36,26 @@ pub(crate) struct Triggers {
 }
 
 impl Inspection {
-    /// Whether the slot or the outbox exists: until then, setup has rows to read.
+    /// Returns whether the slot or the outbox exists. If not, setup still has to read the existing rows.
     pub(super) fn is_set_up(&self) -> bool {
         self.triggers.as_ref().map_or(self.slot.is_some(), |triggers| triggers.state.installed)
     }
 
-    /// Whether a new slot is synchronized to standbys.
+    /// Returns whether a new slot is synchronized to standbys.
     pub fn can_fail_over(&self, source: &Source) -> bool {
         source.failover && self.server.as_ref().is_some_and(|server| server.version >= FAILOVER_VERSION)
     }
 
-    /// Fails with everything that setup cannot fix by itself.
+    /// Fails with all findings that setup cannot fix.
     pub fn accept(&self) -> Result<(), PrimaryError> {
         let blocking: Vec<Finding> = self.findings.iter().filter(|finding| finding.blocks_setup).cloned().collect();
         if blocking.is_empty() { Ok(()) } else { Err(PrimaryError::Preconditions(blocking)) }
     }
 
-    /// Fails with the first change of the schema because of which the WAL lacks what events need.
+    /// Fails with the first finding because of which the WAL lacks what events need.
     pub fn accept_for_streaming(&self) -> Result<(), PrimaryError> {
-        // A table that was replaced lacks both its place in the publication and its replica identity: report the former, because its
-        // changes are missing altogether.
+        // A table that was dropped and created again is neither published nor has its replica identity. The former is reported, because
+        // none of its changes are in the stream.
         let by_loss = |finding: &&Finding| finding.condition != Condition::Publication;
         match self.findings.iter().filter(|finding| finding.stops_streaming()).min_by_key(by_loss) {
             Some(finding) => Err(PrimaryError::Drift(Box::new(finding.clone()))),
@@ -63,7 +63,7 @@ impl Inspection {
         }
     }
 
-    /// The failures because of which triggers may not have captured changes, as one sentence each.
+    /// Returns the failures because of which triggers may not have captured changes, as one clause each.
     pub fn trigger_faults(&self) -> Vec<String> {
         let failed = self.findings.iter().filter(|finding| finding.severity == Severity::Fail);
         let of_triggers = failed.filter(|finding| match finding.condition {
@@ -77,7 +77,7 @@ impl Inspection {
         of_triggers.map(|finding| format!("{}: {}", finding.subject, finding.state)).collect()
     }
 
-    /// Lines for setup's output about what it leaves as it is.
+    /// Returns lines for setup's output about what it does not change.
     pub fn notes(&self) -> Vec<String> {
         let missing = self.findings.iter().filter(|finding| {
             finding.severity == Severity::Warn

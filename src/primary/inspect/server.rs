@@ -131,7 +131,7 @@ fn existing_slot(source: &Source, slot: &Slot, name: String) -> Vec<Finding> {
     findings
 }
 
-/// Whether events can go out for transactions that a failover undoes.
+/// Judges whether events can be sent for transactions that a failover undoes.
 fn await_visibility(source: &Source, server: &Server) -> Finding {
     const SETTING: &str = "source.await_visibility";
     match (source.await_visibility, server.synchronous) {
@@ -155,7 +155,7 @@ fn await_visibility(source: &Source, server: &Server) -> Finding {
     }
 }
 
-/// Whether logical slots wait for the standbys that may be promoted.
+/// Judges whether the slot waits for the standbys that may be promoted.
 fn synchronized_slots(source: &Source, server: &Server, slot: &Slot) -> Option<Finding> {
     const SETTING: &str = "synchronized_standby_slots";
     if server.version < FAILOVER_VERSION || slot.failover != Some(true) {

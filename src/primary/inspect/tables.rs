@@ -10,7 +10,7 @@ use crate::primary::identity::{self, Goal};
 
 const SETUP: &str = "run `walhook setup`";
 
-/// A table that only lookups read may be missing: what depends on it is then not looked up.
+/// Returns the finding for a missing table. A table that only lookups read may be missing: what depends on it is then not looked up.
 pub(super) fn missing(source: &Source, table: Table) -> Finding {
     let (schema, name) = source.tables.qualified_name(table);
     let harmless = !table.is_captured() && table != Table::UserAddon;
@@ -22,7 +22,7 @@ pub(super) fn missing(source: &Source, table: Table) -> Finding {
         .blocking()
 }
 
-/// The mapped columns, by the platform's names, that are not in `have`.
+/// Returns the mapped columns, by the platform's names, that are not in `have`.
 fn lacking<'a>(source: &'a Source, table: Table, have: &[String]) -> Vec<&'a str> {
     let names = source.tables.stored(table).map(|column| source.tables.column(table, column));
     names.filter(|name| !contains(have, name)).collect()
@@ -47,8 +47,8 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
         .blocking()
 }
 
-/// Whether the role can read what lookups and setup read. Captured tables arrive in the stream; of these, only the release is also
-/// looked up. Setup copies the watched rows to the ledger once, which is `sets_up`.
+/// Judges whether the role can read what lookups and setup read. Captured tables arrive in the stream; of these, only the release is
+/// also looked up. With `sets_up`, setup has yet to copy the watched rows to the ledger.
 pub(super) fn privileges(source: &Source, table: Table, root: &Relation, sets_up: bool) -> Vec<Finding> {
     let looked_up = !table.is_captured() || table == Table::Release || source.tables.is_computed(table);
     let completed = source.capture == CaptureMode::Wal && identity::goal(source, table, root).0 == Goal::Index;
@@ -134,7 +134,7 @@ pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option
     Finding::ok(subject, format!("covers {} tables", tables.iter().filter(|mapped| mapped.root().is_some()).count()))
 }
 
-/// The tables that the publication does not cover yet.
+/// Returns the tables that the publication does not cover.
 pub(crate) fn unpublished<'a>(
     tables: &'a [MappedTable],
     publication: Option<&Publication>,
@@ -143,7 +143,7 @@ pub(crate) fn unpublished<'a>(
     existing.filter(|(_, root)| !publication.is_some_and(|publication| publication.covers(root))).collect()
 }
 
-/// What keeps the role from creating or changing the publication.
+/// Returns the reasons why the role cannot create or change the publication.
 pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -> Vec<Finding> {
     let Some(server) = &inspection.server else { return Vec::new() };
     let subject = format!("publication {}", source.publication);
@@ -171,7 +171,7 @@ pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -
     findings
 }
 
-/// Fails where a table that triggers need is missing or lacks a column.
+/// Fails if a table that triggers need is missing or lacks a column.
 pub(crate) fn accept_columns(source: &Source, tables: &[MappedTable]) -> Result<(), PrimaryError> {
     let judged = tables.iter().map(|mapped| match mapped.root() {
         Some(root) => columns(source, mapped.table, root, false),

@@ -56,7 +56,7 @@ fn trigger_privilege(table: Table, missing: &[TableTrigger]) -> Vec<Finding> {
     findings
 }
 
-/// Judges the outbox. `server` is none where only the schema is judged.
+/// Judges the outbox. `server` is none if only the schema is judged.
 pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<Finding> {
     let state = &triggers.state;
     if !state.installed {
@@ -100,7 +100,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
     findings
 }
 
-/// The reason of a trigger's failure, or that none was recorded.
+/// Returns the reason of a trigger's failure, or a text that none was recorded.
 pub(crate) fn explained(reason: Option<String>) -> String {
     reason.unwrap_or_else(|| "a statement that could not record its reason; the server log may have it".to_owned())
 }

@@ -20,7 +20,7 @@ const MADE_BY: &str = include_str!("../../../sql/primary/outbox_made_by.sql");
 const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
 
 row! {
-    /// What exists of the schema `walhook_capture`.
+    /// The state of the schema `walhook_capture`.
     #[derive(Clone, Debug)]
     pub(crate) struct TriggerState {
         pub installed: bool,
@@ -44,7 +44,7 @@ pub(crate) async fn trigger_state(client: &Client) -> Result<TriggerState, Prima
     Ok(TriggerState::from(&client.query_typed_one(STATE, &[]).await?))
 }
 
-/// How often triggers have failed since the failures were last acknowledged, and the last reason that was recorded.
+/// Returns how often triggers have failed since the failures were last acknowledged, and the last recorded reason.
 pub(crate) async fn failures(client: &Client) -> Result<Option<(i64, Option<String>)>, PrimaryError> {
     let row = client.query_typed_opt(FAILURES, &[]).await?;
     Ok(row.map(|row| (row.get("count"), row.get("last"))))
@@ -71,7 +71,7 @@ pub(crate) struct Comparison {
     pub outdated: Vec<Function>,
     pub missing: Vec<TableTrigger>,
     pub disabled: Vec<TableTrigger>,
-    /// Triggers that do not fire where `session_replication_role` is `replica`.
+    /// Triggers that do not fire if `session_replication_role` is `replica`.
     pub ordinary: Vec<TableTrigger>,
 }
 
@@ -141,13 +141,13 @@ impl Comparison {
     }
 }
 
-/// Whether a transaction's effects may not be visible to other sessions yet.
+/// Returns whether a transaction's effects may not be visible to other sessions yet.
 pub(crate) async fn is_running(client: &Client, transaction: u32) -> Result<bool, PrimaryError> {
     let transaction = transaction.to_string();
     Ok(client.query_typed_one(RUNNING, &[(&transaction, Type::TEXT)]).await?.get(0))
 }
 
-/// Whether a transaction, which has ended, created triggers on some of `tables`.
+/// Returns whether a transaction, which has ended, created triggers on some of `tables`.
 pub(crate) async fn has_made_triggers(client: &Client, transaction: u32, tables: &[u32]) -> Result<bool, PrimaryError> {
     let transaction = transaction.to_string();
     let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&transaction, Type::TEXT), (&tables, Type::OID_ARRAY)];

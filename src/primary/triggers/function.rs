@@ -52,7 +52,7 @@ impl TriggerEvent {
         }
     }
 
-    /// The statement that creates the trigger.
+    /// Returns the statement that creates the trigger.
     pub fn create(self, table: &str, function: &str) -> String {
         TRIGGER
             .replace("{event}", self.as_str())
@@ -61,14 +61,14 @@ impl TriggerEvent {
             .replace("{table}", table)
     }
 
-    /// The statement that makes the trigger fire whatever `session_replication_role` is. Only the table's owner may run it.
+    /// Returns the statement that makes the trigger fire regardless of `session_replication_role`. Only the table's owner may run it.
     pub fn enable_always(self, table: &str) -> String {
         ALWAYS.replace("{event}", self.as_str()).replace("{table}", table)
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
 /// The function that the triggers of one table call.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub table: Table,
     pub name: String,
@@ -79,7 +79,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Generates the function for a table; none where the table lacks a mapped column.
+    /// Generates the function for a table. None if the table lacks a mapped column.
     pub fn new(source: &Source, table: Table, root: &Relation) -> Option<Function> {
         let theirs = |reference: &'static str| source.tables.column(table, reference);
         if source.tables.stored(table).any(|reference| !contains(&root.columns, theirs(reference))) {
@@ -125,24 +125,24 @@ impl Function {
         Some(Function { table, name, definition, comment, deleted_first })
     }
 
-    /// Whether the function on the primary, identified by its comment and source, is this one.
+    /// Returns whether the function on the primary, given by its comment and source, is this one.
     pub fn is(&self, comment: Option<&str>, source: &str) -> bool {
         comment == Some(&*self.comment) && (!self.deleted_first || source.contains(DELETED_FIRST))
     }
 
-    /// The statements that create or replace it. They lock no table.
+    /// Returns the statements that create or replace the function. They lock no table.
     pub fn create(&self) -> String {
         let comment = COMMENT.replace("{function}", &self.name).replace("walhook {hash}", &self.comment);
         format!("{}{comment}", self.definition)
     }
 }
 
-/// The name of the function that the triggers of a table call.
+/// Returns the name of the function that the triggers of a table call.
 pub(crate) fn function_name(table: Table) -> String {
     format!("capture_{}", table.name())
 }
 
-/// An expression for a column as text in the form that the WAL has: the output of its type.
+/// Returns an expression for a column as text in the form that the WAL has: the output of its type.
 fn value(root: &Relation, side: &str, column: &str) -> String {
     let name = format!("{side}.{}", quote_identifier(column));
     let at = root.columns.iter().position(|have| have == column);
@@ -152,14 +152,14 @@ fn value(root: &Relation, side: &str, column: &str) -> String {
     }
 }
 
-/// The columns whose changes are written to the outbox: those that raise events; all columns of tables that lookups read, because
-/// cached lookups follow the outbox.
+/// Returns the columns whose changes are written to the outbox: those that raise events, but all columns of tables that lookups read,
+/// because the outbox keeps cached lookups up to date.
 fn significant(table: Table) -> &'static [&'static str] {
     let raises_only = table.is_captured() && table != Table::Release;
     if raises_only { table.watched() } else { table.columns() }
 }
 
-/// The columns that identify a row where the table has no primary key.
+/// Returns the columns that identify a row if the table has no primary key.
 const fn own_key(table: Table) -> &'static [&'static str] {
     match table {
         Table::UserAddon => &["user_id", "addon"],

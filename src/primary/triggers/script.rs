@@ -32,14 +32,15 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// `state` is none if the schema has to be created. `switches` marks the position in the WAL at which the outbox takes over.
+    /// Writes the script. `state` is none if the schema has to be created. With `switches`, the script writes the message to the WAL at
+    /// which the outbox takes over.
     pub fn new(comparison: &Comparison, state: Option<&TriggerState>, switches: bool) -> Script {
         let mut script = Script::default();
         if state.is_none() {
             script.prepare.push_str(SCHEMA);
         }
         if !state.is_some_and(|state| state.paired) {
-            // It locks the outbox, which may be in use.
+            // Locks the outbox, which may be in use.
             script.lock.push_str(PAIRING);
         }
         for function in &comparison.outdated {
@@ -131,7 +132,7 @@ fn is_lock_timeout(error: &PrimaryError) -> bool {
     error.code().is_some_and(|code| timeouts.contains(code))
 }
 
-/// Names the session that keeps the tables from being locked.
+/// Describes the session because of which the tables could not be locked.
 async fn blocker(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
     let tables = catalog::tables(client, source, followed(source).filter(|table| catalog::is_required(*table))).await?;
     let oids: Vec<u32> = tables.iter().flat_map(|table| &table.relations).map(|relation| relation.oid).collect();

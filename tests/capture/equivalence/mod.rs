@@ -1,4 +1,4 @@
-//! One recorded workload, three ways of capturing it, one outcome: that of a model which knows the statements alone.
+//! Captures one recorded workload in three ways, and compares the events with those of a model that knows only the statements.
 
 mod oracle;
 mod statements;
@@ -7,24 +7,25 @@ mod workload;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use self::oracle::{KeyChange, Model, Told};
+use self::oracle::{KeyChange, Model, RaisedEvent};
 use self::workload::Workload;
 use crate::support::{DEADLINE, TestApp};
 use walhook::private_postgres::{Options, PrivatePostgres};
 
 const TRANSACTIONS: usize = 10_000;
 const SEED: u64 = 20_260_301;
-/// Statements in one message: the number of round trips is none of what is shown here.
+/// Transactions sent in one message, to save round trips.
 const AT_ONCE: usize = 25;
 
-/// Rows come and go in any order here.
+/// Drops all foreign keys: the workload inserts and deletes rows in any order.
 const WITHOUT_REFERENCES: &str = "do $$ declare found record; begin
     for found in select conrelid::regclass as name, conname from pg_constraint where contype = 'f' loop
         execute format('alter table %s drop constraint %I', found.name, found.conname);
     end loop;
 end $$";
 
-/// Old values by an index over key and watched columns. What such an identity leaves out is kept in the row here.
+/// Replica identities by an index over the key and the watched columns. Long values of other columns are stored inline, because the WAL
+/// would lack them.
 const INDEXES: &str = "
     alter table preflight_report alter generated_at set not null;
     alter table release alter title set storage main, alter review_issues set storage main;
@@ -36,8 +37,8 @@ const INDEXES: &str = "
     create unique index e on preflight_report (id, generated_at); alter table preflight_report replica identity using index e;
     create unique index f on stream_radar_flag (id, status); alter table stream_radar_flag replica identity using index f";
 
-/// Partitioned by what changes most, so that rows move all the time. The keys tell the transitions: an index identity. Long values
-/// stay in the row, as above.
+/// Partitions tables by the columns that change most, so that rows move often. The primary keys contain the watched columns, so they
+/// suffice as replica identities. Long values are stored inline, as above.
 const PARTITIONED: &str = "
     alter table preflight_report alter generated_at set not null;
     alter table release alter title set storage main, alter review_issues set storage main;
@@ -65,7 +66,7 @@ const WHOLE_OLD_ROWS: &str = "
         end loop;
     end $$";
 
-/// A primary that several sidecars may watch.
+/// A primary that several sidecars may capture from.
 async fn primary(server: &Arc<PrivatePostgres>, more: &str) -> TestApp {
     let app = TestApp::prepare_on(Arc::clone(server)).await;
     let source = app.source().await;
@@ -82,8 +83,8 @@ async fn run(app: &TestApp, workload: &Workload) {
     }
 }
 
-/// What the store has in the end: the last transaction's event stands behind all others.
-async fn told(app: &TestApp) -> Vec<Told> {
+/// Waits for the event of the last transaction, and returns all others in the store.
+async fn stored_events(app: &TestApp) -> Vec<RaisedEvent> {
     let store = app.store().await;
     let count = "select count(*), count(*) filter (where kind = 'payment.statement_ready' and user_id = 'last') from walhook.event";
     let mut seen = -1;
@@ -94,7 +95,7 @@ async fn told(app: &TestApp) -> Vec<Told> {
         if last == 1 {
             break;
         }
-        // Going on is the signal; how fast is no matter here.
+        // Progress is the signal; how fast it goes does not matter here.
         if now > seen {
             (seen, since) = (now, tokio::time::Instant::now());
         }
@@ -103,27 +104,27 @@ async fn told(app: &TestApp) -> Vec<Told> {
     }
     let query = "select kind, user_id, data::text from walhook.event where user_id <> 'last'";
     let rows = store.query(query, &[]).await.unwrap();
-    let told = |row: &tokio_postgres::Row| Told {
+    let event = |row: &tokio_postgres::Row| RaisedEvent {
         kind: row.get(0),
         user: row.get(1),
         data: serde_json::from_str(row.get(2)).unwrap(),
     };
-    rows.iter().map(told).collect()
+    rows.iter().map(event).collect()
 }
 
-fn assert_same(mode: &str, found: Vec<Told>, expected: &[Told]) {
+fn assert_same(mode: &str, found: Vec<RaisedEvent>, expected: &[RaisedEvent]) {
     let mut counts: HashMap<String, i64> = HashMap::new();
-    // Whatever the order of the keys.
-    let text = |told: &Told| {
-        let data: BTreeMap<_, _> = told.data.as_object().expect("an object").iter().collect();
-        format!("{} {} {}", told.kind, told.user, serde_json::to_string(&data).expect("JSON"))
+    // Independent of the order of keys.
+    let text = |event: &RaisedEvent| {
+        let data: BTreeMap<_, _> = event.data.as_object().expect("an object").iter().collect();
+        format!("{} {} {}", event.kind, event.user, serde_json::to_string(&data).expect("JSON"))
     };
-    expected.iter().for_each(|told| *counts.entry(text(told)).or_default() += 1);
-    found.iter().for_each(|told| *counts.entry(text(told)).or_default() -= 1);
+    expected.iter().for_each(|event| *counts.entry(text(event)).or_default() += 1);
+    found.iter().for_each(|event| *counts.entry(text(event)).or_default() -= 1);
     let mut wrong: Vec<String> = counts
         .into_iter()
         .filter(|(_, count)| *count != 0)
-        .map(|(told, count)| format!("{count:+}: {}", told.chars().take(300).collect::<String>()))
+        .map(|(event, count)| format!("{count:+}: {}", event.chars().take(300).collect::<String>()))
         .collect();
     wrong.sort();
     let (shown, all) = (wrong.len().min(10), wrong.len());
@@ -137,18 +138,18 @@ fn assert_same(mode: &str, found: Vec<Told>, expected: &[Told]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_identity_index_identity_and_triggers_tell_the_same_as_the_model() {
-    assert_all_tell_the_same(TRANSACTIONS, "", INDEXES).await;
+async fn full_identity_index_identity_and_triggers_raise_the_same_events_as_the_model() {
+    assert_all_raise_the_same(TRANSACTIONS, "", INDEXES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_that_move_between_partitions_tell_the_same_as_the_model() {
+async fn rows_that_move_between_partitions_raise_the_same_events_as_the_model() {
     let full = format!("{PARTITIONED}; {WHOLE_OLD_ROWS}");
-    assert_all_tell_the_same(TRANSACTIONS / 2, &full, PARTITIONED).await;
+    assert_all_raise_the_same(TRANSACTIONS / 2, &full, PARTITIONED).await;
 }
 
 /// `full` and `index` prepare the two primaries; triggers capture from the first.
-async fn assert_all_tell_the_same(transactions: usize, full: &str, index: &str) {
+async fn assert_all_raise_the_same(transactions: usize, full: &str, index: &str) {
     let workload = Workload::record(SEED, transactions);
     let server = Arc::new(PrivatePostgres::start(Options::default()).await.unwrap());
     let mut full = primary(&server, &format!("alter table payment alter user_id type text; {full}")).await;
@@ -164,7 +165,7 @@ async fn assert_all_tell_the_same(transactions: usize, full: &str, index: &str) 
     let expected = Model::replay(&workload, KeyChange::Update);
     println!("{} events of {transactions} transactions", expected.len());
     assert!(expected.len() > transactions / 2, "{}", expected.len());
-    assert_same("triggers", told(&triggers).await, &Model::replay(&workload, KeyChange::DeleteAndInsert));
-    assert_same("full identity", told(&full).await, &expected);
-    assert_same("index identity", told(&index).await, &expected);
+    assert_same("triggers", stored_events(&triggers).await, &Model::replay(&workload, KeyChange::DeleteAndInsert));
+    assert_same("full identity", stored_events(&full).await, &expected);
+    assert_same("index identity", stored_events(&index).await, &expected);
 }

@@ -1,4 +1,4 @@
-//! The rules once more, over tables of its own: shares nothing with the program but the statements' meaning.
+//! A second implementation of the rules, on its own tables. It shares no code with the product.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 use super::statements::{issues, time};
 use super::workload::{Act, Committed, Entry, Release, ReleaseChange, Workload};
 
+/// An event of the model or of the store.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct RaisedEvent {
     pub kind: String,
     pub user: String,
     pub data: Value,
 }
 
-/// What a row with another key is.
+/// What a change of a row's key counts as.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
     Update,
@@ -28,12 +29,12 @@ struct Flag {
 
 #[derive(Default)]
 pub struct Model {
-    told: Vec<Told>,
+    raised: Vec<RaisedEvent>,
     muted: bool,
     labels: HashMap<i64, Option<i64>>,
     outlets: HashMap<i64, String>,
     addons: HashSet<(i64, &'static str)>,
-    /// Also those that are deleted: what is known of them stays known.
+    /// Including deleted ones, which later events may still refer to.
     releases: HashMap<i64, Release>,
     distributed: HashSet<i64>,
     entries: BTreeMap<i64, Entry>,
@@ -49,18 +50,18 @@ const SIX: [&str; 6] = ["draft", "to_review", "approved", "rejected", "require_c
 const FAILURES: [&str; 4] = ["error", "fault", "rejected", "batch_exception"];
 
 impl Model {
-    pub fn replay(workload: &Workload, key_change: KeyChange) -> Vec<Told> {
+    pub fn replay(workload: &Workload, key_change: KeyChange) -> Vec<RaisedEvent> {
         let mut model = Model::default();
         for Committed { acts, muted } in &workload.committed {
             model.muted = *muted;
             acts.iter().for_each(|act| model.act(act, key_change));
         }
-        model.told
+        model.raised
     }
 
-    fn tell(&mut self, kind: &str, user: Option<i64>, data: Value) {
+    fn raise(&mut self, kind: &str, user: Option<i64>, data: Value) {
         if let (Some(user), false) = (user, self.muted) {
-            self.told.push(Told { kind: kind.into(), user: user.to_string(), data });
+            self.raised.push(RaisedEvent { kind: kind.into(), user: user.to_string(), data });
         }
     }
 
@@ -161,18 +162,18 @@ impl Model {
             let found = release.issues.as_deref().map_or("[]".into(), issues);
             data["review_issues"] = serde_json::from_str(&found).expect("JSON");
         }
-        self.tell("release.review.status_changed", self.owner(id), data);
+        self.raise("release.review.status_changed", self.owner(id), data);
     }
 
     fn delivered(&mut self, id: i64) {
         let owner = self.owner(id);
-        // Without an owner it is told to nobody, and is not used up.
+        // Without an owner, no event is raised, and the release may still be distributed for the first time.
         if self.releases[&id].delivery != "distributed" || owner.is_none() || !self.distributed.insert(id) {
             return;
         }
         let mut data = self.identity(id);
         data["delivery_status"] = "distributed".into();
-        self.tell("release.distributed", owner, data);
+        self.raise("release.distributed", owner, data);
     }
 
     fn set_status(&mut self, id: i64, status: &'static str) {
@@ -195,17 +196,17 @@ impl Model {
         if entry.status == "complete" && entry.takedown {
             let mut data = base.clone();
             data["takedown"] = true.into();
-            self.tell("takedown.completed", owner, data);
+            self.raise("takedown.completed", owner, data);
         } else if entry.status == "complete" {
-            self.tell("delivery.completed", owner, base.clone());
+            self.raise("delivery.completed", owner, base.clone());
         } else if FAILURES.contains(&entry.status) {
             let mut data = base.clone();
             data["message"] = entry.message.clone().into();
-            self.tell("delivery.failed", owner, data);
+            self.raise("delivery.failed", owner, data);
         }
         let mut data = base;
         data["previous_status"] = previous.filter(|status| *status != "paused").into();
-        self.tell("distribution.outlet.status_changed", owner, data);
+        self.raise("distribution.outlet.status_changed", owner, data);
     }
 
     fn transcode(&mut self, id: i64, status: &'static str) {
@@ -222,7 +223,7 @@ impl Model {
             "status": status, "status_message": format!("transcode_{status}"), "files": files
         });
         let kind = if status == "complete" { "transcode.completed" } else { "transcode.failed" };
-        self.tell(kind, self.owner(release), data);
+        self.raise(kind, self.owner(release), data);
     }
 
     fn payment(&mut self, id: i64, status: &'static str) {
@@ -233,7 +234,7 @@ impl Model {
                 "payment_request_id": id, "invoice_number": format!("N{id}"), "period": null, "amount": 10.50,
                 "total_due_usd": 11.25, "currency": "USD"
             });
-            self.tell("payment.statement_ready", user, data);
+            self.raise("payment.statement_ready", user, data);
         }
     }
 
@@ -246,7 +247,7 @@ impl Model {
         data["generated_at"] = time(minute).into();
         data["profile"] = json!({ "name": "p", "version": 1 });
         data["counts"] = json!({ "blocking": 2, "informational": 3, "requires_feedback": 4 });
-        self.tell("release.preflight.report_ready", owner, data);
+        self.raise("release.preflight.report_ready", owner, data);
     }
 
     fn flag(&mut self, id: i64, status: &'static str, new: bool) {
@@ -263,10 +264,10 @@ impl Model {
         });
         if status == "active" {
             data["transition"] = if previous == "resolved" { "reopened" } else { "published" }.into();
-            self.tell("stream_radar.flag_created", owner, data);
+            self.raise("stream_radar.flag_created", owner, data);
         } else {
             data["resolved_at"] = time(1).into();
-            self.tell("stream_radar.flag_resolved", owner, data);
+            self.raise("stream_radar.flag_resolved", owner, data);
         }
     }
 }

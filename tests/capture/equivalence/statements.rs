@@ -1,4 +1,4 @@
-//! What an act is in SQL.
+//! The SQL of each act.
 
 use super::workload::{Act, Entry, Release, ReleaseChange};
 
@@ -18,7 +18,7 @@ pub fn time(minute: u8) -> String {
     format!("2026-03-01T09:{minute:02}:00.125000+00:00")
 }
 
-/// One statement, with its semicolon.
+/// Returns the statement, with its semicolon.
 pub fn statement(act: &Act) -> String {
     let written = looked_up(act).or_else(|| release(act)).or_else(|| entry(act)).or_else(|| other(act));
     written.expect("every act is of one of these")

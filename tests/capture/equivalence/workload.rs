@@ -1,8 +1,8 @@
-//! Random transactions, recorded both as statements and as what they do.
+//! Random transactions, recorded as SQL and as acts.
 
 use super::statements::statement;
 
-/// What a statement does, as far as anybody is told of it.
+/// The effect of one statement, as far as events depend on it.
 #[derive(Clone, Debug)]
 pub enum Act {
     Label {
@@ -43,7 +43,7 @@ pub enum Act {
         release: i64,
         status: &'static str,
     },
-    /// Deleted and inserted again, with another status or the same.
+    /// Deletes the entry and inserts it again in the same transaction.
     EntryAgain {
         id: i64,
         status: &'static str,
@@ -126,7 +126,7 @@ pub struct Entry {
     pub message: Option<String>,
 }
 
-/// One transaction's acts that took place; nothing where it was rolled back.
+/// The acts of one committed transaction, without those that were rolled back to a savepoint.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
     pub acts: Vec<Act>,
@@ -134,7 +134,7 @@ pub struct Committed {
 }
 
 pub struct Workload {
-    /// As SQL, each whole.
+    /// The SQL of each transaction, including those that are rolled back.
     pub transactions: Vec<String>,
     pub committed: Vec<Committed>,
 }
@@ -184,14 +184,14 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// Now and then several kB that do not compress well, so that they are stored out of line.
+    /// Returns a text. One in ten has several kB that do not compress well, so that it is stored out of line.
     fn text(&mut self) -> String {
         let words = if self.percent(10) { 150 } else { 1 };
         (0..words).map(|_| format!("{:016x}", self.next())).collect()
     }
 }
 
-/// Which rows there are: ids to choose from.
+/// The ids of existing rows, to choose from.
 #[derive(Clone, Default)]
 struct Rows {
     releases: Vec<i64>,
@@ -235,7 +235,7 @@ impl Workload {
 }
 
 impl Recorder {
-    /// Everything that others are looked up in is shown to the stream before it is needed.
+    /// Inserts the labels and outlets: the stream shows them before other rows refer to them.
     fn beginning(&mut self) -> Vec<Act> {
         let labels = (1..=LABELS).map(|id| Act::Label { id: -id, user: Some(id % USERS + 1) });
         let outlets = (1..=OUTLETS).map(|id| Act::Outlet { id: -id, name: format!("Outlet {id}") });

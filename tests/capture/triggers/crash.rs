@@ -1,4 +1,4 @@
-//! Kills, restarts and stand-bys.
+//! Kills, restarts and standby replicas.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{by_triggers, number, prepared};
 use crate::support::TestApp;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kills_under_load_lose_and_repeat_nothing() {
+async fn no_event_is_lost_or_repeated_by_kills_under_load() {
     let mut app = prepared().await;
     app.setup().await;
     app.run().await;
@@ -42,7 +42,7 @@ async fn another_replica_takes_over_after_a_kill() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restarted_primary_is_gone_on_with() {
+async fn capture_continues_after_restarts_of_the_primary() {
     let mut app = TestApp::prepare_alone(Options { fsync: true, ..Options::default() }).await;
     by_triggers(&mut app);
     let _store = store_elsewhere(&mut app).await;
@@ -75,7 +75,7 @@ async fn store_elsewhere(app: &mut TestApp) -> PrivatePostgres {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_a_crash_could_take_back_is_not_read() {
+async fn a_commit_that_a_crash_could_undo_is_not_read() {
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s"), ("full_page_writes", "off")];
     let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
     by_triggers(&mut app);
@@ -84,7 +84,7 @@ async fn a_commit_that_a_crash_could_take_back_is_not_read() {
     app.run_with(&["--roles", "capture"]).await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    // Clearing the outbox flushes too: it waits here.
+    // Clearing the outbox would flush the WAL too: this trigger blocks it.
     let wait = "create function wait() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(1); return old; end $$;
         create trigger wait before delete on walhook_capture.outbox for each row execute function wait(); checkpoint";
     platform.client.batch_execute(wait).await.unwrap();
@@ -94,7 +94,7 @@ async fn a_commit_that_a_crash_could_take_back_is_not_read() {
     app.wait_for_events(1).await;
     app.server.restart(StopMode::Immediate).await.unwrap();
     let rows = number(&app.source().await, "select count(*) from payment").await;
-    assert_eq!(rows, 1, "an event of a row that the crash took back");
+    assert_eq!(rows, 1, "an event was raised for a row that the crash has undone");
     app.platform().await.payment(user, "ready").await;
     app.wait_for_events(2).await;
 }

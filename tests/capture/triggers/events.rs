@@ -1,4 +1,4 @@
-//! What is captured, and what is not.
+//! The changes that triggers capture, and those that they ignore.
 
 use walhook::postgres;
 use walhook::private_postgres::Options;
@@ -7,7 +7,7 @@ use super::{by_triggers, events, number, prepared};
 use crate::support::{Receiver, TestApp, eventually};
 
 #[tokio::test]
-async fn transitions_arrive_and_what_was_rolled_back_or_muted_does_not() {
+async fn transitions_raise_events_unless_they_are_rolled_back_or_muted() {
     let mut app = prepared().await;
     let platform = app.platform().await;
     let user = platform.user(&["stream_radar"]).await;
@@ -36,7 +36,7 @@ async fn transitions_arrive_and_what_was_rolled_back_or_muted_does_not() {
         ))
         .await;
     platform.set_review_status(release, "approved").await;
-    // Distributed before triggers were there, and told once only.
+    // Distributed before the triggers existed, so it does not count as distributed again.
     platform.set_delivery_status(before, "pending").await;
     platform.set_delivery_status(before, "distributed").await;
     platform.set_delivery_status(release, "distributed").await;
@@ -46,8 +46,8 @@ async fn transitions_arrive_and_what_was_rolled_back_or_muted_does_not() {
     for request in &received {
         request.assert_sound(&secret);
     }
-    let told = |event: &str| received.iter().filter(|request| request.event() == event).count();
-    assert_eq!((told(kinds[0]), told(kinds[1]), told(kinds[2])), (2, 1, 1));
+    let count = |event: &str| received.iter().filter(|request| request.event() == event).count();
+    assert_eq!((count(kinds[0]), count(kinds[1]), count(kinds[2])), (2, 1, 1));
     let moves: Vec<String> = events(&app)
         .await
         .into_iter()
@@ -66,7 +66,7 @@ async fn transitions_arrive_and_what_was_rolled_back_or_muted_does_not() {
 }
 
 #[tokio::test]
-async fn a_changed_key_is_a_row_that_went_and_one_that_came_and_partitions_are_watched() {
+async fn a_changed_key_counts_as_a_new_row_and_partitions_are_captured() {
     let mut app = TestApp::prepare().await;
     by_triggers(&mut app);
     let platform = app.platform().await;
@@ -82,7 +82,7 @@ async fn a_changed_key_is_a_row_that_went_and_one_that_came_and_partitions_are_w
     let release = platform.release(label).await;
     app.setup().await;
     app.run().await;
-    // By the parent, by a leaf, by what lies between.
+    // Into the table, into a leaf, and into a partition between them.
     let insert =
         |table: &str, id: i64| format!("insert into {table} (id, release_id, status) values ({id}, {release}, 'a');");
     platform
@@ -94,20 +94,20 @@ async fn a_changed_key_is_a_row_that_went_and_one_that_came_and_partitions_are_w
         ))
         .await;
     platform.transaction("update distro_queue_leaf set status = 'b'; update distro_queue set message = 'm'").await;
-    // Another key: what comes is new.
+    // With another key, the row counts as new.
     platform.transaction("update distro_queue set id = 3 where id = 2").await;
     app.wait_for_events(5).await;
-    let told: Vec<(i64, String)> = events(&app)
+    let found: Vec<(i64, String)> = events(&app)
         .await
         .into_iter()
         .map(|(_, data)| (data["distro_queue_id"].as_i64().unwrap(), data["previous_status"].to_string()))
         .collect();
     let expected = [(1, "null"), (2, "null"), (1001, "null"), (1001, "null"), (3, "null")];
-    assert_eq!(told, expected.map(|(id, from)| (id, from.to_owned())), "`a` is no recognised status");
+    assert_eq!(found, expected.map(|(id, from)| (id, from.to_owned())), "`a` is not a recognised status");
 }
 
 #[tokio::test]
-async fn neither_a_superuser_nor_the_logical_log_nor_the_tables_are_needed() {
+async fn triggers_need_no_superuser_no_logical_wal_level_and_no_ownership_of_the_tables() {
     let settings = [("wal_level", "replica")];
     let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
     by_triggers(&mut app);
@@ -126,7 +126,7 @@ async fn neither_a_superuser_nor_the_logical_log_nor_the_tables_are_needed() {
     let catalog = "select string_agg(tgrelid::regclass || tgname, ',' order by tgrelid, tgname) || count(*)
         from pg_trigger where not tgisinternal";
     let before: Option<String> = platform.client.query_one(catalog, &[]).await.unwrap().get(0);
-    // As a DBA would, from what is printed.
+    // A DBA runs the printed script.
     let script = app.walhook_ok(&["setup", "--print"]).await;
     platform
         .client
@@ -135,7 +135,7 @@ async fn neither_a_superuser_nor_the_logical_log_nor_the_tables_are_needed() {
         .unwrap_or_else(|error| panic!("{}\n{script}", postgres::describe(&error)));
     app.setup().await;
     app.run().await;
-    // The application's role knows nothing of the outbox.
+    // The application's role has no privileges on the outbox.
     let application = postgres::connect(&app.source_url.replace("postgres@", "app@")).await.unwrap();
     let insert = format!(
         "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values (1, {user}, 'I', 1, 1, 'ready')"
@@ -155,8 +155,8 @@ async fn neither_a_superuser_nor_the_logical_log_nor_the_tables_are_needed() {
 }
 
 #[tokio::test]
-async fn a_statement_on_many_rows_comes_out_in_bounded_memory() {
-    /// Many times what is in memory at once.
+async fn a_statement_on_many_rows_raises_all_events_in_bounded_memory() {
+    /// Many times the number of changes that are in memory at once.
     const ROWS: i64 = 60_000;
     let mut app = prepared().await;
     let platform = app.platform().await;

@@ -1,4 +1,4 @@
-//! Whatever becomes of the outbox, the application's transaction commits, and what was lost is told.
+//! Failures of the outbox: the application's transactions commit regardless, and lost changes are reported as a gap.
 
 use tokio_postgres::Client;
 use walhook::private_postgres::Options;
@@ -17,14 +17,14 @@ async fn running() -> (TestApp, Client, i64) {
     (app, platform.client, user)
 }
 
-/// Waits until the gap is recorded and the process says that it is not ready.
+/// Waits until the gap is recorded and the process is not ready. Returns the gap's detail.
 async fn gap(app: &mut TestApp, reason: &str) -> String {
     let store = app.store().await;
     let query = "select detail from walhook.gap where reason = $1 and repaired_at is null";
     let found =
         eventually(&format!("a gap: {reason}"), async || store.query_opt(query, &[&reason]).await.unwrap()).await;
     let url = app.sidecar().metrics_url.clone();
-    eventually("readiness to turn", async || {
+    eventually("the process not to be ready", async || {
         let ready = reqwest::get(format!("{url}/readyz")).await.ok()?;
         (ready.status() == 503).then_some(())
     })
@@ -34,8 +34,8 @@ async fn gap(app: &mut TestApp, reason: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_dropped_outbox_a_revoked_privilege_and_a_full_disk_abort_nothing() {
-    // The disk is full for the outbox alone, by the error that the server would raise.
+async fn failures_of_the_outbox_abort_no_transaction_and_are_reported() {
+    // Simulates a full disk for the outbox alone, with the server's error code.
     let full = "create function no_space() returns trigger language plpgsql as $$ begin
             raise exception 'could not extend file: No space left on device' using errcode = 'disk_full'; end $$;
         create trigger no_space before insert on walhook_capture.outbox for each row execute function no_space()";
@@ -50,12 +50,12 @@ async fn a_dropped_outbox_a_revoked_privilege_and_a_full_disk_abort_nothing() {
         client.batch_execute(&harm.replace("{owner}", &format!("owner_{}", app.name))).await.unwrap();
         client.batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
         assert_eq!(number(&client, "select count(*) from payment").await, 1, "{harm}");
-        let told = gap(&mut app, reason).await;
-        assert!(told.contains(detail), "{harm}: {told}");
+        let recorded = gap(&mut app, reason).await;
+        assert!(recorded.contains(detail), "{harm}: {recorded}");
     }
 }
 
-/// The owner of the outbox is no superuser: a superuser has every privilege.
+/// Starts a sidecar whose outbox is owned by a role that is not a superuser: a superuser has every privilege.
 async fn running_as_owner() -> (TestApp, Client, i64) {
     let mut app = TestApp::prepare().await;
     by_triggers(&mut app);
@@ -79,25 +79,25 @@ async fn running_as_owner() -> (TestApp, Client, i64) {
 }
 
 #[tokio::test]
-async fn a_renamed_column_is_told_with_its_name_and_the_rest_goes_on() {
+async fn a_renamed_column_is_reported_by_name_and_other_tables_are_still_captured() {
     let (mut app, client, user) = running().await;
     client.batch_execute("alter table release rename column cat to catalogue").await.unwrap();
-    let harmed = format!(
+    let statements = format!(
         "insert into label (id, user_id, name) values (1, {user}, 'L');
          insert into release (id, label_id, review_status, delivery_status) values (1, 1, 'draft', 'pending')"
     );
-    client.batch_execute(&harmed).await.unwrap();
+    client.batch_execute(&statements).await.unwrap();
     assert_eq!(number(&client, "select count(*) from release").await, 1);
-    let told = gap(&mut app, "trigger_failed").await;
-    assert!(told.contains("INSERT of release") && told.contains("cat"), "{told}");
-    let told = gap(&mut app, "trigger_missing").await;
-    assert!(told.contains("table public.release: lacks cat"), "{told}");
+    let recorded = gap(&mut app, "trigger_failed").await;
+    assert!(recorded.contains("INSERT of release") && recorded.contains("cat"), "{recorded}");
+    let recorded = gap(&mut app, "trigger_missing").await;
+    assert!(recorded.contains("table public.release: lacks cat"), "{recorded}");
     client.batch_execute(&format!("{INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
     app.wait_for_events(1).await;
     let check = app.walhook(&["check"]).await;
     let check = String::from_utf8(check.stdout).unwrap();
     assert!(check.contains("fail  trigger failures: 1, the last at INSERT of release"), "{check}");
-    // The mapping follows, and the triggers follow the mapping.
+    // After a change of the mapping, setup must replace the triggers' functions.
     assert!(app.stop().await.success());
     app.set("source.tables.release.columns.cat", "catalogue");
     let refused = app.walhook(&["run"]).await;
@@ -109,11 +109,11 @@ async fn a_renamed_column_is_told_with_its_name_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn a_disabled_trigger_is_told() {
+async fn a_disabled_trigger_is_reported() {
     let (mut app, client, _) = running().await;
     client.batch_execute("alter table payment disable trigger walhook_insert").await.unwrap();
-    let told = gap(&mut app, "trigger_missing").await;
-    assert!(told.contains("triggers of public.payment: disabled: walhook_insert of public.payment"), "{told}");
+    let recorded = gap(&mut app, "trigger_missing").await;
+    assert!(recorded.contains("triggers of public.payment: disabled: walhook_insert of public.payment"), "{recorded}");
     app.setup().await;
     let state = "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
     assert_eq!(number(&client, state).await, 0);
@@ -136,7 +136,7 @@ async fn a_cancelled_statement_stays_cancelled() {
 }
 
 #[tokio::test]
-async fn setup_gives_up_before_it_deadlocks_anybody_and_names_who_is_in_the_way() {
+async fn setup_gives_up_before_it_causes_a_deadlock_and_names_the_blocking_session() {
     let settings = [("deadlock_timeout", "200ms")];
     let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
     by_triggers(&mut app);
@@ -144,9 +144,9 @@ async fn setup_gives_up_before_it_deadlocks_anybody_and_names_who_is_in_the_way(
     let user = platform.user(&[]).await;
     let open = app.source().await;
     open.batch_execute(&format!("begin; {INSERT} (1, {user}, 'I', 1, 1, 'ready')")).await.unwrap();
-    let output = app.walhook(&["setup"]).await;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("process ") && said.contains("on payment"), "{said}");
+    let refused = app.walhook(&["setup"]).await;
+    let output = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && output.contains("process ") && output.contains("on payment"), "{output}");
     assert_eq!(
         number(&platform.client, "select count(*) from pg_namespace where nspname = 'walhook_capture'").await,
         0

@@ -1,16 +1,16 @@
-//! Only one reader at a time, and leases that return to an earlier holder.
+//! The lease on reading the outbox: a replica that lost it and takes it again.
 
 use rustix::process::Signal;
 
 use super::prepared;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_gets_the_lease_back_reads_on_behind_the_one_between() {
+async fn a_reader_that_takes_the_lease_again_continues_after_the_reader_in_between() {
     let mut app = prepared().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     app.setup().await;
-    // It has the lease and knows where to read on, and has stored nothing.
+    // It has the lease and has read the checkpoint, and has stored nothing.
     app.run_with(&["--roles", "capture"]).await;
     app.sidecar().signal(Signal::STOP);
     let between = app.replica(&["--roles", "capture"]).await;

@@ -1,4 +1,4 @@
-//! Load whose end is known: payments that are committed, and others that are not.
+//! Load with a known result: payments that are committed, and others that are rolled back.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::number;
 use crate::support::{TestApp, eventually, next_id};
 
 const COUNT: &str = "select count(*) from walhook.event where kind = 'payment.statement_ready'";
-const PACE: Duration = Duration::from_millis(2);
+/// The pause between a writer's transactions.
+const PAUSE: Duration = Duration::from_millis(2);
 
 pub struct Load {
     stop: Arc<AtomicBool>,
@@ -26,7 +27,7 @@ fn insert(id: i64, user: i64) -> String {
 }
 
 impl Load {
-    /// Two writers whose transactions overlap: one of short ones, one that stays open for a while.
+    /// Starts two writers whose transactions overlap: one with short transactions, one with longer ones.
     pub async fn start(app: &TestApp, user: i64) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let short = write(app.source().await, user, Arc::clone(&stop), Duration::ZERO);
@@ -34,7 +35,7 @@ impl Load {
         Load { stop, tasks: vec![tokio::spawn(short), tokio::spawn(long)] }
     }
 
-    /// The payments that were committed.
+    /// Stops the load and returns the payments that were committed.
     pub async fn stop(self) -> HashSet<i64> {
         self.stop.store(true, Ordering::Relaxed);
         let mut committed = HashSet::new();
@@ -57,13 +58,13 @@ async fn write(client: Client, user: i64, stopped: Arc<AtomicBool>, open: Durati
             .await
             .unwrap();
         committed.extend([first, second]);
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(PAUSE).await;
     }
     committed
 }
 
-/// Payments that the store has events of, each with how many.
-async fn told(app: &TestApp) -> Vec<i64> {
+/// Returns the payments of all stored events, including repeated ones.
+async fn stored_payments(app: &TestApp) -> Vec<i64> {
     let query =
         "select (data ->> 'payment_request_id')::bigint from walhook.event where kind = 'payment.statement_ready'";
     app.store().await.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
@@ -74,17 +75,18 @@ async fn wait_for(store: &Client, count: i64) {
     eventually(&format!("{count} events"), async || (number(store, COUNT).await >= count).then_some(())).await;
 }
 
+/// Waits until the store has `more` events of payments than now.
 pub async fn wait_for_more(app: &TestApp, more: i64) {
     let store = app.store().await;
-    let begun = number(&store, COUNT).await;
-    wait_for(&store, begun + more).await;
+    let before = number(&store, COUNT).await;
+    wait_for(&store, before + more).await;
 }
 
-/// Every committed payment is told, once, and nothing else is.
+/// Asserts that the store has one event of each committed payment, and no others.
 pub async fn assert_complete(app: &TestApp, committed: &HashSet<i64>) {
     wait_for(&app.store().await, committed.len() as i64).await;
-    let told = told(app).await;
-    let distinct: HashSet<i64> = told.iter().copied().collect();
-    assert_eq!(distinct.len(), told.len(), "something was told twice");
+    let stored = stored_payments(app).await;
+    let distinct: HashSet<i64> = stored.iter().copied().collect();
+    assert_eq!(distinct.len(), stored.len(), "a payment has two events");
     assert!(distinct == *committed, "lost {:?}, invented {:?}", committed - &distinct, &distinct - committed);
 }

@@ -1,4 +1,4 @@
-//! Capture by triggers, from outside: the real binary on a real Postgres.
+//! Capture by triggers: the real binary on a real Postgres.
 
 mod crash;
 mod events;
@@ -12,7 +12,7 @@ mod upgrade;
 
 use crate::support::TestApp;
 
-/// Prepared for capture by triggers; nothing has run.
+/// Prepares an app for capture by triggers. No command has run yet.
 async fn prepared() -> TestApp {
     let mut app = TestApp::prepare().await;
     by_triggers(&mut app);
@@ -27,7 +27,7 @@ async fn number(client: &tokio_postgres::Client, query: &str) -> i64 {
     client.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
 }
 
-/// What the store has, as kinds and data, in the order of their ids.
+/// Returns the kinds and data of the stored events, in the order of their ordinals.
 async fn events(app: &TestApp) -> Vec<(String, serde_json::Value)> {
     let query = "select kind, data::text from walhook.event order by ordinal, kind";
     let rows = app.store().await.query(query, &[]).await.unwrap();

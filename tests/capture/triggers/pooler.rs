@@ -1,4 +1,4 @@
-//! Through PgBouncer in transaction mode: every transaction may be on another of the server's sessions.
+//! Capture through PgBouncer in transaction mode: each transaction may run in another session of the server.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use walhook::store::Store;
 use super::{events, number, prepared};
 use crate::support::{TestApp, are_installed, eventually};
 
-/// The server's sessions that all clients share.
+/// The number of server sessions that all clients share.
 const POOL_SIZE: usize = 4;
 
 /// Ended when dropped.
@@ -34,7 +34,7 @@ impl Pooler {
              unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {POOL_SIZE}\nserver_round_robin = 1\n",
             app.server.port()
         );
-        // Every session of a pool of one user: `any` logs in as the user that the database line names.
+        // One user, and so one pool: with `any`, PgBouncer logs in as the user of the database's line.
         let settings = settings.replace("* = host", &format!("{}_platform = user=postgres host", app.name));
         std::fs::write(&file, settings).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -61,9 +61,9 @@ impl Pooler {
     }
 }
 
-/// How many sessions the pool has, and the settings, prepared statements and advisory locks that outlived their transactions.
+/// Returns how many sessions the pool has, and the settings, prepared statements and advisory locks that outlived their transactions.
 async fn left_behind(url: &str) -> (usize, Vec<String>) {
-    // What PgBouncer itself sets for each of its clients is left out.
+    // Without the settings that PgBouncer itself makes for each of its clients.
     let left = "select name || ' = ' || setting from pg_settings
          where source = 'session' and name <> all (array['client_encoding', 'DateStyle', 'TimeZone',
              'standard_conforming_strings', 'application_name', 'IntervalStyle'])
@@ -88,7 +88,7 @@ async fn left_behind(url: &str) -> (usize, Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_pooler_in_transaction_mode_is_no_hindrance() {
+async fn capture_works_through_a_pooler_and_leaves_nothing_in_its_sessions() {
     if !are_installed(&["pgbouncer"]) {
         return;
     }
@@ -102,7 +102,7 @@ async fn a_pooler_in_transaction_mode_is_no_hindrance() {
     let outlet = platform.outlet("Shop").await;
     app.setup().await;
     app.run().await;
-    // Others use the same sessions, and take turns.
+    // Other clients use the same sessions in turn.
     let others: Vec<_> = (0..6)
         .map(|_| pooler.url(&app))
         .map(|url| {
@@ -135,7 +135,7 @@ async fn a_pooler_in_transaction_mode_is_no_hindrance() {
 }
 
 #[tokio::test]
-async fn a_pool_for_requests_does_without_the_parameters_that_a_pooler_refuses() {
+async fn a_pool_for_requests_omits_parameters_that_a_pooler_rejects() {
     if !are_installed(&["pgbouncer"]) {
         return;
     }

@@ -1,18 +1,18 @@
-//! What triggers failed to write is found by comparison, and told once.
+//! A repair finds changes that triggers failed to write, and raises their events once.
 
 use super::{number, prepared};
 use crate::support::{Receiver, TestApp, eventually};
 
 const STATUS: &str = "distribution.outlet.status_changed";
 
-/// The gaps that are open.
+/// Returns the reasons of the open gaps.
 async fn open_gaps(app: &TestApp) -> Vec<String> {
     let statement = "select reason from walhook.gap where repaired_at is null order by reason";
     app.store().await.query(statement, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
 }
 
 #[tokio::test]
-async fn what_failing_triggers_and_a_lost_outbox_hid_is_told_once() {
+async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() {
     let mut app = prepared().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -36,13 +36,15 @@ async fn what_failing_triggers_and_a_lost_outbox_hid_is_told_once() {
         platform.client.batch_execute(harm).await.unwrap();
         platform.set_distribution_status(hidden, "transcoding").await;
         platform.set_distribution_status(hidden, "complete").await;
-        eventually("the gap to be told", async || open_gaps(&app).await.iter().any(|open| open == gap).then_some(()))
-            .await;
+        eventually("the gap to be recorded", async || {
+            open_gaps(&app).await.iter().any(|open| open == gap).then_some(())
+        })
+        .await;
         let busy = app.walhook(&["repair"]).await;
-        assert!(!busy.status.success(), "somebody captures");
+        assert!(!busy.status.success(), "another process captures");
         assert!(app.stop().await.success());
-        let mended = "alter table if exists walhook_capture.outbox drop constraint full_up";
-        platform.client.batch_execute(mended).await.unwrap();
+        let restore = "alter table if exists walhook_capture.outbox drop constraint full_up";
+        platform.client.batch_execute(restore).await.unwrap();
 
         let dry = app.walhook_ok(&["repair", "--dry-run"]).await;
         assert!(dry.contains(&format!("gap {gap}: ")) && dry.contains("Nothing was changed"), "{dry}");
@@ -56,7 +58,7 @@ async fn what_failing_triggers_and_a_lost_outbox_hid_is_told_once() {
         let moved = received.iter().find(|request| request.event() == STATUS).unwrap().data();
         assert_eq!((&moved["previous_status"], &moved["status"]), (&"scheduled".into(), &"complete".into()));
 
-        // What comes now is told as ever, and nothing is told twice.
+        // Later changes raise events as usual, and no event is repeated.
         platform.set_distribution_status(seen, "batched").await;
         platform.set_distribution_status(seen, "scheduled").await;
         platform.set_distribution_status(hidden, "scheduled").await;

@@ -1,10 +1,10 @@
-//! From the log to triggers and back, under load and kills.
+//! Switching from the WAL to triggers and back, under load and kills.
 
 use super::load::{Load, assert_complete, wait_for_more};
 use super::{by_triggers, number};
 use crate::support::{TestApp, eventually};
 
-/// Kills and starts again some times, so that the switch is cut wherever it is.
+/// Kills and restarts the sidecar several times, so that the switch is interrupted at different steps.
 async fn restart_often(app: &mut TestApp) {
     app.kill().await;
     for _ in 0..3 {
@@ -16,7 +16,7 @@ async fn restart_often(app: &mut TestApp) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn switching_there_and_back_under_load_loses_and_repeats_nothing() {
+async fn no_event_is_lost_or_repeated_by_switching_to_triggers_and_back() {
     let mut app = TestApp::prepare().await;
     let source = app.source().await;
     let identities = "select string_agg(relname || relreplident::text, ',' order by relname) from pg_class
@@ -35,7 +35,7 @@ async fn switching_there_and_back_under_load_loses_and_repeats_nothing() {
     let slots = format!("select count(*) from pg_replication_slots where slot_name = '{}'", app.name);
     eventually("the slot to be dropped", async || (number(&source, &slots).await == 0).then_some(())).await;
     let now = async || source.query_one(identities, &[]).await.unwrap().get::<_, String>(0);
-    eventually("the identities to be put back", async || (now().await == before).then_some(())).await;
+    eventually("the replica identities to be restored", async || (now().await == before).then_some(())).await;
 
     app.set("source.capture", "wal");
     assert!(app.stop().await.success());

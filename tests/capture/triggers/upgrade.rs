@@ -1,8 +1,8 @@
-//! What an earlier build has put on the primary, and left in the outbox.
+//! Triggers that an earlier build installed, and the rows that they left in the outbox.
 
 use super::{events, number, prepared};
 
-/// As builds made it that paired no rows.
+/// Restores the state of an earlier build, whose triggers did not pair rows.
 const EARLIER: &str = "
     drop trigger paired on walhook_capture.outbox;
     drop function walhook_capture.outbox_paired();
@@ -20,7 +20,7 @@ const PARTITIONED: &str = "
     drop table before";
 
 #[tokio::test]
-async fn setup_brings_an_earlier_builds_triggers_up_to_date_and_its_rows_are_read() {
+async fn setup_updates_the_triggers_of_an_earlier_build_and_their_rows_are_read() {
     let mut app = prepared().await;
     let platform = app.platform().await;
     platform.client.batch_execute(PARTITIONED).await.unwrap();
@@ -29,11 +29,11 @@ async fn setup_brings_an_earlier_builds_triggers_up_to_date_and_its_rows_are_rea
     let release = platform.release(label).await;
     app.setup().await;
     platform.client.batch_execute(EARLIER).await.unwrap();
-    // The outbox has them as an earlier build's triggers write them: the second move as a row that went and one that came.
+    // Written by the earlier build's triggers: the move is a deletion and an insertion.
     let first = platform.distribution(release, platform.outlet("Shop").await, "batched").await;
     platform.set_distribution_status(first, "complete").await;
-    let went = "select count(*) from walhook_capture.outbox where operation = 'D'";
-    assert_eq!(number(&platform.client, went).await, 1);
+    let deletions = "select count(*) from walhook_capture.outbox where operation = 'D'";
+    assert_eq!(number(&platform.client, deletions).await, 1);
     let check = app.walhook(&["check"]).await;
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(check.contains("does not pair rows") && check.contains("made for another mapping"), "{check}");
@@ -44,11 +44,11 @@ async fn setup_brings_an_earlier_builds_triggers_up_to_date_and_its_rows_are_rea
     assert!(!app.walhook_ok(&["check"]).await.contains("does not pair rows"));
     let second = platform.distribution(release, platform.outlet("Store").await, "batched").await;
     platform.set_distribution_status(second, "complete").await;
-    assert_eq!(number(&platform.client, went).await, 1, "the move behind setup is one update");
+    assert_eq!(number(&platform.client, deletions).await, 1, "the move after setup is one update");
     app.run_with(&["--roles", "capture"]).await;
     app.wait_for_events(6).await;
-    let told = events(&app).await;
-    let moves = told.iter().filter(|(kind, _)| kind == "distribution.outlet.status_changed");
+    let stored = events(&app).await;
+    let moves = stored.iter().filter(|(kind, _)| kind == "distribution.outlet.status_changed");
     let moves: Vec<String> = moves.map(|(_, data)| format!("{} {}", data["previous_status"], data["status"])).collect();
     let expected = [r#"null "batched""#, r#"null "complete""#, r#"null "batched""#, r#""batched" "complete""#];
     assert_eq!(moves, expected);

@@ -1,7 +1,7 @@
-//! What events are derived from beside their own row: owners and add-ons as of the change, also after failures, and never from a
-//! stream that lacks something.
+//! Looked-up rows: events use owners and add-ons as of the change, even after failures and after a gap in the stream.
 
-use crate::support::{Platform, Receiver, TestApp, eventually};
+use crate::support::{Platform, Receiver, TestApp};
+use crate::{wait_until_reading, wait_until_unready};
 
 const STATUS: &str = "distribution.outlet.status_changed";
 const FLAG: &str = "stream_radar.flag_created";
@@ -18,25 +18,7 @@ async fn owner(app: &TestApp, platform: &Platform, addons: &[&str], events: &[&s
     Owner { id, receiver }
 }
 
-async fn until_unready(app: &mut TestApp, reason: &str) {
-    let sidecar = app.sidecar();
-    eventually(reason, async || {
-        let (status, text) = sidecar.readiness().await?;
-        (status == 503 && text.contains(reason)).then_some(())
-    })
-    .await;
-}
-
-/// Changes are read again, and what was lost meanwhile is still reported.
-async fn until_reading(app: &mut TestApp) {
-    let sidecar = app.sidecar();
-    eventually("changes to be read again", async || {
-        sidecar.readiness().await.filter(|(_, text)| text.contains("gap: ") && !text.contains("capture: "))
-    })
-    .await;
-}
-
-/// A release on its way to an outlet: its label and its entry.
+/// Creates a release with a distribution. Returns the label and the distribution.
 async fn distributed(platform: &Platform, owner: &Owner) -> (i64, i64) {
     let label = platform.label(owner.id).await;
     let release = platform.release(label).await;
@@ -55,7 +37,7 @@ async fn flag(platform: &Platform, release: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_whose_storing_failed_goes_to_the_owner_of_its_time() {
+async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_change() {
     let mut app = TestApp::start().await;
     let platform = app.platform().await;
     let (before, after) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
@@ -71,11 +53,11 @@ async fn an_event_whose_storing_failed_goes_to_the_owner_of_its_time() {
         after.id
     );
     platform.transaction(&statements).await;
-    until_unready(&mut app, "enqueue: events cannot be stored now").await;
+    wait_until_unready(app.sidecar(), "enqueue: events cannot be stored now").await;
     store.batch_execute("drop function refuse cascade").await.unwrap();
     platform.set_distribution_status(entry, "transcoding").await;
     app.wait_for_events(3).await;
-    // The stored event counts, not the receiver: the first try may have been handed off before it failed.
+    // Counted in the store: deliveries of the first attempt may have been handed off before it failed.
     let owned = "select count(*) from walhook.event where user_id = $1";
     for (owner, count) in [(&before, 2), (&after, 1)] {
         let found: i64 = store.query_one(owned, &[&owner.id.to_string()]).await.unwrap().get(0);
@@ -84,9 +66,9 @@ async fn an_event_whose_storing_failed_goes_to_the_owner_of_its_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_label_that_changes_hands_unseen_sends_nothing_to_its_former_owner() {
+async fn a_label_whose_owner_changes_while_it_is_not_published_sends_nothing_to_its_former_owner() {
     let mut app = TestApp::prepare().await;
-    // Noticed by the stream itself, not by the look that goes with a heartbeat.
+    // The stream must notice it, not the check after a heartbeat.
     app.set("source.heartbeat", "1h");
     app.setup().await;
     app.run().await;
@@ -97,12 +79,12 @@ async fn a_label_that_changes_hands_unseen_sends_nothing_to_its_former_owner() {
     platform.execute(&format!("alter publication {} drop table label", app.name), &[]).await;
     platform.execute("update label set user_id = $2 where id = $1", &[&label, &after.id]).await;
     platform.set_distribution_status(entry, "batched").await;
-    until_unready(&mut app, ": lacks public.label; run `walhook setup`").await;
+    wait_until_unready(app.sidecar(), ": lacks public.label; run `walhook setup`").await;
     assert!(app.walhook_ok(&["setup"]).await.contains(r#"added "public"."label""#));
-    until_reading(&mut app).await;
+    wait_until_reading(app.sidecar()).await;
     platform.set_distribution_status(entry, "transcoding").await;
-    let told = after.receiver.wait_for(2).await;
-    let mut statuses: Vec<String> = told.iter().map(|request| request.data()["status"].to_string()).collect();
+    let received = after.receiver.wait_for(2).await;
+    let mut statuses: Vec<String> = received.iter().map(|request| request.data()["status"].to_string()).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [r#""batched""#, r#""transcoding""#]);
     assert_eq!(before.receiver.requests().len(), 1);
@@ -110,7 +92,7 @@ async fn a_label_that_changes_hands_unseen_sends_nothing_to_its_former_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_add_on_that_ends_unseen_raises_nothing_more() {
+async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
     let mut app = TestApp::prepare().await;
     app.set("source.heartbeat", "200ms");
     app.setup().await;
@@ -122,19 +104,19 @@ async fn an_add_on_that_ends_unseen_raises_nothing_more() {
     flag(&platform, release).await;
     owner.receiver.wait_for(1).await;
     platform.execute(&format!("alter publication {} drop table user_addon", app.name), &[]).await;
-    until_unready(&mut app, ": lacks public.user_addon; run `walhook setup`").await;
+    wait_until_unready(app.sidecar(), ": lacks public.user_addon; run `walhook setup`").await;
     platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
     app.setup().await;
-    until_reading(&mut app).await;
+    wait_until_reading(app.sidecar()).await;
     flag(&platform, release).await;
     platform.payment(owner.id, "ready").await;
-    let told = owner.receiver.wait_for(2).await;
-    assert_eq!(told[1].event(), PAYMENT);
+    let received = owner.receiver.wait_for(2).await;
+    assert_eq!(received[1].event(), PAYMENT);
     app.wait_for_events(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_add_on_is_revoked_also_where_the_key_is_the_user_alone() {
+async fn an_add_on_is_revoked_even_if_the_key_is_only_the_user() {
     let mut app = TestApp::prepare().await;
     let owner_of_tables = app.source().await;
     let by_user = "alter table user_addon drop constraint user_addon_pkey, add primary key (user_id)";
@@ -150,20 +132,20 @@ async fn an_add_on_is_revoked_also_where_the_key_is_the_user_alone() {
     platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
     flag(&platform, release).await;
     platform.payment(owner.id, "ready").await;
-    let told = owner.receiver.wait_for(2).await;
-    assert_eq!(told[1].event(), PAYMENT);
+    let received = owner.receiver.wait_for(2).await;
+    assert_eq!(received[1].event(), PAYMENT);
     app.wait_for_events(2).await;
-    // Somebody takes the old rows' columns away under the stream.
+    // Another session changes the replica identity while the stream is read.
     app.restart().await;
     platform.execute("alter table user_addon replica identity default", &[]).await;
     platform.execute("insert into user_addon values ($1, 'stream_radar')", &[&owner.id]).await;
-    until_unready(&mut app, "gap: changes were lost (identity_lost)").await;
+    wait_until_unready(app.sidecar(), "gap: changes were lost (identity_lost)").await;
     platform.execute("delete from user_addon where user_id = $1", &[&owner.id]).await;
     flag(&platform, release).await;
     app.setup().await;
-    until_reading(&mut app).await;
+    wait_until_reading(app.sidecar()).await;
     platform.payment(owner.id, "ready").await;
-    let told = owner.receiver.wait_for(3).await;
-    assert_eq!(told[2].event(), PAYMENT);
+    let received = owner.receiver.wait_for(3).await;
+    assert_eq!(received[2].event(), PAYMENT);
     app.wait_for_events(3).await;
 }
