@@ -8,14 +8,14 @@ use crate::domain::event::UserId;
 use crate::store::erase::{self, ACCESS, OF_WEBHOOK, RECORDS};
 use crate::store::{Result, Store};
 
-/// A pass finds what requests and replicas stored during the one before. The number is limited because the platform may go on to
-/// commit rows that concern the user.
+/// The most passes. Each finds what requests and replicas stored during the previous one. Their number is limited because the platform
+/// may continue to commit rows that concern the user.
 const MAX_PASSES: usize = 3;
 
-/// What was removed.
+/// The result of an erasure.
 #[derive(Clone, Debug)]
 pub struct Erased {
-    /// Identifies the erasure in the audit, which keeps nothing else of it.
+    /// Identifies the erasure in the audit log, which records nothing else about it.
     pub id: Uuid,
     /// The number of rows of each kind, in the order of removal.
     pub counts: Vec<(&'static str, u64)>,
@@ -56,7 +56,7 @@ pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
     Ok(erased)
 }
 
-/// Removes everything once. Adds to `webhooks`, which are those found so far.
+/// Removes everything once. `webhooks` are the user's webhooks found so far; the pass adds to them.
 async fn pass(store: &Store, user: &UserId, webhooks: &mut BTreeSet<Uuid>, erased: &mut Erased) -> Result<()> {
     for removal in ACCESS {
         while erased.add(removal.what, erase::remove(store, removal, user).await?) {}
