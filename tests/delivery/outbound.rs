@@ -25,10 +25,15 @@ fn config() -> Config {
 }
 
 /// Creates a sender for which names that start with `inside` resolve to a private address, and others to loopback, which is allowed.
+/// Lookups of names that start with `slow` take a moment.
 fn sender(config: &Config) -> Sender {
     let lookup: Lookup = Arc::new(|name, port| {
         let ip: IpAddr = if name.starts_with("inside") { "10.0.0.1" } else { "127.0.0.1" }.parse().unwrap();
-        Box::pin(async move { Ok(vec![SocketAddr::new(ip, port)]) })
+        let delay = Duration::from_millis(if name.starts_with("slow") { 100 } else { 0 });
+        Box::pin(async move {
+            tokio::time::sleep(delay).await;
+            Ok(vec![SocketAddr::new(ip, port)])
+        })
     });
     let guard = Guard::new(config.delivery.allow_http, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup);
     let settings = Settings { guard, ..Settings::from_config(config).unwrap() };
@@ -167,7 +172,7 @@ async fn an_attempt_is_not_used_up_if_the_proxys_host_does_not_answer() {
     let mut config = config();
     config.delivery.timeout = Period(Duration::from_secs(2));
     config.delivery.proxy = Some(format!("http://{address}").into());
-    let fault = attempt(&sender(&config), &format!("http://{NAME}/")).await.unwrap_err().to_string();
+    let fault = attempt(&sender(&config), "http://slow.example/").await.unwrap_err().to_string();
     assert!(fault.contains("delivery.proxy"), "{fault}");
 }
 
