@@ -1,5 +1,5 @@
 //! The hand-off: passes fresh deliveries from the transaction that stores them to the dispatcher of the same process. They are already
-//! leased, so nothing has to be claimed. What does not fit into the budget waits in the store and is claimed from there.
+//! leased, so they need not be claimed. Deliveries that exceed the budget wait in the store and are claimed from there.
 //!
 //! Deliveries are handed off before their transaction commits, so that requests do not wait for the store. If the commit fails, the
 //! same changes are read again and lead to the same delivery ids. An answer that arrives before the store knows the delivery is
@@ -41,13 +41,13 @@ pub fn handoff() -> (Handoff, mpsc::UnboundedReceiver<FreshDeliveries>) {
 }
 
 impl Handoff {
-    /// Passes deliveries to the dispatcher. Returns them if it has ended: their leases run out and another replica takes over.
+    /// Passes deliveries to the dispatcher. Returns them if it has ended: another replica claims them when their leases end.
     pub fn send(&self, fresh: FreshDeliveries) -> Result<(), FreshDeliveries> {
         self.sender.send(fresh).map_err(|refused| refused.0)
     }
 }
 
-/// The deliveries of one transaction that this process keeps. Unless they are sent, their budget is released.
+/// The deliveries of one transaction that are to be handed off. If the batch is dropped before it is sent, their budget is released.
 pub struct HandoffBatch<'a> {
     handoff: Option<&'a Handoff>,
     lease: Lease,

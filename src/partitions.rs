@@ -9,9 +9,10 @@ use crate::postgres::describe;
 use crate::store::partitions::{self, TABLES, Table, first_id};
 use crate::store::{Result, Store, StoreError};
 
+/// How many days before they are needed partitions are created: maintenance may fail for that long.
 const DAYS_AHEAD: i64 = 3;
 
-/// What a round of maintenance did.
+/// The result of a round of maintenance.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Maintained {
     pub created: Vec<String>,
@@ -30,7 +31,7 @@ impl Maintained {
     }
 }
 
-/// A change of a partition, made in one transaction.
+/// A change of a partition. Each is one transaction.
 #[derive(Clone, Copy)]
 enum Change {
     Create(Date),
@@ -45,7 +46,7 @@ enum Changed {
     Done,
     /// One transaction was not enough.
     More,
-    /// Another replica is doing it, or has done it.
+    /// Another replica is making the change, or has made it.
     NotNeeded,
     Failed,
 }
@@ -103,7 +104,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Returns false if it failed: the table's other days would fail too.
+    /// Creates a day's partition. Returns false if that failed: the table's other days would fail too.
     async fn create(&mut self, table: Table, day: Date) -> Result<bool> {
         let name = table.partition(day);
         let changed = self.change(table, &name, Change::Create(day)).await?;
@@ -113,7 +114,7 @@ impl Round<'_> {
         Ok(changed != Changed::Failed)
     }
 
-    /// Makes a change. If the server rejects it, takes note of the partition; if the connection fails, returns the error.
+    /// Makes a change. If the server rejects it, adds the partition to `waiting` or `failed`. Returns the error if the connection fails.
     async fn change(&mut self, table: Table, name: &str, change: Change) -> Result<Changed> {
         match self.try_change(table, name, change).await {
             Err(error) if error.is_lock_timeout() => self.done.waiting.push(name.to_owned()),

@@ -69,7 +69,7 @@ impl Vault {
         Sealed { key_id: id.clone(), bytes: [&nonce[..], &ciphertext].concat() }
     }
 
-    /// The id of the key that is used for encryption.
+    /// Returns the id of the key that encrypts.
     pub fn first_key(&self) -> &str {
         &self.keys[0].0
     }

@@ -1,11 +1,11 @@
 -- Starts the next round of deliveries: at attempt 1, due now. It replaces a pending retry, or an attempt in flight, whose lease
 -- it ends.
--- $1 ids in order, $2 events, $3 the rounds they are in, $4 webhook, $5 whether to skip those that are in another round by now
+-- $1 ids in order, $2 events, $3 the rounds they are in, $4 webhook, $5 whether to skip those that are no longer in that round
 with next as (
     insert into walhook.delivery_round (delivery_id, round)
-    select id, round + 1 from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, place)
+    select id, round + 1 from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, position)
     where round < 32767
-    order by place
+    order by position
     on conflict (delivery_id) do update set round = delivery_round.round + 1
     where delivery_round.round < 32767 and (not $5::boolean or delivery_round.round = excluded.round - 1)
     returning delivery_id, round

@@ -1,4 +1,4 @@
--- Removes deliveries that can never be made because their webhook or their event is gone.
+-- Removes deliveries that can never be sent because their webhook or their event is gone.
 -- $1 webhooks, $2 deliveries
 delete from walhook.delivery
 where webhook_id = any ($1::uuid[]) and not exists (select from walhook.webhook where webhook.id = delivery.webhook_id)

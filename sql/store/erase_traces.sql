@@ -1,4 +1,4 @@
--- The ids of a user's deleted webhooks, found by the rows that are left of them. Each distinct id is one index lookup; the event of
+-- The ids of a user's deleted webhooks, found by the rows that remain of them. Each distinct id is one index lookup; the event of
 -- any one row names the user.
 -- $1 user
 with recursive logged (webhook_id) as (

@@ -1,7 +1,7 @@
 -- Reads the next events that a webhook missed, and returns those that it is subscribed to now.
 -- $1 webhook, $2 and $3 the ids between which to read, $4 since, $5 until, $6 rows to read, $7 whether to return the events or only to
 -- count them
-with looked as materialized (
+with examined as materialized (
     select event_id
     from walhook.missed_event
     where webhook_id = $1 and event_id > $2 and event_id < $3
@@ -10,16 +10,16 @@ with looked as materialized (
 ),
 found as (
     select event_id
-    from looked
+    from examined
     where (
         select event.occurred_at >= $4 and event.occurred_at < $5
             and event.kind = any ((select events from walhook.webhook where id = $1)::text[])
         from walhook.event
-        where event.id = looked.event_id
+        where event.id = examined.event_id
     )
 )
-select (select count(*) from looked) as looked,
-    (select event_id from looked order by event_id desc limit 1) as last,
+select (select count(*) from examined) as examined,
+    (select event_id from examined order by event_id desc limit 1) as last,
     count(*) as found,
     '{}'::uuid[] as deliveries,
     coalesce(array_agg(event_id) filter (where $7::boolean), '{}') as events,

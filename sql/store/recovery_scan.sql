@@ -1,32 +1,33 @@
--- Reads the next rows of a webhook's attempt log, and returns the deliveries whose last outcome is one of those asked for. A result
--- ends its round, and is the last outcome if no later round was started. A failure is the last outcome while its retry is pending.
+-- Reads the next rows of a webhook's attempt log, and returns the deliveries whose last outcome is one of those in $8. Any outcome
+-- but `failed` ends its round, and is the last outcome if no later round was started. `failed` is the last outcome while the retry is
+-- pending.
 -- $1 webhook, $2 and $3 the ids between which to read, $4 since, $5 until, $6 rows to read, $7 whether to return the deliveries or
 -- only to count them, $8 outcomes
-with looked as materialized (
+with examined as materialized (
     select id, delivery_id, event_id, round, attempt, outcome, test, started_at
     from walhook.attempt
     where webhook_id = $1 and id > $2 and id < $3
     order by id
     limit $6
 ),
-asked as materialized (
+matching as materialized (
     select delivery_id, event_id, round, attempt, outcome
-    from looked
+    from examined
     where outcome = any ($8::text[]) and not test and started_at >= $4 and started_at < $5
 ),
 -- One index lookup per row: scalar subqueries are never turned into joins over the daily partitions.
 found as (
     select distinct on (delivery_id) delivery_id, event_id, round
-    from asked
+    from matching
     where round = coalesce(
-            (select last.round from walhook.delivery_round as last where last.delivery_id = asked.delivery_id), 1)
+            (select last.round from walhook.delivery_round as last where last.delivery_id = matching.delivery_id), 1)
         and (outcome <> 'failed' or (
-            select pending.round = asked.round and pending.attempt = asked.attempt + 1
-            from walhook.delivery as pending where pending.id = asked.delivery_id))
-        and (select true from walhook.event where event.id = asked.event_id)
+            select pending.round = matching.round and pending.attempt = matching.attempt + 1
+            from walhook.delivery as pending where pending.id = matching.delivery_id))
+        and (select true from walhook.event where event.id = matching.event_id)
 )
-select (select count(*) from looked) as looked,
-    (select id from looked order by id desc limit 1) as last,
+select (select count(*) from examined) as examined,
+    (select id from examined order by id desc limit 1) as last,
     count(*) as found,
     coalesce(array_agg(delivery_id order by delivery_id) filter (where $7::boolean), '{}') as deliveries,
     coalesce(array_agg(event_id order by delivery_id) filter (where $7::boolean), '{}') as events,

@@ -3,10 +3,10 @@
 -- $7 durations: $8 buckets for each hour, concatenated
 insert into walhook.webhook_hour (webhook_id, hour, delivered, failed, permanently_failed, cancelled, durations)
 select webhook, date_trunc('hour', at, 'UTC'), delivered, failed, permanently_failed, cancelled,
-    ($7::integer[])[(place - 1) * $8::bigint + 1 : place * $8]
+    ($7::integer[])[(position - 1) * $8::bigint + 1 : position * $8]
 from unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
-    as counted (webhook, at, delivered, failed, permanently_failed, cancelled, place)
-order by place
+    as counted (webhook, at, delivered, failed, permanently_failed, cancelled, position)
+order by position
 on conflict (webhook_id, hour) do update
 set delivered = webhook_hour.delivered + excluded.delivered,
     failed = webhook_hour.failed + excluded.failed,
@@ -16,7 +16,7 @@ set delivered = webhook_hour.delivered + excluded.delivered,
         when webhook_hour.durations is null then excluded.durations
         else array(
             select coalesce(before, 0) + coalesce(added, 0)
-            from unnest(webhook_hour.durations, excluded.durations) with ordinality as bucket (before, added, place)
-            order by place
+            from unnest(webhook_hour.durations, excluded.durations) with ordinality as bucket (before, added, position)
+            order by position
         )
     end

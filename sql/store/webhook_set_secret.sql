@@ -1,4 +1,5 @@
--- Replaces a webhook's secret. Sessions that show the old secret stop showing it: only the session that asked may show the new one.
+-- Replaces a webhook's secret. Sessions that show the old secret stop showing it: only the session that requested the change may show
+-- the new one.
 -- $1 user, $2 id, $3 secret, $4 key id
 with hidden as (
     update walhook.session set reveals = null where user_id = $1 and reveals = $2

@@ -1,4 +1,5 @@
-//! The dispatcher: takes deliveries from the hand-off and from claims, and starts one task per attempt. All I/O of the schedule.
+//! The dispatcher: takes deliveries from the hand-off and from claims, and starts one task per attempt. Does the I/O that the schedule
+//! decides on.
 
 use std::future::pending;
 use std::pin::pin;
@@ -23,16 +24,16 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, recurring};
 use crate::vault::Vault;
 
-/// What must be left of a lease after the timeout, for recording the answer.
+/// How much of a lease must remain after the request's timeout, for recording the answer.
 const TIME_TO_RECORD: Duration = Duration::from_secs(2);
-/// Between two tries to read webhooks while the store does not answer.
+/// The wait before webhooks are read again while the store does not answer.
 const READ_RETRY: Duration = Duration::from_millis(250);
-/// How long a permit is held after a fault of our own, so that due deliveries are not tried as fast as they fail.
+/// How long a permit is held after a fault on Walhook's side, so that deliveries are not tried as fast as they fail.
 const PAUSE_AFTER_OWN_FAULT: Duration = Duration::from_secs(1);
 /// How long shutdown waits for the store to release leases.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the dispatcher works with.
+/// The dispatcher's dependencies.
 pub struct Context {
     pub store: Store,
     pub vault: Arc<Vault>,
@@ -53,8 +54,9 @@ impl Drop for Permit {
     }
 }
 
-/// Webhooks, when they were asked for, and what was found.
+/// A finished query for webhooks: their ids, when the query was sent, and its result.
 type Read = (Vec<Uuid>, Instant, Result<Vec<SealedTarget>, StoreError>);
+/// A finished claim, with its result.
 type Claim = (ClaimRequest, Result<Claimed, StoreError>);
 
 pub struct Dispatcher {
@@ -63,9 +65,9 @@ pub struct Dispatcher {
     attempted: mpsc::Sender<Attempted>,
     schedule: Schedule,
     targets: Targets,
-    /// Deliveries whose webhooks the next read is for.
+    /// Deliveries whose webhooks the next query reads.
     unread: Vec<(Delivery, Permit)>,
-    /// Deliveries whose webhooks the current read is for.
+    /// Deliveries whose webhooks the current query reads.
     reading: Vec<(Delivery, Permit)>,
     read: Option<BoxFuture<'static, Read>>,
     retry_read_at: Option<Instant>,
@@ -118,8 +120,9 @@ impl Dispatcher {
             self.start_claim(now);
             self.reap();
             in_flight.set(self.schedule.in_flight() as f64);
-            let wake_at = self.schedule.wake_at(now).min(self.retry_read_at.unwrap_or(now + RELEASE_TIMEOUT));
-            // Set only when it must fire earlier: most turns of the loop leave it alone.
+            let wake_at = self.schedule.wake_at(now);
+            let wake_at = self.retry_read_at.map_or(wake_at, |retry_at| retry_at.min(wake_at));
+            // Reset only if it must fire earlier, which most iterations do not require.
             if timer.is_elapsed() || wake_at < timer.deadline().into_std() {
                 timer.as_mut().reset(wake_at.into());
             }
@@ -139,7 +142,7 @@ impl Dispatcher {
         in_flight.set(0.0);
     }
 
-    /// Takes deliveries from the hand-off. Their webhooks were mostly read so recently that no further read is needed.
+    /// Takes deliveries from the hand-off. Usually their webhooks were read so recently that they need not be read again.
     fn take(&mut self, fresh: FreshDeliveries) {
         self.targets.store_handed_off(fresh.read_at, fresh.targets);
         self.schedule.add_fresh(fresh.deliveries, Instant::now());
@@ -155,12 +158,12 @@ impl Dispatcher {
     fn reap(&mut self) {
         while let Some(end) = self.tasks.try_join_next() {
             if let Err(error) = end {
-                recurring!(error, %error, "a task of the dispatcher failed; its attempt is made when the lease ends");
+                recurring!(error, %error, "a task of the dispatcher failed; its delivery is claimed again when the lease ends");
             }
         }
     }
 
-    /// Starts the deliveries that have a permit. Those whose webhook was not read recently wait for that.
+    /// Starts attempts while there are permits. Deliveries whose webhook was not read recently first wait until it is read.
     fn start_attempts(&mut self, now: Instant) {
         while let Some(delivery) = self.schedule.next(now) {
             let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
@@ -174,7 +177,8 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the lease might end before the answer is recorded. Then the delivery becomes due by itself, and is claimed again.
+    /// Whether the lease might end before the answer is recorded. Such a delivery is not started: it is claimed again when the lease
+    /// ends.
     fn is_lease_too_short(&self, delivery: &Delivery) -> bool {
         delivery.lease.until < Instant::now() + self.context.settings.timeout + TIME_TO_RECORD
     }
@@ -188,13 +192,13 @@ impl Dispatcher {
         self.tasks.spawn(attempt(delivery, permit, destination, sender, attempted));
     }
 
-    /// Reads the webhooks of all deliveries that wait for theirs, one query at a time.
+    /// Starts to read the webhooks of all waiting deliveries, one query at a time.
     fn start_read(&mut self, now: Instant) {
         if self.read.is_some() || self.unread.is_empty() || self.retry_read_at.is_some_and(|retry_at| now < retry_at) {
             return;
         }
         self.retry_read_at = None;
-        // The hand-off may have brought some of them meanwhile.
+        // The hand-off may have brought some of the webhooks since.
         for (delivery, permit) in std::mem::take(&mut self.unread) {
             match self.targets.recent(delivery.webhook) {
                 Some(lookup) => self.start(delivery, permit, lookup),
@@ -209,13 +213,13 @@ impl Dispatcher {
         }
         let store = self.context.store.clone();
         self.read = Some(Box::pin(async move {
-            let asked_at = Instant::now();
+            let queried_at = Instant::now();
             let found = store.targets(&webhooks).await;
-            (webhooks, asked_at, found)
+            (webhooks, queried_at, found)
         }));
     }
 
-    fn end_read(&mut self, (webhooks, asked_at, found): Read) {
+    fn end_read(&mut self, (webhooks, queried_at, found): Read) {
         self.read = None;
         let waiting = std::mem::take(&mut self.reading);
         let found = match found {
@@ -228,7 +232,7 @@ impl Dispatcher {
             }
         };
         self.reading_webhooks.succeeded();
-        self.targets.store_read(asked_at, &webhooks, found);
+        self.targets.store_read(queried_at, &webhooks, found);
         let is_deleted = |webhook: &Uuid| matches!(self.targets.last_read(*webhook), Lookup::Deleted);
         let deleted = webhooks.into_iter().filter(is_deleted).collect();
         self.remove_orphans(deleted, Vec::new());
@@ -264,13 +268,13 @@ impl Dispatcher {
             let store = self.context.store.clone();
             self.tasks.spawn(async move {
                 if let Err(error) = store.release(&refused).await {
-                    tracing::debug!(%error, "leases were not released; they run out");
+                    tracing::debug!(%error, "leases were not released; their deliveries are due when they end");
                 }
             });
         }
     }
 
-    /// Removes deliveries of these webhooks, and these deliveries, where the webhook or the event no longer exists.
+    /// Removes the deliveries of those `webhooks` that no longer exist, and those of `deliveries` whose event no longer exists.
     fn remove_orphans(&mut self, webhooks: Vec<Uuid>, deliveries: Vec<Uuid>) {
         if webhooks.is_empty() && deliveries.is_empty() {
             return;
@@ -284,8 +288,8 @@ impl Dispatcher {
         });
     }
 
-    /// Starts no more attempts. Releases the leases of waiting deliveries, so that another replica need not wait for their end, and
-    /// lets requests in flight finish within the drain time.
+    /// Starts no more attempts. Releases the leases of waiting deliveries, so that other replicas can claim them at once, and lets
+    /// requests in flight finish within the drain time.
     async fn drain(mut self) {
         let deadline = tokio::time::Instant::now() + self.context.settings.drain;
         let mut waiting = self.schedule.drain();
@@ -302,18 +306,23 @@ impl Dispatcher {
         if !waiting.is_empty() {
             match tokio::time::timeout(RELEASE_TIMEOUT, self.context.store.release(&waiting)).await {
                 Ok(Ok(())) => tracing::info!(deliveries = waiting.len(), "released deliveries that were not attempted"),
-                Ok(Err(_)) | Err(_) => tracing::warn!("leases were not released; they run out by themselves"),
+                Ok(Err(_)) | Err(_) => {
+                    tracing::warn!("leases were not released; their deliveries are due when they end")
+                }
             }
         }
         let end = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout_at(deadline, end).await.is_err() {
-            tracing::warn!(requests = self.tasks.len(), "requests in flight are dropped; they are made again");
+            tracing::warn!(
+                requests = self.tasks.len(),
+                "requests in flight were aborted; they are repeated when their leases end"
+            );
             self.tasks.shutdown().await;
         }
     }
 }
 
-/// Makes one attempt and passes its answer on to be recorded.
+/// Makes one attempt and sends it to the recording stage.
 async fn attempt(
     delivery: Delivery,
     mut permit: Permit,
@@ -327,7 +336,7 @@ async fn attempt(
         false => Ok(sender.cancelled()),
     };
     let Ok(attempt) = attempt else {
-        // No attempt was made, and none is used up: the lease runs out.
+        // No attempt was made, and none is used up: the delivery is claimed again when its lease ends.
         return tokio::time::sleep(PAUSE_AFTER_OWN_FAULT).await;
     };
     permit.finished.took = attempt.sent.as_ref().map(|sent| sent.duration);

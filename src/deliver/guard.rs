@@ -12,7 +12,7 @@ use super::resolver::Resolver;
 pub use super::resolver::{Lookup, Unreachable};
 
 pub const MAX_URL_BYTES: usize = 2_048;
-/// The timeout of an attempt, where none is configured.
+/// The timeout of attempts for a guard that is created without a configuration.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a URL is rejected by its form, before its host is looked up.
@@ -122,7 +122,7 @@ pub fn check_url(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
         url::ParseError::EmptyHost => UrlProblem::NoHost,
         error => UrlProblem::Malformed(error),
     })?;
-    // The normalised form is what is sent. Percent-encoding may have made it longer.
+    // Requests use the normalised form, which percent-encoding may have made longer.
     if url.as_str().len() > MAX_URL_BYTES {
         return Err(UrlProblem::TooLong);
     }
@@ -194,7 +194,7 @@ const SPECIAL_V6: [Ipv6Net; 3] = [
 const NAT64: Ipv6Net = v6(0x64, 0xff9b, 0, 96);
 const SIX_TO_FOUR: Ipv6Net = v6(0x2002, 0, 0, 16);
 
-/// Whether an address is globally reachable. An IPv4 address embedded in an IPv6 one decides.
+/// Whether an address is globally reachable. If it is an IPv6 address that embeds an IPv4 address, the latter decides.
 pub fn is_global(ip: IpAddr) -> bool {
     match (ip, embedded_v4(ip)) {
         (IpAddr::V4(ip), _) | (IpAddr::V6(_), Some(ip)) => !SPECIAL_V4.iter().any(|network| network.contains(&ip)),

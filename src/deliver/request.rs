@@ -14,7 +14,7 @@ use crate::domain::time;
 
 const SECRET_PREFIX: &str = "whsec_";
 
-/// What one attempt sends, except for the time and the secret.
+/// The content of a request, without the time and the signatures.
 #[derive(Clone, Copy, Debug)]
 pub struct Notification<'a> {
     pub delivery: Uuid,
@@ -43,7 +43,7 @@ impl<'a> From<&'a Delivery> for Notification<'a> {
     }
 }
 
-/// Signs with a webhook's secret. Holds its two HMAC keys, prepared.
+/// Signs requests with a webhook's secret. Holds the two HMAC keys, prepared for use.
 #[derive(Clone)]
 pub struct Signer {
     body: Hmac<Sha256>,
@@ -89,7 +89,8 @@ pub struct TooLarge {
     pub bytes: usize,
 }
 
-/// Renders and signs a request. `at` has milliseconds and is taken for each attempt: a retry must pass the receiver's replay check.
+/// Renders and signs a request. `at` is the time of this attempt in milliseconds: with the time of the first attempt, a retry would fail
+/// the receiver's replay check.
 pub fn render(
     notification: &Notification<'_>,
     at: Timestamp,
@@ -104,7 +105,7 @@ pub fn render(
     Ok(Rendered { body: body.into(), headers, signatures })
 }
 
-/// Renders the request of an attempt in the attempt log again. Takes the logged signatures: the secret may have changed since.
+/// Renders the request of a logged attempt, with the logged signatures: the secret may have changed since.
 pub fn replay(notification: &Notification<'_>, at: Timestamp, signatures: Signatures, user_agent: &str) -> Rendered {
     let timestamp = time::millis(at);
     let body = body(notification, &timestamp, usize::MAX).expect("no body is larger than usize::MAX");
@@ -114,7 +115,7 @@ pub fn replay(notification: &Notification<'_>, at: Timestamp, signatures: Signat
 
 /// Renders the envelope. Contains `data` byte for byte.
 fn body(notification: &Notification<'_>, timestamp: &str, max_bytes: usize) -> Result<Vec<u8>, TooLarge> {
-    // None of the three contains a character that JSON escapes.
+    // Neither the kind, the time nor the id contains a character that JSON escapes.
     let head = format!(
         r#"{{"event":"{}","timestamp":"{timestamp}","webhook_id":"{}","data":"#,
         notification.kind, notification.webhook

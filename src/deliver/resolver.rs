@@ -19,7 +19,7 @@ use hickory_resolver::system_conf::parse_resolv_conf;
 use lru::LruCache;
 use tokio::sync::Semaphore;
 
-/// The longest that a lookup may take, where the timeout of attempts is much longer.
+/// The longest that a lookup may take, however long the timeout of attempts is.
 const LONGEST: Duration = Duration::from_secs(5);
 /// How a lookup's time is divided, in tenths: waiting for the budget, the query, and a probe that finds out whether the nameservers
 /// or the name is at fault when the query goes unanswered.
@@ -40,7 +40,7 @@ const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Queries over one TCP connection at a time. Answers too large for UDP are rare.
 const MAX_TCP_QUERIES: usize = 256;
 
-/// Looks up the addresses of a name, for connections to a port. Ends by itself.
+/// Looks up the addresses of a name, for connections to a port. Has its own time limit.
 pub type Lookup = Arc<dyn Fn(String, u16) -> BoxFuture<'static, Result<Vec<SocketAddr>, Unreachable>> + Send + Sync>;
 
 /// Why no connection to a host is made.
@@ -212,7 +212,7 @@ impl Inner {
         lock(&self.unanswered).get(name).is_some_and(|since| since.elapsed() < UNANSWERED_TTL)
     }
 
-    /// Returns what the files configure. Reads them again when they have changed.
+    /// Returns the nameservers and the hosts that the files configure. Reads the files again when they have changed.
     fn files(&self) -> (TokioResolver, Arc<HashMap<String, Vec<IpAddr>>>) {
         let mut current = lock(&self.files);
         let modified = || {

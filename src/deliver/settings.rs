@@ -20,7 +20,7 @@ pub struct Settings {
     pub guard: Guard,
     pub proxy: Option<Proxy>,
     pub extra_ca_file: Option<PathBuf>,
-    /// Where set, requests carry a `traceparent` header.
+    /// If set, requests carry a `traceparent` header.
     pub sampling: Option<Sampling>,
     /// How long requests in flight may take to finish during shutdown.
     pub drain: Duration,

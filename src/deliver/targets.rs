@@ -16,9 +16,10 @@ use crate::domain::webhook::SealedTarget;
 use crate::telemetry::recurring;
 use crate::vault::Vault;
 
-/// How long a webhook that was read may be used: attempts that start later than this after an edit, a toggle or a new secret follow it.
+/// How long after it was read a webhook may be used. An edit, a toggle or a new secret applies to all attempts that start this long after
+/// it, or later.
 const MAX_AGE: Duration = Duration::from_millis(5);
-/// Prepared destinations that are kept, for webhooks that are read again unchanged.
+/// The most prepared destinations in memory. Webhooks that are read again unchanged use them.
 const MAX_PREPARED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
 /// A webhook, prepared for attempts.
@@ -40,7 +41,7 @@ pub enum Lookup {
 pub struct Targets {
     vault: Arc<Vault>,
     guard: Guard,
-    /// With the time before which they were not read.
+    /// With a time before the read.
     recent: HashMap<Uuid, (Instant, Lookup)>,
     /// With the webhooks from which they were prepared.
     prepared: LruCache<Uuid, (SealedTarget, Arc<Destination>)>,
@@ -51,22 +52,22 @@ impl Targets {
         Targets { vault, guard, recent: HashMap::new(), prepared: LruCache::new(MAX_PREPARED) }
     }
 
-    /// Returns what was read of a webhook, if that is recent enough.
+    /// Returns a webhook as it was read, if that was recently enough.
     pub fn recent(&self, webhook: Uuid) -> Option<Lookup> {
         let (read_at, lookup) = self.recent.get(&webhook)?;
         (read_at.elapsed() <= MAX_AGE).then(|| lookup.clone())
     }
 
-    /// Stores the result of a query for `webhooks` that was sent at `asked_at`. Those not found are deleted.
-    pub fn store_read(&mut self, asked_at: Instant, webhooks: &[Uuid], found: Vec<SealedTarget>) {
+    /// Stores the result of a query for `webhooks` that was sent at `queried_at`. Those not found are deleted.
+    pub fn store_read(&mut self, queried_at: Instant, webhooks: &[Uuid], found: Vec<SealedTarget>) {
         self.recent.retain(|_, (read_at, _)| read_at.elapsed() <= MAX_AGE);
         for webhook in webhooks {
-            self.recent.insert(*webhook, (asked_at, Lookup::Deleted));
+            self.recent.insert(*webhook, (queried_at, Lookup::Deleted));
         }
         for target in found {
             let webhook = target.webhook;
             let lookup = self.prepare(target);
-            self.recent.insert(webhook, (asked_at, lookup));
+            self.recent.insert(webhook, (queried_at, lookup));
         }
     }
 
@@ -84,7 +85,7 @@ impl Targets {
         }
     }
 
-    /// Returns what the last query found, for deliveries that waited for it, however long it took.
+    /// Returns the result of the last query, however long it took: for deliveries that waited for it.
     pub fn last_read(&self, webhook: Uuid) -> Lookup {
         self.recent.get(&webhook).map_or(Lookup::Deleted, |(_, lookup)| lookup.clone())
     }

@@ -16,7 +16,7 @@ pub const PER_WEBHOOK: usize = 2_048;
 /// Bytes of event data that one process holds in memory at most.
 pub const CAPACITY_BYTES: usize = 64 << 20;
 /// A webhook may hold this fraction of the free budget (a dynamic threshold): webhooks with slow receivers get less the more of them
-/// there are, and leave some to the others.
+/// there are, and some always remains for the others.
 const SHARE_OF_FREE: usize = 4;
 /// Unproven webhooks together leave this fraction of every budget to responsive ones, however many receivers hang.
 const RESERVED: usize = 4;
@@ -33,7 +33,8 @@ pub const fn unproven_share(total: usize) -> usize {
     total - total / RESERVED
 }
 
-/// Returns what is free of a budget of `total`, where `used` is in use and `unproven` of that by unproven webhooks.
+/// Returns how much of a budget of `total` is free for a responsive, or for an unproven, webhook. `used` is in use, of which `unproven`
+/// by unproven webhooks.
 fn free_of(is_responsive: bool, total: usize, used: usize, unproven: usize) -> usize {
     let free = total.saturating_sub(used);
     if is_responsive { free } else { free.min(unproven_share(total).saturating_sub(unproven)) }
@@ -111,12 +112,12 @@ impl Counters {
         fits || is_alone || self.total.deliveries == 0
     }
 
-    /// Deliveries that may still be held in total.
+    /// Returns how many more deliveries may be held in total.
     pub fn free(&self) -> usize {
         self.free_deliveries(true)
     }
 
-    /// Bytes that may still be held in total.
+    /// Returns how many more bytes may be held in total.
     pub fn free_bytes(&self) -> usize {
         CAPACITY_BYTES.saturating_sub(self.total.bytes)
     }
@@ -135,7 +136,7 @@ impl Counters {
         self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 0 }));
     }
 
-    /// Changes what is held for a webhook, and forgets it when nothing is.
+    /// Changes the load of a webhook and the totals. Forgets the webhook if nothing is held for it.
     fn change(&mut self, id: Uuid, change: impl Fn(&mut Load)) {
         let Some(webhook) = self.by_webhook.get_mut(&id) else { return };
         change(&mut webhook.load);
@@ -190,18 +191,18 @@ impl Counters {
         self.total.in_flight
     }
 
-    /// Permits free for responsive or for unproven webhooks, of `total` permits.
+    /// Returns how many of `total` permits are free for responsive, or for unproven, webhooks.
     pub fn free_permits(&self, total: usize, is_responsive: bool) -> usize {
         free_of(is_responsive, total, self.total.in_flight, self.unproven.in_flight)
     }
 
-    /// How many deliveries of each webhook a claim may take when none should hold more than `ahead`: a number for webhooks that are not
-    /// listed, and the list of the others.
+    /// Returns how many deliveries of each webhook a claim may take, if none is to hold more than `ahead`: a number that applies to all
+    /// webhooks but those listed, and a list of webhooks with their own numbers.
     pub fn claim_limits(&self, ahead: usize) -> (usize, Vec<(Uuid, usize)>) {
         let limit = |webhook: Webhook| ahead.saturating_sub(webhook.load.deliveries).min(self.free_for(webhook));
         let of_others = limit(Webhook::default());
         let listed = match of_others {
-            // Otherwise most of what is claimed would have to be released again.
+            // Only responsive webhooks are listed: the budget would not admit most deliveries of the others.
             0 => {
                 self.responsive.iter().map(|(id, ())| (*id, limit(self.webhook(*id)))).take(MAX_CLAIMED_ALONE).collect()
             }
@@ -225,7 +226,7 @@ impl DeliveryBudget {
         self.counters().reserve(webhook, bytes)
     }
 
-    /// Releases what was reserved for a delivery that was not started.
+    /// Releases the budget of a delivery that was not started.
     pub fn release(&self, webhook: Uuid, bytes: usize) {
         self.counters().release(webhook, bytes);
     }
@@ -330,7 +331,7 @@ mod tests {
             deliver(&budget, 1..2, took);
             assert_eq!(budget.counters().is_responsive(id(1)), is_responsive);
         }
-        // What is held when it changes is counted on the other side.
+        // When a webhook becomes unproven or responsive, the deliveries held for it are counted there.
         assert!(budget.reserve(id(1), 7) && budget.reserve(id(1), 8));
         let mut counters = budget.counters();
         counters.start(id(1));

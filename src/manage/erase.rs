@@ -13,7 +13,7 @@ use crate::store::erase::{self, ACCESS, OF_WEBHOOK, RECORDS};
 /// to commit rows of the user.
 const MAX_PASSES: usize = 3;
 
-/// What was removed.
+/// The result of an erasure.
 #[derive(Clone, Debug)]
 pub struct Erased {
     /// Identifies the erasure in the audit log, which does not name the user.

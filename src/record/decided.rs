@@ -1,4 +1,4 @@
-//! An attempt that has ended, with what follows from it.
+//! A finished attempt with the next state of its delivery, decided once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::store::record::{AttemptRow, CompletedAttempt};
 use crate::telemetry;
 use crate::vault::random_bytes;
 
-/// An attempt with its log id and its next state, which stay the same when recording is retried.
+/// A finished attempt with its log id and the next state of its delivery. Both stay the same when recording is retried.
 pub struct Decided {
     id: Uuid,
     pub attempted: Attempted,
@@ -23,12 +23,12 @@ pub struct Decided {
 impl Decided {
     pub fn new(mut attempted: Attempted, schedule: &RetrySchedule) -> Decided {
         let next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
-        // The data is not recorded, and too large to be kept with an unmatched attempt.
+        // Frees the event's data: it is not recorded, and too large to keep with an unmatched attempt.
         attempted.delivery.data = Arc::default();
         Decided { id: log_id(attempted.attempt.started_at), attempted, next, arrived_at: Instant::now() }
     }
 
-    /// Whether the store may not know the delivery because its first transaction has not committed yet.
+    /// Whether the delivery may not be stored yet: the first attempt may start before the transaction that stores its delivery commits.
     pub fn may_be_uncommitted(&self) -> bool {
         (self.attempted.delivery.round, self.attempted.delivery.attempt) == (1, 1)
     }
@@ -38,8 +38,8 @@ impl Decided {
         CompletedAttempt { row, next: self.next }
     }
 
-    /// Seconds from the primary's commit to the receiver's answer, if the first attempt succeeded: how long a receiver was down
-    /// is not Walhook's latency.
+    /// Returns the seconds from the primary's commit to the receiver's answer, if the first attempt succeeded. Later attempts would
+    /// add the time that the receiver was down, which is not Walhook's latency.
     fn commit_to_receipt(&self, took: Duration) -> Option<f64> {
         let Attempted { delivery, attempt } = &self.attempted;
         let accepted = matches!(attempt.answer, Answer::Accepted { .. });
@@ -67,7 +67,7 @@ impl Decided {
     }
 }
 
-/// A UUIDv7 of the attempt's time, so that the log's ids are in the order of the attempts.
+/// Returns a UUIDv7 with the attempt's start, so that the ids of the attempt log are in the order of the attempts.
 pub fn log_id(started_at: Timestamp) -> Uuid {
     let seconds = u64::try_from(started_at.as_second()).unwrap_or(0);
     let nanos = u32::try_from(started_at.subsec_nanosecond()).unwrap_or(0);

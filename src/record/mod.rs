@@ -1,6 +1,6 @@
 //! The recording stage: writes the outcome of attempts to the store, in batches.
 
-mod answers;
+mod batches;
 mod decided;
 mod superseded;
 mod transaction;
@@ -21,15 +21,15 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, recurring};
 use crate::traces::Tracer;
 
-use answers::Answers;
-pub use answers::MAX_BATCH;
+use batches::Batches;
+pub use batches::MAX_BATCH;
 use decided::{Decided, log_id};
 pub use transaction::{Disabled, Recorded, record};
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
-/// Records attempts until the channel is closed and empty. While the store does not answer, recording is retried, and the channel's
-/// bound holds back further requests; `give_up` ends the retries when the process must end.
+/// Records attempts until the channel is closed and empty. While the store does not answer, recording is retried, and the full
+/// channel keeps the dispatcher from starting further requests; `give_up` ends the retries when the process must end.
 pub async fn run(
     store: Store,
     schedule: RetrySchedule,
@@ -38,37 +38,37 @@ pub async fn run(
     tracer: Tracer,
     give_up: CancellationToken,
 ) {
-    let mut answers = Answers::new(attempted);
-    while let Some((fresh, mut batch)) = answers.next().await {
+    let mut batches = Batches::new(attempted);
+    while let Some((fresh, mut batch)) = batches.next().await {
         for attempted in fresh {
             let decided = Decided::new(attempted, &schedule);
             tracer.attempted(&decided.attempted, decided.next.outcome());
             batch.push(decided);
         }
-        let matched = tokio::select! {
-            matched = save(&store, &batch, &policy) => matched,
+        let settled = tokio::select! {
+            settled = save(&store, &batch, &policy) => settled,
             () = give_up.cancelled() => {
-                let count = batch.len() + answers.count();
+                let count = batch.len() + batches.count();
                 tracing::error!(count, "attempts were not recorded before the shutdown; they are repeated when their leases end");
                 return;
             }
         };
-        let unmatched = batch.into_iter().zip(matched).filter(|(_, matched)| !matched);
-        answers.keep_unmatched(unmatched.map(|(decided, _)| decided));
+        let unmatched = batch.into_iter().zip(settled).filter(|(_, settled)| !settled);
+        batches.keep_unmatched(unmatched.map(|(decided, _)| decided));
     }
 }
 
-/// Saves a batch. Returns, for each attempt, whether it needs no other try: it was counted, or the store rejects it.
+/// Saves a batch. Returns, for each attempt, whether it is settled: it was counted, or the store rejects it.
 async fn save(store: &Store, batch: &[Decided], policy: &Policy) -> Vec<bool> {
     if let Ok(counted) = try_save(store, batch, policy, true).await {
         return counted;
     }
-    // The store rejected one of them, which must not hold back the others.
-    let mut matched = Vec::new();
+    // The store rejected one of the attempts, which must not delay the others.
+    let mut settled = Vec::new();
     for decided in batch.chunks(1) {
-        matched.push(save_alone(store, decided, policy).await);
+        settled.push(save_alone(store, decided, policy).await);
     }
-    matched
+    settled
 }
 
 async fn save_alone(store: &Store, decided: &[Decided], policy: &Policy) -> bool {
@@ -123,7 +123,7 @@ fn report(batch: &[Decided], recorded: &Recorded) {
     }
 }
 
-/// Inserts a test into the attempt log, without counting it. Returns the row's id.
+/// Inserts the attempt of a test into the attempt log. It changes no counter. Returns the row's id.
 pub async fn record_test(store: &Store, tracer: &Tracer, attempted: &Attempted) -> Result<Uuid, StoreError> {
     let id = log_id(attempted.attempt.started_at);
     let outcome = match attempted.attempt.answer {

@@ -1,4 +1,5 @@
-//! Finds the attempts of a batch that do not count but are logged, because their delivery was redelivered or cancelled.
+//! Finds the superseded attempts of a batch: their delivery was redelivered or cancelled in the meantime, so they are logged but do
+//! not count.
 
 use std::collections::HashSet;
 
@@ -8,8 +9,8 @@ use crate::domain::delivery::Answer;
 use crate::store::record::CompletedAttempt;
 use crate::store::{Result, Transaction, superseded};
 
-/// Returns the attempts that do not count because they were superseded. The others that do not count were taken over by another
-/// replica when their lease expired: that replica repeats the attempt and logs it.
+/// Returns the superseded attempts. Of the other attempts that do not count, the lease has expired and another replica, which logs its
+/// own attempt, has claimed the delivery; or the delivery is not stored yet.
 pub(super) async fn superseded<'a>(
     transaction: &Transaction<'_>,
     attempts: &[CompletedAttempt<'a>],

@@ -35,8 +35,8 @@ pub struct Disabled {
 /// How one transaction ended.
 enum Tried {
     Committed(Recorded),
-    /// Rolled back: these webhooks must be disabled, and their pending deliveries are not locked. Every transaction locks
-    /// deliveries before webhooks, so the next try locks them first.
+    /// Rolled back: these webhooks must be disabled, and their pending deliveries were not locked. Every transaction locks
+    /// deliveries before webhooks, so the next try locks those deliveries first.
     MustLock(Vec<Uuid>),
 }
 
@@ -54,7 +54,8 @@ pub async fn record(store: &Store, attempts: &[CompletedAttempt<'_>], policy: &P
     }
 }
 
-/// `locked` are webhooks whose pending deliveries to lock first, so that they can be disabled.
+/// Tries once to record the attempts. First locks the pending deliveries of the webhooks in `locked`, so that these webhooks can be
+/// disabled.
 async fn try_record(
     store: &Store,
     attempts: &[CompletedAttempt<'_>],
@@ -126,7 +127,7 @@ async fn write(
     Ok(counters)
 }
 
-/// What the batch adds to the counters of each webhook.
+/// Returns the numbers that the batch adds to the counters of each webhook.
 fn tallies(attempts: &[CompletedAttempt<'_>]) -> BTreeMap<Uuid, Tally> {
     let mut tallies: BTreeMap<Uuid, Tally> = BTreeMap::new();
     for attempt in attempts {
@@ -136,7 +137,7 @@ fn tallies(attempts: &[CompletedAttempt<'_>]) -> BTreeMap<Uuid, Tally> {
     tallies
 }
 
-/// The webhooks to warn about or to disable. Usually none.
+/// Returns the webhooks to disable, and those whose owners to warn. Usually none.
 fn judge(counters: &[Counters], tallies: &BTreeMap<Uuid, Tally>, policy: &Policy) -> Vec<(Verdict, Failing)> {
     let judged = counters.iter().filter_map(|Counters { webhook, standing }| {
         let failure = tallies.get(webhook)?.last_failure?;
@@ -147,6 +148,7 @@ fn judge(counters: &[Counters], tallies: &BTreeMap<Uuid, Tally>, policy: &Policy
     judged.filter(|(verdict, _)| *verdict != Verdict::Nothing).collect()
 }
 
+/// Warns owners and disables webhooks. Returns the webhooks that were disabled.
 async fn apply(transaction: &Transaction<'_>, judged: &[(Verdict, Failing)]) -> Result<Vec<Disabled>> {
     let mut disabled = Vec::new();
     for (verdict, failing) in judged {

@@ -1,24 +1,25 @@
-//! Answers to deliveries that the store does not know yet. A request is sent while its delivery's transaction commits, so its answer
-//! may arrive first. It is kept until the commit, or until the lease ends: then the commit has failed, or another replica has taken
-//! over the delivery. No I/O.
+//! Attempts whose deliveries are not stored yet. The request of a handed-off delivery is sent before the transaction that stores the
+//! delivery commits, so the attempt may finish first. It is kept until the delivery is found, or until the lease ends: then the commit
+//! has failed, or another replica has claimed the delivery. No I/O.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::handoff::CAPACITY;
 
-/// Before the first retry: commits take milliseconds. Each retry doubles the time.
+/// The wait before the first retry: commits take milliseconds. Each retry doubles the time since the attempt finished.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// The longest wait between retries: a commit that takes seconds is rare, and a second more delays only the attempt's log entry.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Kept<T> {
-    answer: T,
+    attempt: T,
     retry_at: Instant,
 }
 
-/// Answers waiting for their deliveries to appear in the store, the oldest first. At most as many as deliveries are held: the oldest are
-/// dropped first, and their attempts are made again when their leases end.
+/// Attempts that wait until the store has their deliveries, in the order in which they were last tried. At most [`CAPACITY`]: beyond
+/// that, the first is dropped, and its delivery is sent again when the lease ends.
 #[derive(Debug)]
 pub struct Unmatched<T>(VecDeque<Kept<T>>);
 
@@ -31,8 +32,8 @@ impl<T> Unmatched<T> {
         self.0.len()
     }
 
-    /// Keeps an answer that arrived at `since` and was not matched at `now`, unless its lease has ended.
-    pub fn keep(&mut self, answer: T, since: Instant, lease_ends_at: Instant, now: Instant) {
+    /// Keeps an attempt that finished at `since` and was not matched at `now`, unless its lease has ended.
+    pub fn keep(&mut self, attempt: T, since: Instant, lease_ends_at: Instant, now: Instant) {
         if lease_ends_at <= now {
             return;
         }
@@ -40,21 +41,21 @@ impl<T> Unmatched<T> {
             self.0.pop_front();
         }
         let wait = now.saturating_duration_since(since).clamp(FIRST_RETRY, LONGEST_RETRY);
-        self.0.push_back(Kept { answer, retry_at: (now + wait).min(lease_ends_at) });
+        self.0.push_back(Kept { attempt, retry_at: (now + wait).min(lease_ends_at) });
     }
 
-    /// When the next answer is to be tried again.
+    /// Returns when the next attempt is due for another try.
     pub fn next_retry_at(&self) -> Option<Instant> {
         self.0.iter().map(|kept| kept.retry_at).min()
     }
 
-    /// Takes at most `most` answers that are to be tried again by `now`.
+    /// Removes and returns at most `most` attempts that are due for another try at `now`.
     pub fn take_due(&mut self, now: Instant, most: usize) -> Vec<T> {
         let mut due = Vec::new();
         for _ in 0..self.0.len() {
             let Some(kept) = self.0.pop_front() else { break };
             if kept.retry_at <= now && due.len() < most {
-                due.push(kept.answer);
+                due.push(kept.attempt);
             } else {
                 self.0.push_back(kept);
             }
@@ -62,9 +63,9 @@ impl<T> Unmatched<T> {
         due
     }
 
-    /// Takes at most `most` answers, due or not.
+    /// Removes and returns at most `most` attempts, due or not.
     pub fn take(&mut self, most: usize) -> Vec<T> {
-        self.0.drain(..most.min(self.0.len())).map(|kept| kept.answer).collect()
+        self.0.drain(..most.min(self.0.len())).map(|kept| kept.attempt).collect()
     }
 }
 
@@ -75,7 +76,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn answers_are_tried_again_at_growing_intervals_until_their_leases_end() {
+    fn unmatched_attempts_are_tried_again_at_growing_intervals_until_their_leases_end() {
         let since = Instant::now();
         let (mut unmatched, mut now, mut tries) = (Unmatched::new(), since, Vec::new());
         unmatched.keep(1, since, since + LEASE, now);
@@ -93,11 +94,11 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_answers_are_dropped_when_there_are_too_many() {
+    fn the_least_recently_tried_attempts_are_dropped_when_there_are_too_many() {
         let now = Instant::now();
         let mut unmatched = Unmatched::new();
-        for answer in 0..CAPACITY + 10 {
-            unmatched.keep(answer, now, now + LEASE, now);
+        for attempt in 0..CAPACITY + 10 {
+            unmatched.keep(attempt, now, now + LEASE, now);
         }
         assert_eq!(unmatched.len(), CAPACITY);
         assert_eq!(unmatched.take_due(now + LEASE, 2), [10, 11]);

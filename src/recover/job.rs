@@ -1,4 +1,4 @@
-//! One step of a recovery: a chunk of the attempt log, or of the events that the webhook missed.
+//! One step of a recovery: redelivers a chunk of the attempt log, or delivers a chunk of the events that the webhook missed.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
 use crate::store::recovery::{self, Job, Phase, Progress, Scan};
 use crate::store::{Result, Store, Transaction};
 
-/// Rows that one step reads. It starts at most as many deliveries.
+/// The number of rows that one step reads. It starts at most as many deliveries, and its transaction stays short.
 const CHUNK: i64 = 500;
 /// No more deliveries are started while the webhook has this many pending first attempts: new events must not queue behind old
 /// ones.
 const MAX_PENDING: i64 = 500;
-/// How long such a recovery pauses.
+/// How long a recovery then pauses.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The result of a step.
@@ -30,8 +30,8 @@ pub enum Step {
     },
 }
 
-/// Runs one step of the recovery that has been due longest. What the step does and its progress are one transaction, and other
-/// replicas skip the recovery until it ends.
+/// Runs one step of the recovery that has been due longest. The deliveries that it starts and its progress are stored in one
+/// transaction: an interrupted step has no effect. Other replicas skip the recovery until the transaction ends.
 pub async fn step(store: &Store) -> Result<Step> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
@@ -47,7 +47,7 @@ pub async fn step(store: &Store) -> Result<Step> {
     })
 }
 
-/// What a step did.
+/// The effects of a step, before they are committed.
 struct Done {
     started: usize,
     /// Where to continue. `None` when the recovery is finished.
@@ -82,7 +82,7 @@ async fn work(transaction: &Transaction<'_>, job: &Job) -> Result<Done> {
     Ok(Done { started, next, wait: Duration::ZERO })
 }
 
-/// Creates deliveries of missed events. Returns how many: those that another recovery delivers meanwhile are left out.
+/// Creates deliveries of missed events, except those that another recovery has delivered in the meantime. Returns how many.
 async fn deliver_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<usize> {
     let events = recovery::remove_missed(transaction, webhook, events).await?;
     let delivery =

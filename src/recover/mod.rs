@@ -15,7 +15,7 @@ pub use job::{Step, step};
 /// How long to wait when no recovery is due.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// Runs until `stop`, which rolls back the current step: the next process to run repeats it.
+/// Runs until `stop`, which rolls back the current step. Another replica, or this one after a restart, repeats it.
 pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
     let mut retries = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let activity = Activity::new("processing recoveries");

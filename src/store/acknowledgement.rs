@@ -30,14 +30,14 @@ impl Store {
         Ok(self.run(include_str!("../../sql/store/acknowledgement_raise.sql"), &[&slot, &reader, &limit]).await? == 1)
     }
 
-    /// Lowers the limit to what was acknowledged. Returns false if another reader has replaced this one.
+    /// Lowers the limit to the LSN that was acknowledged. Returns false if another reader has replaced this one.
     pub async fn lower_acknowledgement_limit(&self, slot: &str, reader: Uuid, acknowledged: Lsn) -> Result<bool> {
         const LOWER: &str = include_str!("../../sql/store/acknowledgement_lower.sql");
         Ok(self.run(LOWER, &[&slot, &reader, &acknowledged]).await? == 1)
     }
 }
 
-/// Sets the limit, in the transaction that stores where a slot begins.
+/// Sets the limit, in the transaction that stores the first checkpoint of a slot.
 pub async fn set_acknowledgement_limit(transaction: &impl GenericClient, slot: &str, limit: Lsn) -> Result<()> {
     transaction.run(include_str!("../../sql/store/acknowledgement_set.sql"), &[&slot, &limit]).await?;
     Ok(())

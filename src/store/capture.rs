@@ -302,7 +302,7 @@ pub async fn advance_checkpoint(
     Ok(transaction.run(CHECKPOINT_ADVANCE, &params).await? == 1)
 }
 
-/// Stores where capture begins. Fails if the slot has a checkpoint.
+/// Stores the first checkpoint of a slot. Fails if the slot has one.
 pub async fn insert_first_checkpoint(transaction: &Transaction<'_>, slot: &str, first: &Checkpoint) -> Result<()> {
     commit_durably(transaction).await?;
     let Lineage { system_identifier, timeline } = first.lineage;

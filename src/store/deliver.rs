@@ -53,13 +53,15 @@ pub struct ClaimRequest {
     pub start_after: Uuid,
     pub max_webhooks: usize,
     pub max_rows: usize,
-    /// Bytes of event data. Deliveries beyond are released at once; the first is always taken.
+    /// The most bytes of event data. Deliveries beyond that are released at once; the first is always taken.
     pub max_bytes: usize,
-    /// Deliveries of each webhook that is not listed in `limits`.
+    /// The most deliveries of each webhook that is not listed in `limits`.
     pub per_webhook: usize,
+    /// Webhooks with their own limits.
     pub limits: Vec<(Uuid, usize)>,
 }
 
+/// The result of a claim.
 #[derive(Debug, Default)]
 pub struct Claimed {
     pub deliveries: Vec<Delivery>,
@@ -80,7 +82,7 @@ impl Store {
     async fn claim_due(&self, request: &ClaimRequest) -> Result<Claimed> {
         let mut connection = self.connection().await?;
         let length = lease_length(request.timeout);
-        // Taken before the database reads its clock, when the transaction begins: by our clock the lease ends first.
+        // Computed before the transaction begins, when the database reads its clock: by this process's clock the lease ends first.
         let lease = Lease { token: Uuid::now_v7(), until: Instant::now() + length };
         let transaction = connection.transaction().await?;
         let ((), (claimed, mut refused)) =
@@ -135,8 +137,8 @@ impl Store {
     }
 }
 
-/// Returns what was claimed, and the deliveries beyond `max_bytes`. Reads rows one by one, so that the data of the latter is not kept
-/// in memory.
+/// Claims deliveries. Also returns the ids of those beyond `max_bytes`. Reads rows one by one, so that the data of the latter does not
+/// stay in memory.
 async fn claim(
     transaction: &Transaction<'_>,
     request: &ClaimRequest,

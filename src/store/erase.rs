@@ -20,7 +20,7 @@ const CHUNK: i64 = 2_000;
 /// A statement that removes one kind of row, a chunk at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Removal {
-    /// What the rows are, for the summary.
+    /// A name for the rows, for the summary.
     pub what: &'static str,
     sql: &'static str,
 }
@@ -46,7 +46,7 @@ pub const ACCESS: [Removal; 2] = [
 /// repeated.
 pub const RECORDS: [Removal; 3] = [
     removal("notices", include_str!("../../sql/store/erase_notices.sql")),
-    removal("answers kept for their idempotency keys", include_str!("../../sql/store/erase_answers.sql")),
+    removal("responses stored for idempotency keys", include_str!("../../sql/store/erase_answers.sql")),
     removal("audit records", include_str!("../../sql/store/erase_audit.sql")),
 ];
 
@@ -73,12 +73,12 @@ async fn try_remove_webhooks(store: &Store, user: &UserId) -> Result<u64> {
     Ok(webhooks.len() as u64)
 }
 
-/// Finds the user's webhooks that were deleted, by the rows that are left of them.
+/// Finds the user's webhooks that were deleted, by the rows that remain of them.
 pub async fn find_deleted_webhooks(store: &Store, user: &UserId) -> Result<Vec<Uuid>> {
     store.fetch_all(DELETED_WEBHOOKS, &[user]).await
 }
 
-/// A chunk of the events of all users, of which the user's were removed.
+/// A chunk of the events of all users, from which the user's events were removed.
 #[derive(Clone, Copy, Debug)]
 pub struct EventChunk {
     pub removed: u64,
@@ -86,7 +86,7 @@ pub struct EventChunk {
     last: Option<Uuid>,
 }
 
-from_row!(EventChunk { removed = "gone", read = "looked", last });
+from_row!(EventChunk { removed = "gone", read = "examined", last });
 
 impl EventChunk {
     /// The event after which the next chunk starts. `None` when there is none.
@@ -100,7 +100,7 @@ pub async fn remove_events(store: &Store, user: &UserId, after: Uuid) -> Result<
     store.fetch_one(EVENTS, &[user, &after, &CHUNK]).await
 }
 
-/// Records the erasure in the audit, without the user.
+/// Records the erasure in the audit log, without the user.
 pub async fn record(store: &Store, erasure: Uuid) -> Result<()> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;

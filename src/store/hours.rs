@@ -1,4 +1,5 @@
-//! Statistics of webhooks by the hour. They are counted in the transaction that records attempts, so that no read scans the log.
+//! Hourly statistics of webhooks. They are counted in the transaction that records attempts, so that reading them does not scan the
+//! attempt log.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ const USER: &str = include_str!("../../sql/store/webhook_hour_user.sql");
 const LIST: &str = include_str!("../../sql/store/webhook_hour_list.sql");
 const SECONDS: i64 = 3_600;
 
-/// A webhook's attempts of some time by outcome, and the durations of requests.
+/// How many attempts of a webhook in a period had each outcome, and how long requests took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub delivered: u64,
@@ -50,12 +51,12 @@ impl Counts {
         })
     }
 
-    /// Cancellations are not attempts.
+    /// Returns the number of attempts, which cancellations are not.
     pub fn attempts(&self) -> u64 {
         self.delivered + self.failed + self.permanently_failed
     }
 
-    /// The share of attempts that were delivered, from 0 to 1. None where there were no attempts.
+    /// Returns the share of attempts that were delivered, from 0 to 1. `None` if there were no attempts.
     pub fn success_rate(&self) -> Option<f64> {
         let attempts = self.attempts();
         (attempts > 0).then(|| self.delivered as f64 / attempts as f64)
@@ -110,7 +111,7 @@ pub async fn add(transaction: &Transaction<'_>, entries: &[CompletedAttempt<'_>]
     Ok(())
 }
 
-/// Adds what was cancelled just now without an attempt.
+/// Adds deliveries that were just cancelled without an attempt.
 pub async fn add_cancelled(transaction: &Transaction<'_>, webhook: Uuid, count: u64) -> Result<()> {
     if count > 0 {
         let statement = transaction.prepare_cached(CANCEL).await?;
@@ -126,7 +127,7 @@ pub async fn list(store: &Store, user: &UserId, webhook: Uuid, since: Timestamp)
     Ok((!rows.is_empty()).then(|| rows.into_iter().flatten().collect()))
 }
 
-/// An hour of one of the user's webhooks, in short.
+/// An hour of one of the user's webhooks, without the durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BriefHour {
     pub webhook: Uuid,

@@ -16,7 +16,7 @@ const KEEP: &str = include_str!("../../sql/store/idempotency_keep.sql");
 const RELEASE: &str = include_str!("../../sql/store/idempotency_release.sql");
 const REMOVE: &str = include_str!("../../sql/store/idempotency_remove.sql");
 
-/// Keys of one user within 24 hours: a response is stored for each.
+/// The most keys of one user within 24 hours: a response is stored for each.
 const MOST_OF_A_USER: i64 = 10_000;
 
 /// A key that was claimed before.

@@ -42,12 +42,12 @@ fn runner() -> Runner {
 
 /// The advisory lock that serializes migrations, because the runner takes none: "walhook" in ASCII.
 const LOCK: i64 = 0x0077_616C_686F_6F6B;
-/// How long to wait for another process's migration, which delays nothing else.
+/// How long to wait until another process has migrated. This wait delays nothing else.
 const TURN_TIMEOUT: &str = "60s";
 /// How long to wait for a table's lock, behind which the statements of replicas queue. It is below Postgres' `deadlock_timeout` of a
 /// second, so that a deadlock fails the migration and never a replica's transaction.
 const TABLE_TIMEOUT: &str = "500ms";
-/// Between two attempts, so that queued statements run.
+/// The pause between two tries, so that queued statements run.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long to retry a migration that gets no lock.
 const MAX_DURATION: Duration = Duration::from_secs(120);
@@ -94,7 +94,7 @@ impl Schema {
             Schema::Same | Schema::Newer { .. } => return None,
             Schema::Missing => ("the store has no schema yet".to_owned(), SET_UP),
             Schema::Older { found, known } => {
-                (format!("the store's schema is at version {found}, this build wants {known}"), SET_UP)
+                (format!("the store's schema is at version {found}, this build needs version {known}"), SET_UP)
             }
             Schema::TooNew { found, known, needs } => (
                 format!(
@@ -107,9 +107,9 @@ impl Schema {
         Some(Incompatibility { problem, fix })
     }
 
-    fn of(applied: &[Migration], ours: &[Migration]) -> Schema {
+    fn of(applied: &[Migration], own: &[Migration]) -> Schema {
         let newest = |migrations: &[Migration]| migrations.iter().map(Migration::version).max();
-        let known = newest(ours).unwrap_or(0);
+        let known = newest(own).unwrap_or(0);
         let Some(found) = newest(applied) else { return Schema::Missing };
         let needs = applied.iter().filter_map(|migration| needs(migration.name())).max().unwrap_or(0);
         match found.cmp(&known) {
@@ -148,10 +148,10 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
     let schema = "create schema if not exists walhook; set search_path = walhook, pg_catalog";
     client.batch_execute(&format!("{schema}; set lock_timeout = '{TABLE_TIMEOUT}'")).await?;
     let (applied, runner) = (applied(&mut client).await?, runner());
-    let ours = runner.get_migrations();
-    match Schema::of(&applied, ours) {
-        // If ours are not among them, the histories differ: the runner returns an error that says how.
-        Schema::Newer { found, known } if ours.iter().all(|migration| applied.contains(migration)) => {
+    let own = runner.get_migrations();
+    match Schema::of(&applied, own) {
+        // If this build's migrations are not among the applied ones, the histories differ: the runner returns an error that says how.
+        Schema::Newer { found, known } if own.iter().all(|migration| applied.contains(migration)) => {
             tracing::info!(found, known, "a later build has migrated the store's schema; nothing to do");
             Ok(Vec::new())
         }
@@ -182,7 +182,7 @@ async fn run(runner: &Runner, client: &mut Client) -> Result<Vec<String>> {
     }
 }
 
-/// The migrations that were applied to the store. Empty before the first.
+/// Returns the migrations that were applied to the store. Empty before the first.
 async fn applied(client: &mut Client) -> Result<Vec<Migration>> {
     let history = client.query_one("select to_regclass('walhook.refinery_schema_history') is not null", &[]).await?;
     if !history.get::<_, bool>(0) {
@@ -218,15 +218,15 @@ mod tests {
 
     #[test]
     fn a_build_works_on_a_newer_schema_until_something_it_uses_is_removed() {
-        let ours = history(&["V1__store", "V2__hours"]);
-        assert_eq!(Schema::of(&[], &ours), Schema::Missing);
-        assert_eq!(Schema::of(&ours[..1], &ours), Schema::Older { found: 1, known: 2 });
-        assert_eq!(Schema::of(&ours, &ours), Schema::Same);
+        let own = history(&["V1__store", "V2__hours"]);
+        assert_eq!(Schema::of(&[], &own), Schema::Missing);
+        assert_eq!(Schema::of(&own[..1], &own), Schema::Older { found: 1, known: 2 });
+        assert_eq!(Schema::of(&own, &own), Schema::Same);
         let mut later = history(&["V1__store", "V2__hours", "V4__more", "V5__drop_hours_needs_2"]);
-        assert_eq!(Schema::of(&later, &ours), Schema::Newer { found: 5, known: 2 });
-        assert_eq!(Schema::of(&later, &ours).incompatibility(), None);
+        assert_eq!(Schema::of(&later, &own), Schema::Newer { found: 5, known: 2 });
+        assert_eq!(Schema::of(&later, &own).incompatibility(), None);
         later.extend(history(&["V6__drop_store_needs_5"]));
-        let problem = Schema::of(&later, &ours).incompatibility().expect("it is too new").to_string();
+        let problem = Schema::of(&later, &own).incompatibility().expect("it is too new").to_string();
         assert!(problem.contains("version 6") && problem.contains("knows 2: start the newer build"), "{problem}");
         // The name has the word, but no version.
         assert_eq!(needs("what_it_needs_now"), None);

@@ -1,4 +1,4 @@
-//! Walhook's own tables: the pool of connections, migrations, and typed statements, grouped by table. Decisions are made elsewhere.
+//! Walhook's own tables: the pool of connections, migrations, and typed statements, grouped by table. The callers decide what to store.
 //!
 //! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know.
 
@@ -91,7 +91,7 @@ pub async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> 
 
 const DURABLE: &str = include_str!("../../sql/store/durable.sql");
 
-/// Makes the transaction's commit durable even if the store runs with `synchronous_commit = off`. Needed where the primary may remove
+/// Makes the transaction's commit durable even if the store runs with `synchronous_commit = off`. Needed if the primary may remove
 /// WAL afterwards.
 async fn commit_durably(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
     Ok(transaction.batch_execute(DURABLE).await?)

@@ -10,6 +10,7 @@ use super::observe::PoolUse;
 use super::{Result, StoreError};
 use crate::postgres;
 
+/// How long a connection may take to answer a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A handle on the store. Clones share the pool.

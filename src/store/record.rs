@@ -32,7 +32,7 @@ pub struct AttemptRow<'a> {
     pub with_response: bool,
 }
 
-/// An attempt that has ended, and what follows from it.
+/// A row of the attempt log, with the next state of the delivery.
 #[derive(Clone, Copy, Debug)]
 pub struct CompletedAttempt<'a> {
     pub row: AttemptRow<'a>,
@@ -79,7 +79,7 @@ pub async fn lock_leased(transaction: &Transaction<'_>, attempts: &[CompletedAtt
     fence(transaction, FENCE, attempts).await
 }
 
-/// Like [`lock_leased`], but removes the deliveries in the same statement. This is half the work where all of them end.
+/// Like [`lock_leased`], but removes the deliveries in the same statement. This is half the work if all of them end.
 pub async fn end_leased(transaction: &Transaction<'_>, attempts: &[CompletedAttempt<'_>]) -> Result<Vec<bool>> {
     fence(transaction, END_HELD, attempts).await
 }

@@ -139,7 +139,7 @@ pub struct Job {
     pub progress: Progress,
 }
 
-/// What a recovery delivers, as it is stored.
+/// The scope of a recovery, as it is stored.
 #[derive(Clone, Debug)]
 pub struct Criteria {
     pub webhook: Uuid,
@@ -157,7 +157,7 @@ pub struct Progress {
     pub position: Uuid,
 }
 
-/// What a recovery reads.
+/// The phases of a recovery, by what it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     AttemptLog,
@@ -225,14 +225,14 @@ pub async fn count_first_attempts(transaction: &Transaction<'_>, webhook: Uuid, 
     transaction.fetch_one(COUNT_FRESH, &[&webhook, &limit]).await
 }
 
-/// The next rows of the attempt log, or of the missed events, and what is to be delivered of them.
+/// The result of reading the next rows of the attempt log or of the missed events: which of them to deliver.
 #[derive(Clone, Debug)]
 pub struct Scan {
     /// How many rows were read.
     pub read: i64,
     /// The last id that was read.
     pub last: Option<Uuid>,
-    /// How many deliveries, or missed events, are to be delivered. The lists hold them if they were asked for.
+    /// How many deliveries, or missed events, are to be delivered. The lists contain them, unless only the number was requested.
     pub found: u64,
     pub deliveries: Vec<Uuid>,
     pub events: Vec<Uuid>,
@@ -240,9 +240,9 @@ pub struct Scan {
     pub rounds: Vec<i16>,
 }
 
-from_row!(Scan { read = "looked", last, found, deliveries, events, rounds });
+from_row!(Scan { read = "examined", last, found, deliveries, events, rounds });
 
-/// Reads up to `limit` rows of the phase, after the position. Returns what is to be delivered, or only counts it.
+/// Reads up to `limit` rows of the phase, after the position. Returns the deliveries or events to deliver, or only counts them.
 pub async fn scan(
     client: &impl GenericClient,
     Criteria { webhook, since, until, outcomes, .. }: &Criteria,
@@ -263,8 +263,8 @@ pub async fn scan(
     client.fetch_one(statement, &params[..count]).await
 }
 
-/// Starts the next round of each delivery, and returns the deliveries with their new rounds. With `only_if_unchanged`, skips those of
-/// which another transaction has started a round since they were found. `deliveries` are in ascending order.
+/// Starts the next round of each delivery, and returns the deliveries with their new rounds. With `only_if_unchanged`, skips deliveries
+/// that are no longer in the round in `rounds`: another transaction has started their next one. `deliveries` are in ascending order.
 pub async fn start_next_rounds(
     transaction: &Transaction<'_>,
     webhook: Uuid,

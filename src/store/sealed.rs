@@ -1,4 +1,4 @@
-//! Re-encrypts secrets and kept answers when the master key is replaced.
+//! Re-encrypts secrets and stored responses when the master key is replaced.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const COLUMNS: [(&str, &str); 2] = [
     (include_str!("../../sql/store/sealed_webhooks.sql"), include_str!("../../sql/store/sealed_webhook_replace.sql")),
     (include_str!("../../sql/store/sealed_answers.sql"), include_str!("../../sql/store/sealed_answer_replace.sql")),
 ];
-/// Values in memory at once.
+/// The number of values that are read at a time.
 const PAGE: i64 = 500;
 
 /// Returns how many values are encrypted under each key, by the key's id.

@@ -102,11 +102,11 @@ impl<A: Column + Send, B: Column + Send> FromRow for (A, B) {
     }
 }
 
-/// A type that a column is read as: one of `postgres-types`, or made from one.
+/// A type that a column is read as: a type of `postgres-types`, or one that is converted from such a type.
 pub trait Column: Sized {
     type Stored: FromSqlOwned;
 
-    /// The value, or what is wrong with what is stored.
+    /// Returns the value, or a description of why the stored value is invalid.
     fn from_stored(stored: Self::Stored) -> Result<Self, String>;
 }
 

@@ -44,7 +44,7 @@ pub struct Webhook {
     pub updated_at: Timestamp,
 }
 
-/// What the owner sets.
+/// The settings of a webhook, which its owner can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub name: String,

@@ -120,7 +120,7 @@ async fn a_receiver_that_recovers_gets_the_event_once_and_consecutive_failures_a
 }
 
 #[tokio::test]
-async fn two_tenants_see_only_their_own() {
+async fn two_tenants_see_only_their_own_webhooks_and_events() {
     let app = TestApp::start().await;
     let platform = app.platform().await;
     let mut tenants = Vec::new();
@@ -155,7 +155,7 @@ async fn two_tenants_see_only_their_own() {
 }
 
 #[tokio::test]
-async fn a_hanging_receiver_delays_no_other() {
+async fn a_hanging_receiver_does_not_delay_others() {
     let app = TestApp::start().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
@@ -173,7 +173,7 @@ async fn a_hanging_receiver_delays_no_other() {
     assert!(hanging.requests().len() <= cap, "{}", hanging.requests().len());
 }
 
-/// The process caches webhooks, and must never use a stale one.
+/// The process caches webhooks, and must never use an outdated one.
 #[tokio::test]
 async fn a_change_to_a_webhook_applies_to_the_next_event() {
     const READY: &str = "payment.statement_ready";
@@ -186,7 +186,7 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
 
     let (webhook, _) = api.create_webhook(&receiver.url("/first"), &[READY]).await;
     let path = format!("/webhooks/{webhook}");
-    // A change, and where the next event is delivered then.
+    // A change, and the path to which the next event is delivered.
     let changes = [
         (json!({ "name": "the same" }), Some("/first")),
         (json!({ "url": receiver.url("/second") }), Some("/second")),
@@ -219,7 +219,7 @@ async fn a_change_to_a_webhook_applies_to_the_next_event() {
     assert_eq!(paths, expected);
 }
 
-/// Everything a batch writes must be in its transaction, even on a connection that has no prepared statements yet.
+/// All rows of a batch must be written in one transaction, even on a connection that has no prepared statements yet.
 #[tokio::test]
 async fn a_batch_is_stored_in_one_transaction() {
     let app = TestApp::start().await;

@@ -99,7 +99,7 @@ async fn handed_off_deliveries_are_sent_without_a_claim() {
 }
 
 #[tokio::test]
-async fn hanging_receivers_delay_no_other() {
+async fn hanging_receivers_do_not_delay_others() {
     let mut bench = Bench::new().await;
     bench.config.delivery.concurrency = 16;
     bench.config.delivery.per_webhook_concurrency = 8;
@@ -134,7 +134,7 @@ async fn hanging_receivers_delay_no_other() {
 }
 
 #[tokio::test]
-async fn a_dead_replicas_delivery_is_made_when_its_lease_ends() {
+async fn a_dead_replicas_delivery_is_sent_when_its_lease_ends() {
     let bench = Bench::new().await;
     let receiver = Receiver::start().await;
     let (webhook, _) = bench.webhook(&receiver.url("/")).await;
@@ -245,7 +245,7 @@ async fn an_hours_backlog_of_retries_does_not_delay_fresh_deliveries() {
     const BACKLOG: i64 = 50_000;
     let bench = Bench::new().await;
     let (backlogged, other) = (Receiver::start().await, Receiver::start().await);
-    // It works again, but slowly.
+    // The receiver works again, but slowly.
     backlogged.answer(|_| Answer::After(std::time::Duration::from_millis(50), 200));
     let (busy, _) = bench.webhook(&backlogged.url("/")).await;
     let (quiet, _) = bench.webhook(&other.url("/")).await;
@@ -264,7 +264,7 @@ async fn an_hours_backlog_of_retries_does_not_delay_fresh_deliveries() {
     let left: i64 = bench.client.query_one(retries, &[]).await.unwrap().get(0);
     assert!(left > BACKLOG / 2, "{left} of {BACKLOG} are left: the fresh ones were not sent first");
     let done = backlogged.requests().iter().filter(|request| request.attempt() > 1).count();
-    assert!(done >= 49, "retries continue meanwhile: {done}");
+    assert!(done >= 49, "retries continue in the meantime: {done}");
     running.stop().await;
     assert_eq!(other.requests().len(), 1);
 }

@@ -176,8 +176,8 @@ async fn replicas_that_record_concurrently_disable_once_and_do_not_deadlock() {
         }
         // Both batches cross the threshold of both webhooks, and lock deliveries that interleave.
         let mut halves = [Vec::new(), Vec::new()];
-        for (place, delivery) in bench.claim().await.into_iter().enumerate() {
-            halves[place / 2 % 2].push(delivery);
+        for (index, delivery) in bench.claim().await.into_iter().enumerate() {
+            halves[index / 2 % 2].push(delivery);
         }
         let [one, two] = halves.map(|half| {
             let failures = answers(&"-".repeat(half.len()));
@@ -221,7 +221,7 @@ async fn a_notice_is_sent_by_one_replica_at_a_time_and_expires() {
     let again = claim().await.unwrap();
     assert_eq!((again.notice, again.tries, again.last_error.as_deref()), (third.notice, 1, Some("put off")));
     assert_eq!(notices::count_pending(store).await.unwrap(), 2);
-    // A warning is of no use a day later; the other notice is sent for as long as it is kept.
+    // Warnings expire after a day. Other notices are sent until they are removed.
     bench.client.execute("update walhook.notice set at = at - interval '25 hours'", &[]).await.unwrap();
     assert_eq!(notices::remove_old(store, 2).await.unwrap(), 1);
     assert_eq!(notices(&bench, webhook).await, ["disabled"]);

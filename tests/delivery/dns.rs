@@ -53,7 +53,7 @@ impl Nameserver {
         // Search domains and ndots must not be applied: `up` must not become `up.search.example`.
         let resolv_conf = "search search.example\noptions ndots:5 attempts:9 timeout:30\nnameserver 127.0.0.1\n";
         std::fs::write(directory.path().join("resolv.conf"), resolv_conf).unwrap();
-        std::fs::write(directory.path().join("hosts"), "# ours\n127.0.0.1 known.example Other # and more\n").unwrap();
+        std::fs::write(directory.path().join("hosts"), "# local\n127.0.0.1 known.example Other # and more\n").unwrap();
         Nameserver { address, questions, is_mute, server, directory }
     }
 
@@ -130,11 +130,11 @@ async fn names_are_absolute_and_the_hosts_file_comes_first() {
     }
     assert_eq!(guard.resolve("unknown.example", 443).await, Err(Unreachable::Unresolved));
     assert_eq!(guard.resolve("broken.example", 443).await, Err(Unreachable::Unresolved));
-    let asked = nameserver.questions.load(Ordering::Relaxed);
+    let before = nameserver.questions.load(Ordering::Relaxed);
     for name in ["known.example", "KNOWN.example.", "other"] {
         assert_eq!(guard.resolve(name, 443).await, loopback, "{name}");
     }
-    assert_eq!(nameserver.questions.load(Ordering::Relaxed), asked, "names in the hosts file are not queried");
+    assert_eq!(nameserver.questions.load(Ordering::Relaxed), before, "names in the hosts file are not queried");
     let many = guard.resolve("many.example", 443).await.unwrap();
     assert_eq!(many.len(), 16, "the number of addresses is limited");
 }
@@ -158,9 +158,9 @@ async fn unanswered_names_of_one_tenant_delay_no_other() {
     for lookup in hostile {
         assert_eq!(lookup.await.unwrap(), Err(Unreachable::Unanswered));
     }
-    let asked = nameserver.questions.load(Ordering::Relaxed);
+    let before = nameserver.questions.load(Ordering::Relaxed);
     assert_eq!(guard.resolve("silent1.example", 443).await, Err(Unreachable::Unanswered));
-    assert_eq!(nameserver.questions.load(Ordering::Relaxed), asked, "unanswered names are remembered for a while");
+    assert_eq!(nameserver.questions.load(Ordering::Relaxed), before, "unanswered names are remembered for a while");
 }
 
 #[tokio::test]
@@ -210,8 +210,8 @@ async fn while_nameservers_do_not_answer_no_attempt_is_used_up() {
     let settings = Settings { guard: nameserver.guard(64), ..bench.settings() };
     let running = bench.run_with(settings);
     // The query and the probe, both unanswered.
-    let asked = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
-    eventually("a first lookup", asked).await;
+    let queried = || async { (nameserver.questions.load(Ordering::Relaxed) > 0).then_some(()) };
+    eventually("a first lookup", queried).await;
     let free = || async { (running.handoff.budget.counters().free() == walhook::handoff::CAPACITY).then_some(()) };
     eventually("the budget to be released", free).await;
     assert!(bench.is_pending(delivery).await && bench.log(delivery).await.is_empty());

@@ -70,88 +70,88 @@ fn counts(webhook: &Value) -> (Value, Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_replicas_late_answer_changes_nothing() {
-    let mut it = Scene::begin(&[("delivery.timeout", "1s")]).await;
-    let other = it.app.replica(&[]).await;
+    let mut scene = Scene::begin(&[("delivery.timeout", "1s")]).await;
+    let other = scene.app.replica(&[]).await;
     let gate = Arc::new(Notify::new());
-    it.receiver.answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
-    it.payment().await;
-    it.in_flight().await;
-    it.app.sidecar().signal(Signal::STOP);
-    // The lease ends by itself, and the other replica makes the attempt.
-    let requests = it.receiver.wait_for(2).await;
+    scene.receiver.answer_in_turn(&[Answer::When(gate.clone(), 500), Answer::Status(200)]);
+    scene.payment().await;
+    scene.in_flight().await;
+    scene.app.sidecar().signal(Signal::STOP);
+    // When the lease ends, the other replica makes the attempt.
+    let requests = scene.receiver.wait_for(2).await;
     assert_eq!((requests[0].delivery(), requests[0].attempt()), (requests[1].delivery(), requests[1].attempt()));
     let waited = requests[1].at.duration_since(requests[0].at).unwrap();
     assert!(waited > Duration::from_secs(2), "not while the first might still answer: {waited:?}");
-    let api = it.api.at(&other.api_url);
-    api.wait_for_logs(&it.webhook, "an entry", |logs| logs.len() == 1).await;
+    let api = scene.api.at(&other.api_url);
+    api.wait_for_logs(&scene.webhook, "an entry", |logs| logs.len() == 1).await;
     gate.notify_one();
-    it.app.sidecar().signal(Signal::CONT);
+    scene.app.sidecar().signal(Signal::CONT);
     // When it has ended, its remaining answers have been recorded or refused.
-    assert!(it.app.stop().await.success());
-    assert_eq!(it.log().await, [(1, "delivered".to_owned())]);
-    assert_eq!(counts(&api.webhook(&it.webhook).await), (json!(1), json!(0)));
-    assert!(it.pending().await.is_empty());
+    assert!(scene.app.stop().await.success());
+    assert_eq!(scene.log().await, [(1, "delivered".to_owned())]);
+    assert_eq!(counts(&api.webhook(&scene.webhook).await), (json!(1), json!(0)));
+    assert!(scene.pending().await.is_empty());
     assert!(other.stop().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_replicas_delivery_is_taken_over_at_the_same_attempt() {
-    let mut it = Scene::begin(&[("delivery.timeout", "1s")]).await;
-    it.receiver.answer_in_turn(&[Answer::Hang, Answer::Status(200)]);
-    it.payment().await;
-    it.in_flight().await;
-    it.app.kill().await;
+    let mut scene = Scene::begin(&[("delivery.timeout", "1s")]).await;
+    scene.receiver.answer_in_turn(&[Answer::Hang, Answer::Status(200)]);
+    scene.payment().await;
+    scene.in_flight().await;
+    scene.app.kill().await;
     let left = "select extract(epoch from due_at - now())::float8 from walhook.delivery";
-    let left: f64 = it.app.store().await.query_one(left, &[]).await.unwrap().get(0);
+    let left: f64 = scene.app.store().await.query_one(left, &[]).await.unwrap().get(0);
     assert!(left <= 11.0, "within the timeout and ten seconds: {left}");
-    it.app.run().await;
-    let requests = it.receiver.wait_for(2).await;
+    scene.app.run().await;
+    let requests = scene.receiver.wait_for(2).await;
     assert_eq!((requests[0].delivery(), requests[1].attempt()), (requests[1].delivery(), 1));
-    assert!(it.app.stop().await.success());
-    assert_eq!(it.log().await, [(1, "delivered".to_owned())]);
+    assert!(scene.app.stop().await.success());
+    assert_eq!(scene.log().await, [(1, "delivered".to_owned())]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutdown_waits_for_requests_within_the_drain_time() {
     let settings = [("shutdown.drain", "30s"), ("delivery.timeout", "60s"), ("delivery.per_webhook_concurrency", "1")];
-    let mut it = Scene::begin(&settings).await;
+    let mut scene = Scene::begin(&settings).await;
     let gate = Arc::new(Notify::new());
-    it.receiver.answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang]);
+    scene.receiver.answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang]);
     // The second waits, as the webhook has one permit. Its lease is released at once, and no attempt is used up.
-    it.payment().await;
-    it.receiver.wait_for(1).await;
-    it.payment().await;
-    eventually("both to be leased", || async { (it.pending().await == [(1, true); 2]).then_some(()) }).await;
-    it.app.sidecar().signal(Signal::TERM);
-    let released = || async { it.pending().await.contains(&(1, false)).then_some(()) };
+    scene.payment().await;
+    scene.receiver.wait_for(1).await;
+    scene.payment().await;
+    eventually("both to be leased", || async { (scene.pending().await == [(1, true); 2]).then_some(()) }).await;
+    scene.app.sidecar().signal(Signal::TERM);
+    let released = || async { scene.pending().await.contains(&(1, false)).then_some(()) };
     eventually("the waiting one to be released", released).await;
     gate.notify_one();
-    assert!(it.app.stop_signalled().await.success());
-    assert_eq!((it.log().await, it.pending().await), (vec![(1, "delivered".to_owned())], vec![(1, false)]));
+    assert!(scene.app.stop_signalled().await.success());
+    assert_eq!((scene.log().await, scene.pending().await), (vec![(1, "delivered".to_owned())], vec![(1, false)]));
 
     // Longer than the drain time: the request is aborted, and no attempt is used up.
-    it.app.set("shutdown.drain", "200ms");
-    it.app.run().await;
-    it.receiver.wait_for(2).await;
-    assert!(it.app.stop().await.success());
-    assert_eq!((it.log().await.len(), it.pending().await), (1, vec![(1, true)]));
+    scene.app.set("shutdown.drain", "200ms");
+    scene.app.run().await;
+    scene.receiver.wait_for(2).await;
+    assert!(scene.app.stop().await.success());
+    assert_eq!((scene.log().await.len(), scene.pending().await), (1, vec![(1, true)]));
 
     // A second signal ends the process at once, even with requests in flight.
-    it.app.set("shutdown.drain", "1h");
-    it.end_leases().await;
-    it.app.run().await;
-    it.receiver.wait_for(3).await;
-    it.app.sidecar().signal(Signal::TERM);
-    it.app.sidecar().wait_until_not_ready().await;
-    it.app.sidecar().signal(Signal::INT);
-    assert_eq!(it.app.stop_signalled().await.code(), Some(1));
-    assert_eq!((it.log().await.len(), it.pending().await), (1, vec![(1, true)]));
+    scene.app.set("shutdown.drain", "1h");
+    scene.end_leases().await;
+    scene.app.run().await;
+    scene.receiver.wait_for(3).await;
+    scene.app.sidecar().signal(Signal::TERM);
+    scene.app.sidecar().wait_until_not_ready().await;
+    scene.app.sidecar().signal(Signal::INT);
+    assert_eq!(scene.app.stop_signalled().await.code(), Some(1));
+    assert_eq!((scene.log().await.len(), scene.pending().await), (1, vec![(1, true)]));
 
-    it.receiver.answer_status(200);
-    it.end_leases().await;
-    it.app.run().await;
-    eventually("its delivery", || async { (it.log().await.len() == 2).then_some(()) }).await;
-    assert!(it.app.stop().await.success());
-    assert_eq!(it.log().await, [(1, "delivered".to_owned()), (1, "delivered".to_owned())]);
-    assert_eq!(it.receiver.requests().iter().map(|request| request.attempt()).max(), Some(1));
+    scene.receiver.answer_status(200);
+    scene.end_leases().await;
+    scene.app.run().await;
+    eventually("its delivery", || async { (scene.log().await.len() == 2).then_some(()) }).await;
+    assert!(scene.app.stop().await.success());
+    assert_eq!(scene.log().await, [(1, "delivered".to_owned()), (1, "delivered".to_owned())]);
+    assert_eq!(scene.receiver.requests().iter().map(|request| request.attempt()).max(), Some(1));
 }

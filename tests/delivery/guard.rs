@@ -206,14 +206,14 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
 
 /// Returns one set of addresses per lookup, and the last set from then on.
 fn resolver(answers: &'static [&'static [&'static str]]) -> (Lookup, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = asked.clone();
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let count = lookups.clone();
     let lookup: Lookup = Arc::new(move |_, port| {
         let answer = answers[count.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1)];
         let addresses: Vec<SocketAddr> = answer.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect();
         Box::pin(async move { Ok(addresses) })
     });
-    (lookup, asked)
+    (lookup, lookups)
 }
 
 async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
@@ -243,21 +243,21 @@ async fn a_name_that_resolves_to_a_private_address_when_it_is_dialled_is_not_cal
     let url = receiver.url("/in").replace("127.0.0.1", "rebound.example");
     for inside in [&["127.0.0.1"][..], &["1.1.1.1", "127.0.0.1"], &["127.0.0.1", "1.1.1.1"], &["::ffff:127.0.0.1"]] {
         let answers: &'static [&'static [&'static str]] = Box::leak(Box::new([&["1.1.1.1"][..], inside]));
-        let (lookup, asked) = resolver(answers);
+        let (lookup, lookups) = resolver(answers);
         let guard = Guard::new(true, Vec::new()).with_lookup(lookup);
         let parsed = guard.check_url(&url).unwrap();
         guard.check_reachable(&parsed).await.expect("the name resolves to a public address when it is saved");
         assert_eq!(attempt(guard, &url).await, Some(ErrorKind::BlockedAddress), "{inside:?}");
-        assert_eq!(asked.load(Ordering::Relaxed), 2, "the dialled addresses are those that were checked");
+        assert_eq!(lookups.load(Ordering::Relaxed), 2, "the dialled addresses are those that were checked");
     }
     assert!(receiver.requests().is_empty());
 
-    // Where the address is allowed, it is dialled: the checked one, and not that of a third lookup.
-    let (lookup, asked) = resolver(&[&["127.0.0.1"], &["127.0.0.1"], &["192.0.2.1"]]);
+    // If the address is allowed, the checked one is dialled, and not that of a third lookup.
+    let (lookup, lookups) = resolver(&[&["127.0.0.1"], &["127.0.0.1"], &["192.0.2.1"]]);
     let guard = Guard::new(true, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup);
     guard.check_reachable(&guard.check_url(&url).unwrap()).await.unwrap();
     assert_eq!(attempt(guard, &url).await, None);
-    assert_eq!((receiver.requests().len(), asked.load(Ordering::Relaxed)), (1, 2));
+    assert_eq!((receiver.requests().len(), lookups.load(Ordering::Relaxed)), (1, 2));
 }
 
 #[tokio::test]

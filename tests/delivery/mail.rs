@@ -108,7 +108,7 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
     }
     assert!(text.contains(name) && html.contains("Größe &#60;b&#62;&#38; Hooks"), "{text}\n{html}");
 
-    comes_back(&app, &api, &webhook, &receiver, &platform, user, &since).await;
+    reactivate_and_recover(&app, &api, &webhook, &receiver, &platform, user, &since).await;
     let sidecar = app.sidecar();
     let disabled = sidecar.metric("walhook_webhooks_disabled_total{error_kind=\"http_status\"}").await;
     assert_eq!(disabled, Some(1.0));
@@ -117,7 +117,7 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
 }
 
 /// Events that occur while it is disabled are kept. Reactivation resets its counters, and a recovery delivers everything.
-async fn comes_back(
+async fn reactivate_and_recover(
     app: &TestApp,
     api: &Api,
     webhook: &str,
@@ -259,7 +259,7 @@ async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_
     hanging.wait_for("hung", 1).await;
     app.kill().await;
     drop(hanging);
-    // The killed replica's lease would end by itself.
+    // Does not wait until the killed replica's lease ends.
     store.execute("update walhook.notice set due_at = now() where ended_at is null", &[]).await.unwrap();
     let sink = SmtpSink::start(port, &["--refuse", "1"]).await;
     app.run().await;

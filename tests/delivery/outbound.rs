@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::support::{Answer, Authority, Bench, Hostile, Misdeed, Receiver, TunnelProxy, attempt, eventually};
 use axum::http::Version;
+use tokio::net::{TcpSocket, TcpStream};
 use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
 use walhook::deliver::guard::{Guard, Lookup};
@@ -24,10 +25,15 @@ fn config() -> Config {
 }
 
 /// Creates a sender for which names that start with `inside` resolve to a private address, and others to loopback, which is allowed.
+/// Lookups of names that start with `slow` take a moment.
 fn sender(config: &Config) -> Sender {
     let lookup: Lookup = Arc::new(|name, port| {
         let ip: IpAddr = if name.starts_with("inside") { "10.0.0.1" } else { "127.0.0.1" }.parse().unwrap();
-        Box::pin(async move { Ok(vec![SocketAddr::new(ip, port)]) })
+        let delay = Duration::from_millis(if name.starts_with("slow") { 100 } else { 0 });
+        Box::pin(async move {
+            tokio::time::sleep(delay).await;
+            Ok(vec![SocketAddr::new(ip, port)])
+        })
     });
     let guard = Guard::new(config.delivery.allow_http, vec!["127.0.0.0/8".parse().unwrap()]).with_lookup(lookup);
     let settings = Settings { guard, ..Settings::from_config(config).unwrap() };
@@ -93,16 +99,16 @@ async fn a_proxy_gets_checked_addresses_and_no_names() {
     assert_eq!(sent.answer, Outcome::Accepted { status: 200 });
     assert_eq!(receiver.requests()[0].version, Version::HTTP_2);
     let address = receiver.url_at("127.0.0.1", "").replace("https://", "");
-    let [asked] = proxy.take_requests().try_into().unwrap();
-    assert_eq!(asked[0], format!("CONNECT {address} HTTP/1.1"));
-    assert!(asked.contains(&"Proxy-Authorization: Basic d2FsaG9vazpwQHNz".to_owned()), "{asked:?}");
-    assert!(!asked.concat().contains(NAME), "{asked:?}");
+    let [connect] = proxy.take_requests().try_into().unwrap();
+    assert_eq!(connect[0], format!("CONNECT {address} HTTP/1.1"));
+    assert!(connect.contains(&"Proxy-Authorization: Basic d2FsaG9vazpwQHNz".to_owned()), "{connect:?}");
+    assert!(!connect.concat().contains(NAME), "{connect:?}");
 
     // Plain http uses a tunnel too: the receiver gets its own name, the proxy does not, and the password does not leak.
     let plain = Receiver::start().await;
     attempt(&sender, &plain.url_at(NAME, "/in")).await.unwrap();
-    let [asked] = proxy.take_requests().try_into().unwrap();
-    assert_eq!(asked[0], format!("CONNECT {} HTTP/1.1", plain.url("").replace("http://", "")));
+    let [connect] = proxy.take_requests().try_into().unwrap();
+    assert_eq!(connect[0], format!("CONNECT {} HTTP/1.1", plain.url("").replace("http://", "")));
     let request = &plain.requests()[0];
     assert_eq!(request.header("host"), plain.url_at(NAME, "").replace("http://", ""));
     assert_eq!((request.path.as_str(), request.headers.get("proxy-authorization")), ("/in", None));
@@ -150,6 +156,24 @@ async fn while_the_proxy_is_down_no_attempt_is_used_up() {
     running.stop().await;
     assert_eq!(bench.log(delivery).await, [(1, "delivered".to_owned(), None, Some(200))]);
     assert_eq!(proxy.take_requests().len(), 1);
+}
+
+#[tokio::test]
+async fn an_attempt_is_not_used_up_if_the_proxys_host_does_not_answer() {
+    // Listens and never accepts. Once its backlog is full, further connections are not answered.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut held = Vec::new();
+    while let Ok(Ok(stream)) = tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(address)).await {
+        held.push(stream);
+    }
+    let mut config = config();
+    config.delivery.timeout = Period(Duration::from_secs(2));
+    config.delivery.proxy = Some(format!("http://{address}").into());
+    let fault = attempt(&sender(&config), "http://slow.example/").await.unwrap_err().to_string();
+    assert!(fault.contains("delivery.proxy"), "{fault}");
 }
 
 #[tokio::test]

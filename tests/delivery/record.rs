@@ -68,9 +68,9 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let actor = Actor { user: UserId("u".into()), via: Via::CommandLine };
     let (redelivered, cancelled) = (bench.delivery(webhook).await, bench.delivery(webhook).await);
-    let under_way = bench.claim().await;
+    let in_flight = bench.claim().await;
     let [first, second] = [redelivered, cancelled].map(|id| {
-        let delivery = under_way.iter().find(|delivery| delivery.id == id).unwrap().clone();
+        let delivery = in_flight.iter().find(|delivery| delivery.id == id).unwrap().clone();
         attempted(delivery, status(200))
     });
     // The delivery to redeliver needs a row in the attempt log.
@@ -78,8 +78,8 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
                 select $1, webhook_id, id, event_id, 'release.distributed', 0, 1, now(), 'failed' from walhook.delivery where id = $2";
     let log = Uuid::now_v7();
     bench.client.execute(line, &[&log, &redelivered]).await.unwrap();
-    let begun = recovery::redeliver(&bench.store, &actor, webhook, log).await.unwrap();
-    assert_eq!(begun, Redelivery::Started { delivery: redelivered, round: 2 });
+    let started = recovery::redeliver(&bench.store, &actor, webhook, log).await.unwrap();
+    assert_eq!(started, Redelivery::Started { delivery: redelivered, round: 2 });
     let ok = Next::End(domain::Outcome::Delivered);
     assert_eq!(bench.record(&[entry(&first, ok)]).await, [false]);
     assert!(bench.is_pending(redelivered).await, "its second round is pending");
@@ -158,7 +158,7 @@ async fn counters_respect_the_order_inside_a_batch() {
 }
 
 #[tokio::test]
-async fn claims_go_round_the_webhooks_within_their_rooms() {
+async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
     let bench = Bench::new().await;
     let mut webhooks = Vec::new();
     for _ in 0..5 {
@@ -201,20 +201,21 @@ async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
     let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
     let (good, bad) = (bench.delivery(webhook).await, bench.delivery(webhook).await);
     let claimed = bench.claim().await;
-    let (attempted_, outcomes) = mpsc::channel(4);
+    let (sender, outcomes) = mpsc::channel(4);
     for delivery in claimed {
         // Postgres has no NUL in text.
         let message = if delivery.id == bad { "\0".to_owned() } else { "fine".to_owned() };
         let answer = domain::Answer::Failed { kind: domain::ErrorKind::Tls, message, status: None };
-        attempted_.send(attempted(delivery, answer)).await.unwrap();
+        sender.send(attempted(delivery, answer)).await.unwrap();
     }
-    drop(attempted_);
+    drop(sender);
     bench.recorder(outcomes).await;
     for delivery in [good, bad] {
         assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
     }
     assert_eq!(bench.counters(webhook).await, (0, 2, 2, true, true));
 }
+
 #[tokio::test]
 async fn attempts_are_recorded_when_the_attempt_log_can_be_written_again() {
     let bench = Bench::new().await;
@@ -258,11 +259,11 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
     };
     let claimed: Vec<Uuid> = bench.claim().await.iter().map(|delivery| delivery.id).collect();
     assert_eq!(claimed, [id]);
-    let told = || async {
-        // The connection that claimed, the only one of the pool so far, tells its statistics when it is used a second later.
+    let statistics = || async {
+        // The connection that claimed is the only one of the pool so far. It reports its statistics when it is used a second later.
         bench.store.connection().await.unwrap().execute("select 1", &[]).await.unwrap();
         Some(reads().await).filter(|(all, by_index)| *all >= 5_000 || *by_index > 0)
     };
-    let (all, _) = eventually("the claim in the statistics", told).await;
+    let (all, _) = eventually("the claim in the statistics", statistics).await;
     assert!(all < 5_000, "the claim has read the whole table: {all} rows");
 }

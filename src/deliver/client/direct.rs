@@ -41,7 +41,7 @@ pub fn client(settings: &Settings, mut tls: rustls::ClientConfig) -> anyhow::Res
     Ok(client.build()?)
 }
 
-/// Returns only addresses that the guard allows.
+/// A resolver that returns only addresses that the guard allows.
 struct CheckedResolver(Guard);
 
 impl Resolve for CheckedResolver {
@@ -55,7 +55,7 @@ impl Resolve for CheckedResolver {
     }
 }
 
-/// Connects as `S` does, and notes that the request opens a connection.
+/// A connector that notes that the current request opens a connection, and then connects as `S` does.
 #[derive(Clone)]
 struct NotedConnector<S>(S);
 

@@ -10,10 +10,10 @@ use super::tunnel::{ConnectTimeout, NoTunnel, ProxyFault};
 use crate::deliver::guard::Unreachable;
 use crate::domain::delivery::{Answer, ErrorKind};
 
-/// Messages are read by people.
+/// The most characters of a message in the delivery log, which people read.
 const MAX_MESSAGE_CHARS: usize = 300;
 
-/// No attempt was made, and the receiver is not to blame.
+/// A fault on Walhook's side: no attempt was made, and the receiver is not to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct OwnFault {
@@ -21,10 +21,10 @@ pub struct OwnFault {
     message: String,
 }
 
-/// The component of ours that failed.
+/// What failed on Walhook's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// `delivery.proxy` made no tunnel.
+    /// `delivery.proxy` opened no tunnel.
     Proxy,
     /// This host's nameservers do not answer.
     Resolver,
@@ -43,6 +43,7 @@ impl Cause {
     }
 }
 
+/// Returns the answer for an attempt that got no response.
 pub fn failed(kind: ErrorKind, message: String) -> Answer {
     Answer::Failed { kind, message, status: None }
 }
@@ -51,7 +52,7 @@ pub fn failed(kind: ErrorKind, message: String) -> Answer {
 #[derive(Clone, Debug)]
 pub struct Failure {
     answer: Result<Answer, OwnFault>,
-    /// Whether the connection was closed before a byte of a response arrived.
+    /// Whether the connection was closed before the head of a response was complete.
     pub is_closed: bool,
 }
 
@@ -98,7 +99,7 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool, is_timeout: bool) -
     Failure { answer: Ok(failed(kind, message)), is_closed: is_closed && !is_connect }
 }
 
-/// The error inside another. The `source` of an I/O error skips the error that it was made from.
+/// Returns the error inside another. `source` does not do for I/O errors: it skips the error that an I/O error wraps.
 fn inner<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(wrapped) => Some(wrapped),
@@ -106,6 +107,7 @@ fn inner<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
     }
 }
 
+/// Returns the cause if an error is a fault on Walhook's side.
 fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
     if error.is::<ProxyFault>() {
         return Some(Cause::Proxy);

@@ -28,15 +28,15 @@ use crate::tls;
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// The part of the response body that the delivery log keeps.
 const EXCERPT_BYTES: usize = 4 << 10;
-/// How much later than the connect timer the timer of the whole exchange fires, so that an exchange that ends at the deadline
-/// is reported with the phase it ended in. A response that arrives in this time is late all the same.
+/// How much later than the connect timer the timer of the whole exchange fires. Then a connection that is not established at the
+/// deadline is reported as such, and not as a missing answer. A response that arrives in this time is too late all the same.
 const GRACE: Duration = Duration::from_millis(25);
 
 /// A webhook's URL, parsed and checked once for all of its requests.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     url: Arc<str>,
-    /// Where the URL may not be called, the answer to log instead.
+    /// `Err` if the URL may not be called: the answer to log instead.
     checked: Result<Target, Answer>,
 }
 
@@ -147,7 +147,7 @@ impl Client {
     }
 
     /// Sends the request and waits for the head of the response. Sends it again if the connection was an idle one that the
-    /// receiver closed: a receiver that got the first request recognises the delivery's id.
+    /// receiver closed. A receiver that processed the first request recognises the delivery by its id.
     async fn send(&self, target: &Target, request: &Rendered) -> Result<Response, Failure> {
         let send = || self.transport.send(target, headers(request), request.body.clone());
         let (sent, is_new) = reuse::watch(send()).await;
@@ -159,15 +159,15 @@ impl Client {
 }
 
 fn headers(request: &Rendered) -> HeaderMap {
-    // Room for the `Accept` that the transport adds.
+    // One more for the `Accept` that the transport adds.
     let mut headers = HeaderMap::with_capacity(request.headers.len() + 1);
     for (name, value) in &request.headers {
-        headers.insert(header_name(name), HeaderValue::from_str(value).expect("our values are printable ASCII"));
+        headers.insert(header_name(name), HeaderValue::from_str(value).expect("header values are printable ASCII"));
     }
     headers
 }
 
-/// Returns the header name that is sent for `name`. Our own names are constants, so that no attempt has to parse them.
+/// Returns the header name that is sent for `name`. The known names are constants, so that no attempt has to parse them.
 fn header_name(name: &'static str) -> HeaderName {
     static NAMES: [(&str, HeaderName); 15] = [
         ("X-Webhook-Signature", HeaderName::from_static("x-webhook-signature")),
@@ -187,10 +187,10 @@ fn header_name(name: &'static str) -> HeaderName {
         ("traceparent", HeaderName::from_static("traceparent")),
     ];
     let known = NAMES.iter().find(|(known, _)| *known == name);
-    known.map_or_else(|| name.parse().expect("our names are tokens"), |(_, parsed)| parsed.clone())
+    known.map_or_else(|| name.parse().expect("a header name is a token"), |(_, parsed)| parsed.clone())
 }
 
-/// Reads the body as far as it is wanted.
+/// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to `excerpt`.
 async fn read(response: &mut Response, excerpt: &mut Vec<u8>) {
     let mut bytes = 0;
     while bytes < MAX_RESPONSE_BYTES

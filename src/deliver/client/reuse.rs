@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 tokio::task_local! {
-    /// Whether this task's request has started to open a connection. It does not while the pool has an idle one.
+    /// Whether this task's request has started to open a connection. It does not if the pool has an idle one.
     static CONNECTING: Cell<bool>;
 }
 

@@ -14,16 +14,18 @@ use super::tunnel::TunnelClient;
 use super::{direct, tunnel};
 use crate::deliver::settings::Settings;
 
-/// Bytes that a receiver may send ahead of what is read: of an HTTP/1 response, or on one HTTP/2 stream.
+/// Bytes that a receiver may send ahead of what is read: on one HTTP/2 stream, or of an HTTP/1 response in a tunnel. reqwest has no
+/// setting for the latter.
 pub const BUFFER_BYTES: usize = 64 << 10;
 /// The same for all streams of one HTTP/2 connection together.
 pub const HTTP2_BUFFER_BYTES: u32 = 1 << 20;
-/// Servers close idle connections, some after five seconds. Ours are closed first, so that no request meets a closing one.
+/// How long idle connections stay open. Some servers close theirs after five seconds: with a shorter time, few requests are sent on a
+/// connection that the server is closing.
 pub const POOL_IDLE: Duration = Duration::from_secs(4);
 /// Interval of TCP keepalive probes, so that a connection whose other end disappeared is noticed.
 pub const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// The address of requests, parsed once for all of a webhook's requests.
+/// The URL of requests, in the types of both clients. Parsed once for all of a webhook's requests.
 #[derive(Clone, Debug)]
 pub struct Target {
     url: Url,
@@ -88,7 +90,7 @@ impl Response {
         }
     }
 
-    /// Returns the next part of the body, and none where it ends or breaks off.
+    /// Returns the next part of the body. `None` if the body ends or breaks off.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         match self {
             Response::Direct(response) => response.chunk().await.ok()?,

@@ -33,7 +33,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 type BoxError = Box<dyn Error + Send + Sync>;
 pub type TunnelClient = legacy::Client<BoxCloneSyncService<Uri, MaybeHttpsStream<Stream>, BoxError>, Full<Bytes>>;
 
-/// No connection was established in the time allowed.
+/// No connection to the receiver was established in time.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection within {0:?}")]
 pub struct ConnectTimeout(Duration);
@@ -56,7 +56,8 @@ pub struct ProxyFault(String);
 pub fn client(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> anyhow::Result<TunnelClient> {
     let timeout = settings.timeout;
     let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http().enable_http1();
-    let to_proxy = to_proxy.wrap_connector(tcp(timeout));
+    // Half of the timeout: if the proxy's host does not answer, this must be noticed before the tunnel's own timer blames the receiver.
+    let to_proxy = to_proxy.wrap_connector(tcp(timeout / 2));
     let tunnels = Tunnels::new(settings.guard.clone(), proxy, to_proxy)?;
     let dialer = service_fn(move |url: Uri| {
         let tunnels = tunnels.clone();
@@ -72,7 +73,7 @@ pub fn client(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> 
             connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into()))
         }
     });
-    // The settings are those of the direct client, for the same reasons.
+    // The settings of the direct client, for the same reasons.
     let client = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -88,7 +89,8 @@ pub fn client(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> 
     Ok(client)
 }
 
-fn tcp(timeout: Duration) -> HttpConnector {
+/// Creates the connector to the proxy.
+fn tcp(connect_timeout: Duration) -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -96,7 +98,7 @@ fn tcp(timeout: Duration) -> HttpConnector {
     tcp.set_keepalive_interval(Some(KEEPALIVE));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-    tcp.set_connect_timeout(Some(timeout));
+    tcp.set_connect_timeout(Some(connect_timeout));
     tcp
 }
 

@@ -9,27 +9,29 @@ use crate::domain::delivery::Delivery;
 use crate::handoff::{CAPACITY, DeliveryBudget};
 use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
-/// Between two claims when the last one took everything that was due.
+/// The pause between two claims if the last one took everything that was due.
 const IDLE: Duration = Duration::from_millis(200);
-/// The same for first attempts while deliveries are queued: budget may have become free for a webhook that had none.
+/// The same pause for first attempts while deliveries are queued. It is shorter because deliveries may be due that were not handed off:
+/// their webhooks had used up their budget, some of which may be free by now.
 const BUSY: Duration = Duration::from_millis(50);
-/// After a claim that failed.
+/// The pause after a claim that failed.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
-/// While more is known to be due, the next claim is made once this many deliveries have finished.
+/// If more deliveries are known to be due, the next claim follows when this many have finished.
 const STEP: usize = 256;
-/// Rows of one claim at most.
+/// The most rows of one claim.
 pub const MAX_ROWS: usize = 1_024;
+/// The most webhooks that one claim visits.
 const MAX_WEBHOOKS: usize = 1_000;
-/// Deliveries of one webhook to hold, in multiples of its concurrency limit: enough until the next claim. More would only wait here
-/// until their leases end.
+/// How many deliveries of one webhook to hold, in multiples of its concurrency limit: enough until the next claim. More of them would
+/// wait in the queue until their leases end.
 const AHEAD: usize = 16;
 /// The assumed size of a delivery in bytes before one was claimed.
 const INITIAL_SIZE: usize = 1 << 10;
-/// Retries to hold at most.
+/// The most retries to hold.
 const MAX_RETRIES: usize = CAPACITY / 4;
 
-/// The claims of one class. Each visits some webhooks in order of id; the next one starts where it ended, and begins a new cycle after
-/// the last webhook.
+/// The claims of one class of deliveries. Each claim visits some webhooks in order of id, starting where the previous one ended. The
+/// claim after the one that visits the last webhook begins a new cycle.
 #[derive(Debug)]
 pub struct ClaimSchedule {
     class: DeliveryClass,
@@ -74,7 +76,7 @@ impl ClaimSchedule {
         now >= self.next_at || (self.has_more && (self.finished_since >= STEP || queued == 0))
     }
 
-    /// Returns the next claim. None if there is no budget for anything it could find.
+    /// Returns the next claim. `None` if there is no budget for another delivery.
     pub fn start(&mut self, now: Instant, budget: &DeliveryBudget, queued_retries: usize) -> Option<ClaimRequest> {
         let counters = budget.counters();
         let (free, max_bytes) = (counters.free(), counters.free_bytes());
@@ -101,7 +103,7 @@ impl ClaimSchedule {
         })
     }
 
-    /// Takes note of what a claim has found, and schedules the next.
+    /// Notes the result of a claim, and schedules the next one.
     pub fn succeed(&mut self, now: Instant, request: &ClaimRequest, claimed: &Claimed, queued: usize) {
         let mut by_webhook: HashMap<Uuid, usize> = HashMap::new();
         for delivery in &claimed.deliveries {

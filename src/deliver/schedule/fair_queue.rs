@@ -46,18 +46,19 @@ pub struct FairQueue {
     fresh: Ring,
     retry: Ring,
     retries_in_flight: usize,
-    /// The class that is served next, where both have deliveries.
+    /// The class that is served next if both have deliveries.
     next: DeliveryClass,
 }
 
-/// The queues of one class. Each webhook that has a queue is exactly once in one of the two orders.
+/// The queues of one class. `responsive` and `unproven` are the orders in which webhooks are served: each webhook that has a queue is in
+/// one of them, once.
 #[derive(Debug, Default)]
 struct Ring {
     queues: HashMap<Uuid, VecDeque<Delivery>>,
     responsive: VecDeque<Uuid>,
     unproven: VecDeque<Uuid>,
     queued: usize,
-    /// Responsive and unproven webhooks alternate where both wait: whether the unproven ones are served next.
+    /// Whether an unproven webhook is served next if webhooks of both kinds wait: they alternate.
     is_unproven_next: bool,
 }
 
@@ -111,7 +112,7 @@ impl Ring {
         None
     }
 
-    /// Moves a webhook's queue among the responsive or the unproven ones.
+    /// Moves a webhook to the responsive or to the unproven ones, if it has a queue.
     fn move_queue(&mut self, webhook: Uuid, is_responsive: bool) {
         let from = self.order(!is_responsive);
         if let Some(position) = from.iter().position(|other| *other == webhook) {
@@ -187,7 +188,7 @@ impl FairQueue {
         self.retry.queued
     }
 
-    /// Takes everything that waits, without permits.
+    /// Removes and returns all queued deliveries. They get no permits.
     pub fn drain(&mut self) -> Vec<Delivery> {
         let rings = [std::mem::take(&mut self.fresh), std::mem::take(&mut self.retry)];
         rings.into_iter().flat_map(|ring| ring.queues.into_values().flatten()).collect()
@@ -335,7 +336,7 @@ pub mod tests {
             push(&mut queue, 2, number, 2);
         }
         let mut seen = pop_all(&mut queue);
-        // They change places with every request, and nothing is lost or delivered twice.
+        // One becomes responsive and the other unproven with every request, and nothing is lost or delivered twice.
         for round in 0..40 {
             let (quick, slow) = if round % 2 == 0 { (2, 1) } else { (1, 2) };
             for (webhook, took) in [(quick, QUICK), (slow, HANGING)] {

@@ -1,6 +1,6 @@
 //! Decides which delivery starts next, and when to claim more: admission, fair queueing, claims and the throttling of retries. No I/O.
 //!
-//! Fresh deliveries come from the hand-off, where the budget has admitted them. Everything else is claimed from the store and admitted
+//! Fresh deliveries come from the hand-off, which has admitted them to the budget. All others are claimed from the store and admitted
 //! here. An admitted delivery waits in its webhook's queue until it gets a permit, and holds budget and permit until it has finished.
 
 mod claims;
@@ -21,7 +21,7 @@ use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 /// The dispatcher sleeps at most this long during a claim, whose end wakes it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3);
 
-/// The deliveries of this process that wait or are in flight, and the claims that bring more.
+/// The deliveries that this process has queued or in flight, and the schedule of the claims that add more.
 #[derive(Debug)]
 pub struct Schedule {
     budget: DeliveryBudget,
@@ -75,21 +75,23 @@ impl Schedule {
         self.retry_claims.note_finished(1);
     }
 
-    /// Returns the next claim, if one is due. Its result must be reported by [`claimed`](Self::claimed) or
+    /// Returns the next claim, if one is due. The caller must pass its result to [`claimed`](Self::claimed) or
     /// [`claim_failed`](Self::claim_failed).
     pub fn next_claim(&mut self, now: Instant) -> Option<ClaimRequest> {
         if self.is_claiming {
             return None;
         }
         let (queued, queued_retries) = (self.queue.queued(), self.queue.queued_retries());
-        let due =
-            [&mut self.fresh_claims, &mut self.retry_claims].into_iter().filter(|claims| claims.is_due(now, queued));
-        let request = { due }.find_map(|claims| claims.start(now, &self.budget, queued_retries));
+        let mut claims = [&mut self.fresh_claims, &mut self.retry_claims];
+        // The one that has been due longest: a backlog of one class must not keep the other from being claimed.
+        claims.sort_by_key(|claims| claims.next_at());
+        let mut due = claims.into_iter().filter(|claims| claims.is_due(now, queued));
+        let request = due.find_map(|claims| claims.start(now, &self.budget, queued_retries));
         self.is_claiming = request.is_some();
         request
     }
 
-    /// Queues what a claim has found. Returns deliveries that the budget does not admit: their leases are to be released.
+    /// Queues the deliveries that a claim has leased. Returns those that the budget does not admit: the caller releases their leases.
     pub fn claimed(&mut self, request: &ClaimRequest, claimed: &mut Claimed, now: Instant) -> Vec<Delivery> {
         self.is_claiming = false;
         let queued = self.queue.queued();
@@ -116,14 +118,14 @@ impl Schedule {
         }
     }
 
-    /// When to look for the next delivery or claim, unless something else happens before.
+    /// When to call [`next`](Self::next) and [`next_claim`](Self::next_claim) again if no delivery arrives and no request ends before.
     pub fn wake_at(&self, now: Instant) -> Instant {
         let claim_at = if self.is_claiming {
             now + LONGEST_SLEEP
         } else {
             self.fresh_claims.next_at().min(self.retry_claims.next_at())
         };
-        // While permits are missing, one that is returned wakes it.
+        // If no permit is free, the return of one wakes the dispatcher.
         let opens_at = self.throttle.opens_at(now);
         if self.queue.queued_retries() > 0 && opens_at > now { claim_at.min(opens_at) } else { claim_at }
     }
@@ -136,8 +138,37 @@ impl Schedule {
         self.queue.queued()
     }
 
-    /// Takes everything that waits, without permits.
+    /// Removes and returns all queued deliveries. They get no permits.
     pub fn drain(&mut self) -> Vec<Delivery> {
         self.queue.drain()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fair_queue::tests::delivery;
+    use super::*;
+
+    #[test]
+    fn retries_are_claimed_while_there_is_a_backlog_of_first_attempts() {
+        let mut now = Instant::now();
+        let limits = Limits { total: 4_096, per_webhook: 4_096 };
+        let mut schedule = Schedule::new(limits, 1_000, Duration::from_secs(10), DeliveryBudget::default(), now);
+        let mut retry_claims = 0;
+        for _ in 0..50 {
+            let request = schedule.next_claim(now).expect("the backlog is due");
+            let is_retry = request.class == DeliveryClass::Retry;
+            let count = if is_retry { 0 } else { request.max_rows };
+            let mut claimed = Claimed { deliveries: vec![delivery(1, 0, 1); count], ..Claimed::default() };
+            schedule.claimed(&request, &mut claimed, now);
+            // Receivers answer at once, so that no first attempt is queued when the next claim is made.
+            while let Some(delivery) = schedule.next(now) {
+                let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+                schedule.finish(Finished { webhook, class, bytes, took: Some(Duration::ZERO) });
+            }
+            retry_claims += usize::from(is_retry);
+            now += Duration::from_millis(20);
+        }
+        assert!((2..10).contains(&retry_claims), "{retry_claims} in a second");
     }
 }

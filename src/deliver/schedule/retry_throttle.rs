@@ -7,8 +7,8 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// After this long without a first attempt, retries are no longer limited.
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// Starts retries in small groups while first attempts are made, and without a limit otherwise: after an outage, the retries must not
-/// take the processors from fresh deliveries.
+/// Limits retries to small groups while there are first attempts to make: after an outage, the retries must not take the processors
+/// from fresh deliveries. Otherwise retries are not limited.
 #[derive(Debug)]
 pub struct RetryThrottle {
     group: u32,
@@ -31,7 +31,7 @@ impl RetryThrottle {
         self.last_fresh_at = Some(now);
     }
 
-    /// When the next retry may start: at once if that is not later than `now`.
+    /// Returns when the next retry may start. `now` if it may start at once.
     pub fn opens_at(&self, now: Instant) -> Instant {
         let is_limited = self.last_fresh_at.is_some_and(|fresh_at| now < fresh_at + MEMORY);
         if is_limited && self.left == 0 { self.next_group_at.max(now) } else { now }
@@ -40,7 +40,7 @@ impl RetryThrottle {
     /// Notes that a retry has started.
     pub fn note_retry(&mut self, now: Instant) {
         if self.left == 0 && self.next_group_at <= now {
-            // Groups that were not used are not made up for.
+            // Retries that did not start in earlier periods are not added.
             (self.left, self.next_group_at) = (self.group, now + self.period);
         }
         self.left = self.left.saturating_sub(1);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_groups_are_not_made_up_for() {
+    fn unused_groups_do_not_add_up() {
         let now = Instant::now();
         let mut throttle = RetryThrottle::new(1_000, now);
         throttle.note_fresh(now);

@@ -56,7 +56,7 @@ impl<'a> Pair<'a> {
             model: Model {
                 view: View::default(),
                 rounds: BTreeMap::new(),
-                made: Vec::new(),
+                created: Vec::new(),
                 ended_leases: Vec::new(),
                 superseded: Vec::new(),
             },
@@ -137,8 +137,8 @@ impl<'a> Pair<'a> {
             Operation::Toggle { webhook, active } => self.toggle(self.webhooks[webhook], active).await,
             Operation::Delete { webhook } => self.delete(self.webhooks[webhook]).await,
             Operation::NewSecret { webhook } => self.new_secret(self.webhooks[webhook]).await,
-            Operation::Redeliver { delivery } if !self.model.made.is_empty() => {
-                let (id, webhook) = self.model.made[delivery % self.model.made.len()];
+            Operation::Redeliver { delivery } if !self.model.created.is_empty() => {
+                let (id, webhook) = self.model.created[delivery % self.model.created.len()];
                 self.redeliver(id, webhook).await;
             }
             Operation::Recover { webhook } => self.recover(self.webhooks[webhook]).await,
@@ -163,7 +163,7 @@ impl<'a> Pair<'a> {
                 let delivery = NewDelivery { id, webhook, event, leased: false };
                 let lease = NewLease { token: Uuid::nil(), seconds: 0.0 };
                 insert_deliveries(&transaction, &[delivery], lease).await.unwrap();
-                self.model.make(webhook, event);
+                self.model.create(webhook, event);
             }
             Some(false) => {
                 insert_missed(&transaction, &[(webhook, event)]).await.unwrap();
@@ -195,8 +195,8 @@ impl<'a> Pair<'a> {
             false => transaction.rollback().await.unwrap(),
         }
         if commits {
-            self.model.make(webhook, event);
-            self.model.view.pending.get_mut(&id).expect("it was made").lease = Some(token);
+            self.model.create(webhook, event);
+            self.model.view.pending.get_mut(&id).expect("it was created").lease = Some(token);
         }
         self.answer(vec![held.clone()], reply).await;
         self.claims.push(held);
@@ -304,14 +304,14 @@ impl<'a> Pair<'a> {
             outcomes: vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
             missed: true,
         };
-        let begun = recovery::begin(&self.bench.store, &self.actor, webhook, &scope).await.unwrap();
-        assert_eq!(begun.is_some(), self.state(webhook).is_some());
+        let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope).await.unwrap();
+        assert_eq!(recovery.is_some(), self.state(webhook).is_some());
         let mut recovered = 0;
         loop {
             match walhook::recover::step(&self.bench.store).await.unwrap() {
                 Step::Idle => break,
                 Step::Worked => {}
-                Step::Finished { recovered: made, .. } => recovered += made,
+                Step::Finished { recovered: count, .. } => recovered += count,
             }
         }
         let mut expected = 0;
@@ -325,7 +325,7 @@ impl<'a> Pair<'a> {
             self.model.view.missed = others;
             let mine: Vec<(Uuid, Uuid)> = mine;
             for (webhook, event) in mine {
-                self.model.make(webhook, event);
+                self.model.create(webhook, event);
                 expected += 1;
             }
         }

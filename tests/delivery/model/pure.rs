@@ -40,7 +40,7 @@ pub struct Model {
     /// The round that each delivery is in.
     pub rounds: BTreeMap<Uuid, i16>,
     /// Every delivery so far, with its webhook.
-    pub made: Vec<(Uuid, Uuid)>,
+    pub created: Vec<(Uuid, Uuid)>,
     /// Deliveries whose leases ended without an answer.
     pub ended_leases: Vec<Uuid>,
     /// Delivery and lease of attempts that were in flight when their delivery was redelivered or cancelled.
@@ -54,9 +54,9 @@ impl Model {
         lines.sort_unstable();
     }
 
-    pub fn make(&mut self, webhook: Uuid, event: Uuid) {
+    pub fn create(&mut self, webhook: Uuid, event: Uuid) {
         let id = delivery_id(event, webhook);
-        self.made.push((id, webhook));
+        self.created.push((id, webhook));
         self.rounds.insert(id, 1);
         self.view.pending.insert(id, Pending { webhook, round: 1, attempt: 1, lease: None });
     }
@@ -121,13 +121,13 @@ impl Model {
     }
 
     pub fn next_round(&mut self, delivery: Uuid, webhook: Uuid) -> i16 {
-        let round = self.rounds.get_mut(&delivery).expect("it was made");
+        let round = self.rounds.get_mut(&delivery).expect("it was created");
         *round += 1;
         let pending = Pending { webhook, round: *round, attempt: 1, lease: None };
         let before = self.view.pending.insert(delivery, pending);
         self.superseded.extend(before.and_then(|before| before.lease).map(|lease| (delivery, lease)));
         self.ended_leases.retain(|ended| *ended != delivery);
-        *self.rounds.get(&delivery).expect("it was made")
+        *self.rounds.get(&delivery).expect("it was created")
     }
 
     /// Deliveries of the webhook whose last round failed permanently or was cancelled.
@@ -137,6 +137,6 @@ impl Model {
             let is_failed = |line: &Line| matches!(line.2.as_str(), "permanently_failed" | "cancelled");
             *of == webhook && self.view.log.get(id).into_iter().flatten().filter(in_last_round).any(is_failed)
         };
-        self.made.iter().filter(has_failed).map(|(id, _)| *id).collect()
+        self.created.iter().filter(has_failed).map(|(id, _)| *id).collect()
     }
 }

@@ -63,7 +63,7 @@ struct Pair {
     schedule: Schedule,
     budget: DeliveryBudget,
     now: Instant,
-    made: u128,
+    created: u128,
     /// Deliveries in the store that nobody has leased.
     stored: Vec<Delivery>,
     /// Ids by webhook and class, in the order in which they must start.
@@ -83,7 +83,7 @@ impl Pair {
             schedule: Schedule::new(LIMITS, 1_000, Duration::from_secs(10), budget.clone(), now),
             budget,
             now,
-            made: 0,
+            created: 0,
             stored: Vec::new(),
             queued: BTreeMap::new(),
             in_flight: Vec::new(),
@@ -107,9 +107,9 @@ impl Pair {
     }
 
     fn store(&mut self, webhook: Uuid) {
-        self.made += 1;
+        self.created += 1;
         let delivery = Delivery {
-            id: Uuid::from_u128(self.made),
+            id: Uuid::from_u128(self.created),
             webhook,
             event: Uuid::nil(),
             kind: EventKind::DeliveryCompleted,
@@ -120,7 +120,7 @@ impl Pair {
             lease: Lease { token: Uuid::nil(), until: self.now },
         };
         // Every third waits in the store, as if there had been no budget.
-        if !self.made.is_multiple_of(3) && self.budget.reserve(webhook, delivery.bytes()) {
+        if !self.created.is_multiple_of(3) && self.budget.reserve(webhook, delivery.bytes()) {
             self.queue(&delivery);
             self.schedule.add_fresh(vec![delivery], self.now);
         } else {
@@ -148,7 +148,7 @@ impl Pair {
         self.stored.extend(refused);
     }
 
-    /// Leases what the statement would lease.
+    /// Leases the deliveries that the SQL statement would lease.
     fn find(&mut self, request: &ClaimRequest) -> Claimed {
         let is_of_class = |delivery: &Delivery| DeliveryClass::of(delivery) == request.class;
         let mut webhooks: Vec<Uuid> =

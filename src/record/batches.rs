@@ -1,4 +1,5 @@
-//! Collects attempts into batches, together with earlier ones that are to be tried again.
+//! Collects finished attempts into batches. A batch also contains earlier attempts that matched no delivery and are due for another
+//! try.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +11,26 @@ use crate::domain::delivery::Attempted;
 
 /// The most attempts in one transaction.
 pub const MAX_BATCH: usize = 512;
-/// The most of these that the store has not matched before, so that they do not delay the others.
+/// The most unmatched attempts in one batch. The rest of the batch stays free for new attempts, which must not wait for them.
 const MAX_RETRIED: usize = 128;
-/// How long a batch is collected: a transaction of a few attempts costs little more than one of a single attempt.
+/// How long a batch is collected: a transaction that records several attempts costs little more than one that records a single attempt.
 const COLLECTION_TIME: Duration = Duration::from_millis(25);
 
-/// Attempts to record: new ones, and those that the store has not matched yet.
-pub struct Answers {
+/// The attempts to record, batch by batch: new ones, and unmatched ones.
+pub struct Batches {
     attempted: mpsc::Receiver<Attempted>,
     unmatched: Unmatched<Decided>,
-    /// The channel is closed, and all transactions that handed off deliveries have ended.
+    /// Whether the channel is closed. Then all transactions that handed off deliveries have ended, so each unmatched attempt is tried
+    /// once more and not kept again.
     is_last_try: bool,
 }
 
-impl Answers {
-    pub fn new(attempted: mpsc::Receiver<Attempted>) -> Answers {
-        Answers { attempted, unmatched: Unmatched::new(), is_last_try: false }
+impl Batches {
+    pub fn new(attempted: mpsc::Receiver<Attempted>) -> Batches {
+        Batches { attempted, unmatched: Unmatched::new(), is_last_try: false }
     }
 
-    /// Waits for the next batch: new attempts, and unmatched ones to try again. Returns `None` when there will be no more.
+    /// Waits for the next batch and returns its new and its unmatched attempts. Returns `None` after the last batch.
     pub async fn next(&mut self) -> Option<(Vec<Attempted>, Vec<Decided>)> {
         let retried = MAX_RETRIED.min(self.unmatched.len());
         let mut fresh = Vec::new();
@@ -55,7 +57,7 @@ impl Answers {
         Some((fresh, self.unmatched.take_due(Instant::now(), retried)))
     }
 
-    /// Keeps attempts whose deliveries the store does not know, if they may still be committed.
+    /// Keeps attempts that matched no delivery, if the transaction that stores the delivery may still commit.
     pub fn keep_unmatched(&mut self, attempts: impl Iterator<Item = Decided>) {
         let now = Instant::now();
         for decided in attempts.filter(|decided| !self.is_last_try && decided.may_be_uncommitted()) {
@@ -64,6 +66,7 @@ impl Answers {
         }
     }
 
+    /// Returns how many attempts are not recorded yet, without the current batch.
     pub fn count(&self) -> usize {
         self.unmatched.len() + self.attempted.len()
     }
