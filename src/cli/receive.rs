@@ -27,17 +27,17 @@ const MAX_BODY_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Address to listen on; any path is accepted
+    /// Address to listen on; every path is accepted
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     listen: SocketAddr,
     /// Secret of the webhook, as it was shown when the webhook was created
     #[arg(long, env = "WALHOOK_RECEIVE_SECRET", hide_env_values = true, value_name = "SECRET")]
     #[arg(required_unless_present = "secret_file")]
     secret: Option<SecretString>,
-    /// File that contains the secret, instead of --secret
+    /// File that contains the secret
     #[arg(long, env = "WALHOOK_RECEIVE_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// Largest allowed difference between a delivery's timestamp and this machine's clock
+    /// Maximum difference between a delivery's timestamp and this machine's clock
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     tolerance: Duration,
 }

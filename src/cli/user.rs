@@ -18,12 +18,12 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Remove a user's webhooks, secrets, tokens, events and logs for good
+    /// Permanently remove a user's webhooks, secrets, tokens, events and logs
     Erase {
-        /// The platform's id of the user
+        /// The platform's user id
         #[arg(value_name = "ID", value_parser = plain_text)]
         user: String,
-        /// Do not ask for confirmation
+        /// Skip the confirmation
         #[arg(long)]
         yes: bool,
     },
