@@ -48,7 +48,7 @@ async fn what_failing_triggers_and_a_lost_outbox_hid_is_told_once() {
         assert!(dry.contains(&format!("gap {gap}: ")) && dry.contains("Nothing was changed"), "{dry}");
         let before = number(&app.store().await, "select count(*) from walhook.event").await;
         let real = app.walhook_ok(&["repair"]).await;
-        assert!(real.contains("2 deliveries made"), "{real}");
+        assert!(real.contains("2 deliveries created"), "{real}");
         assert_eq!(open_gaps(&app).await, [""; 0]);
         app.wait_for_events(before as usize + 2).await;
         app.run().await;
