@@ -25,7 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
     // Used by enqueue: reads the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
-    // What Walhook does to the primary: neither is a stage.
+    // What Walhook does to the primary. Not stages.
     ("primary", &["config", "domain", "postgres", "store"]),
     ("repair", &["config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
     ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "retry", "store", "telemetry"]),
@@ -98,7 +98,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),
     ("deadpool_postgres", &["store"]),
-    // Only these run SQL: the store, what reads or prepares the primary, and the demo's make-believe platform.
+    // Only these run SQL: the store, what reads or prepares the primary, and the demo's simulated platform.
     (
         "tokio_postgres",
         &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
