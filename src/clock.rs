@@ -18,7 +18,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests: it moves only when [`TestClock::advance`] is called.
+/// A clock for tests, which only [`TestClock::advance`] moves.
 #[derive(Debug)]
 pub struct TestClock(Mutex<Timestamp>);
 

@@ -85,8 +85,8 @@ macro_rules! schema {
     };
 }
 
-/// The smallest number that is read as milliseconds. As seconds it is the year 5138, as milliseconds 1973: no platform has
-/// rows of the former, nor of the time before the latter.
+/// The smallest number that is read as milliseconds. It means the year 5138 in seconds and 1973 in milliseconds: no platform has rows
+/// from after the former or before the latter.
 const FIRST_MILLISECONDS: u64 = 100_000_000_000;
 
 /// A point in time, in UTC with microseconds.
