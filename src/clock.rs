@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+/// A source of the current time.
 pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }

@@ -1,5 +1,5 @@
 //! Connections to Postgres outside the store's pool: TLS as the URL specifies, an application name, and errors without passwords.
-//! Also the quoting of SQL identifiers.
+//! Also builds SQL: fills templates and quotes identifiers.
 
 mod parameters;
 pub(crate) mod row;

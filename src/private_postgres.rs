@@ -190,6 +190,7 @@ impl PrivatePostgres {
         run("pg_ctl stop", command.args(["-m", mode.as_str(), "-w", "-t", "60"])).await
     }
 
+    /// Stops and starts the server, with the same data on the same port.
     pub async fn restart(&self, mode: StopMode) -> Result<()> {
         self.stop(mode).await?;
         self.start_again().await

@@ -308,17 +308,18 @@ fn crates_are_used_only_where_allowed() {
     let mut violations = Vec::new();
     for source in program() {
         let path = source.in_src().expect("the program is in src/").to_owned();
-        let is_below =
-            |place: &&str| path == **place || path.starts_with(&format!("{place}/")) || path == format!("{place}.rs");
+        let is_below = |module: &&str| {
+            path == **module || path.starts_with(&format!("{module}/")) || path == format!("{module}.rs")
+        };
         for (number, line) in source.code() {
             let names = |name: &str| {
                 let path = format!("{name}::");
                 line.match_indices(&path)
                     .any(|(at, _)| !line[..at].ends_with(|letter| is_word(letter) || letter == ':'))
             };
-            for (name, places) in CRATES {
-                if names(name) && !places.iter().any(&is_below) {
-                    violations.push(format!("{}:{number}: {name} may be used in {places:?} only", source.path));
+            for (name, modules) in CRATES {
+                if names(name) && !modules.iter().any(&is_below) {
+                    violations.push(format!("{}:{number}: {name} may be used in {modules:?} only", source.path));
                 }
             }
             for name in IMPURE {

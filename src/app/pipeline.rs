@@ -23,6 +23,7 @@ const BATCHES_AHEAD: usize = 4;
 /// How long to wait before capturing again, after a gap or when another process has taken over.
 const RESTART_DELAY: Duration = Duration::from_secs(2);
 
+/// The stages of the role `capture`.
 pub struct CapturePipeline {
     pub config: Arc<Config>,
     pub store: Store,

@@ -22,9 +22,10 @@ use crate::vault::Vault;
 
 /// DNS lookups at a time. Separate from the budget of deliveries, so that saving many webhooks delays no delivery.
 const LOOKUPS: usize = 16;
-/// Half of it is for the nameservers' answers, the other half for waiting until one of [`LOOKUPS`] is free.
+/// The resolver ends a lookup within half of this.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Checks receivers' URLs, and sends and shows requests, for the use cases of `manage`.
 pub struct Receivers {
     guard: Guard,
     user_agent: String,

@@ -37,6 +37,7 @@ impl BackgroundTasks {
         }
     }
 
+    /// Returns the signals by which a listener ends.
     pub fn ending(&self) -> Ending {
         Ending { announced: self.shutdown.clone(), closed: self.closed.clone() }
     }
@@ -53,6 +54,7 @@ impl BackgroundTasks {
         });
     }
 
+    /// Starts a task. `name` is for the server log.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
         self.set.spawn(async move { (name, task.await) });
     }

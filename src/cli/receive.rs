@@ -66,8 +66,8 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes the body as raw bytes, because they are what is signed. Parsing and serializing them again could change an escape or a space,
-/// and invalidate the signature.
+/// Takes the body as raw bytes, because the signature covers these. Parsing and serialising the body again could change an escape or a
+/// space, and invalidate the signature.
 async fn receive(State(verifier): State<Arc<Verifier>>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let verdict = verifier.verify(&headers, &body, Timestamp::now());
     // A closed standard output is no reason to reject a delivery.

@@ -27,7 +27,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         println!("{line}");
     }
     if done.is_empty() {
-        println!("nothing of Walhook's is left");
+        println!("nothing is left to remove");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -96,8 +96,8 @@ pub(super) struct Time(Timestamp);
 impl FromText for Time {
     const EXPECTED: &'static str = "a finite time";
 
-    /// Parses Postgres's text. A column without time zone is taken as UTC, which is the convention; an integer as Unix time,
-    /// in seconds, or in milliseconds if it has twelve digits or more.
+    /// Parses Postgres's text. A time without time zone is read as UTC, an integer as Unix time: in seconds, or in
+    /// milliseconds if it has twelve digits or more.
     fn from_text(text: &str) -> Option<Self> {
         if let Ok(number) = text.parse::<i64>() {
             let in_seconds = number.unsigned_abs() < FIRST_MILLISECONDS;

@@ -41,6 +41,7 @@ impl Parameters {
         Some((rest, Parameters(found)))
     }
 
+    /// Returns the value that takes effect.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }

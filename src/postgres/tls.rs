@@ -97,6 +97,7 @@ impl Tls {
         Ok(Tls { verification, authorities, identity })
     }
 
+    /// Returns the TLS connector, or `None` if TLS is disabled.
     pub(super) fn connector(&self) -> Result<Option<MakeRustlsConnect>, TlsError> {
         let verification = match self.verification {
             Verification::Disable => return Ok(None),

@@ -116,6 +116,7 @@ fn error_type(answer: &Answer) -> Option<String> {
     }
 }
 
+/// Returns an attribute with a text value.
 pub fn text(key: &str, value: impl Into<String>) -> KeyValue {
     attribute(key, Value::StringValue(value.into()))
 }

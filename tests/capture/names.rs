@@ -174,5 +174,5 @@ async fn every_name_may_be_anything() {
     assert!(app.stop().await.success());
     let torn = app.walhook_ok(&["teardown", "--yes"]).await;
     assert!(torn.contains(&format!("publication {publication}: dropped")), "{torn}");
-    assert!(app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing of Walhook's is left"));
+    assert!(app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing is left to remove"));
 }

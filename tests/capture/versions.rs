@@ -58,7 +58,7 @@ async fn main_road_and_a_kill(version: u32, programs: &Path) {
     assert_eq!(lines.contains("warn  idle_replication_slot_timeout: 3600 s"), version >= 18, "{lines}");
     assert!(road.app.stop().await.success());
     road.app.walhook_ok(&["teardown", "--yes"]).await;
-    assert!(road.app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing of Walhook's is left"));
+    assert!(road.app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing is left to remove"));
 }
 
 async fn main_road_on(version: u32) {

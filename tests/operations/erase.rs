@@ -173,5 +173,5 @@ async fn a_user_is_erased_while_replicas_deliver() {
     kept.receiver.wait_until("a delivery", |requests| requests.iter().filter(|r| r.path == "/kept").count() >= 4).await;
     erased.api.at(&app.sidecar().api_url).get("/webhooks").await.expect(401);
     let again = app.walhook_ok(&["user", "erase", &user, "--yes"]).await;
-    assert_eq!(again, "nothing is stored of this user\n");
+    assert_eq!(again, "nothing is stored about this user\n");
 }

@@ -54,7 +54,7 @@ fn now_minus(seconds: i64) -> String {
 }
 
 #[tokio::test]
-async fn it_responds_to_and_prints_each_delivery() {
+async fn receive_responds_to_and_prints_each_delivery() {
     let mut receive = Receive::start().await;
     let now = now_minus(0);
     let body = json!({"event": "transcode.failed", "timestamp": now, "webhook_id": "w1", "data": {}});

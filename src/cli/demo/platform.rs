@@ -11,6 +11,7 @@ use crate::postgres;
 const REFERENCE_SCHEMA: &str = include_str!("../../../sql/primary/reference_schema.sql");
 const MAX_WORKFLOWS: usize = 12;
 
+/// A connection to the simulated platform's database, with the workflows in progress.
 pub struct Platform {
     client: Client,
     scenario: Scenario,
@@ -93,7 +94,7 @@ mod tests {
         end $$";
 
     #[tokio::test]
-    async fn the_stories_contain_every_event() {
+    async fn the_workflows_contain_every_event() {
         let server = PrivatePostgres::start(Options::default()).await.unwrap();
         server.create_database("platform").await.unwrap();
         let mut platform = Platform::create(&server.url("platform")).await.unwrap();

@@ -19,7 +19,7 @@ pub struct Transaction {
     pub committed: bool,
 }
 
-/// Transactions in their order.
+/// What the platform does with one object, such as a release: its transactions in order.
 pub type Workflow = Vec<Transaction>;
 
 fn commit(statements: Vec<String>) -> Transaction {
@@ -89,7 +89,7 @@ impl Scenario {
         vec![commit(vec![draft]), commit(vec![ready])]
     }
 
-    /// The life of a release, from draft to its outlets, and in some workflows off them again.
+    /// A release is drafted, reviewed, transcoded and distributed; with some plans it is flagged or taken down afterwards.
     fn release(&mut self, label: i64, plan: &Plan) -> Workflow {
         let (id, track) = (self.id(), self.id());
         let isrc = format!("QZWAL{:07}", track % 10_000_000);
@@ -217,7 +217,7 @@ impl Scenario {
     }
 }
 
-/// What happens to a release.
+/// The optional steps in the workflow of a release.
 struct Plan {
     rolls_back: bool,
     needs_changes: bool,

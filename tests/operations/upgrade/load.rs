@@ -85,7 +85,7 @@ struct Shared {
 }
 
 impl Clients {
-    /// One for each token; `receiver` is where tests are sent.
+    /// Starts one client per token. Their webhooks' tests are sent to `receiver`.
     pub fn start(api_url: &str, tokens: Vec<String>, receiver: &str) -> Clients {
         let shared = Arc::<Shared>::default();
         let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(Duration::from_secs(30));
