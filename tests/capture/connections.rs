@@ -141,11 +141,11 @@ async fn what_does_not_work_says_why_and_never_shows_the_password() {
     let at = |host: &str, rest: &str| format!("postgres://sealed:{SECRET}@{host}:{port}/{database}?{rest}");
     let cases = [
         (at("localhost", "sslmode=verify-full"), "sslrootcert"),
-        (at("127.0.0.1", &format!("sslmode=verify-full&{authority}")), "name that is in the server's certificate"),
+        (at("127.0.0.1", &format!("sslmode=verify-full&{authority}")), "by a name in the server's certificate"),
         (at("localhost", &format!("sslmode=require&{authority}")), "password authentication failed"),
         (at("localhost", "sslmode=disable"), "no encryption"),
         (at("localhost", "sslmode=verify-full&sslrootcert=/nowhere.pem"), "sslrootcert: /nowhere.pem"),
-        (at("localhost", "sslmode=always"), "sslmode=always is none of"),
+        (at("localhost", "sslmode=always"), "sslmode=always is not one of"),
         (at("localhost", "sslcert=/x.pem"), "sslkey"),
         (format!("postgres://certified:{SECRET}@localhost:{port}/{database}?{authority}"), "certificate"),
     ];

@@ -20,7 +20,7 @@ const CLEO: &str = "7f0c1d52-7c1b-4c36-9d0e-0a4b6c1d2e03";
 
 /// The `number`th block of a language in the guide's example.
 fn block(language: &str, number: usize) -> &'static str {
-    let example = GUIDE.split_once("\n## A whole example\n").expect("the example").1.split("\n## ").next();
+    let example = GUIDE.split_once("\n## A complete example\n").expect("the example").1.split("\n## ").next();
     let opening = format!("```{language}\n");
     let found = example.expect("an end").split(&opening).nth(number).and_then(|rest| rest.split("\n```").next());
     found.unwrap_or_else(|| panic!("no block {number} of {language} in the example"))

@@ -83,7 +83,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("http://1.1.1.1/", "https://"),
     ("HTTP://1.1.1.1/", "https://"),
     ("ftp://1.1.1.1/", "https://"),
-    ("file:///etc/passwd", "host"),
+    ("file:///etc/passwd", "https://"),
     ("gopher://1.1.1.1/", "https://"),
     ("https://user@1.1.1.1/", "user name"),
     ("https://user:password@1.1.1.1/", "user name"),
