@@ -134,11 +134,8 @@ async fn a_user_is_erased_while_replicas_deliver() {
     // A request can be sent before its delivery is committed.
     app.wait_for_count("select count(*) from walhook.delivery", 2).await;
     let user = erased.user.to_string();
-    let unconfirmed = app.walhook(&["user", "erase", &user]).await;
-    assert!(
-        !unconfirmed.status.success() && String::from_utf8_lossy(&unconfirmed.stderr).contains("--yes"),
-        "{unconfirmed:?}"
-    );
+    let refused = app.walhook(&["user", "erase", &user]).await;
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("--yes"), "{refused:?}");
     assert_eq!(app.walhook(&["user", "erase"]).await.status.code(), Some(2));
     let events = "select id::text from walhook.event where user_id = $1";
     erased.traces.extend(store.query(events, &[&user]).await.unwrap().iter().map(|row| row.get::<_, String>(0)));
