@@ -65,7 +65,7 @@ schemathesis: dependencies
 format:
 	$(CARGO) fmt --all
 
-# Keeps the three that docs/api.md shows; all of them are in target/screenshots.
+# Takes all pictures in target/screenshots, and copies the three that docs/api.md shows.
 screenshots: test-dependencies
 	$(CARGO) test --locked --test ui -- --ignored screenshots_of_every_page
 	mkdir -p docs/screenshots

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+/// A source of the current time.
 pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
@@ -18,7 +19,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests: it moves only when [`TestClock::advance`] is called.
+/// A clock for tests, which only [`TestClock::advance`] moves.
 #[derive(Debug)]
 pub struct TestClock(Mutex<Timestamp>);
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::telemetry::Activity;
 
-/// The name under which changes that were lost and are not repaired are reported.
+/// The stage that readiness reports while a gap is open.
 pub const GAP: &str = "gap";
 
 /// The unhealthy stages with their reasons. Shared by the stages, which write it, and by `/readyz`, which reads it.
@@ -24,7 +24,7 @@ impl Health {
         self.0.lock().expect("no holder of this lock panics").remove(stage);
     }
 
-    /// Returns a handle by which `stage` reports how `activity` goes.
+    /// Returns a handle by which `stage` reports whether `activity` succeeds.
     pub fn stage(&self, stage: &'static str, activity: &'static str) -> StageHealth {
         StageHealth { health: self.clone(), stage, activity: Activity::new(activity) }
     }
@@ -55,7 +55,7 @@ impl StageHealth {
         self.activity.failed(error);
     }
 
-    /// Like [`StageHealth::failing`], for callers that log the warning themselves where this returns true.
+    /// Like [`StageHealth::failing`], for callers that log the warning themselves if this returns true.
     pub fn starts_failing(&self, reason: impl Into<String>) -> bool {
         self.health.report_unhealthy(self.stage, reason);
         self.activity.starts_failing()

@@ -9,16 +9,18 @@
 //!                      └──────────── store ─────────┴──────────────────┘
 //! ```
 //!
-//! - [`capture`] streams committed transactions from a replication slot and gives every change its position;
+//! - [`capture`] streams committed transactions from a replication slot, or reads the triggers' outbox, and gives every change its
+//!   position;
 //! - [`enqueue`] applies the rules of [`events`] to each change, with facts from [`lookup`], and stores the events, their
 //!   deliveries and the checkpoint in one transaction;
 //! - [`deliver`] receives fresh deliveries through [`handoff`], claims all others when they are due, and serves webhooks fairly;
 //! - [`record`] stores the outcomes of attempts;
-//! - [`notify`] sends owners an e-mail when their webhooks keep failing;
+//! - [`recover`] redelivers time ranges in the background; [`notify`] sends owners an e-mail when their webhooks keep failing;
+//! - [`primary`] prepares and inspects the platform's database; [`repair`] detects gaps and finds the transitions that they hid;
 //! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`] the web UI on top of it;
-//! - [`traces`] exports spans of enqueue, deliver and record to a collector;
-//! - [`app`] builds the stages and connects them by channels: they do not know each other;
-//! - [`domain`] holds the types that they share, [`store`] every statement on Walhook's own tables.
+//! - [`store`] holds every statement on Walhook's own tables; [`partitions`], [`erase`] and [`observe`] maintain and measure it;
+//! - [`app`] builds the stages and connects them by channels, because they do not use each other; [`cli`] holds the subcommands;
+//! - [`domain`] holds the shared types, [`config`] the settings, [`telemetry`] logs and metrics, [`traces`] the export of spans.
 //!
 //! # Five promises
 //!

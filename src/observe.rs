@@ -36,9 +36,9 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
 
 async fn sample(store: &Store, slot: &str) -> Result<()> {
     let Backlog { fresh, retry } = store.backlog().await?;
-    for (attempt, pile) in [("first", fresh), ("retry", retry)] {
-        gauge!(telemetry::PENDING, "attempt" => attempt).set(pile.deliveries as f64);
-        gauge!(telemetry::OLDEST_DUE, "attempt" => attempt).set(pile.oldest_due);
+    for (attempt, queue) in [("first", fresh), ("retry", retry)] {
+        gauge!(telemetry::PENDING, "attempt" => attempt).set(queue.deliveries as f64);
+        gauge!(telemetry::OLDEST_DUE, "attempt" => attempt).set(queue.oldest_due);
     }
     let WebhookStates { active, inactive, disabled } = store.webhook_states().await?;
     for (state, webhooks) in [("active", active), ("inactive", inactive), ("disabled", disabled)] {

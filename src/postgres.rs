@@ -1,4 +1,5 @@
-//! Connections to Postgres, outside the store's pool: TLS as the URL says, an application name, and errors without passwords.
+//! Connections to Postgres outside the store's pool: TLS as the URL specifies, an application name, and errors without passwords.
+//! Also builds SQL: fills templates and quotes identifiers.
 
 mod parameters;
 pub(crate) mod row;
@@ -34,7 +35,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// whose peer is gone, but not if a proxy in between still acknowledges packets.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// A parsed connection URL. Every connection is made from one.
+/// A parsed connection URL, from which every connection is opened.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub config: Config,
@@ -47,7 +48,7 @@ impl Target {
         let (text, given) = Parameters::take_from(text).ok_or(ConnectError::Url)?;
         let tls = Tls::from_parameters(&given)?;
         let mut config: Config = text.parse().map_err(|_| ConnectError::Url)?;
-        given.bound_silence(&mut config).ok_or(ConnectError::Url)?;
+        given.set_dead_peer_timeouts(&mut config).ok_or(ConnectError::Url)?;
         config.ssl_mode(tls.verification.mode());
         if config.get_application_name().is_none() {
             config.application_name("walhook");
@@ -64,7 +65,7 @@ impl Target {
     }
 }
 
-/// Opens a connection, driven by a task that ends with it.
+/// Opens a connection. A background task drives it until the client is dropped.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
     let Target { config, tls } = Target::parse(url)?;
     let connector = tls.connector()?;
@@ -112,7 +113,7 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Replaces `{name}` in a statement's template. In one pass, because a platform's names may contain braces themselves.
+/// Replaces `{name}` in a statement's template. In one pass, because the platform's names may contain braces.
 pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
     let mut parts = template.split('{');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -124,7 +125,8 @@ pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
     text
 }
 
-/// Returns an SQL expression for a column's text as logical replication writes it: booleans are `t` and `f`. `column` is quoted.
+/// Returns an SQL expression for the text of a column as logical replication writes it: booleans are `t` and `f`. `column` must be
+/// quoted already.
 pub fn logged(column: &str) -> String {
     format!("case when pg_typeof({column}) = 'boolean'::regtype then left({column}::text, 1) else {column}::text end")
 }

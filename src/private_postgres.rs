@@ -1,8 +1,8 @@
-//! A private PostgreSQL server for tests, benchmarks and the demo: runs the programs installed on this machine in a temporary
-//! directory on loopback, and is removed when its owner ends, even if the owner is killed.
+//! A private PostgreSQL server for tests, benchmarks and the demo. It runs the installed programs in a temporary directory, listens on
+//! loopback, and is stopped and removed when the process that started it ends, even if that process is killed.
 //!
-//! Not `postgresql_embedded`, which downloads PostgreSQL and depends on sqlx, nor `pgtemp`, which has no standbys and leaves servers
-//! behind when its process is killed.
+//! Not `postgresql_embedded`, which installs its own PostgreSQL and depends on sqlx, nor `pgtemp`, which stops its server in `Drop`:
+//! if the process is killed, the server remains.
 
 use std::fs::DirBuilder;
 use std::io::Write;
@@ -190,6 +190,7 @@ impl PrivatePostgres {
         run("pg_ctl stop", command.args(["-m", mode.as_str(), "-w", "-t", "60"])).await
     }
 
+    /// Stops and starts the server, with the same data on the same port.
     pub async fn restart(&self, mode: StopMode) -> Result<()> {
         self.stop(mode).await?;
         self.start_again().await
@@ -259,7 +260,7 @@ impl Drop for PrivatePostgres {
     }
 }
 
-/// Starts a process in a process group of its own, which survives Ctrl-C and the death of this process. When the pipe to it closes, it
+/// Starts a process in its own process group, which survives Ctrl-C and the death of this process. When the pipe to it closes, it
 /// stops the server and removes the directory.
 fn start_janitor(bin: &Path, directory: &Path) -> Result<Child> {
     const SCRIPT: &str = r#"cat >/dev/null; cd /; directory=$1; shift; "$@"; rm -rf -- "$directory""#;

@@ -47,7 +47,7 @@ metrics! {
     describe_gauge OLDEST_DUE "walhook_delivery_oldest_due_seconds" in Seconds: "How long the oldest first attempt or retry has been due";
     describe_gauge WEBHOOKS "walhook_webhooks":
         "Webhooks, by state: active, inactive (switched off by the owner), disabled (automatically)";
-    describe_gauge CHECKPOINT_AGE "walhook_checkpoint_age_seconds" in Seconds: "Time since the checkpoint last moved; grows where nothing changes";
+    describe_gauge CHECKPOINT_AGE "walhook_checkpoint_age_seconds" in Seconds: "Time since the checkpoint last moved; grows while nothing changes";
     describe_counter HTTP_REFUSED "walhook_http_refused_total":
         "Connections closed and requests rejected because there were too many, by limit";
     describe_gauge STORE_CONNECTIONS "walhook_store_connections": "Connections to the store: open, and in use";
@@ -64,7 +64,7 @@ metrics! {
     describe_counter SPANS_DROPPED "walhook_spans_dropped_total": "Spans that were dropped, by reason";
 }
 
-/// Installs the metrics recorder and describes every metric. To be called once per process.
+/// Installs the metrics recorder and describes every metric. Must be called once per process.
 pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     const SECONDS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
     let handle = PrometheusBuilder::new().set_buckets(&SECONDS)?.install_recorder()?;
@@ -74,7 +74,7 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// Registers the counters that alerts use. A counter that appears with its first count shows no increase.
+/// Registers the counters that alerts use. Prometheus sees no increase in a counter that first appears with a value above 0.
 fn register_counters() {
     counter!(UNROUTED_EVENTS).absolute(0);
     counter!(PROXY_FAILURES).absolute(0);

@@ -1,4 +1,4 @@
-//! TLS clients on ring, and the certificate authorities that they trust.
+//! TLS client configurations (rustls with ring), and the certificate authorities that they trust.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,18 +8,19 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 
+/// Returns the cryptography of all TLS connections.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Loads the system's certificate authorities. There may be none: plain http works without.
+/// Loads the system's certificate authorities. May return none: plain http needs none.
 pub fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
-/// Reads the certificates of a PEM file, which must hold at least one.
+/// Reads the certificates of a PEM file. Fails if the file contains none.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match found {
@@ -28,13 +29,14 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     }
 }
 
+/// Starts a configuration. The caller chooses how servers are verified.
 pub fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("ring supports the default protocol versions")
 }
 
-/// A client that verifies servers by `roots`.
+/// Returns the configuration of a client that verifies servers by `roots`.
 pub fn client(roots: RootCertStore) -> ClientConfig {
     builder().with_root_certificates(roots).with_no_client_auth()
 }

@@ -25,7 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
     // Used by enqueue: reads the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
-    // What Walhook does to the primary: neither is a stage.
+    // What Walhook does to the primary. Not stages.
     ("primary", &["config", "domain", "postgres", "store"]),
     ("repair", &["config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
     ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "retry", "store", "telemetry"]),
@@ -97,7 +97,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("lettre", &["notify"]),
     ("refinery", &["store/migrate.rs"]),
     ("deadpool_postgres", &["store"]),
-    // Only these run SQL: the store, what reads or prepares the primary, and the demo's make-believe platform.
+    // Only these run SQL: the store, what reads or prepares the primary, and the demo's simulated platform.
     (
         "tokio_postgres",
         &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
@@ -307,17 +307,18 @@ fn crates_are_used_only_where_allowed() {
     let mut violations = Vec::new();
     for source in program() {
         let path = source.in_src().expect("the program is in src/").to_owned();
-        let is_below =
-            |place: &&str| path == **place || path.starts_with(&format!("{place}/")) || path == format!("{place}.rs");
+        let is_below = |module: &&str| {
+            path == **module || path.starts_with(&format!("{module}/")) || path == format!("{module}.rs")
+        };
         for (number, line) in source.code() {
             let names = |name: &str| {
                 let path = format!("{name}::");
                 line.match_indices(&path)
                     .any(|(at, _)| !line[..at].ends_with(|letter| is_word(letter) || letter == ':'))
             };
-            for (name, places) in CRATES {
-                if names(name) && !places.iter().any(&is_below) {
-                    violations.push(format!("{}:{number}: {name} may be used in {places:?} only", source.path));
+            for (name, modules) in CRATES {
+                if names(name) && !modules.iter().any(&is_below) {
+                    violations.push(format!("{}:{number}: {name} may be used in {modules:?} only", source.path));
                 }
             }
             for name in IMPURE {

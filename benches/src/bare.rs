@@ -1,7 +1,7 @@
-//! References for deliveries: loops that post one delivery over and over, with nothing of Walhook's in between.
+//! References for deliveries: loops that post the same delivery repeatedly, without Walhook.
 //!
-//! [`Bare`] uses the HTTP client that deliveries use. [`raw_rate`] writes prepared bytes to sockets, which shows how many
-//! requests the receiver itself can take.
+//! [`Bare`] uses the HTTP client that deliveries use. [`Bare::raw_rate`] writes prepared bytes to sockets, which shows how many
+//! requests the receiver can accept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,18 +16,19 @@ use tokio::net::TcpStream;
 
 use crate::receiver::{ANSWER, Receiver};
 
-/// The header that deliveries are counted by. The loops send another of the same length, so that theirs are not counted.
+/// The header by which the receiver counts deliveries. The loops send another header of the same length, so that their requests are
+/// not counted.
 const COUNTED: &str = "x-webhook-delivery";
 const NOT_COUNTED: &str = "x-webhook-repeated";
-/// Headers that the client writes by itself.
-const OF_THE_CLIENT: [&str; 2] = ["host", "content-length"];
+/// Headers that the HTTP client adds.
+const SET_BY_CLIENT: [&str; 2] = ["host", "content-length"];
 
-/// A delivery that was received, taken apart.
+/// A received delivery, parsed.
 #[derive(Clone, Debug)]
 struct Delivery {
     headers: HeaderMap,
     body: Bytes,
-    /// The same as it is sent by sockets.
+    /// The whole request, as plain sockets send it.
     bytes: Bytes,
 }
 
@@ -41,7 +42,7 @@ impl Delivery {
             let (name, value) = line.split_once(':').context("a header without a colon")?;
             let name = if name.eq_ignore_ascii_case(COUNTED) { NOT_COUNTED } else { name };
             bytes.push_str(&format!("{name}:{value}\r\n"));
-            if !OF_THE_CLIENT.iter().any(|other| name.eq_ignore_ascii_case(other)) {
+            if !SET_BY_CLIENT.iter().any(|other| name.eq_ignore_ascii_case(other)) {
                 headers.append(HeaderName::from_bytes(name.as_bytes())?, HeaderValue::from_str(value.trim())?);
             }
         }
@@ -50,17 +51,17 @@ impl Delivery {
     }
 }
 
-/// A reqwest client, set up as the one that makes deliveries.
+/// A loop of POSTs with a reqwest client that is configured like the one for deliveries.
 #[derive(Clone)]
 pub struct Bare {
     client: reqwest::Client,
-    /// Parsed once, as a webhook's is.
+    /// Parsed once, as the URL of a webhook is.
     url: Url,
     delivery: Delivery,
 }
 
 impl Bare {
-    /// Repeats the first delivery that this receiver got: with its headers and its body.
+    /// Creates a loop that repeats the headers and body of the first delivery that this receiver received.
     pub async fn new(receiver: &mut Receiver) -> anyhow::Result<Bare> {
         let delivery = Delivery::parse(&receiver.sample().await?)?;
         let builder = reqwest::Client::builder().no_proxy().tcp_nodelay(true).http1_title_case_headers();
@@ -84,7 +85,7 @@ impl Bare {
         rate(vec![self.clone(); concurrency], length).await
     }
 
-    /// The same with prepared bytes on plain sockets: what the receiver can take.
+    /// Like [`Bare::rate`], with prepared bytes on plain sockets: the capacity of the receiver.
     pub async fn raw_rate(&self, receiver: &Receiver, concurrency: usize, length: Duration) -> anyhow::Result<f64> {
         let mut sockets = Vec::with_capacity(concurrency);
         for _ in 0..concurrency {
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loops_send_as_many_bytes_as_a_delivery_and_are_not_counted() {
+    fn the_loops_send_as_many_bytes_as_a_delivery_and_their_requests_are_not_counted() {
         let sample = "POST / HTTP/1.1\r\nContent-Type: application/json\r\nX-Webhook-Delivery: d\r\n\
             Host: 127.0.0.1:1\r\nContent-Length: 2\r\n\r\n{}";
         let delivery = Delivery::parse(sample).unwrap();

@@ -1,4 +1,4 @@
-//! Figures: one value per repeat, medians with their spread, ratios of paired medians, thresholds, the table and the JSON.
+//! Figures: one value per repeat, their median and spread, ratios of medians, thresholds, and the printed table.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub struct Figure {
     pub name: String,
     pub unit: &'static str,
     pub repeats: Vec<f64>,
-    /// For a ratio, the quotient of two medians, so that it always agrees with the two figures beside it.
+    /// For a ratio, the quotient of the two figures' medians, so that the printed figures agree.
     pub median: f64,
     pub lowest: f64,
     pub highest: f64,
@@ -31,7 +31,7 @@ pub enum Must {
     AtLeast(f64),
     /// For the median.
     AtMost(f64),
-    /// For the highest value: what must be bounded must be bounded in every repeat.
+    /// For the highest value of all repeats.
     NeverAbove(f64),
 }
 
@@ -55,7 +55,7 @@ impl Figure {
         }
     }
 
-    /// The line that reports a missed threshold.
+    /// Returns the line that reports a missed threshold.
     pub fn missed(&self) -> String {
         let Figure { measure, name, unit, .. } = self;
         let must = self.must.map(|must| must.to_string()).unwrap_or_default();
@@ -111,7 +111,7 @@ impl Figures {
         &mut self.list[index]
     }
 
-    /// The figures with their medians. Fails if a ratio's figures are not paired.
+    /// Returns the figures with their medians. Fails if a ratio's figures are not paired.
     pub fn into_list(mut self) -> anyhow::Result<Vec<Figure>> {
         for index in 0..self.list.len() {
             let (repeats, center) = match &self.list[index].ratio_of {
@@ -181,7 +181,7 @@ pub fn number(value: f64) -> String {
     rest.map_or(grouped.clone(), |rest| format!("{grouped}.{rest}"))
 }
 
-/// The table that is printed.
+/// Returns the table that is printed.
 pub fn table(figures: &[Figure]) -> String {
     let header = ["measure", "figure", "unit", "median", "lowest to highest", "must be", ""].map(str::to_owned);
     let mut rows = vec![header];
@@ -206,7 +206,7 @@ pub fn table(figures: &[Figure]) -> String {
     for row in &rows {
         for (column, cell) in row.iter().enumerate() {
             let fill = " ".repeat(widths[column] - cell.chars().count());
-            // Numbers to the right, words to the left.
+            // Numbers are aligned right, words left.
             let _ =
                 if (3..5).contains(&column) { write!(text, "{fill}{cell}  ") } else { write!(text, "{cell}{fill}  ") };
         }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_kept_with_its_spread_and_judged() {
+    fn a_threshold_applies_to_the_median_or_to_the_highest_value() {
         let mut figures = Figures::new("drain");
         for value in [3.0, 1.0, 2.0] {
             figures.require("rate", "1/s", value, Must::AtLeast(2.5));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_that_of_the_medians_beside_it_and_its_spread_that_of_the_pairs() {
+    fn a_ratio_divides_medians_and_its_spread_is_that_of_the_pairs() {
         let mut figures = Figures::new("dead");
         for (alone, beside) in [(1.0, 2.0), (2.0, 2.0), (4.0, 6.0)] {
             figures.add("alone", "ms", alone);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_values_that_were_seen() {
+    fn quantiles_are_measured_values() {
         let mut samples: Vec<f64> = (1..=1000).rev().map(f64::from).collect();
         assert_eq!(quantile(&mut samples, 0.5), 500.0);
         assert_eq!(quantile(&mut samples, 0.999), 999.0);

@@ -12,8 +12,8 @@ const SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
 pub const DATABASE: &str = "platform";
 /// The one event that every transition here raises.
 pub const EVENT: &str = "distribution.outlet.status_changed";
-/// Rows of user `u` are numbered from `u` times this on.
-pub const ROWS_APART: u64 = 2_000_000;
+/// The ids of a user's rows start at the user's id times this.
+pub const ROW_ID_STRIDE: u64 = 2_000_000;
 /// Rows of the distribution queue for each user.
 pub const ROWS: u64 = 50_000;
 /// Releases of each user. Rows whose numbers differ by a multiple of this belong to the same release.
@@ -53,10 +53,10 @@ impl Platform {
              insert into app_user select u, 'user' || u || '@example.com' from generate_series({first}, {last}) u;
              insert into label select u, u, 'Label ' || u from generate_series({first}, {last}) u;
              insert into release (id, label_id, cat, title, review_status, delivery_status)
-             select u * {ROWS_APART} + n, u, 'CAT-' || n, 'A release of ordinary length ' || n, 'approved', 'pending'
+             select u * {ROW_ID_STRIDE} + n, u, 'CAT-' || n, 'A release of ordinary length ' || n, 'approved', 'pending'
              from generate_series({first}, {last}) u, generate_series(1, {releases}) n;
              insert into distro_queue (id, release_id, outlet_id, status)
-             select u * {ROWS_APART} + n, u * {ROWS_APART} + 1 + n % {releases}, 1 + n % 40, 'scheduled'
+             select u * {ROW_ID_STRIDE} + n, u * {ROW_ID_STRIDE} + 1 + n % {releases}, 1 + n % 40, 'scheduled'
              from generate_series({first}, {last}) u, generate_series(0, {rows} - 1) n;
              analyze"
         );
@@ -65,10 +65,10 @@ impl Platform {
 
     /// Writes `count` transactions of one transition each. Returns a position: a reader that has passed it has read all of them.
     pub async fn write_singly(&self, user: u64, count: u64, muted: Muted) -> anyhow::Result<u64> {
-        let but_one = count.saturating_sub(1);
+        let all_but_last = count.saturating_sub(1);
         let one = move_row(user, &format!("(i % {ROWS})"));
         // The loop runs on the server: a client could not write as fast as the sidecar reads.
-        let all = format!("do $$ begin for i in 1..{but_one} loop {} {one} commit; end loop; end $$", mute(muted));
+        let all = format!("do $$ begin for i in 1..{all_but_last} loop {} {one} commit; end loop; end $$", mute(muted));
         // The writer's speed is not measured here.
         self.client.batch_execute("set synchronous_commit = off").await?;
         self.client.batch_execute(&all).await.context("writing transitions")?;
@@ -82,7 +82,7 @@ impl Platform {
         let sql = format!(
             "do $$ begin {} for i in 1..{passes} loop
              update distro_queue set status = {NEXT_STATUS}
-             where id between {user}::bigint * {ROWS_APART} and {user}::bigint * {ROWS_APART} + {ROWS} - 1;
+             where id between {user}::bigint * {ROW_ID_STRIDE} and {user}::bigint * {ROW_ID_STRIDE} + {ROWS} - 1;
              end loop; end $$",
             mute(muted)
         );
@@ -95,7 +95,7 @@ impl Platform {
         let sql = format!(
             "do $$ begin {}
              update distro_queue set status = {NEXT_STATUS}
-             where id between {user}::bigint * {ROWS_APART} and {user}::bigint * {ROWS_APART} + {rows} - 1;
+             where id between {user}::bigint * {ROW_ID_STRIDE} and {user}::bigint * {ROW_ID_STRIDE} + {rows} - 1;
              end $$",
             mute(Muted::Yes)
         );
@@ -107,10 +107,10 @@ impl Platform {
     /// that ends earlier, such as a heartbeat.
     async fn write_last(&self, user: u64, muted: Muted) -> anyhow::Result<u64> {
         self.client.batch_execute("begin").await?;
-        let place = self.position().await?;
+        let position = self.position().await?;
         let last = format!("do $$ begin {} {} end $$; commit", mute(muted), move_row(user, "0"));
         self.client.batch_execute(&last).await.context("the last transition")?;
-        Ok(place)
+        Ok(position)
     }
 
     /// Returns the current end of the WAL.
@@ -119,11 +119,11 @@ impl Platform {
         Ok(row.get::<_, tokio_postgres::types::PgLsn>(0).into())
     }
 
-    /// Whether the slot's reader has acknowledged `place`.
-    pub async fn has_acknowledged(&self, slot: &str, place: u64) -> anyhow::Result<bool> {
+    /// Whether the slot's reader has acknowledged `position`.
+    pub async fn has_acknowledged(&self, slot: &str, position: u64) -> anyhow::Result<bool> {
         let sql = "select confirmed_flush_lsn >= $2 from pg_replication_slots where slot_name = $1";
-        let place = tokio_postgres::types::PgLsn::from(place);
-        Ok(self.client.query_one(sql, &[&slot, &place]).await?.get(0))
+        let position = tokio_postgres::types::PgLsn::from(position);
+        Ok(self.client.query_one(sql, &[&slot, &position]).await?.get(0))
     }
 
     /// Waits until a process reads from the slot.
@@ -143,7 +143,7 @@ impl Platform {
 fn move_row(user: u64, number: &str) -> String {
     format!(
         "update distro_queue set status = {NEXT_STATUS}, updated_at = now()
-         where id = {user}::bigint * {ROWS_APART} + {number};"
+         where id = {user}::bigint * {ROW_ID_STRIDE} + {number};"
     )
 }
 
@@ -160,13 +160,13 @@ pub struct Writer {
     update: Statement,
 }
 
-/// A transaction of `rows` rows from `first_row` on: when its commit was asked for, and how long that took.
+/// A transaction of `rows` rows from `first_row` on: when its commit was sent, and how long the commit took.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit {
     pub first_row: u64,
     pub rows: u64,
     /// Microseconds since 1970.
-    pub begun_at: u64,
+    pub sent_at: u64,
     pub took: Duration,
 }
 
@@ -189,10 +189,10 @@ impl Writer {
             self.client.batch_execute("begin"),
             self.client.execute(&self.update, &parameters),
         )?;
-        let begun_at = micros_now();
+        let sent_at = micros_now();
         let started = std::time::Instant::now();
         self.client.batch_execute("commit").await?;
-        Ok(Commit { first_row, rows, begun_at, took: started.elapsed() })
+        Ok(Commit { first_row, rows, sent_at, took: started.elapsed() })
     }
 }
 

@@ -20,11 +20,11 @@ use crate::processes::{Cpu, Kind, peak_memory};
 use crate::receiver::{Receipt, Receiver, Status};
 use crate::settings;
 use crate::sidecar::{Installation, SLOT, Sidecar};
-use crate::wait::{PATIENCE, eventually, eventually_within};
+use crate::wait::{WAIT_LIMIT, eventually, eventually_within};
 
 const STORE: &str = "store";
-/// Filling a store writes gigabytes of WAL, all of which the walsender reads.
-const PATIENCE_WITH_FILLS: Duration = Duration::from_secs(600);
+/// For reading the WAL of a filled store, which is several gigabytes.
+const WAIT_LIMIT_AFTER_FILL: Duration = Duration::from_secs(600);
 /// Creates WAL segments in advance. An established server recycles old segments, while a new one must create each segment of 16 MiB,
 /// for which commits wait.
 const CREATE_SEGMENTS: &str = "do $$ begin for i in 1..40 loop
@@ -101,8 +101,8 @@ impl Rig {
             if status.distinct > last {
                 (last, moved_at) = (status.distinct, Instant::now());
             }
-            if moved_at.elapsed() > PATIENCE {
-                bail!("only {last} of {count} deliveries were received, and no more within {PATIENCE:?}");
+            if moved_at.elapsed() > WAIT_LIMIT {
+                bail!("only {last} of {count} deliveries were received, and no more within {WAIT_LIMIT:?}");
             }
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -126,15 +126,15 @@ impl Rig {
                     return Ok(receipts);
                 }
             }
-            if started.elapsed() > PATIENCE {
-                bail!("only {received} of {} events were received within {PATIENCE:?}", rows.len());
+            if started.elapsed() > WAIT_LIMIT {
+                bail!("only {received} of {} events were received within {WAIT_LIMIT:?}", rows.len());
             }
             sidecars.iter_mut().try_for_each(Sidecar::check)?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Has one transition delivered, whose request the bare loops will repeat.
+    /// Delivers one transition. The bare loops repeat its request.
     pub async fn deliver_sample(&mut self, user: u64) -> anyhow::Result<()> {
         self.receiver.reset().await?;
         self.platform.write_singly(user, 1, Muted::No).await?;
@@ -145,7 +145,7 @@ impl Rig {
         sidecar.stop().await
     }
 
-    /// Waits until everything is recorded and acknowledged, so that the next repeat starts from the same state.
+    /// Waits until all attempts are recorded and all WAL is acknowledged, so that the next repeat starts from the same state.
     pub async fn settle(&self) -> anyhow::Result<()> {
         eventually("every attempt is recorded", || async {
             let pending = "select exists (select from walhook.delivery where attempt = 1)";
@@ -168,8 +168,8 @@ impl Rig {
     /// Updates `rows` rows of a user once, muted, as if everything had run for a while: their full pages are in the WAL since the last
     /// checkpoint, and the sidecar has cached its lookups. Then vacuums.
     pub async fn warm_up(&self, user: u64, rows: u64) -> anyhow::Result<()> {
-        let place = self.platform.touch(user, rows).await?;
-        self.wait_for_checkpoint(place).await?;
+        let position = self.platform.touch(user, rows).await?;
+        self.wait_for_checkpoint(position).await?;
         self.platform.client.batch_execute("vacuum (analyze) distro_queue").await?;
         self.store.batch_execute("vacuum (analyze) walhook.last_seen").await?;
         self.wait_for_autovacuum().await
@@ -203,12 +203,12 @@ impl Rig {
 
     /// Waits until the WAL written so far is read and acknowledged, including that of other databases.
     pub async fn catch_up(&self) -> anyhow::Result<()> {
-        self.catch_up_within(PATIENCE).await
+        self.catch_up_within(WAIT_LIMIT).await
     }
 
     async fn catch_up_within(&self, limit: Duration) -> anyhow::Result<()> {
-        let place = self.platform.position().await?;
-        eventually_within(limit, "the WAL is acknowledged", || self.platform.has_acknowledged(SLOT, place)).await
+        let position = self.platform.position().await?;
+        eventually_within(limit, "the WAL is acknowledged", || self.platform.has_acknowledged(SLOT, position)).await
     }
 
     /// Reads the WAL that was written while no sidecar ran, including that of other databases, so that the first measurement does not
@@ -217,19 +217,19 @@ impl Rig {
         let reader = self.installation.start("reader", "capture")?;
         // The second pass moves the position from which a reader starts.
         for _ in 0..2 {
-            self.catch_up_within(PATIENCE_WITH_FILLS).await?;
+            self.catch_up_within(WAIT_LIMIT_AFTER_FILL).await?;
             self.store.batch_execute("checkpoint").await?;
         }
         reader.stop().await
     }
 
-    /// Waits until the store's checkpoint is beyond `place`.
-    pub async fn wait_for_checkpoint(&self, place: u64) -> anyhow::Result<()> {
-        let place = PgLsn::from(place);
+    /// Waits until the store's checkpoint is beyond `position`.
+    pub async fn wait_for_checkpoint(&self, position: u64) -> anyhow::Result<()> {
+        let position = PgLsn::from(position);
         eventually("the checkpoint passes the position", || async {
             // The end of the last complete transaction: a large one may be stored in part.
             let sql = "select resume_lsn > $1 from walhook.checkpoint";
-            Ok(self.store.query_one(sql, &[&place]).await?.get::<_, bool>(0))
+            Ok(self.store.query_one(sql, &[&position]).await?.get::<_, bool>(0))
         })
         .await
     }

@@ -23,7 +23,7 @@ const JWT_SECRET: &str = "the secret that a platform shares with its sidecar";
 const ISSUER: &str = "https://platform.example";
 const AUDIENCE: &str = "walhook";
 /// Concurrent requests that create webhooks.
-const CREATED_AT_ONCE: usize = 8;
+const CONCURRENT_CREATIONS: usize = 8;
 const STOP_DEADLINE: Duration = Duration::from_secs(40);
 
 /// The settings that all replicas of an installation share.
@@ -127,7 +127,7 @@ impl Installation {
             let body = json!({ "name": format!("Webhook {number}"), "url": url, "events": [EVENT] }).to_string();
             self.create_webhook(&sidecar, *user, body)
         });
-        let created = stream::iter(requests).buffered(CREATED_AT_ONCE).try_collect().await?;
+        let created = stream::iter(requests).buffered(CONCURRENT_CREATIONS).try_collect().await?;
         sidecar.stop().await?;
         Ok(created)
     }
@@ -201,7 +201,7 @@ impl Sidecar {
         format!("the last lines of the sidecar's log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 
-    /// Stops it in order, and waits for its end.
+    /// Stops it by SIGTERM, and waits for its end.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         if let Some(pid) = self.child.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;

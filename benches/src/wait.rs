@@ -4,25 +4,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-/// How long a condition may take that nothing but the machine's speed delays.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for a condition that only the machine's speed can delay.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Waits until `question` is answered with true. Fails with the first error, and after [`PATIENCE`].
-pub async fn eventually<F>(what: &str, question: impl FnMut() -> F) -> anyhow::Result<()>
+/// Waits until `condition` returns true. Fails with the first error, and after [`WAIT_LIMIT`].
+pub async fn eventually<F>(what: &str, condition: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<bool>>,
 {
-    eventually_within(PATIENCE, what, question).await
+    eventually_within(WAIT_LIMIT, what, condition).await
 }
 
 /// Like [`eventually`], with another limit.
-pub async fn eventually_within<F>(limit: Duration, what: &str, mut question: impl FnMut() -> F) -> anyhow::Result<()>
+pub async fn eventually_within<F>(limit: Duration, what: &str, mut condition: impl FnMut() -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<bool>>,
 {
     let started = Instant::now();
-    while !question().await? {
+    while !condition().await? {
         if started.elapsed() > limit {
             bail!("not within {limit:?}: {what}");
         }

@@ -1,6 +1,7 @@
 //! The OpenAPI document as an HTML page, rendered once.
 //!
-//! Not Scalar, Redoc or Swagger UI: they need 1 to 4 MB of script and `style-src 'unsafe-inline'`; this page runs no script at all.
+//! Not Scalar, Redoc or Swagger UI, which render in the browser: this page runs no script, so the content security policy forbids
+//! scripts.
 
 use askama::Template;
 use axum::body::Bytes;

@@ -3,7 +3,7 @@
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-/// A Tokio runtime of its own: the kernel shares the processors out between its threads and the other runtime's.
+/// A separate Tokio runtime: the kernel schedules its threads beside those of the main runtime.
 pub struct DedicatedRuntime(Option<Runtime>);
 
 impl DedicatedRuntime {
@@ -20,7 +20,7 @@ impl DedicatedRuntime {
 impl Drop for DedicatedRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // A task of another runtime may drop it, and must not block.
+            // Not `drop`, which waits for tasks and panics in an asynchronous context.
             runtime.shutdown_background();
         }
     }

@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
 
-/// Descriptors besides those of API clients and receivers: connections to the store and the primary, listeners, files.
+/// Descriptors other than connections of clients and to receivers: connections to the store and the primary, listeners, files.
 const OTHERS: u64 = 128;
 
 /// Raises the soft limit to the hard limit, and warns if that is less than the settings may need. The soft limit is usually 1,024, for
@@ -15,7 +15,8 @@ pub fn raise_limit(config: &Config) {
         Ok(()) => maximum,
         Err(_) => current,
     };
-    // Twice: a request to a receiver may leave an idle connection that is kept for the next request.
+    // Twice the connections: each of the two listeners has this limit. Twice the requests: each may leave an idle connection, which
+    // is kept for the next request.
     let (http, delivery) = (&config.http, &config.delivery);
     let needed = 2 * http.max_connections as u64 + 2 * delivery.concurrency as u64 + OTHERS;
     if let Some(limit) = raised.filter(|limit| *limit < needed) {

@@ -45,12 +45,12 @@ pub struct Roles {
     pub api: bool,
 }
 
-/// The name in readiness of a process that has not started everything.
+/// The stage that readiness reports until everything has started.
 const START_UP: &str = "start-up";
 /// Connections to the store: one each for claims, targets, recording, maintenance and observation; the others for tests, recoveries
 /// and notices.
 const STORE_CONNECTIONS: usize = 8;
-/// For the API and the web UI. A pool of its own, so that requests and deliveries never wait for each other's connections.
+/// For the API and the web UI. A separate pool, so that requests and deliveries never wait for each other's connections.
 const API_CONNECTIONS: usize = 8;
 /// A page of the attempt log takes milliseconds. A statement that takes this long would keep a connection from other requests.
 const API_STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ const API_STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CAPTURE_CONNECTIONS: usize = 4;
 /// Capture and enqueue take turns. On two threads they would wake each other for every batch.
 const CAPTURE_THREADS: usize = 1;
-/// Answers between the dispatcher and the attempt log.
+/// Capacity of the channel of answers from the dispatcher to the attempt log.
 pub const ANSWERS_AHEAD: usize = 1_024;
 /// How long start-up waits for the store's partitions.
 const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
@@ -95,7 +95,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
         match capture::preflight(&app.config.source, app.config.source_url()?, &app.store, &app.health).await {
             // Everything else runs; capture waits for the repair.
             Err(CaptureError::Gap(_)) => {}
-            // Capture retries what passes by itself, such as a primary that restarts, and logs a warning.
+            // Capture retries transient faults, such as a restart of the primary, and logs a warning.
             Err(error) if error.is_transient() => tracing::info!(%error, "starting although the primary is not ready"),
             result => result?,
         }
@@ -136,7 +136,7 @@ struct App {
 }
 
 impl App {
-    /// Starts everything that `roles` name.
+    /// Starts the tasks of `roles`, and those that every process runs.
     async fn start(&self, roles: Roles, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let shutdown = tasks.shutdown.clone();
         // Reported before the listener starts: ready means that every listener answers and that capture reads or stands by.
@@ -150,7 +150,7 @@ impl App {
         if roles.api {
             self.serve_api(tasks).await?;
         }
-        // Ends the dispatcher, once nothing can be handed to it any more.
+        // Stops the dispatcher, once nothing can be handed to it any more.
         let handoff_ended = CancellationToken::new();
         let handoff = roles.deliver.then(|| self.start_delivery(tasks, handoff_ended.clone()));
         if roles.capture {
@@ -183,16 +183,16 @@ impl App {
         Ok(())
     }
 
-    /// Starts retention, and waits for its first round for a while: nothing that follows depends on it.
+    /// Starts retention, and waits up to [`FIRST_MAINTENANCE`] for its first run. Nothing that starts later depends on the result.
     async fn start_retention(&self, tasks: &mut BackgroundTasks) {
         let (store, days, health) = (self.store.clone(), self.config.retention.days, self.health.clone());
-        let (first_round, first_round_ended) = oneshot::channel();
-        tasks.spawn("maintenance", retention::run(store, days, health, first_round, tasks.shutdown.clone()));
-        // Start-up continues even if the round failed or takes longer.
-        let _ = tokio::time::timeout(FIRST_MAINTENANCE, first_round_ended).await;
+        let (first_run, first_run_ended) = oneshot::channel();
+        tasks.spawn("maintenance", retention::run(store, days, health, first_run, tasks.shutdown.clone()));
+        // Start-up continues even if the run failed or takes longer.
+        let _ = tokio::time::timeout(FIRST_MAINTENANCE, first_run_ended).await;
     }
 
-    /// Starts everything that the role `deliver` includes. The dispatcher ends with `stop`.
+    /// Starts the tasks of the role `deliver`. `stop` stops the dispatcher.
     fn start_delivery(&self, tasks: &mut BackgroundTasks, stop: CancellationToken) -> Handoff {
         let (handoff, fresh) = handoff();
         let (attempted, answers) = mpsc::channel(ANSWERS_AHEAD);

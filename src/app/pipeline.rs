@@ -18,17 +18,18 @@ use crate::lookup::Lookups;
 use crate::store::Store;
 use crate::traces::Tracer;
 
-/// Batches between capture and enqueue: few, since each may hold a thousand changes.
+/// Capacity of the channel from capture to enqueue, in batches: few, because a batch may hold a thousand changes.
 const BATCHES_AHEAD: usize = 4;
 /// How long to wait before capturing again, after a gap or when another process has taken over.
-const STAND_BACK: Duration = Duration::from_secs(2);
+const RESTART_DELAY: Duration = Duration::from_secs(2);
 
+/// The stages of the role `capture`.
 pub struct CapturePipeline {
     pub config: Arc<Config>,
     pub store: Store,
     pub health: Health,
     pub tracer: Tracer,
-    /// Takes fresh deliveries to the local dispatcher, where there is one.
+    /// Passes fresh deliveries to the local dispatcher, if this process has one.
     pub handoff: Option<Handoff>,
     pub shutdown: CancellationToken,
 }
@@ -46,7 +47,7 @@ impl CapturePipeline {
                         tracing::error!(%error, "no changes are read until the gap is repaired");
                         logged_gap = Some(error.to_string());
                     }
-                    self.shutdown.run_until_cancelled(tokio::time::sleep(STAND_BACK)).await;
+                    self.shutdown.run_until_cancelled(tokio::time::sleep(RESTART_DELAY)).await;
                 }
                 Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {
                     tracing::info!(reason = %error, "reading again from the checkpoint");
@@ -54,7 +55,7 @@ impl CapturePipeline {
                 // Another process captures now. This one stands by until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
                     tracing::info!(reason = %error, "standing by");
-                    tokio::time::sleep(STAND_BACK).await;
+                    tokio::time::sleep(RESTART_DELAY).await;
                 }
                 result => return result,
             }
@@ -93,8 +94,8 @@ impl CapturePipeline {
             // already, the checkpoint includes them.
             return Err(error.into());
         }
-        // If enqueue fails, its end of the channel closes and capture ends too. If capture ends, enqueue finishes what is in
-        // the channel.
+        // If enqueue fails, its end of the channel closes and capture ends too. If capture ends, enqueue stores the batches that are
+        // still in the channel.
         enqueued.await??;
         Ok(captured?)
     }
@@ -110,5 +111,5 @@ fn is_new_timeline(error: &anyhow::Error) -> bool {
 
 fn is_superseded(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(EnqueueError::Superseded(_)))
-        || matches!(error.downcast_ref(), Some(capture::CaptureError::Superseded(_)))
+        || matches!(error.downcast_ref(), Some(CaptureError::Superseded(_)))
 }

@@ -22,9 +22,10 @@ use crate::vault::Vault;
 
 /// DNS lookups at a time. Separate from the budget of deliveries, so that saving many webhooks delays no delivery.
 const LOOKUPS: usize = 16;
-/// A lookup may take half of this.
+/// The resolver ends a lookup within half of this.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Checks receivers' URLs, and sends and shows requests, for the use cases of `manage`.
 pub struct Receivers {
     guard: Guard,
     user_agent: String,
@@ -100,7 +101,7 @@ pub async fn look_up(guard: &Guard, url: &str) -> Result<(), Unreachable> {
     let url = guard.check_url(url).map_err(|problem| Unreachable::Blocked(problem.to_string()))?;
     guard.check_reachable(&url).await.map_err(|problem| match problem {
         guard::Unreachable::Blocked(_) => Unreachable::Blocked(problem.to_string()),
-        // The state of Walhook's nameservers is not for every user to read.
+        // Users must not learn the state of Walhook's nameservers.
         guard::Unreachable::Fault(_) => {
             Unreachable::Unresolved("the host's name could not be looked up at the moment".to_owned())
         }

@@ -15,9 +15,9 @@ use crate::store::capture::OpenGap;
 use crate::store::ledger::change_ledger;
 use crate::store::{StoreError, Transaction};
 
-/// How many of the raised events the report shows.
+/// Number of raised events that the report shows.
 const EXAMPLES: usize = 5;
-/// One for the repair's transaction, the others for queries beside it.
+/// One for the repair's transaction, the others for queries outside it.
 const CONNECTIONS: usize = 3;
 
 /// The result of comparing one table.
@@ -27,7 +27,7 @@ pub struct Rows {
     pub changed: u64,
     pub new: u64,
     pub gone: u64,
-    /// The ledger is incomplete for this table: rows that it lacks may be old ones, and raised no events.
+    /// The ledger is incomplete for this table. Rows that it lacks may be older than the gap, so they raise no events.
     pub unknown: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct Report {
     pub deliveries: usize,
     pub missed: usize,
     pub unrouted: usize,
-    /// From where changes are read; none after a dry run.
+    /// The LSN from which changes are read. None after a dry run.
     pub begins: Option<Lsn>,
 }
 
@@ -52,7 +52,7 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     let store = super::open_store(store_url, CONNECTIONS).await?;
     if !dry_run {
         // Today's events need today's partitions, which do not exist if nothing has run for days.
-        super::retention::round(&store, config.retention.days).await.context("creating the store's partitions")?;
+        super::retention::run_once(&store, config.retention.days).await.context("creating the store's partitions")?;
     }
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;

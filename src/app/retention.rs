@@ -16,31 +16,31 @@ use crate::telemetry::Condition;
 /// The name of this stage in readiness.
 const STAGE: &str = "maintenance";
 const INTERVAL: Duration = Duration::from_secs(3_600);
-/// After a failed round: soon, because the store may be back.
+/// After a failed run: soon, because the store may be back.
 const AFTER_FAILURE: Duration = Duration::from_secs(15);
-/// After a round that gave way to another session's lock, such as that of a running `pg_dump`. Each try blocks others for a moment,
+/// After a run that gave way to another session's lock, such as that of a running `pg_dump`. Each try blocks other sessions for a moment,
 /// and partitions are created days ahead.
 const AFTER_WAITING: Duration = Duration::from_secs(300);
 
 /// Maintains the store until shutdown. No failure here ends the process: rows of a day without a partition go to the default
-/// partition, and are moved when the day gets one. Drops `first_round` when the first round has ended, whatever its result.
+/// partition, and are moved when the day gets one. Drops `first_run` when the first run has ended, whatever its result.
 pub async fn run(
     store: Store,
     retention_days: u32,
     health: Health,
-    first_round: oneshot::Sender<()>,
+    first_run: oneshot::Sender<()>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let (health, waiting) = (health.stage(STAGE, "maintaining the store"), Condition::new());
-    let mut first_round = Some(first_round);
+    let mut first_run = Some(first_run);
     loop {
-        let result = round(&store, retention_days).await;
-        drop(first_round.take());
+        let result = run_once(&store, retention_days).await;
+        drop(first_run.take());
         let wait = match result {
             Ok(done) => report(&done, &health, &waiting),
             Err(error) => {
                 let text = format!("{error:#}");
-                match error.downcast_ref().is_some_and(is_refusal) {
+                match error.downcast_ref().is_some_and(is_server_error) {
                     true => health.failing("the store cannot be maintained; the server log says why", &text),
                     // The readiness check itself reports a store that does not answer.
                     false => health.log_failure(&text),
@@ -54,7 +54,7 @@ pub async fn run(
     }
 }
 
-/// Reports the partitions that could not be maintained, and returns how long to wait before the next round.
+/// Reports the partitions that could not be maintained, and returns how long to wait before the next run.
 fn report(done: &Maintained, health: &StageHealth, waiting: &Condition) -> Duration {
     if !done.failed.is_empty() {
         let error = format!("partitions cannot be maintained: {:?}", done.failed);
@@ -73,12 +73,12 @@ fn report(done: &Maintained, health: &StageHealth, waiting: &Condition) -> Durat
     AFTER_WAITING
 }
 
-fn is_refusal(error: &StoreError) -> bool {
+fn is_server_error(error: &StoreError) -> bool {
     matches!(error, StoreError::Query(error) if error.as_db_error().is_some())
 }
 
 /// Runs all maintenance once. Failures of single partitions are part of the result, not an error.
-pub async fn round(store: &Store, retention_days: u32) -> anyhow::Result<Maintained> {
+pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Maintained> {
     let now = SystemClock.now();
     let today = now.to_zoned(TimeZone::UTC).date();
     let done = partitions::maintain(store, today, retention_days).await?;

@@ -13,10 +13,10 @@ const STAGE: &str = "shutdown";
 /// How long tasks that overran the grace period have to log what they drop.
 const FINAL_LOGGING: Duration = Duration::from_millis(100);
 
-/// The background tasks of a process. When one of them ends before shutdown, all are asked to.
+/// The background tasks of a process. When one of them ends unexpectedly, shutdown starts.
 pub struct BackgroundTasks {
     set: JoinSet<(&'static str, anyhow::Result<()>)>,
-    /// Cancelled when the process shall end. Tasks then finish their current work.
+    /// Cancelled when shutdown starts. Tasks then finish their current work and end.
     pub shutdown: CancellationToken,
     /// Cancelled some time after shutdown: listeners accept no more connections.
     closed: CancellationToken,
@@ -37,6 +37,7 @@ impl BackgroundTasks {
         }
     }
 
+    /// Returns the signals by which a listener ends.
     pub fn ending(&self) -> Ending {
         Ending { announced: self.shutdown.clone(), closed: self.closed.clone() }
     }
@@ -53,6 +54,7 @@ impl BackgroundTasks {
         });
     }
 
+    /// Starts a task. `name` is for the server log.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
         self.set.spawn(async move { (name, task.await) });
     }

@@ -1,4 +1,4 @@
-//! Adapters between stages that do not know each other.
+//! Functions that one stage passes to another, because stages do not use each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::store::Store;
 /// How long the readiness check waits for the store.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Finds owners' e-mail addresses on the primary: they are users of the platform.
+/// Looks up owners' e-mail addresses on the primary: owners are users of the platform.
 pub fn find_address(config: Arc<Config>) -> FindAddress {
     Arc::new(move |user| {
         let config = config.clone();
@@ -21,7 +21,7 @@ pub fn find_address(config: Arc<Config>) -> FindAddress {
     })
 }
 
-/// Reports why the process is not ready; nothing when it is.
+/// Returns the reasons why the process is not ready. Empty if it is ready.
 pub fn readiness(store: Store, health: Health) -> Readiness {
     Arc::new(move || {
         let (store, health) = (store.clone(), health.clone());

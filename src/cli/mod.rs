@@ -31,7 +31,7 @@ pub struct Cli {
     /// TOML file with settings
     #[arg(long, global = true, env = "WALHOOK_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Override a setting of the environment and the file; may be repeated
+    /// Set one setting; overrides environment and file; repeatable
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
     #[command(subcommand)]
@@ -46,19 +46,19 @@ enum Command {
     Setup(setup::Arguments),
     /// Check every precondition and print a fix for each failure
     Check(check::Arguments),
-    /// Remove everything that Walhook created from the primary
+    /// Remove everything that Walhook created on the primary
     Teardown(teardown::Arguments),
     /// After a gap: find the transitions that were missed, raise their events, and resume streaming from the same snapshot
     Repair(repair::Arguments),
     /// Create, list and revoke API tokens
     Token(token::Arguments),
-    /// Finish a rotation of the master key
+    /// Complete a rotation of the master key
     Secrets(secrets::Arguments),
-    /// Erase everything that is stored about a user
+    /// Erase a user's data
     User(user::Arguments),
-    /// Run a reference receiver, which verifies deliveries and prints one JSON line for each
+    /// Run a reference receiver that verifies deliveries and prints one JSON line for each
     Receive(receive::Arguments),
-    /// Run a demonstration on loopback: private Postgres, simulated platform, sidecar and receiver
+    /// Run a whole platform on loopback: a private Postgres, simulated traffic, the sidecar and a receiver
     Demo(demo::Arguments),
     /// Print the OpenAPI document of the management API
     Openapi,

@@ -22,22 +22,22 @@ use subtle::ConstantTimeEq;
 
 use super::CommandResult;
 
-/// Deliveries have at most 64 KB. Much larger bodies are not deliveries.
+/// Deliveries have at most 64 KB by default. A much larger body is not a delivery.
 const MAX_BODY_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Address to listen on; any path is accepted
+    /// Address to listen on; every path is accepted
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     listen: SocketAddr,
     /// Secret of the webhook, as it was shown when the webhook was created
     #[arg(long, env = "WALHOOK_RECEIVE_SECRET", hide_env_values = true, value_name = "SECRET")]
     #[arg(required_unless_present = "secret_file")]
     secret: Option<SecretString>,
-    /// File that contains the secret, instead of --secret
+    /// File that contains the secret
     #[arg(long, env = "WALHOOK_RECEIVE_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// Largest allowed difference between a delivery's timestamp and this machine's clock
+    /// Maximum difference between a delivery's timestamp and this machine's clock
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     tolerance: Duration,
 }
@@ -66,8 +66,8 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes the body as raw bytes, because they are what is signed. Parsing and serializing them again could change an escape or a space,
-/// and invalidate the signature.
+/// Takes the body as raw bytes, because the signature covers these. Parsing and serialising the body again could change an escape or a
+/// space, and invalidate the signature.
 async fn receive(State(verifier): State<Arc<Verifier>>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let verdict = verifier.verify(&headers, &body, Timestamp::now());
     // A closed standard output is no reason to reject a delivery.
@@ -76,7 +76,7 @@ async fn receive(State(verifier): State<Arc<Verifier>>, headers: HeaderMap, body
     if verdict.is_ok() { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
 }
 
-/// Decides whether a delivery was signed with the shared secret, recently.
+/// Decides whether a delivery was signed with the shared secret, and recently.
 pub struct Verifier {
     pub secret: SecretString,
     pub tolerance: Duration,
@@ -85,7 +85,7 @@ pub struct Verifier {
 /// Why a delivery is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
+pub enum Rejection {
     #[error("the header X-Webhook-Signature is missing")]
     MissingSignature,
     #[error("the signature does not match the body and the secret")]
@@ -99,26 +99,26 @@ pub enum Refusal {
 }
 
 impl Verifier {
-    pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refusal> {
+    pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Rejection> {
         // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison takes
         // constant time: with `==`, its duration would reveal how much of a guessed signature is right.
-        let claimed = text(headers, "x-webhook-signature").ok_or(Refusal::MissingSignature)?;
+        let claimed = text(headers, "x-webhook-signature").ok_or(Rejection::MissingSignature)?;
         let key = self.secret.expose_secret().as_bytes();
         let mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
         let expected = hex::encode(mac.chain_update(body).finalize().into_bytes());
         if !bool::from(expected.as_bytes().ct_eq(claimed.as_bytes())) {
-            return Err(Refusal::WrongSignature);
+            return Err(Rejection::WrongSignature);
         }
 
-        // 2. The timestamp: a recorded delivery must not be replayed later. The header is not signed, but the body, which has the
-        // same timestamp, is.
+        // 2. The timestamp: an attacker must not replay a recorded delivery later. The header is not signed, but the body is, and it
+        // contains the same timestamp.
         let sent = text(headers, "x-webhook-timestamp").and_then(|header| header.parse().ok());
-        let sent: Timestamp = sent.ok_or(Refusal::MissingTimestamp)?;
+        let sent: Timestamp = sent.ok_or(Rejection::MissingTimestamp)?;
         if signed_timestamp(body).is_some_and(|signed| signed != sent) {
-            return Err(Refusal::UnsignedTimestamp);
+            return Err(Rejection::UnsignedTimestamp);
         }
         if now.duration_since(sent).unsigned_abs() > self.tolerance {
-            return Err(Refusal::StaleTimestamp);
+            return Err(Rejection::StaleTimestamp);
         }
         Ok(())
     }
@@ -144,11 +144,11 @@ struct Line<'a> {
     attempt: Option<u32>,
     timestamp: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<Refusal>,
+    reason: Option<Rejection>,
 }
 
 impl<'a> Line<'a> {
-    fn new(headers: &'a HeaderMap, reason: Option<Refusal>) -> Line<'a> {
+    fn new(headers: &'a HeaderMap, reason: Option<Rejection>) -> Line<'a> {
         Line {
             verified: reason.is_none(),
             event: text(headers, "x-webhook-event"),
@@ -177,7 +177,7 @@ mod tests {
     /// printf %s "$BODY" | openssl dgst -sha256 -hmac whsec_c2VjcmV0
     const SIGNATURE: &str = "17174ba0f7beb0d1ab58ac521636c58c44b3091622b0c0e0b811f4bdcc22090e";
 
-    fn verify(body: &str, signature: &str, timestamp: &str, now: &str) -> Result<(), Refusal> {
+    fn verify(body: &str, signature: &str, timestamp: &str, now: &str) -> Result<(), Rejection> {
         let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
         let mut headers = HeaderMap::new();
         headers.insert("x-webhook-signature", signature.parse().unwrap());
@@ -191,44 +191,44 @@ mod tests {
     }
 
     #[test]
-    fn a_genuine_delivery_is_taken_for_five_minutes() {
+    fn a_genuine_delivery_is_accepted_for_five_minutes() {
         for now in ["2026-03-01T09:05:00Z", "2026-03-01T09:10:00Z", "2026-03-01T09:00:00Z"] {
             assert_eq!(verify(BODY, SIGNATURE, SENT, now), Ok(()), "{now}");
         }
         for now in ["2026-03-01T09:10:00.001Z", "2026-03-01T08:59:59.999Z"] {
-            assert_eq!(verify(BODY, SIGNATURE, SENT, now), Err(Refusal::StaleTimestamp), "{now}");
+            assert_eq!(verify(BODY, SIGNATURE, SENT, now), Err(Rejection::StaleTimestamp), "{now}");
         }
     }
 
     #[test]
-    fn a_signature_of_anything_else_is_refused() {
+    fn any_other_signature_is_rejected() {
         let now = "2026-03-01T09:05:00Z";
         let respaced = BODY.replace(":{}", ": {}");
-        assert_eq!(verify(&respaced, SIGNATURE, SENT, now), Err(Refusal::WrongSignature));
-        assert_eq!(verify(BODY, &sign("{}"), SENT, now), Err(Refusal::WrongSignature));
-        assert_eq!(verify(BODY, &SIGNATURE[..62], SENT, now), Err(Refusal::WrongSignature));
+        assert_eq!(verify(&respaced, SIGNATURE, SENT, now), Err(Rejection::WrongSignature));
+        assert_eq!(verify(BODY, &sign("{}"), SENT, now), Err(Rejection::WrongSignature));
+        assert_eq!(verify(BODY, &SIGNATURE[..62], SENT, now), Err(Rejection::WrongSignature));
         for malformed in ["", "00", &SIGNATURE.to_uppercase(), &format!("sha256={SIGNATURE}")] {
-            assert_eq!(verify(BODY, malformed, SENT, now), Err(Refusal::WrongSignature), "{malformed}");
+            assert_eq!(verify(BODY, malformed, SENT, now), Err(Rejection::WrongSignature), "{malformed}");
         }
         let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
         let unsigned = verifier.verify(&HeaderMap::new(), BODY.as_bytes(), now.parse().unwrap());
-        assert_eq!(unsigned, Err(Refusal::MissingSignature));
+        assert_eq!(unsigned, Err(Rejection::MissingSignature));
     }
 
     #[test]
-    fn the_timestamp_has_to_be_the_signed_one() {
+    fn the_timestamp_header_must_equal_the_signed_timestamp() {
         let now = "2026-03-01T12:00:00Z";
-        assert_eq!(verify(BODY, SIGNATURE, now, now), Err(Refusal::UnsignedTimestamp));
+        assert_eq!(verify(BODY, SIGNATURE, now, now), Err(Rejection::UnsignedTimestamp));
         assert_eq!(verify("[]", &sign("[]"), now, now), Ok(()));
-        assert_eq!(verify(BODY, SIGNATURE, "yesterday", now), Err(Refusal::MissingTimestamp));
+        assert_eq!(verify(BODY, SIGNATURE, "yesterday", now), Err(Rejection::MissingTimestamp));
     }
 
     #[test]
-    fn a_line_tells_the_delivery_from_its_headers() {
+    fn a_line_describes_the_delivery_by_its_headers() {
         let mut headers = HeaderMap::new();
         headers.insert("x-webhook-event", "transcode.failed".parse().unwrap());
         headers.insert("x-webhook-attempt", "2".parse().unwrap());
-        let line = Line::new(&headers, Some(Refusal::StaleTimestamp)).to_string();
+        let line = Line::new(&headers, Some(Rejection::StaleTimestamp)).to_string();
         let expected = r#"{"verified":false,"event":"transcode.failed","webhook_id":null,"delivery":null,"attempt":2,"timestamp":null,"reason":"stale_timestamp"}"#;
         assert_eq!(line, expected);
     }

@@ -1,4 +1,4 @@
-//! `walhook repair`: finds and raises the events that a gap hid, and resumes capture.
+//! `walhook repair`: finds and raises the events that were missed in a gap, and resumes capture.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use crate::config::Config;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Compare and report, without changing anything
+    /// Report what would be raised and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Compare even if no gap is known, and accept another cluster than before, as after pg_upgrade
+    /// Repair although no gap is recorded, or on another cluster (for example after pg_upgrade)
     #[arg(long)]
     force: bool,
 }

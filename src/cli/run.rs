@@ -10,14 +10,14 @@ use crate::config::Config;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Roles of this process. Several replicas may run: one captures, all deliver
+    /// Roles of this process. One replica captures; all deliver
     #[arg(long, value_delimiter = ',', default_value = "capture,deliver,api", value_name = "ROLES")]
     roles: Vec<Role>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Role {
-    /// Read changes from the primary and store events
+    /// Stream the primary's changes and store events
     Capture,
     /// Send due deliveries to receivers
     Deliver,

@@ -9,7 +9,7 @@ use crate::primary::print::{statements, trigger_statements};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Print the SQL for the primary instead of running it
+    /// Print the SQL for the primary and change nothing
     #[arg(long)]
     print: bool,
 }

@@ -1,4 +1,4 @@
-//! `walhook teardown`: removes everything of Walhook's from the primary.
+//! `walhook teardown`: removes everything that Walhook created on the primary.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use crate::primary::uninstall::teardown;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Also drop the store's schema, with all webhooks, events and logs
+    /// Also drop the store's schema with all webhooks, events and logs
     #[arg(long)]
     store: bool,
-    /// Do not ask for confirmation
+    /// Skip the confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -27,7 +27,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         println!("{line}");
     }
     if done.is_empty() {
-        println!("nothing of Walhook's is left");
+        println!("nothing is left to remove");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `walhook token`: API tokens, each of which stands for one user.
+//! `walhook token`: API tokens. Each acts for one user.
 
 use std::process::ExitCode;
 
@@ -21,24 +21,24 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Create a token and print it, which is possible only once
+    /// Create a token and print it. It cannot be shown again
     Create {
-        /// The platform's id of the user that the token stands for
+        /// The platform's id of the user that the token acts for
         #[arg(long, value_name = "ID", value_parser = plain_text)]
         user: String,
-        /// The token's purpose, shown in the list
+        /// A name to recognise the token by in the list
         #[arg(long, value_name = "NAME", value_parser = plain_text)]
         name: Option<String>,
     },
-    /// List tokens, without their secret text
+    /// List tokens (without their values)
     List {
-        /// Only tokens of this user
+        /// List only this user's tokens
         #[arg(long, value_name = "ID")]
         user: Option<String>,
     },
-    /// Revoke a token, from the next request on
+    /// Revoke a token, effective with the next request
     Revoke {
-        /// The token's id, as the list shows it
+        /// The token's id from `token list`
         id: Uuid,
     },
 }

@@ -18,12 +18,12 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Remove a user's webhooks, secrets, tokens, events and logs for good
+    /// Permanently remove a user's webhooks, secrets, tokens, events and logs
     Erase {
-        /// The platform's id of the user
+        /// The platform's user id
         #[arg(value_name = "ID", value_parser = plain_text)]
         user: String,
-        /// Do not ask for confirmation
+        /// Skip the confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -34,7 +34,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let url = config.store_url()?;
     let store = open_store(url, 1).await?;
     let question = format!(
-        "Remove all webhooks, secrets, tokens, events and logs of user {user} on {}, for good",
+        "Permanently remove all webhooks, secrets, tokens, events and logs of user {user} on {}",
         without_password(url)
     );
     if !yes && !confirmed("user erase", &question)? {
@@ -46,7 +46,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         println!("{count}\t{what}");
     }
     match erased.total() {
-        0 => println!("nothing is stored of this user"),
+        0 => println!("nothing is stored about this user"),
         // Like the audit log, the server log does not name the user.
         rows => {
             println!("audit record: {}", erased.id);

@@ -7,13 +7,13 @@ use url::{Host, Url};
 
 use super::{Config, Http, Jwt};
 
-/// In bytes: the length of the hash. A shorter key would be easier to guess.
-const SHORTEST_SECRET: usize = 32;
+/// The length of the hash. A shorter key would be easier to guess.
+const MIN_SECRET_BYTES: usize = 32;
 
 /// More than the usual limit of open files per process allows.
-const MOST_CONNECTIONS: usize = 65_536;
+const MAX_CONNECTIONS: usize = 65_536;
 /// A longer timeout would not protect from idle clients.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(3_600);
+const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// Validates the settings. The error names the setting and what it must be.
 pub fn check(config: &Config) -> Result<(), String> {
@@ -29,11 +29,11 @@ pub fn check(config: &Config) -> Result<(), String> {
 
 fn check_limits(http: &Http) -> Result<(), String> {
     let counts = [("max_connections", http.max_connections), ("max_requests", http.max_requests)];
-    if let Some((name, _)) = counts.iter().find(|(_, count)| !(1..=MOST_CONNECTIONS).contains(count)) {
-        return Err(format!("http.{name} must be from 1 to {MOST_CONNECTIONS}"));
+    if let Some((name, _)) = counts.iter().find(|(_, count)| !(1..=MAX_CONNECTIONS).contains(count)) {
+        return Err(format!("http.{name} must be from 1 to {MAX_CONNECTIONS}"));
     }
     let timeouts = [("header_timeout", http.header_timeout), ("idle_timeout", http.idle_timeout)];
-    let is_wrong = |timeout: Duration| timeout.is_zero() || timeout > LONGEST_TIMEOUT;
+    let is_wrong = |timeout: Duration| timeout.is_zero() || timeout > MAX_TIMEOUT;
     match timeouts.iter().find(|(_, timeout)| is_wrong(timeout.0)) {
         Some((name, _)) => Err(format!("http.{name} must be more than zero and at most 1h")),
         None => Ok(()),
@@ -69,14 +69,14 @@ fn check_jwt(jwt: &Jwt) -> Result<(), String> {
     match (&jwt.jwks_url, &jwt.jwks_file, &jwt.secret) {
         (Some(url), None, None) => check_jwks_url(url),
         (None, Some(_), None) => Ok(()),
-        (None, None, Some(secret)) if secret.expose_secret().len() >= SHORTEST_SECRET => Ok(()),
-        (None, None, Some(_)) => Err(format!("auth.jwt.secret must have at least {SHORTEST_SECRET} bytes")),
+        (None, None, Some(secret)) if secret.expose_secret().len() >= MIN_SECRET_BYTES => Ok(()),
+        (None, None, Some(_)) => Err(format!("auth.jwt.secret must have at least {MIN_SECRET_BYTES} bytes")),
         (None, None, None) => Err("auth.jwt has no keys to verify with: set jwks_url, jwks_file or secret".to_owned()),
         _ => Err("auth.jwt: set only one of jwks_url, jwks_file and secret".to_owned()),
     }
 }
 
-/// Requires https, except on loopback: who can change the keys in transit can act as any user.
+/// Requires https, except on loopback: an attacker who replaces the keys in transit could act as any user.
 fn check_jwks_url(url: &str) -> Result<(), String> {
     let parsed = Url::parse(url).map_err(|error| format!("auth.jwt.jwks_url: {error}"))?;
     let is_loopback = match parsed.host() {

@@ -1,4 +1,4 @@
-//! Loads the configuration: flags override the environment, which overrides the file. The file is validated by itself first, so that
+//! Loads the configuration: flags override the environment, which overrides the file. The file is validated separately first, so that
 //! errors can name its lines.
 
 use std::collections::BTreeMap;
@@ -25,6 +25,7 @@ const SECRET_KEYS: [&str; 7] = [
     "auth.jwt.secret",
     "tracing.headers",
 ];
+
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}: {source}")]
@@ -65,7 +66,7 @@ pub fn load(sources: Sources) -> Result<Config, ConfigError> {
         }
         set(&mut settings, key, value)?;
     }
-    // The file is valid by itself, so an error here is due to the environment or the flags.
+    // The file alone was valid, so an error here is due to the environment or the flags.
     let config: Config = serde_path_to_error::deserialize(settings).map_err(|error| {
         ConfigError::Invalid(format!("environment or flags: {}: {}", error.path(), error.inner().message()))
     })?;

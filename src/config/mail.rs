@@ -14,7 +14,7 @@ pub struct SmtpServer {
     pub tls: SmtpTls,
     /// User and password.
     pub login: Option<(String, SecretString)>,
-    /// The name for EHLO; this machine's if it is not set.
+    /// The name for EHLO. Default: this machine's name.
     pub hello: Option<String>,
 }
 
@@ -30,7 +30,7 @@ pub enum SmtpTls {
     Wrapped,
 }
 
-/// The configuration of outgoing mail, complete.
+/// The mail server and the sender of outgoing mail.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     pub server: SmtpServer,
@@ -39,7 +39,7 @@ pub struct Outgoing {
 }
 
 impl Mail {
-    /// Validates each setting by itself. Errors name the setting and quote no secret.
+    /// Validates each setting separately. Errors name the setting and quote no secret.
     pub(super) fn check(&self) -> Result<(), String> {
         self.smtp_url.as_ref().map(parse_url).transpose()?;
         self.from.as_deref().map_or(Ok(()), check_sender)
@@ -85,12 +85,12 @@ fn server(url: &str) -> Result<SmtpServer, String> {
         Host::Ipv6(address) => address.to_string(),
     };
     let parameters: Vec<(String, String)> = url.query_pairs().into_owned().collect();
-    let asked = match parameters.as_slice() {
+    let requested_tls = match parameters.as_slice() {
         [] => None,
         [(name, value)] if name == "tls" => Some(value.as_str()),
         _ => return Err("its only parameter is tls".to_owned()),
     };
-    let (tls, port) = match (url.scheme(), asked) {
+    let (tls, port) = match (url.scheme(), requested_tls) {
         ("smtp", None) => (SmtpTls::Plain, 25),
         ("smtp", Some("required")) => (SmtpTls::Required, 587),
         ("smtp", Some("opportunistic")) => (SmtpTls::Opportunistic, 587),

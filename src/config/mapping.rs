@@ -119,9 +119,9 @@ impl TableMappings {
             let named = |column: &String| mapping.columns.contains_key(column) || mapping.formerly.contains_key(column);
             mapping.computed.keys().find_map(|column| {
                 let reason = if !table.may_compute(column) {
-                    "must come from the table itself: give it a column"
+                    "cannot be computed: it must be a column of the table"
                 } else if named(column) {
-                    "is named in columns or formerly as well: choose one"
+                    "is also named in columns or formerly: choose one"
                 } else {
                     return None;
                 };
@@ -160,7 +160,7 @@ impl Source {
         let captured = |name: &&String| Table::by_name(name).is_some_and(Table::is_captured);
         let lookups = self.lookups.keys().filter(captured).map(|name| {
             format!(
-                "source.lookups.{name}: its rows come with their changes; what they lack, source.tables.{name}.computed adds"
+                "source.lookups.{name}: rows of this table are captured, not looked up: add missing columns with source.tables.{name}.computed"
             )
         });
         self.tables.contradictions().chain(lookups)

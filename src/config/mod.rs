@@ -139,6 +139,7 @@ section! { Delivery:
 }
 
 impl Delivery {
+    /// Returns the waits between attempts.
     pub fn schedule(&self) -> RetrySchedule {
         RetrySchedule::new(self.retry_schedule.iter().map(|wait| wait.0).collect(), self.retry_jitter.0)
     }
@@ -155,6 +156,7 @@ section! { Disable:
 }
 
 impl Disable {
+    /// Returns when a failing webhook is disabled.
     pub fn policy(&self) -> Policy {
         let counted = match self.policy {
             DisablePolicy::Consecutive => CountedFailures::Consecutive { min_duration: self.min_duration.0 },

@@ -34,6 +34,7 @@ pub struct Collector {
 }
 
 impl Tracing {
+    /// Validates the section. Errors quote no secret.
     pub(super) fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.sample_ratio) {
             return Err(format!("tracing.sample_ratio: {} is not from 0 to 1", self.sample_ratio));

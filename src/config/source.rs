@@ -48,7 +48,7 @@ section! { Source:
     /// absent = true
     /// ```
     tables: TableMappings,
-    /// SQL that finds the rows of a looked-up table where a mapping is not enough; `$1` is the array of keys as text.
+    /// SQL that finds the rows of a looked-up table if a mapping is not enough; `$1` is the array of keys as text.
     ///
     /// ```toml
     /// [source.lookups]
@@ -62,7 +62,7 @@ section! { Source:
 pub enum CaptureMode {
     /// Logical replication.
     Wal,
-    /// Statement triggers that write an outbox, where logical replication is not available.
+    /// Statement triggers that write an outbox, for primaries without logical replication.
     Trigger,
 }
 

@@ -61,7 +61,7 @@ macro_rules! example {
     };
 }
 
-/// Reads an entry that became `complete`: that of a takedown if `takedown`, otherwise that of a delivery.
+/// Reads an entry that became `complete`, of a takedown if `takedown` is true, otherwise of a delivery.
 fn completed(takedown: bool, change: &Change, facts: &dyn Facts) -> Fact<(UserId, Entry)> {
     let row = Transition::to(change, distro_queue::status, COMPLETE)?;
     require(row.optional(distro_queue::takedown)?.unwrap_or(false) == takedown)?;

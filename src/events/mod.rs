@@ -36,6 +36,7 @@ pub static CATALOGUE: [&Rule; EventKind::ALL.len()] = [
     &Rule::of::<distribution::OutletStatusChanged>(),
 ];
 
+/// Returns the catalogue entry of an event.
 pub fn rule(kind: EventKind) -> &'static Rule {
     CATALOGUE[kind as usize]
 }

@@ -77,7 +77,7 @@ impl EventData for ReviewStatusChanged {
 
     fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
         let row = Transition::of(change, release::review_status)?;
-        // A new release did not move: it has no status before.
+        // A new release has no previous status.
         require(!row.inserted)?;
         let statuses = row.from.and_then(variant).zip(row.to.and_then(variant));
         let (previous_status, new_status) = statuses.ok_or(NoEvent::Ignored("unknown_review_status"))?;

@@ -1,4 +1,4 @@
-//! The types of a rule: what it may know, what it returns, and how an event's data defines its catalogue entry.
+//! The types of a rule: its inputs, its results, and how an event's data defines its catalogue entry.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::domain::change::Change;
 use crate::domain::event::{Addon, EventKind, UserId};
 use crate::domain::table::Table;
 
-/// What a rule may know about rows other than the changed one, as of the change's position in the stream.
+/// Facts about rows other than the changed one, as of the change's position in the stream.
 pub trait Facts {
     fn release(&self, id: i64) -> Fact<Arc<Release>>;
     fn label_owner(&self, label: i64) -> Fact<Option<UserId>>;
@@ -24,7 +24,7 @@ pub trait Facts {
     fn recognises_distribution_status(&self, status: &str) -> bool;
 }
 
-/// A value that a rule needs, or the reason why the rule raises no event without it.
+/// A value that a rule needs, or the reason why the rule raises no event.
 pub type Fact<T> = Result<T, NoEvent>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

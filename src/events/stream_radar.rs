@@ -164,7 +164,7 @@ impl EventData for FlagResolved {
             return Err(NoEvent::Ignored("unknown_flag_status"));
         }
         let (owner, recording, detection) = read(&row, facts)?;
-        // A platform that stores no time resolved the flag in this transaction.
+        // If the platform stores no time, this transaction resolved the flag.
         let resolved_at = row.optional(stream_radar_flag::resolved_at)?.unwrap_or(change.committed_at.into());
         Ok((owner, FlagResolved { recording, status: RESOLVED, detection, resolved_at }))
     }

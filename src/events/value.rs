@@ -85,8 +85,8 @@ macro_rules! schema {
     };
 }
 
-/// The smallest number that is read as milliseconds. As seconds it is the year 5138, as milliseconds 1973: no platform has
-/// rows of the former, nor of the time before the latter.
+/// The smallest number that is read as milliseconds. It means the year 5138 in seconds and 1973 in milliseconds: no platform has rows
+/// from after the former or before the latter.
 const FIRST_MILLISECONDS: u64 = 100_000_000_000;
 
 /// A point in time, in UTC with microseconds.
@@ -96,8 +96,8 @@ pub(super) struct Time(Timestamp);
 impl FromText for Time {
     const EXPECTED: &'static str = "a finite time";
 
-    /// Parses Postgres's text. A column without time zone is taken as UTC, which is the convention; an integer as Unix time,
-    /// in seconds, or in milliseconds if it has twelve digits or more.
+    /// Parses Postgres's text. A time without time zone is read as UTC, an integer as Unix time: in seconds, or in
+    /// milliseconds if it has twelve digits or more.
     fn from_text(text: &str) -> Option<Self> {
         if let Ok(number) = text.parse::<i64>() {
             let in_seconds = number.unsigned_abs() < FIRST_MILLISECONDS;

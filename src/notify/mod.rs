@@ -124,7 +124,7 @@ impl Notifier {
             }
             Err(Failed { cause, error }) => {
                 metrics::counter!(telemetry::NOTICE_FAILURES, "cause" => cause).increment(1);
-                if failures.entry(cause).or_default().is_news() {
+                if failures.entry(cause).or_default().must_log() {
                     tracing::warn!(notice = %id, %webhook, cause, error, "webhook owner cannot be notified; retrying");
                 }
                 notices::retry(&self.store, &claimed, RETRIES.wait_after(claimed.tries), &error).await?;

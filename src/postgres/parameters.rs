@@ -13,8 +13,8 @@ const KEEPALIVES_COUNT: u32 = 3;
 /// A connection ends when the peer has not acknowledged data for this time. By default, Linux retransmits for 15 minutes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// TLS parameters, and those that bound how long a dead peer goes unnoticed. The driver reads `tcp_user_timeout` as seconds, and calls
-/// `keepalives_count` by another name.
+/// TLS parameters, and those that determine when a dead peer is detected. The driver reads `tcp_user_timeout` as seconds, and has
+/// another name for `keepalives_count`.
 const EXTRACTED: [&str; 9] = [
     "sslmode",
     "sslrootcert",
@@ -41,13 +41,14 @@ impl Parameters {
         Some((rest, Parameters(found)))
     }
 
+    /// Returns the value that takes effect.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// Sets how soon a dead peer is noticed: by the parameters, in libpq's units, or this module's defaults. Zero selects the system's
-    /// default. `None` if a value is not a number.
-    pub fn bound_silence(&self, config: &mut Config) -> Option<()> {
+    /// Sets how soon a dead peer is detected: from the parameters, in libpq's units, or this module's defaults. Zero selects the
+    /// system's default. Returns `None` if a value is not a number.
+    pub fn set_dead_peer_timeouts(&self, config: &mut Config) -> Option<()> {
         let number = |names: [&str; 2]| match names.into_iter().find_map(|name| self.get(name)) {
             Some(value) => value.trim().parse::<u32>().ok().map(Some),
             None => Some(None),
@@ -57,7 +58,7 @@ impl Parameters {
         let count = number(["keepalives_count", "keepalives_retries"])?;
         let unacknowledged = number(["tcp_user_timeout"; 2])?;
         let (seconds, millis) = (|s: u32| Duration::from_secs(s.into()), |ms: u32| Duration::from_millis(ms.into()));
-        // What is not set has the system's default.
+        // The system's default applies to options that are not set here.
         if idle != Some(0) {
             config.keepalives_idle(idle.map_or(KEEPALIVES_IDLE, seconds));
         }

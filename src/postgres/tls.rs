@@ -1,5 +1,5 @@
 //! TLS by the URL's `sslmode` and related parameters, named as in libpq. `require` verifies the server as `verify-full` does:
-//! encryption to an unverified server does not protect from an attacker in between.
+//! encryption to an unverified server does not protect from an attacker between the two.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,6 +64,7 @@ impl Verification {
     }
 }
 
+/// The TLS parameters of a connection URL.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
     pub verification: Verification,
@@ -79,7 +80,7 @@ impl Tls {
         let path = |name: &str| given.get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let authorities = path("sslrootcert").filter(|path| path.as_os_str() != "system");
         let verification = match given.get("sslmode") {
-            // An authority was named to be verified.
+            // With an authority to verify against, the connection must be verified.
             None if given.get("sslrootcert").is_some() => Verification::Full,
             None => Verification::default(),
             Some("disable") => Verification::Disable,
@@ -96,6 +97,7 @@ impl Tls {
         Ok(Tls { verification, authorities, identity })
     }
 
+    /// Returns the TLS connector, or `None` if TLS is disabled.
     pub(super) fn connector(&self) -> Result<Option<MakeRustlsConnect>, TlsError> {
         let verification = match self.verification {
             Verification::Disable => return Ok(None),
@@ -109,7 +111,9 @@ impl Tls {
                     Verification::Authority => Some(authority_verifier(self.roots()?, provider.clone())?),
                     _ => None,
                 };
-                tls::builder().dangerous().with_custom_certificate_verifier(Arc::new(Lenient { chain, provider }))
+                tls::builder()
+                    .dangerous()
+                    .with_custom_certificate_verifier(Arc::new(PartialVerifier { chain, provider }))
             }
         };
         let config = match &self.identity {
@@ -150,12 +154,12 @@ fn authority_verifier(
 
 /// Accepts any certificate, or with `chain` any certificate of a trusted authority, for any name.
 #[derive(Debug)]
-struct Lenient {
+struct PartialVerifier {
     chain: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Lenient {
+impl ServerCertVerifier for PartialVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -211,7 +215,7 @@ pub fn system_certificates() -> Option<PathBuf> {
     named.into_iter().chain(USUAL.map(PathBuf::from)).find(|path| path.is_file())
 }
 
-/// Returns what to do about a failed handshake, by the text of its error.
+/// Returns how to fix a failed handshake, if the text of its error is a known one.
 pub(super) fn remedy(text: &str) -> Option<&'static str> {
     let remedies = [
         ("UnknownIssuer", "name the file of the authority's certificate in sslrootcert"),

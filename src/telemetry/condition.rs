@@ -1,11 +1,11 @@
-//! Faults are logged once when they begin, not each time they are met.
+//! Conditions that are logged once when they begin, not on every occurrence.
 
 use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A fault whose end can be observed: it begins, is met any number of times, and ends.
+/// A fault whose end can be observed: it begins, occurs any number of times, and ends.
 #[derive(Debug, Default)]
 pub struct Condition(AtomicBool);
 
@@ -14,12 +14,12 @@ impl Condition {
         Condition(AtomicBool::new(false))
     }
 
-    /// Records that the fault was met. Returns true the first time.
+    /// Records an occurrence of the fault. Returns true for the first one.
     pub fn begins(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
 
-    /// Records that the fault is over. Returns true if it was met before.
+    /// Records that the fault is over. Returns true if it had begun.
     pub fn ends(&self) -> bool {
         // Loaded first: a store would take the cache line from other threads after every success.
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
@@ -29,7 +29,7 @@ impl Condition {
 /// Work that is retried until it succeeds: one warning when it starts to fail, one line when it succeeds again.
 #[derive(Debug)]
 pub struct Activity {
-    /// What is done, as the log lines begin: "claiming deliveries".
+    /// The start of the log lines, such as "claiming deliveries".
     name: &'static str,
     failing: Condition,
 }
@@ -53,41 +53,41 @@ impl Activity {
         }
     }
 
-    /// Like [`Activity::failed`], for callers that log the warning themselves where this returns true.
+    /// Like [`Activity::failed`], for callers that log the warning themselves if this returns true.
     pub fn starts_failing(&self) -> bool {
         self.failing.begins()
     }
 }
 
-/// A fault whose end cannot be observed, such as rows of an unexpected form. It counts as over after [`CALM`].
+/// A fault whose end cannot be observed, such as rows of an unexpected form. It counts as over after [`QUIET_PERIOD`].
 #[derive(Debug, Default)]
 pub struct Recurring(Mutex<Option<Instant>>);
 
-/// How long a fault must not be met before it is logged again.
-const CALM: Duration = Duration::from_secs(600);
+/// How long a fault must not occur before it is logged again.
+const QUIET_PERIOD: Duration = Duration::from_secs(600);
 
 impl Recurring {
     pub const fn new() -> Recurring {
         Recurring(Mutex::new(None))
     }
 
-    /// Records that the fault was met. Returns true if it must be logged: the first time, and after a calm.
-    pub fn is_news(&self) -> bool {
-        self.is_news_at(Instant::now())
+    /// Records an occurrence of the fault. Returns true if it must be logged: the first time, and after [`QUIET_PERIOD`] without one.
+    pub fn must_log(&self) -> bool {
+        self.must_log_at(Instant::now())
     }
 
-    fn is_news_at(&self, now: Instant) -> bool {
+    fn must_log_at(&self, now: Instant) -> bool {
         let mut last = self.0.lock().expect("no holder of this lock panics");
         let before = last.replace(now);
-        before.is_none_or(|before| now.saturating_duration_since(before) > CALM)
+        before.is_none_or(|before| now.saturating_duration_since(before) > QUIET_PERIOD)
     }
 }
 
-/// Logs at `$level`, but at most once while the fault of this line keeps being met: see [`Recurring`].
+/// Logs at `$level`, but only once while the fault at this place in the code keeps occurring: see [`Recurring`].
 macro_rules! recurring {
     ($level:ident, $($arguments:tt)+) => {{
         static FAULT: $crate::telemetry::Recurring = $crate::telemetry::Recurring::new();
-        if FAULT.is_news() {
+        if FAULT.must_log() {
             tracing::$level!($($arguments)+);
         }
     }};
@@ -110,11 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn a_recurring_fault_is_reported_again_only_after_a_calm() {
+    fn a_recurring_fault_is_reported_again_only_after_a_quiet_period() {
         let (fault, start) = (Recurring::new(), Instant::now());
-        assert!(fault.is_news_at(start));
-        assert!(!fault.is_news_at(start + CALM));
-        assert!(!fault.is_news_at(start + CALM * 2));
-        assert!(fault.is_news_at(start + CALM * 3 + Duration::from_secs(1)));
+        assert!(fault.must_log_at(start));
+        assert!(!fault.must_log_at(start + QUIET_PERIOD));
+        assert!(!fault.must_log_at(start + QUIET_PERIOD * 2));
+        assert!(fault.must_log_at(start + QUIET_PERIOD * 3 + Duration::from_secs(1)));
     }
 }

@@ -13,7 +13,7 @@ const RUST_LOG: &str = "RUST_LOG";
 
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// Starts logging. To be called once per process. The error names the invalid setting.
+/// Starts logging. Must be called once per process. The error names the invalid setting.
 pub fn start(log: &Log) -> Result<(), String> {
     let filter = filter(log)?;
     let builder = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(std::io::stderr);
@@ -45,7 +45,7 @@ pub fn log_fatal(error: &anyhow::Error) {
     }
 }
 
-/// Libraries that log payloads below INFO: tokio_postgres logs each statement with its parameters.
+/// Libraries that log payloads at levels below INFO: tokio_postgres logs each statement with its parameters.
 const PAYLOAD_LOGGERS: [&str; 1] = ["tokio_postgres"];
 
 /// Rejects lines that may contain secrets or payloads, even if the configured filter allows them.

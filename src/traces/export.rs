@@ -1,7 +1,7 @@
 //! Exports spans to the collector in batches: OTLP over HTTP.
 //!
-//! Not `opentelemetry-otlp`: it drops the count of spans that a collector rejects, and batching, retries and the final flush would
-//! remain here, so that the crate would replace about 40 lines.
+//! Not `opentelemetry-otlp`, which drops the count of spans that a collector rejects. Batching, retries and the final flush would
+//! remain here.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl Exporter {
         Ok(Exporter { stop, task: tokio::spawn(worker.run()) })
     }
 
-    /// Exports the remaining spans, if the collector accepts them in time. To be called at the end of the process.
+    /// Exports the remaining spans, if the collector accepts them in time. Must be called at the end of the process.
     pub async fn flush(mut self) {
         self.stop.cancel();
         if timeout(FLUSH_TIMEOUT, &mut self.task).await.is_err() {
@@ -129,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// Returns the next batch: waiting spans, and those that arrive shortly after. Empty at the end.
+    /// Returns the next batch: queued spans, and those that arrive within [`BATCH_DELAY`]. Empty when tracing ends.
     async fn next(&mut self) -> Vec<Span> {
         let mut batch = Vec::new();
         let mut full_at = Instant::now() + BATCH_DELAY;
@@ -150,7 +150,7 @@ impl Worker {
         batch
     }
 
-    /// Retries until the batch is accepted or rejected for good. Meanwhile new spans wait in the queue.
+    /// Retries until the batch is accepted or permanently rejected. Meanwhile new spans wait in the queue.
     async fn export(&self, spans: Vec<Span>) {
         let count = spans.len() as u64;
         let body = Bytes::from(self.request(spans).encode_to_vec());
@@ -172,7 +172,7 @@ impl Worker {
         self.exporting.succeeded();
         let partial = ExportTraceServiceResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
         let rejected = partial.as_ref().map_or(0, |partial| partial.rejected_spans.max(0) as u64).min(count);
-        if rejected > 0 && self.rejecting.is_news() {
+        if rejected > 0 && self.rejecting.must_log() {
             let reason = partial.map(|partial| partial.error_message).unwrap_or_default();
             tracing::warn!(rejected, reason, "the collector rejected some of the spans");
         }
@@ -181,8 +181,8 @@ impl Worker {
     }
 
     async fn post(&self, body: Bytes) -> Result<Vec<u8>, Fault> {
-        let asked = self.client.post(self.url.clone()).body(body).send().await;
-        let mut answer = asked.map_err(Fault::Unreachable)?;
+        let sent = self.client.post(self.url.clone()).body(body).send().await;
+        let mut answer = sent.map_err(Fault::Unreachable)?;
         if !answer.status().is_success() {
             return Err(Fault::Status(answer.status()));
         }

@@ -1,5 +1,5 @@
-//! OpenTelemetry spans that follow an event from its commit to each attempt. Without a collector, no spans are made. A slow or dead
-//! collector delays nothing: spans that do not fit the queue are dropped and counted.
+//! OpenTelemetry spans that follow an event from its commit to each attempt. Without a collector, no spans are built. A slow or dead
+//! collector delays nothing: spans that exceed the queue's capacity are dropped and counted.
 
 mod export;
 mod spans;
@@ -18,7 +18,7 @@ use crate::domain::delivery::{Attempted, Outcome};
 use crate::domain::event::Event;
 use crate::domain::trace::{Sampling, SpanId, Stage};
 
-/// Spans waiting for the collector, of about a kilobyte each.
+/// Maximum number of spans waiting for the collector, of about a kilobyte each.
 const QUEUE: usize = 8_192;
 
 /// Records spans for the collector, if one is configured. Clones share its queue.
@@ -28,7 +28,7 @@ pub struct Tracer(Option<Arc<Inner>>);
 struct Inner {
     sampling: Sampling,
     queue: mpsc::Sender<Span>,
-    /// Counts spans that did not fit the queue.
+    /// Counts spans that were dropped because the queue was full.
     dropped: Counter,
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_that_do_not_fit_are_counted_and_events_not_sampled_are_not() {
+    fn spans_dropped_from_a_full_queue_are_counted_and_unsampled_events_are_not() {
         let count = Arc::new(AtomicU64::new(0));
         let tracer = |ratio, queue| {
             let dropped = Counter::from_arc(count.clone());

@@ -1,4 +1,4 @@
-//! Builds spans from events and attempts, with the names of OpenTelemetry's semantic conventions where there is one. No I/O.
+//! Builds spans from events and attempts, with the attribute names of OpenTelemetry's semantic conventions where these define one. No I/O.
 
 use jiff::Timestamp;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -94,7 +94,7 @@ fn of_event(event: &Event) -> Vec<KeyValue> {
     ]
 }
 
-/// Of the URL, only scheme, host and port: path and query may hold secrets.
+/// Returns the attributes of a request. Of the URL only scheme, host and port: path and query may contain secrets.
 fn of_request(sent: &Sent, attempt: u16) -> Vec<KeyValue> {
     let mut attributes = vec![text("http.request.method", "POST")];
     if attempt > 1 {
@@ -108,7 +108,7 @@ fn of_request(sent: &Sent, attempt: u16) -> Vec<KeyValue> {
     attributes
 }
 
-/// The status code if there is one, otherwise the kind of error.
+/// Returns the status code if there is one, otherwise the kind of error.
 fn error_type(answer: &Answer) -> Option<String> {
     match (answer.error()?, answer.status()) {
         (ErrorKind::HttpStatus, Some(status)) => Some(status.to_string()),
@@ -116,6 +116,7 @@ fn error_type(answer: &Answer) -> Option<String> {
     }
 }
 
+/// Returns an attribute with a text value.
 pub fn text(key: &str, value: impl Into<String>) -> KeyValue {
     attribute(key, Value::StringValue(value.into()))
 }

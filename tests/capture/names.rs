@@ -176,5 +176,5 @@ async fn every_name_is_quoted() {
     assert!(app.stop().await.success());
     let torn = app.walhook_ok(&["teardown", "--yes"]).await;
     assert!(torn.contains(&format!("publication {publication}: dropped")), "{torn}");
-    assert!(app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing of Walhook's is left"));
+    assert!(app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing is left to remove"));
 }

@@ -101,7 +101,7 @@ async fn teardown_leaves_the_catalog_as_it_was() {
     assert!(again.contains("schema walhook dropped"), "{again}");
     assert!(!store.has_schema().await.unwrap());
     let nothing = app.walhook_ok(&["teardown", "--yes", "--store"]).await;
-    assert!(nothing.contains("nothing of Walhook's is left"), "{nothing}");
+    assert!(nothing.contains("nothing is left to remove"), "{nothing}");
     // Setup works again afterwards.
     app.setup().await;
 }

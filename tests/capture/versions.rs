@@ -59,7 +59,7 @@ async fn assert_capture_works(version: u32, programs: &Path) {
     assert_eq!(lines.contains("warn  idle_replication_slot_timeout: 3600 s"), version >= 18, "{lines}");
     assert!(scenario.app.stop().await.success());
     scenario.app.walhook_ok(&["teardown", "--yes"]).await;
-    assert!(scenario.app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing of Walhook's is left"));
+    assert!(scenario.app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing is left to remove"));
 }
 
 async fn test_version(version: u32) {

@@ -215,7 +215,7 @@ fn settings_of_api_access_are_validated() {
     for url in ["https://platform.example/keys", "http://127.0.0.1:1/keys", "http://localhost/keys"] {
         assert_eq!(jwt("JWKS_URL", url).code, 0, "{url}");
     }
-    for (name, value, told) in [
+    for (name, value, expected) in [
         ("USER_CLAIM", "sub", "set jwks_url, jwks_file or secret"),
         ("SECRET", "short", "auth.jwt.secret must have at least 32 bytes"),
         ("JWKS_URL", "http://platform.example/keys", "auth.jwt.jwks_url must begin with https://"),
@@ -225,14 +225,14 @@ fn settings_of_api_access_are_validated() {
     ] {
         let run = jwt(name, value);
         assert_eq!(run.code, 2, "{name}");
-        assert!(run.stderr.contains(told), "{}", run.stderr);
+        assert!(run.stderr.contains(expected), "{}", run.stderr);
     }
     for (name, value) in
         [("MAX_CONNECTIONS", "0"), ("MAX_REQUESTS", "65537"), ("HEADER_TIMEOUT", "0s"), ("IDLE_TIMEOUT", "61m")]
     {
         let run = walhook(&["config"], &[(&format!("WALHOOK_HTTP__{name}"), value)]);
-        let told = format!("http.{} must be ", name.to_lowercase());
-        assert!(run.code == 2 && run.stderr.contains(&told), "{name}: {} {}", run.code, run.stderr);
+        let expected = format!("http.{} must be ", name.to_lowercase());
+        assert!(run.code == 2 && run.stderr.contains(&expected), "{name}: {} {}", run.code, run.stderr);
     }
     let origins = |value: &str| walhook(&["config"], &[("WALHOOK_HTTP__CORS_ORIGINS", value)]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Files in `deploy/`, as far as they can be checked quickly.
+//! Quick checks of the files in `deploy/`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ fn the_annotated_settings_are_complete() {
     std::fs::write(file.path(), &uncommented).unwrap();
     let config = walhook(&["--config", file.path().to_str().unwrap(), "config"]);
     for expected in ["[source.tables.distro_queue", "jwks_url", "proxy", "smtp_url", "extra_ca_file"] {
-        assert!(config.contains(expected), "{expected} was not taken:\n{config}");
+        assert!(config.contains(expected), "{expected} was not applied:\n{config}");
     }
 }
 
@@ -83,9 +83,9 @@ fn rules_and_dashboard_name_metrics_that_the_binary_has() {
     ] {
         let text = read(file);
         let metrics = metrics_in(&text);
-        assert!(metrics.len() > 5, "{file} was not understood: {metrics:?}");
+        assert!(metrics.len() > 5, "too few metrics were found in {file}: {metrics:?}");
         for metric in metrics.iter().filter(|metric| metric.starts_with("walhook_")) {
-            assert!(known.contains(&format!("\"{metric}\"")), "{file} asks for {metric}, which is not exported");
+            assert!(known.contains(&format!("\"{metric}\"")), "{file} uses {metric}, which is not exported");
         }
     }
 }
@@ -102,7 +102,7 @@ fn the_dashboard_uses_recorded_names_and_distinct_panels() {
         let text = query["expr"].as_str().unwrap();
         for word in text.split(|c: char| c.is_whitespace() || c == '(' || c == ')') {
             if word.starts_with("walhook:") {
-                assert!(rules.contains(&format!("record: {word}")), "{word} is recorded nowhere");
+                assert!(rules.contains(&format!("record: {word}")), "no rule records {word}");
             }
         }
     }
@@ -116,7 +116,7 @@ fn every_alert_has_its_runbook() {
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() >= 10);
     for alert in alerts {
-        assert!(guide.contains(&format!("### {alert}\n")), "docs/operators.md says nothing of {alert}");
+        assert!(guide.contains(&format!("### {alert}\n")), "docs/operators.md has no section about {alert}");
         assert!(rules.contains(&format!("docs/operators.md#{}", alert.to_lowercase())), "{alert} has no runbook");
     }
 }
@@ -136,7 +136,7 @@ fn the_rules_pass_their_own_tests() {
 }
 
 #[test]
-fn the_unit_exposes_little() {
+fn the_systemd_unit_is_sandboxed() {
     if !are_installed(&["systemd-analyze"]) {
         return;
     }

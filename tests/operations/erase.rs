@@ -43,7 +43,7 @@ impl Tenant {
         eventually("the recovery's end", none_open).await;
         api.wait_for_logs(&gone, "an entry", |logs| !logs.is_empty()).await;
         api.delete(&format!("/webhooks/{gone}")).await.expect(204);
-        // From a time when changes were not audited.
+        // As if the webhook was deleted when changes were not audited yet.
         let forget = "delete from walhook.audit where subject_id = $1::text::uuid";
         store.execute(forget, &[&gone]).await.unwrap();
         let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind,
@@ -66,7 +66,7 @@ impl Tenant {
     }
 }
 
-/// Every row of every table of the store, with the table's name.
+/// Returns every row of every table of the store, with the table's name.
 async fn rows(app: &TestApp) -> Vec<(String, String)> {
     let store = app.store().await;
     let tables =
@@ -80,7 +80,7 @@ async fn rows(app: &TestApp) -> Vec<(String, String)> {
     rows
 }
 
-/// Rows with the user in a user column, or with one of `traces` anywhere.
+/// Returns the rows with the user in a user column, or with one of `traces` anywhere.
 async fn named(app: &TestApp, user: i64, traces: &HashSet<String>) -> Vec<(String, String)> {
     let owner = format!("\"user_id\":\"{user}\"");
     let names = |row: &str| row.contains(&owner) || traces.iter().any(|trace| row.contains(trace.as_str()));
@@ -119,7 +119,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
     for table in
         ["webhook", "api", "event", "attempt", "missed", "recovery", "delivery", "audit", "idempotency", "notice"]
     {
-        assert!(tables.contains(table), "nothing of {table}: {tables:?}");
+        assert!(tables.contains(table), "no rows of {table}: {tables:?}");
     }
 
     // One request hangs while its webhook is removed, and one delivery waits for its retry.
@@ -134,8 +134,8 @@ async fn a_user_is_erased_while_replicas_deliver() {
     // A request can be sent before its delivery is committed.
     app.wait_for_count("select count(*) from walhook.delivery", 2).await;
     let user = erased.user.to_string();
-    let asked = app.walhook(&["user", "erase", &user]).await;
-    assert!(!asked.status.success() && String::from_utf8_lossy(&asked.stderr).contains("--yes"), "{asked:?}");
+    let refused = app.walhook(&["user", "erase", &user]).await;
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("--yes"), "{refused:?}");
     assert_eq!(app.walhook(&["user", "erase"]).await.status.code(), Some(2));
     let events = "select id::text from walhook.event where user_id = $1";
     erased.traces.extend(store.query(events, &[&user]).await.unwrap().iter().map(|row| row.get::<_, String>(0)));
@@ -154,7 +154,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
     let [(table, _)] = &left[..] else { panic!("{left:#?}") };
     assert_eq!(table, "walhook.user_addon", "it mirrors the platform's table");
     platform.execute("delete from user_addon where user_id = $1", &[&erased.user]).await;
-    eventually("the add-on to go too", || async {
+    eventually("the add-on to be removed too", || async {
         named(&app, erased.user, &erased.traces).await.is_empty().then_some(())
     })
     .await;
@@ -164,11 +164,11 @@ async fn a_user_is_erased_while_replicas_deliver() {
     let kept_now = named(&app, kept.user, &kept.traces).await;
     let changed: Vec<_> = kept_before.iter().filter(|row| !kept_now.contains(row)).collect();
     let new: Vec<_> = kept_now.iter().filter(|row| !kept_before.contains(row)).collect();
-    assert!(changed.is_empty() && new.is_empty(), "the other's is untouched: {changed:#?} are now {new:#?}");
+    assert!(changed.is_empty() && new.is_empty(), "rows of the other user changed: {changed:#?} are now {new:#?}");
     assert!(!kept.gone.is_empty());
     platform.payment(kept.user, "ready").await;
     kept.receiver.wait_until("a delivery", |requests| requests.iter().filter(|r| r.path == "/kept").count() >= 4).await;
     erased.api.at(&app.sidecar().api_url).get("/webhooks").await.expect(401);
     let again = app.walhook_ok(&["user", "erase", &user, "--yes"]).await;
-    assert_eq!(again, "nothing is stored of this user\n");
+    assert_eq!(again, "nothing is stored about this user\n");
 }

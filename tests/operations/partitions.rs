@@ -23,15 +23,15 @@ impl Scene {
         Scene { app, store, client }
     }
 
-    /// The partition of each table that holds the row with this id.
-    async fn places(&self, id: Uuid) -> Vec<String> {
-        let mut places = Vec::new();
+    /// Returns the partition of each table that contains the row with this id.
+    async fn partitions_of(&self, id: Uuid) -> Vec<String> {
+        let mut partitions = Vec::new();
         for (table, column) in TABLES {
             let find = format!("select tableoid::regclass::text from walhook.{table} where {column} = $1");
             let rows = self.client.query(&find, &[&id]).await.unwrap();
-            places.extend(rows.iter().map(|row| row.get::<_, String>(0).replace("walhook.", "")));
+            partitions.extend(rows.iter().map(|row| row.get::<_, String>(0).replace("walhook.", "")));
         }
-        places
+        partitions
     }
 }
 
@@ -64,70 +64,70 @@ async fn insert(client: &Client, id: Uuid) -> Uuid {
 }
 
 #[tokio::test]
-async fn a_day_gets_its_partition_when_its_rows_are_in_the_default_one() {
-    let it = Scene::new().await;
+async fn a_missing_partition_is_created_although_its_rows_are_in_the_default_one() {
+    let scene = Scene::new().await;
     let (yesterday, today) = (id_at("2026-02-28T23:59:59.999Z", 1), id_at("2026-03-01T00:00:00Z", 2));
     // Within retention, but of a day whose partition was not created in time.
     let earlier = id_at("2026-02-10T12:00:00Z", 3);
     for id in [yesterday, today, earlier] {
-        insert(&it.client, id).await;
+        insert(&scene.client, id).await;
     }
     assert_eq!(
-        it.store.tables_without_partitions(day("2026-03-01")).await.unwrap(),
+        scene.store.tables_without_partitions(day("2026-03-01")).await.unwrap(),
         ["event", "attempt", "missed_event"]
     );
-    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.created.len(), 3 * 6, "{done:?}");
     for (id, day) in [(yesterday, "20260228"), (today, "20260301"), (earlier, "20260210")] {
-        assert_eq!(it.places(id).await, TABLES.map(|(table, _)| format!("{table}_{day}")));
+        assert_eq!(scene.partitions_of(id).await, TABLES.map(|(table, _)| format!("{table}_{day}")));
     }
-    assert!(it.store.tables_without_partitions(day("2026-03-01")).await.unwrap().is_empty());
+    assert!(scene.store.tables_without_partitions(day("2026-03-01")).await.unwrap().is_empty());
     // Attached partitions have the indexes of the table.
     let unlike = "select count(*) from pg_index parent
                   where parent.indrelid in (select partrelid from pg_partitioned_table)
                       and (select count(*) from pg_inherits where inhparent = parent.indexrelid)
                           <> (select count(*) from pg_inherits where inhparent = parent.indrelid)";
-    assert_eq!(it.client.query_one(unlike, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(scene.client.query_one(unlike, &[]).await.unwrap().get::<_, i64>(0), 0);
 }
 
 #[tokio::test]
-async fn a_locked_table_does_not_keep_others_from_getting_their_partitions() {
-    let it = Scene::new().await;
-    // Like pg_dump, until it ends.
-    let dump = it.app.store().await;
+async fn a_locked_table_does_not_prevent_partitions_of_other_tables() {
+    let scene = Scene::new().await;
+    // Like a running pg_dump.
+    let dump = scene.app.store().await;
     dump.batch_execute("begin; lock table walhook.attempt in access share mode").await.unwrap();
-    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!((done.created.len(), done.waiting.len(), &done.failed), (10, 1, &Vec::new()), "{done:?}");
     dump.batch_execute("commit").await.unwrap();
-    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
+    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
     assert_eq!((done.created.len(), done.is_complete()), (5, true), "{done:?}");
 }
 
 #[tokio::test]
-async fn old_rows_leave_default_partitions_too_and_their_deliveries_are_cancelled_and_logged() {
-    let it = Scene::new().await;
+async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_cancelled_and_logged() {
+    let scene = Scene::new().await;
     let old = id_at("2026-01-01T12:00:00Z", 1);
-    let webhook = insert(&it.client, old).await;
-    walhook::partitions::maintain(&it.store, day("2026-01-10"), 30).await.unwrap();
+    let webhook = insert(&scene.client, old).await;
+    walhook::partitions::maintain(&scene.store, day("2026-01-10"), 30).await.unwrap();
     // One whose event is in a partition, one whose event is in the default one, and one of today.
     let (in_default, kept) = (id_at("2026-01-02T12:00:00Z", 2), id_at("2026-03-01T12:00:00Z", 3));
-    assert_eq!(it.places(old).await[0], "event_20260101");
+    assert_eq!(scene.partitions_of(old).await[0], "event_20260101");
     for id in [in_default, kept] {
-        insert(&it.client, id).await;
+        insert(&scene.client, id).await;
     }
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt, lease)
                    select id, $1, id, now(), 2, gen_random_uuid() from unnest($2::uuid[]) as id";
-    it.client.execute(pending, &[&webhook, &vec![old, in_default, kept]]).await.unwrap();
-    let done = walhook::partitions::maintain(&it.store, day("2026-03-01"), 30).await.unwrap();
+    scene.client.execute(pending, &[&webhook, &vec![old, in_default, kept]]).await.unwrap();
+    let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.expired, 2);
     assert!(done.dropped.contains(&"event_20260101".to_owned()), "{done:?}");
-    assert_eq!((it.places(old).await, it.places(in_default).await), (vec![], vec![]));
-    assert_eq!(it.places(kept).await.len(), 3);
+    assert_eq!((scene.partitions_of(old).await, scene.partitions_of(in_default).await), (vec![], vec![]));
+    assert_eq!(scene.partitions_of(kept).await.len(), 3);
     let lines = "select delivery_id, outcome, error_kind, attempt, event_kind from walhook.attempt
                  where error_kind is not null order by delivery_id";
-    let rows = it.client.query(lines, &[]).await.unwrap();
+    let rows = scene.client.query(lines, &[]).await.unwrap();
     let line = |row: &tokio_postgres::Row| {
         let text = |at| row.get::<_, String>(at);
         (row.get::<_, Uuid>(0), text(1), text(2), row.get::<_, i16>(3), text(4))
@@ -137,7 +137,7 @@ async fn old_rows_leave_default_partitions_too_and_their_deliveries_are_cancelle
     assert_eq!(rows.iter().map(line).collect::<Vec<_>>(), expected);
     let left =
         "select (select count(*) from walhook.delivery), (select sum(cancelled)::bigint from walhook.webhook_hour)";
-    let row = it.client.query_one(left, &[]).await.unwrap();
+    let row = scene.client.query_one(left, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 2));
 }
 

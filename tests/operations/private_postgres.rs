@@ -23,7 +23,7 @@ fn is_running(pid: u32) -> bool {
 }
 
 #[tokio::test]
-async fn it_decodes_logically_and_takes_settings() {
+async fn a_server_supports_logical_decoding_and_has_the_given_settings() {
     let server = start().await;
     assert_eq!(setting(&server, "wal_level").await, "logical");
     assert_eq!(setting(&server, "work_mem").await, "5MB");
@@ -52,7 +52,7 @@ async fn data_survives_restarts_on_the_same_port() {
 }
 
 #[tokio::test]
-async fn dropping_it_ends_the_server_and_removes_the_directory() {
+async fn dropping_a_server_stops_it_and_removes_its_directory() {
     let server = start().await;
     let (pid, directory, url) = (server.pid().unwrap(), server.directory().to_owned(), server.url("postgres"));
     assert!(is_running(pid));
@@ -81,7 +81,7 @@ async fn a_killed_process_leaves_nothing_behind() {
         .unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
     let line = loop {
-        let line = lines.next_line().await.unwrap().expect("the holder says what it holds");
+        let line = lines.next_line().await.unwrap().expect("the holder prints what it holds");
         if let Some(line) = line.strip_prefix("HOLDS ") {
             break line.to_owned();
         }
@@ -95,5 +95,5 @@ async fn a_killed_process_leaves_nothing_behind() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("server and directory go");
+    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("server and directory are removed");
 }

@@ -27,7 +27,7 @@ impl Receive {
             .spawn()
             .unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
-        let listening = errors.next_line().await.unwrap().expect("a line that tells the address");
+        let listening = errors.next_line().await.unwrap().expect("a line with the address");
         let url = listening.strip_prefix("listening on ").unwrap().to_owned();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Receive { child, lines, url }
@@ -44,7 +44,7 @@ impl Receive {
             ("x-webhook-signature", signature),
         ];
         let answer = Api::new(&self.url, "none").send("POST", "/any/path", &headers, Some(body)).await;
-        let line = self.lines.next_line().await.unwrap().expect("a line a delivery");
+        let line = self.lines.next_line().await.unwrap().expect("a line per delivery");
         (answer.status, serde_json::from_str(&line).unwrap())
     }
 }
@@ -54,7 +54,7 @@ fn now_minus(seconds: i64) -> String {
 }
 
 #[tokio::test]
-async fn it_responds_to_and_prints_each_delivery() {
+async fn receive_responds_to_and_prints_each_delivery() {
     let mut receive = Receive::start().await;
     let now = now_minus(0);
     let body = json!({"event": "transcode.failed", "timestamp": now, "webhook_id": "w1", "data": {}});
@@ -80,7 +80,7 @@ async fn it_responds_to_and_prints_each_delivery() {
 }
 
 #[tokio::test]
-async fn without_a_secret_it_is_a_usage_error() {
+async fn without_a_secret_receive_is_a_usage_error() {
     let output = Command::new(env!("CARGO_BIN_EXE_walhook"))
         .args(["receive"])
         .env_remove("WALHOOK_RECEIVE_SECRET")

@@ -30,12 +30,12 @@ impl Hidden {
     }
 
     #[track_caller]
-    fn assert_not_in(&self, place: &str, text: &str) {
+    fn assert_not_in(&self, location: &str, text: &str) {
         for (what, hidden) in &self.0 {
             if let Some(at) = text.find(hidden) {
                 let context: String =
                     text[..at].chars().rev().take(200).collect::<Vec<_>>().into_iter().rev().collect();
-                panic!("{what} is in {place}, behind: {context}");
+                panic!("{what} is in {location}, after: {context}");
             }
         }
     }
@@ -131,12 +131,12 @@ async fn only_two_responses_contain_a_secret() {
         let output = app.walhook(arguments).await;
         printed.push_str(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
     }
-    hidden.assert_not_in("what commands print", &printed);
+    hidden.assert_not_in("the output of commands", &printed);
     app.stop().await;
 
     let log = std::fs::read(app.log_file()).unwrap();
     let log = String::from_utf8_lossy(&log);
-    assert!(log.contains("TRACE") && log.contains(&webhook), "it does log everything");
+    assert!(log.contains("TRACE") && log.contains(&webhook), "the log has every level");
     hidden.assert_not_in("the log", &log);
     let dump = dump(&app).await;
     assert!(dump.contains(&webhook) && dump.contains("INV-"), "it is the store's dump");
@@ -176,11 +176,11 @@ async fn errors_of_configuration_and_connection_contain_no_password() {
             let limit = std::time::Duration::from_secs(2);
             let _ = tokio::time::timeout(limit, child.wait()).await;
             let _ = child.kill().await;
-            let (mut printed, mut told) = (String::new(), String::new());
+            let (mut printed, mut printed_errors) = (String::new(), String::new());
             tokio::io::AsyncReadExt::read_to_string(&mut output, &mut printed).await.unwrap();
-            tokio::io::AsyncReadExt::read_to_string(&mut errors, &mut told).await.unwrap();
-            let place = format!("what `{}` says to {key}, {value}", arguments.join(" "));
-            hidden.assert_not_in(&place, &format!("{printed}{told}"));
+            tokio::io::AsyncReadExt::read_to_string(&mut errors, &mut printed_errors).await.unwrap();
+            let location = format!("the output of `{}` with {key} = {value}", arguments.join(" "));
+            hidden.assert_not_in(&location, &format!("{printed}{printed_errors}"));
         }
     }
 }
@@ -214,7 +214,7 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
     platform.payment(user, "ready").await;
     assert!(receiver.wait_for(1).await[0].is_signed_with(&secret));
     let api = api.at(&app.sidecar().api_url);
-    assert_eq!(create(&api).await, secret, "an answer is given again as it was");
+    assert_eq!(create(&api).await, secret, "a stored response is returned unchanged");
 
     app.set("secrets.master_key", MASTER_KEY);
     let checked = app.walhook(&["check"]).await;

@@ -32,11 +32,11 @@ const FILL: &str = "
 
 async fn fill(app: &TestApp, rows: u64, webhook: &str) {
     let store = app.store().await;
-    let own = Store::open(&app.store_url, 1).unwrap();
+    let maintained = Store::open(&app.store_url, 1).unwrap();
     let now = Timestamp::now();
     for day in 0..=DAYS {
         let date = (now - SignedDuration::from_hours(24 * day as i64)).to_zoned(TimeZone::UTC).date();
-        walhook::partitions::maintain(&own, date, 365).await.unwrap();
+        walhook::partitions::maintain(&maintained, date, 365).await.unwrap();
     }
     let begin = now.as_millisecond() - (DAYS * 86_400_000) as i64;
     let step = (DAYS * 86_400_000) as f64 / rows as f64;
@@ -67,9 +67,9 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
 async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
     let (mut times, mut cursor) = (Vec::new(), String::new());
     for _ in 0..READS {
-        let begun = Instant::now();
+        let started = Instant::now();
         let answer = api.get(&format!("{path}{cursor}")).await.expect(200);
-        times.push(begun.elapsed());
+        times.push(started.elapsed());
         if let Some(next) = answer.json()["next_cursor"].as_str().filter(|_| walk) {
             cursor = format!("&cursor={next}");
         }
@@ -89,10 +89,10 @@ async fn measure_pages(api: &Api, webhook: &str, entry: &str) {
     for rest in
         ["", "/logs", "/logs?status=5xx", "/logs?outcome=permanently_failed", &format!("/logs/{entry}"), "/recover"]
     {
-        let begun = Instant::now();
+        let started = Instant::now();
         let page = client.get(format!("{origin}/ui/webhooks/{webhook}{rest}")).header("cookie", &cookie);
         assert_eq!(page.send().await.unwrap().status(), 200, "{rest}");
-        println!("{:<32} {:>10.2?}", format!("page …{}", &rest[..rest.len().min(24)]), begun.elapsed());
+        println!("{:<32} {:>10.2?}", format!("page …{}", &rest[..rest.len().min(24)]), started.elapsed());
     }
 }
 
@@ -106,12 +106,12 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
     app.run_with(&["--roles", "api"]).await;
     let api = app.api("busy").await;
     let (webhook, _) = api.create_webhook("http://127.0.0.1:9/", &["delivery.failed"]).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     fill(&app, rows, &webhook).await;
     let store = app.store().await;
     let size = "select pg_size_pretty(sum(pg_total_relation_size(relid))) from pg_partition_tree('walhook.attempt')";
     let size: String = store.query_one(size, &[]).await.unwrap().get(0);
-    println!("{rows} rows, {size}, made in {:.0?}", begun.elapsed());
+    println!("{rows} rows, {size}, made in {:.0?}", started.elapsed());
     for (what, statement, types, arguments) in reads("busy", &webhook) {
         assert_stays_on_indexes(what, &plans(&store, statement, types, &arguments).await);
     }
@@ -134,9 +134,9 @@ async fn reads_of_ten_million_rows_stay_on_indexes() {
 async fn ten_minutes_of_kills_restarts_and_misbehaving_receivers() {
     let plan = Plan {
         length: Duration::from_secs(600),
-        pace: Duration::from_millis(200),
-        calm: Duration::from_secs(3),
-        kills_a_restart: 6,
+        payment_interval: Duration::from_millis(200),
+        kill_interval: Duration::from_secs(3),
+        kills_per_restart: 6,
     };
     let report = storm(&plan).await;
     println!("{report:#?}");

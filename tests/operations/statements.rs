@@ -34,7 +34,7 @@ async fn migrating_twice_changes_nothing_and_concurrent_migrations_are_serialize
     let (one, other) = tokio::join!(migrate(), migrate());
     let mut applied = [one.unwrap().len(), other.unwrap().len()];
     applied.sort_unstable();
-    assert_eq!(applied[0], 0, "one of the two found everything applied");
+    assert_eq!(applied[0], 0, "one of the two applies nothing");
     assert!(applied[1] > 0);
     assert!(migrate().await.unwrap().is_empty());
 }

@@ -8,9 +8,9 @@ use crate::support::storm::{Plan, storm};
 async fn kills_restarts_and_misbehaving_receivers_lose_nothing_and_cause_no_extra_attempts() {
     let plan = Plan {
         length: Duration::from_secs(12),
-        pace: Duration::from_millis(250),
-        calm: Duration::from_millis(1_200),
-        kills_a_restart: 4,
+        payment_interval: Duration::from_millis(250),
+        kill_interval: Duration::from_millis(1_200),
+        kills_per_restart: 4,
     };
     let report = storm(&plan).await;
     println!("{report:?}");

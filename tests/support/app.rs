@@ -21,7 +21,7 @@ const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 pub struct TestApp {
     pub server: Arc<PrivatePostgres>,
-    /// A suffix for the databases, the slot and the log of this app: several apps share a server.
+    /// The name of the slot and the publication, and part of the names of the databases and the log: several apps share a server.
     pub name: String,
     pub source_url: String,
     pub store_url: String,
@@ -44,7 +44,7 @@ impl TestApp {
         TestApp::prepare_on(shared_server().await).await
     }
 
-    /// Like [`TestApp::prepare`] on a server of its own, for tests that stop the server or change its settings.
+    /// Like [`TestApp::prepare`] on a separate server, for tests that stop the server or change its settings.
     pub async fn prepare_alone(options: Options<'_>) -> TestApp {
         let server = PrivatePostgres::start(options).await.expect("a private PostgreSQL");
         TestApp::prepare_on(Arc::new(server)).await
@@ -52,7 +52,7 @@ impl TestApp {
 
     pub async fn prepare_on(server: Arc<PrivatePostgres>) -> TestApp {
         static COUNT: AtomicU32 = AtomicU32::new(1);
-        // For every client that a test builds. Another test may have installed it already.
+        // For all TLS clients of a test. Another test may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let (source, store) = (format!("{name}_platform"), format!("{name}_store"));
@@ -267,7 +267,7 @@ impl Drop for TestApp {
             let log = std::fs::read_to_string(self.log_file()).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines[lines.len().saturating_sub(60)..].join("\n");
-            eprintln!("--- the sidecar's last words ({}):\n{last}\n---", self.log_file().display());
+            eprintln!("--- the last lines of the sidecar's log ({}):\n{last}\n---", self.log_file().display());
         } else {
             let _ = std::fs::remove_file(self.log_file());
         }

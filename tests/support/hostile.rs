@@ -1,4 +1,4 @@
-//! Receivers that misbehave worse than with an error status.
+//! Receivers that violate the protocol or exhaust resources.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+/// How a receiver misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misdeed {
     /// Resets the connection after the request.
@@ -27,7 +28,7 @@ pub enum Misdeed {
     Silence,
 }
 
-/// Closed when dropped, with all its connections.
+/// A misbehaving receiver. Dropping it closes its connections.
 pub struct Hostile {
     address: SocketAddr,
     /// Approximate number of bytes that were read from it.

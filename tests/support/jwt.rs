@@ -9,7 +9,7 @@ pub fn base64_url(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A token with these claims, signed with a shared secret.
+/// Returns a token with these claims, signed with a shared secret.
 pub fn hs256_token(secret: &str, claims: &Value) -> String {
     let header = json!({ "typ": "JWT", "alg": "HS256" });
     let signed = format!("{}.{}", base64_url(header.to_string().as_bytes()), base64_url(claims.to_string().as_bytes()));

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
+/// The state of the simulated network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
     Fair,
@@ -25,10 +26,10 @@ const UNLIMITED: i64 = i64::MAX / 2;
 
 struct Shared {
     weather: watch::Sender<Weather>,
-    /// Connections of an earlier generation are cut.
-    age: watch::Sender<u64>,
-    /// Connections of an earlier generation stay open, but data is no longer forwarded.
-    memory: watch::Sender<u64>,
+    /// A counter. Connections that were opened at a lower count are reset.
+    resets: watch::Sender<u64>,
+    /// A counter. Connections that were opened at a lower count stay open, but data is no longer forwarded.
+    forgets: watch::Sender<u64>,
     /// Bytes to forward to the client until its connection is cut.
     budget: AtomicI64,
 }
@@ -46,8 +47,8 @@ impl Proxy {
         let port = listener.local_addr().expect("a bound listener").port();
         let shared = Arc::new(Shared {
             weather: watch::channel(Weather::Fair).0,
-            age: watch::channel(0).0,
-            memory: watch::channel(0).0,
+            resets: watch::channel(0).0,
+            forgets: watch::channel(0).0,
             budget: AtomicI64::new(UNLIMITED),
         });
         let target = SocketAddr::from(([127, 0, 0, 1], target));
@@ -61,12 +62,12 @@ impl Proxy {
 
     /// Resets all connections.
     pub fn reset(&self) {
-        self.shared.age.send_modify(|age| *age += 1);
+        self.shared.resets.send_modify(|count| *count += 1);
     }
 
     /// Forgets all connections, as a NAT gateway does: data is not forwarded, and they stay open. New connections work.
     pub fn forget(&self) {
-        self.shared.memory.send_modify(|memory| *memory += 1);
+        self.shared.forgets.send_modify(|count| *count += 1);
     }
 
     /// Cuts a connection after this many more bytes to the client, in the middle of a message.
@@ -93,22 +94,22 @@ async fn serve(client: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
         stream.set_nodelay(true).expect("a fresh socket");
         stream.set_zero_linger().expect("a fresh socket");
     }
-    let (mut age, begun) = (shared.age.subscribe(), *shared.age.borrow());
-    let (mut memory, remembered) = (shared.memory.subscribe(), *shared.memory.borrow());
+    let (mut resets, resets_before) = (shared.resets.subscribe(), *shared.resets.borrow());
+    let (mut forgets, forgets_before) = (shared.forgets.subscribe(), *shared.forgets.borrow());
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
         (client.into_split(), server.into_split());
     let forgotten = async {
-        let _ = memory.wait_for(|memory| *memory != remembered).await;
+        let _ = forgets.wait_for(|count| *count != forgets_before).await;
     };
     tokio::select! {
         biased;
         () = forgotten => {}
         () = forward(&mut from_client, &mut to_server, &shared, false) => return,
         () = forward(&mut from_server, &mut to_client, &shared, true) => return,
-        _ = age.wait_for(|age| *age != begun) => return,
+        _ = resets.wait_for(|count| *count != resets_before) => return,
     }
     // The sockets stay open, so that neither side notices.
-    let _ = age.wait_for(|age| *age != begun).await;
+    let _ = resets.wait_for(|count| *count != resets_before).await;
 }
 
 async fn forward(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, shared: &Shared, to_client: bool) {

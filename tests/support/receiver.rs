@@ -78,10 +78,10 @@ impl Received {
         self.header("x-webhook-signature") == signature(secret, &self.body)
     }
 
-    /// Asserts everything that holds for each delivery, whatever its event.
+    /// Asserts what holds for every delivery of any event.
     #[track_caller]
     pub fn assert_sound(&self, secret: &str) {
-        assert!(self.is_signed_with(secret), "the signature is another: {self:?}");
+        assert!(self.is_signed_with(secret), "the signature is wrong: {self:?}");
         assert_eq!(self.header("content-type"), "application/json");
         let body = self.json();
         assert_eq!(body["event"], self.event());
@@ -107,7 +107,7 @@ struct Shared {
     arrived: Notify,
 }
 
-/// Closed when dropped.
+/// A receiver on loopback. Closed when dropped.
 pub struct Receiver {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -230,7 +230,7 @@ impl Receiver {
         };
         tokio::time::timeout(DEADLINE, arrive).await.unwrap_or_else(|_| {
             let seen: Vec<String> = self.requests().iter().map(summary).collect();
-            panic!("not within {DEADLINE:?}: {what}. Seen are {}:\n{}", seen.len(), seen.join("\n"));
+            panic!("not within {DEADLINE:?}: {what}. {} were received:\n{}", seen.len(), seen.join("\n"));
         })
     }
 }

@@ -11,7 +11,7 @@ use walhook::private_postgres::free_port;
 use super::api::get;
 use super::{DEADLINE, POLL};
 
-/// Killed when dropped.
+/// A sidecar process. Killed when dropped.
 pub struct Sidecar {
     child: Child,
     log: PathBuf,
@@ -47,7 +47,7 @@ impl Sidecar {
         let mut last = "no answer".to_owned();
         while tokio::time::Instant::now() < end {
             if let Some(status) = self.child.try_wait().expect("a child can be asked for its end") {
-                panic!("the sidecar ended with {status}: {}", self.words());
+                panic!("the sidecar ended with {status}: {}", self.log());
             }
             match get(&url).await {
                 Some((200, _)) => return,
@@ -56,7 +56,7 @@ impl Sidecar {
             }
             tokio::time::sleep(POLL).await;
         }
-        panic!("the sidecar is not ready within {DEADLINE:?} ({last}): {}", self.words());
+        panic!("the sidecar is not ready within {DEADLINE:?} ({last}): {}", self.log());
     }
 
     /// Waits until it has started to shut down and no longer listens.
@@ -101,7 +101,7 @@ impl Sidecar {
         self.ended().await
     }
 
-    /// `None` after its end was observed.
+    /// Returns its process id, or `None` after its end was observed.
     pub fn running_pid(&self) -> Option<u32> {
         self.child.id()
     }
@@ -113,11 +113,11 @@ impl Sidecar {
     /// Waits for the end of the process.
     pub async fn ended(&mut self) -> ExitStatus {
         let end = tokio::time::timeout(DEADLINE + Duration::from_secs(15), self.child.wait()).await;
-        let end = end.unwrap_or_else(|_| panic!("the sidecar does not end: {}", self.words()));
+        let end = end.unwrap_or_else(|_| panic!("the sidecar does not end: {}", self.log()));
         end.expect("a child can be waited for")
     }
 
-    fn words(&self) -> String {
+    fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }

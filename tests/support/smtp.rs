@@ -14,7 +14,7 @@ use super::{DEADLINE, skip};
 const PYTHON: &str = "/usr/bin/python3";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/smtp_sink.py");
 
-/// Ends when dropped.
+/// A running mail server. It ends when dropped.
 pub struct SmtpSink {
     _process: Child,
     events: Arc<Mutex<Vec<Value>>>,

@@ -1,7 +1,7 @@
-"""A mail server that keeps what it takes: a line of JSON on standard output for each thing that happens.
+"""A mail server that prints a line of JSON for each mail that it accepts or rejects.
 
-The first mails can hang, the next be refused for now. With --user, a login is required; with --certificate, TLS is: from the
-first byte, or by STARTTLS. It ends with its standard input.
+The first mails can hang, and the next can be rejected temporarily. With --user, a login is required; with --certificate, TLS is
+required: from the first byte, or by STARTTLS. The server ends when its standard input ends.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
 
-def tell(**what):
+def report(**what):
     print(json.dumps(what), flush=True)
 
 
@@ -27,7 +27,7 @@ class Sink:
 
     async def handle_RCPT(self, server, session, envelope, address, options):
         if address == self.forbid:
-            tell(event="forbidden", to=address)
+            report(event="forbidden", to=address)
             return "550 5.1.1 no such user"
         envelope.rcpt_tos.append(address)
         return "250 OK"
@@ -35,15 +35,15 @@ class Sink:
     async def handle_DATA(self, server, session, envelope):
         if self.hang > 0:
             self.hang -= 1
-            tell(event="hung")
+            report(event="hung")
             await asyncio.Event().wait()
         if self.refuse > 0:
             self.refuse -= 1
-            tell(event="refused")
+            report(event="refused")
             return "451 4.3.0 try again later"
         mail = message_from_bytes(envelope.content, policy=policy.default)
         part = lambda kind: mail.get_body((kind,)).get_content()
-        tell(
+        report(
             event="taken",
             sender=envelope.mail_from,
             recipients=envelope.rcpt_tos,
@@ -60,7 +60,7 @@ class Sink:
 
 
 class TlsFromTheFirstByte(Sink):
-    """The session itself only knows of STARTTLS."""
+    """The session object only records STARTTLS."""
 
     async def handle_EHLO(self, server, session, envelope, hostname, responses):
         session.host_name = hostname
@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--key")
     parser.add_argument("--tls", choices=["starttls", "wrapped"])
     arguments = parser.parse_args()
-    # Tests ask for what it warns of.
+    # aiosmtpd warns of insecure options, which tests use.
     warnings.simplefilter("ignore")
     logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
 
@@ -97,7 +97,7 @@ def main():
         def authenticate(server, session, envelope, mechanism, data):
             known = LoginPassword(arguments.user.encode(), arguments.password.encode())
             if data != known:
-                tell(event="turned away")
+                report(event="login rejected")
                 return AuthResult(success=False, handled=False)
             return AuthResult(success=True, auth_data=data.login.decode())
 
@@ -105,7 +105,7 @@ def main():
     handler = (TlsFromTheFirstByte if arguments.tls == "wrapped" else Sink)(arguments)
     controller = Controller(handler, hostname="127.0.0.1", port=arguments.port, **options)
     controller.start()
-    tell(event="listening")
+    report(event="listening")
     sys.stdin.read()
     controller.stop(no_assert=True)
 

@@ -1,4 +1,4 @@
-//! The stages deliver and record without the rest of the process, on a store with rows inserted by the test.
+//! Runs the stages deliver and record without the rest of the process, on a store with rows that the test inserts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,7 +32,7 @@ use super::{DEADLINE, eventually};
 
 pub const DATA: &str = r#"{"release_id": 7,  "label_id":1}"#;
 
-/// A store on the shared server, and what the stages need.
+/// A store on the shared server, with the vault and the configuration that the stages need.
 pub struct Bench {
     _server: Arc<PrivatePostgres>,
     pub client: Client,
@@ -119,7 +119,7 @@ impl Bench {
         record::run(store, schedule, policy, outcomes, Tracer::default(), CancellationToken::new())
     }
 
-    /// Whether each attempt counted.
+    /// Records attempts. Returns for each whether it was counted.
     pub async fn record(&self, entries: &[CompletedAttempt<'_>]) -> Vec<bool> {
         record::record(&self.store, entries, &self.config.disable.policy()).await.unwrap().counted
     }

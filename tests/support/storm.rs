@@ -12,15 +12,16 @@ use super::{Hostile, Misdeed, Received, Receiver, Sidecar, TestApp, eventually, 
 
 const EVENT: &str = "payment.statement_ready";
 
+/// The parameters of a storm.
 pub struct Plan {
     /// How long payments are committed and replicas killed.
     pub length: Duration,
-    /// Between two payments of each of the two users.
-    pub pace: Duration,
-    /// Between two kills; each is followed by a start.
-    pub calm: Duration,
+    /// Between two payments of each user.
+    pub payment_interval: Duration,
+    /// Mean time between two kills. Each is followed by a start.
+    pub kill_interval: Duration,
     /// Number of kills between restarts of Postgres.
-    pub kills_a_restart: usize,
+    pub kills_per_restart: usize,
 }
 
 /// The results of a storm.
@@ -42,14 +43,14 @@ fn peak_kib(sidecar: &Sidecar) -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Commits payments until it is stopped, through restarts of the database. Then returns what was committed.
+/// Commits payments until it is stopped. Reconnects when the database restarts.
 struct Load {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Load {
-    fn start(url: String, users: Vec<i64>, pace: Duration) -> Load {
+    fn start(url: String, users: Vec<i64>, interval: Duration) -> Load {
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
@@ -66,7 +67,7 @@ impl Load {
                             break 'connected;
                         }
                     }
-                    tokio::time::sleep(pace).await;
+                    tokio::time::sleep(interval).await;
                 }
             }
         });
@@ -79,8 +80,8 @@ impl Load {
     }
 }
 
-/// Returns a random duration.
-fn somewhere_in(length: Duration) -> Duration {
+/// Returns a random duration of at most `length`.
+fn random_below(length: Duration) -> Duration {
     length.mul_f64(f64::from(u32::from_be_bytes(random_bytes())) / f64::from(u32::MAX))
 }
 
@@ -88,7 +89,7 @@ struct Storm {
     app: TestApp,
     good: Receiver,
     users: [i64; 2],
-    /// Belongs to the first user, like a good one.
+    /// Webhooks of the first user with misbehaving receivers.
     bad: Vec<String>,
     /// Kept until the end.
     _receivers: (Vec<Hostile>, Receiver),
@@ -134,18 +135,18 @@ impl Storm {
         Storm { app, good, users, bad, _receivers: (hostile, failing) }
     }
 
-    async fn rage(&mut self, plan: &Plan, report: &mut Report) {
+    async fn kill_replicas(&mut self, plan: &Plan, report: &mut Report) {
         let mut replicas = [self.app.spawn(&[]), self.app.spawn(&[])];
         self.app.kill().await;
         let end = Instant::now() + plan.length;
         while Instant::now() < end {
-            tokio::time::sleep(plan.calm / 2 + somewhere_in(plan.calm)).await;
+            tokio::time::sleep(plan.kill_interval / 2 + random_below(plan.kill_interval)).await;
             let victim = usize::from(random_bytes::<1>()[0] % 2);
-            report.note(&replicas);
+            report.record_memory(&replicas);
             let killed = std::mem::replace(&mut replicas[victim], self.app.spawn(&[]));
             killed.kill().await;
             report.kills += 1;
-            if report.kills.is_multiple_of(plan.kills_a_restart) {
+            if report.kills.is_multiple_of(plan.kills_per_restart) {
                 let mode = if report.restarts.is_multiple_of(2) { StopMode::Fast } else { StopMode::Immediate };
                 self.app.server.restart(mode).await.expect("Postgres restarts");
                 report.restarts += 1;
@@ -164,7 +165,7 @@ impl Storm {
             replica.wait_until_ready().await;
         }
         self.settle(report, &replicas).await;
-        report.note(&replicas);
+        report.record_memory(&replicas);
         for replica in replicas {
             assert!(replica.stop().await.success());
         }
@@ -176,11 +177,11 @@ impl Storm {
         let committed = platform.query("select id from payment", &[]).await.expect("payments");
         let wanted: HashSet<i64> = committed.iter().map(|row| row.get(0)).collect();
         report.payments = wanted.len();
-        let told = |requests: &[Received]| -> HashSet<i64> {
+        let payments_in = |requests: &[Received]| -> HashSet<i64> {
             requests.iter().filter_map(|request| request.data()["payment_request_id"].as_i64()).collect()
         };
         let received = self.good.wait_for_deliveries(wanted.len()).await;
-        assert_eq!(told(&received), wanted, "what was committed and nothing else");
+        assert_eq!(payments_in(&received), wanted, "exactly the committed payments are delivered");
         self.app.wait_for_events(wanted.len()).await;
         let store = self.app.store().await;
         let mut before = i64::MAX;
@@ -192,7 +193,7 @@ impl Storm {
                 (pending == 0 || pending < before).then_some(pending)
             };
             before = eventually("fewer deliveries pending", fewer).await;
-            report.note(replicas);
+            report.record_memory(replicas);
             if before == 0 {
                 return;
             }
@@ -204,10 +205,10 @@ impl Storm {
         let count = async |query: &str| -> i64 { store.query_one(query, &[]).await.expect(query).get(0) };
         report.attempts = count("select count(*) from walhook.attempt").await;
         let events = count("select count(*) from walhook.event").await;
-        assert_eq!(events as usize, report.payments, "each is stored once");
+        assert_eq!(events as usize, report.payments, "each event is stored once");
         let too_many = "select count(*) from (select from walhook.attempt group by delivery_id, round
                         having count(*) > 10 or max(attempt) > 10 or count(*) <> count(distinct attempt)) as wrong";
-        assert_eq!(count(too_many).await, 0, "ten attempts a round at most, each once in the log");
+        assert_eq!(count(too_many).await, 0, "at most ten attempts per round, each once in the log");
         for user in self.users {
             let ends = "select count(distinct delivery_id), count(*) filter (where outcome = 'delivered'),
                                (select count(*) from walhook.event where user_id = webhook.user_id), success_count
@@ -217,7 +218,7 @@ impl Storm {
             let numbers: Vec<i64> = (0..4).map(|column| row.get(column)).collect();
             assert!(
                 numbers.iter().all(|number| *number == numbers[0]),
-                "each is delivered and counted once: {numbers:?}"
+                "each event is delivered and counted once: {numbers:?}"
             );
         }
         for webhook in &self.bad {
@@ -229,30 +230,30 @@ impl Storm {
                         where webhook.id = $1::text::uuid group by webhook.id, webhook.user_id";
             let row = store.query_one(ends, &[webhook]).await.expect("its log");
             let [events, ended, failed, counted] = [0, 1, 2, 3].map(|column| row.get::<_, i64>(column));
-            assert_eq!((events, failed), (ended, counted), "each has ended, each failure is counted once");
+            assert_eq!((events, failed), (ended, counted), "each delivery has ended, and each failure is counted once");
         }
         let too_few = "select count(*) from (select from walhook.attempt group by delivery_id, round
                        having bool_or(outcome = 'permanently_failed') and count(*) <> 10) as wrong";
-        assert_eq!(count(too_few).await, 0, "ten attempts before a delivery fails for good");
+        assert_eq!(count(too_few).await, 0, "a delivery fails permanently only after ten attempts");
     }
 }
 
 impl Report {
-    fn note(&mut self, replicas: &[Sidecar]) {
+    fn record_memory(&mut self, replicas: &[Sidecar]) {
         self.most_memory_kib = replicas.iter().map(peak_kib).fold(self.most_memory_kib, u64::max);
     }
 }
 
-/// Runs the storm. Panics if a promise is broken.
+/// Runs the storm. Panics if a guarantee is violated.
 pub async fn storm(plan: &Plan) -> Report {
     let mut report = Report { payments: 0, attempts: 0, kills: 0, restarts: 0, most_memory_kib: 0 };
     let mut storm = Storm::begin().await;
-    let load = Load::start(storm.app.source_url.clone(), storm.users.to_vec(), plan.pace);
+    let load = Load::start(storm.app.source_url.clone(), storm.users.to_vec(), plan.payment_interval);
     let stop_load = async {
         tokio::time::sleep(plan.length).await;
         load.stop().await;
     };
-    tokio::join!(stop_load, storm.rage(plan, &mut report));
+    tokio::join!(stop_load, storm.kill_replicas(plan, &mut report));
     storm.assert_log_is_sound(&mut report).await;
     report
 }

@@ -23,7 +23,7 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).expect("a certificate of its own"))
     }
 
-    /// A file with its certificate, as for `delivery.extra_ca_file`; removed when dropped.
+    /// Writes its certificate to a temporary file, such as for `delivery.extra_ca_file`.
     pub fn file(&self) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), self.0.pem()).expect("a temporary file can be written");
@@ -35,7 +35,7 @@ impl Authority {
         self.server_with(CertificateParams::new(vec![name.to_owned()]).expect("a name"), protocols)
     }
 
-    /// The same with a certificate whose time is over.
+    /// Like [`Authority::server`], with an expired certificate.
     pub fn expired(&self, name: &str) -> Arc<ServerConfig> {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.not_before = rcgen::date_time_ymd(2020, 1, 1);
@@ -68,7 +68,7 @@ pub async fn serve(listener: TcpListener, config: Arc<ServerConfig>, router: Rou
         tokio::spawn(async move {
             if let Ok(stream) = acceptor.accept(stream).await {
                 let server = auto::Builder::new(TokioExecutor::new());
-                // A client that disconnects is no fault of this server's.
+                // A client that disconnects is not an error of this server.
                 let _ = server.serve_connection(TokioIo::new(stream), service).await;
             }
         });

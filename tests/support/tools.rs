@@ -1,12 +1,12 @@
-//! Programs that only some tests talk to. Where one is missing the test is skipped and counted; under `CI=true` it fails.
+//! Programs that only some tests need. If one is missing, the test is skipped and counted; with `CI=true` it fails.
 
 use std::io::Write;
 use std::path::Path;
 
-/// Names the file that `scripts/test` counts skips in.
+/// The variable with the file in which `scripts/test` counts skipped tests.
 const SKIPS: &str = "WALHOOK_TEST_SKIPS";
 
-/// Whether all of them are in the path, or where Debian keeps daemons.
+/// Whether all programs are in the path or in `/usr/sbin`. If not, reports that the test is skipped.
 pub fn are_installed(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<_> = std::env::split_paths(&path).chain(["/usr/sbin".into()]).collect();
@@ -22,11 +22,11 @@ pub fn skip(reason: &str) -> bool {
     let remedy = "`scripts/install-dependencies test` installs what tests need";
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}: {remedy}");
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Not by a macro of print's family: the harness keeps to itself what a test prints that way.
+    // Not by `eprintln!`, whose output the test harness captures.
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}; {remedy}");
     if let Some(file) = std::env::var_os(SKIPS) {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(Path::new(&file));
-        // One write a line: other test processes write to it too.
+        // One write per line, because other test processes write to the file too.
         let _ = file.and_then(|mut file| file.write_all(format!("{test}: {reason}\n").as_bytes()));
     }
     false

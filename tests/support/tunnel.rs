@@ -1,4 +1,4 @@
-//! An HTTP proxy that makes tunnels and remembers what it was asked for.
+//! An HTTP proxy that opens tunnels (`CONNECT`) and records the requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use tokio::task::JoinHandle;
 struct Seen {
     /// The heads of all requests, line by line.
     requests: Vec<Vec<String>>,
-    /// What to answer with in place of a tunnel.
+    /// The status to respond with instead of opening a tunnel.
     refusal: Option<u16>,
 }
 
-/// Closed when dropped, with its tunnels.
+/// A running proxy. Dropping it closes its tunnels.
 pub struct TunnelProxy {
     pub address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
@@ -42,12 +42,12 @@ impl TunnelProxy {
         TunnelProxy { address, seen, server }
     }
 
-    /// From now on, answers this status in place of a tunnel.
+    /// Responds with this status from now on, instead of opening tunnels.
     pub fn refuse(&self, status: u16) {
         self.seen.lock().expect("nobody panics with this lock").refusal = Some(status);
     }
 
-    /// The heads of all requests since the last call.
+    /// Returns the heads of all requests since the last call.
     pub fn take_requests(&self) -> Vec<Vec<String>> {
         std::mem::take(&mut self.seen.lock().expect("nobody panics with this lock").requests)
     }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::figures::Figures;
-use crate::platform::{ROWS_APART, Writer};
+use crate::platform::{ROW_ID_STRIDE, Writer};
 use crate::sidecar::{Sidecar, token};
 
 /// Ten times the default of `limits.requests_per_second`. A higher rate would only measure how attacker and target share this machine's
@@ -102,16 +102,16 @@ impl Attackers {
 }
 
 fn steady(per_second: f64) -> tokio::time::Interval {
-    let mut beat = interval(Duration::from_secs_f64(1.0 / per_second));
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    beat
+    let mut ticks = interval(Duration::from_secs_f64(1.0 / per_second));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// Searches the attempt log for entries that do not exist. Does not wait for slow responses before the next request.
 async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow::Result<()> {
-    let mut beat = steady(f64::from(REQUESTS_PER_SECOND) / f64::from(REQUESTERS));
+    let mut ticks = steady(f64::from(REQUESTS_PER_SECOND) / f64::from(REQUESTERS));
     loop {
-        beat.tick().await;
+        ticks.tick().await;
         let request = request.try_clone().context("a request without a body can be cloned")?;
         let Ok(Ok(answer)) = tokio::time::timeout(Duration::from_secs(2), request.send()).await else { continue };
         counts.answered.fetch_add(1, Ordering::Relaxed);
@@ -123,9 +123,9 @@ async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow
 
 /// Holds an idle connection open, and opens another when it is closed.
 async fn idle(address: String) -> anyhow::Result<()> {
-    let mut beat = steady(10.0);
+    let mut ticks = steady(10.0);
     loop {
-        beat.tick().await;
+        ticks.tick().await;
         let Ok(mut stream) = TcpStream::connect(&address).await else { continue };
         let _ = stream.read(&mut [0; 1]).await;
     }
@@ -133,13 +133,13 @@ async fn idle(address: String) -> anyhow::Result<()> {
 
 /// Sends a request that never ends, a byte at a time.
 async fn slow_headers(address: String) -> anyhow::Result<()> {
-    let mut beat = interval(BYTE_EVERY);
+    let mut ticks = interval(BYTE_EVERY);
     loop {
-        beat.tick().await;
+        ticks.tick().await;
         let Ok(mut stream) = TcpStream::connect(&address).await else { continue };
         let mut sent = stream.write_all(b"GET /api/public/webhooks HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").await;
         while sent.is_ok() {
-            beat.tick().await;
+            ticks.tick().await;
             sent = stream.write_all(b"x").await;
         }
     }
@@ -148,12 +148,12 @@ async fn slow_headers(address: String) -> anyhow::Result<()> {
 /// Moves rows of one user after the other.
 async fn transitions(url: String, users: Range<u64>) -> anyhow::Result<()> {
     let writer = Writer::connect(&url).await?;
-    let mut beat = steady(f64::from(TRANSITIONS));
+    let mut ticks = steady(f64::from(TRANSITIONS));
     for number in 0_u64.. {
-        beat.tick().await;
+        ticks.tick().await;
         let count = users.end - users.start;
         let (user, row) = (users.start + number % count, number / count % ROWS);
-        writer.commit(user * ROWS_APART + row, 1).await?;
+        writer.commit(user * ROW_ID_STRIDE + row, 1).await?;
     }
     Ok(())
 }

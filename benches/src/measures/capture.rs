@@ -16,8 +16,8 @@ use crate::sidecar::SLOT;
 
 const REFERENCE: &str = "pg_recvlogical";
 const REFERENCE_SLOT: &str = "reference";
-/// A slot that marks where the WAL of a shape begins.
-const HERE: &str = "here";
+/// A copy of the slot, at the start of the WAL of a shape.
+const SAVED_SLOT: &str = "saved";
 const PUBLICATION: &str = "walhook";
 
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ enum Shape {
     Giant(u64),
 }
 
-/// A way to read, and its required share of the reference's rate.
+/// A configuration of the sidecar, and the share of the reference's rate that it must reach.
 struct Way {
     name: &'static str,
     /// Lines of the section `source`.
@@ -67,7 +67,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         }
         restore_position(&rig).await?;
         drop_saved_position(&rig).await?;
-        // The next shape begins after this one, with the ledger as of there.
+        // The next shape starts after this one's WAL, with the ledger of that position.
         rig.installation.configure("", "");
         rig.read_wal().await?;
     }
@@ -105,27 +105,27 @@ impl Shape {
 
 /// Saves the positions of the slot and the store, and the ledger, so that the WAL can be read from here again.
 async fn save_position(rig: &Rig) -> anyhow::Result<()> {
-    copy_slot(rig, SLOT, HERE).await?;
-    let sql = "create table here as table walhook.checkpoint;
-        create table here_seen as table walhook.last_seen;
-        create table here_complete as table walhook.ledger_complete";
+    copy_slot(rig, SLOT, SAVED_SLOT).await?;
+    let sql = "create table saved_checkpoint as table walhook.checkpoint;
+        create table saved_last_seen as table walhook.last_seen;
+        create table saved_ledger_complete as table walhook.ledger_complete";
     Ok(rig.store.batch_execute(sql).await?)
 }
 
-/// Restores everything. A sidecar without the ledger empties it, so that it has to be restored too.
+/// Restores the slot, the store's position and the ledger, which a sidecar without ledger has emptied.
 async fn restore_position(rig: &Rig) -> anyhow::Result<()> {
     drop_slot(rig, SLOT).await?;
-    copy_slot(rig, HERE, SLOT).await?;
-    let sql = "delete from walhook.checkpoint; insert into walhook.checkpoint table here;
+    copy_slot(rig, SAVED_SLOT, SLOT).await?;
+    let sql = "delete from walhook.checkpoint; insert into walhook.checkpoint table saved_checkpoint;
         truncate walhook.last_seen, walhook.ledger_complete;
-        insert into walhook.last_seen table here_seen; insert into walhook.ledger_complete table here_complete";
+        insert into walhook.last_seen table saved_last_seen; insert into walhook.ledger_complete table saved_ledger_complete";
     rig.store.batch_execute(sql).await?;
     rig.rest().await
 }
 
 async fn drop_saved_position(rig: &Rig) -> anyhow::Result<()> {
-    drop_slot(rig, HERE).await?;
-    Ok(rig.store.batch_execute("drop table here, here_seen, here_complete").await?)
+    drop_slot(rig, SAVED_SLOT).await?;
+    Ok(rig.store.batch_execute("drop table saved_checkpoint, saved_last_seen, saved_ledger_complete").await?)
 }
 
 async fn copy_slot(rig: &Rig, from: &str, to: &str) -> anyhow::Result<()> {
@@ -142,7 +142,7 @@ async fn drop_slot(rig: &Rig, slot: &str) -> anyhow::Result<()> {
 
 async fn measure_reference(rig: &Rig, figures: &mut Figures, shape: Shape) -> anyhow::Result<()> {
     let (name, rows) = (format!("{}, {REFERENCE}", shape.name()), shape.rows());
-    copy_slot(rig, HERE, REFERENCE_SLOT).await?;
+    copy_slot(rig, SAVED_SLOT, REFERENCE_SLOT).await?;
     let before = rig.cpu(&[]);
     let rate = rows as f64 / receive_with_reference(rig).await?;
     // The CPU time of its walsender, which has ended, is counted for the postmaster.
@@ -172,7 +172,7 @@ async fn measure_way(rig: &mut Rig, figures: &mut Figures, shape: Shape, way: &W
     sidecar.stop().await
 }
 
-/// Returns the seconds until pg_recvlogical has received what the slot holds.
+/// Returns the seconds until pg_recvlogical has received the WAL from the slot's position to the current end.
 async fn receive_with_reference(rig: &Rig) -> anyhow::Result<f64> {
     let client = &rig.platform.client;
     let end: String = client.query_one("select pg_current_wal_flush_lsn()::text", &[]).await?.get(0);

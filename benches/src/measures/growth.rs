@@ -1,4 +1,4 @@
-//! Compares the drain rate of an empty and a grown store, each on its own server, in turns.
+//! Compares the drain rate of an empty store with that of a grown one. Each has its own server, and they take turns.
 
 use anyhow::Context;
 

@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::Plan;
 use crate::bare::Bare;
 use crate::figures::quantile;
-use crate::platform::{Commit, ROWS_APART, Writer};
+use crate::platform::{Commit, ROW_ID_STRIDE, Writer};
 use crate::rig::Rig;
 use crate::sidecar::Sidecar;
 
@@ -17,8 +17,8 @@ use crate::sidecar::Sidecar;
 const MAX_COMMITS: f64 = 500.0;
 /// Bare POSTs per second, measured during the load as a reference.
 const POSTS: u32 = 50;
-/// Long enough to warm up connections, plans and caches.
-const LEAD: Duration = Duration::from_secs(1);
+/// Duration of the warm-up: long enough for connections, plans and caches.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Transitions of a user's rows at a steady rate. Each row moves once, so that its receipt can be recognized.
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ pub struct Load {
     /// Duration of the measurement.
     pub length: Duration,
     /// Duration of the warm-up before it, which is not counted.
-    pub lead: Duration,
+    pub warm_up: Duration,
 }
 
 /// The measured latencies, in milliseconds.
@@ -58,30 +58,30 @@ impl Latencies {
 impl Load {
     /// A load of 50 transitions per second: ordinary traffic.
     pub fn ordinary(user: u64, length: Duration) -> Load {
-        Load { user, rate: 50.0, length, lead: LEAD }
+        Load { user, rate: 50.0, length, warm_up: WARM_UP }
     }
 
     /// A load near the measured drain rate.
     pub fn heavy(user: u64, rate: f64, length: Duration) -> Load {
-        Load { user, rate, length, lead: LEAD }
+        Load { user, rate, length, warm_up: WARM_UP }
     }
 
     /// A single transition.
     pub fn single(user: u64) -> Load {
-        Load { user, rate: 1.0, length: Duration::ZERO, lead: Duration::ZERO }
+        Load { user, rate: 1.0, length: Duration::ZERO, warm_up: Duration::ZERO }
     }
 
     /// Returns the number of rows that move, including the warm-up.
     pub fn rows(&self) -> u64 {
-        let (rows, lead, count) = self.shape();
-        rows * (lead + count)
+        let (rows, warm_up, count) = self.shape();
+        rows * (warm_up + count)
     }
 
     /// Returns rows per commit, commits of the warm-up, and commits that count.
     fn shape(&self) -> (u64, u64, u64) {
         let per_second = self.rate.min(MAX_COMMITS);
         let commits = |length: Duration| (per_second * length.as_secs_f64()) as u64;
-        ((self.rate / per_second).round() as u64, commits(self.lead), commits(self.length).max(1))
+        ((self.rate / per_second).round() as u64, commits(self.warm_up), commits(self.length).max(1))
     }
 
     /// Starts a sidecar on idle servers, warms it up and runs the load. For loads that are compared with each other.
@@ -100,24 +100,24 @@ impl Load {
 
     /// Writes, waits for the receipts, and matches them to the commits by row.
     pub async fn run(self, rig: &mut Rig, sidecars: &mut [Sidecar]) -> anyhow::Result<Latencies> {
-        ensure!(self.rows() < ROWS_APART, "a load of {} rows is more than a user has", self.rows());
+        ensure!(self.rows() < ROW_ID_STRIDE, "a load of {} rows is more than a user has", self.rows());
         let bare = Bare::new(&mut rig.receiver).await?;
         rig.receiver.reset().await?;
         let autovacuums = rig.autovacuums().await?;
-        let posting = tokio::spawn(post_beside(bare, self.lead, self.length));
+        let posting = tokio::spawn(post_beside(bare, self.warm_up, self.length));
         let started = Instant::now();
         let commits = self.write_on_thread(rig.platform.url().to_owned()).await?;
         let rate = commits.iter().map(|commit| commit.rows).sum::<u64>() as f64 / started.elapsed().as_secs_f64();
         let posts = posting.await??;
         let counted = &commits[self.shape().1 as usize..];
-        let mut begun_at: HashMap<u64, u64> = HashMap::new();
+        let mut sent_at: HashMap<u64, u64> = HashMap::new();
         for commit in counted {
-            begun_at.extend((commit.first_row..commit.first_row + commit.rows).map(|row| (row, commit.begun_at)));
+            sent_at.extend((commit.first_row..commit.first_row + commit.rows).map(|row| (row, commit.sent_at)));
         }
-        let receipts = rig.wait_for_receipts(sidecars, &begun_at).await?;
+        let receipts = rig.wait_for_receipts(sidecars, &sent_at).await?;
         let millis = |took: Duration| took.as_secs_f64() * 1e3;
         Ok(Latencies {
-            receipts: receipts.into_iter().map(|(row, at)| at.saturating_sub(begun_at[&row]) as f64 / 1e3).collect(),
+            receipts: receipts.into_iter().map(|(row, at)| at.saturating_sub(sent_at[&row]) as f64 / 1e3).collect(),
             commits: counted.iter().map(|commit| millis(commit.took)).collect(),
             posts: posts.into_iter().map(millis).collect(),
             rate,
@@ -133,29 +133,29 @@ impl Load {
 
     async fn write(self, url: &str) -> anyhow::Result<Vec<Commit>> {
         let writer = Writer::connect(url).await?;
-        let (rows, lead, count) = self.shape();
-        let mut beat = interval(Duration::from_secs_f64(1.0 / self.rate.min(MAX_COMMITS)));
-        beat.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        let mut commits = Vec::with_capacity((lead + count) as usize);
-        for number in 0..lead + count {
-            beat.tick().await;
-            commits.push(writer.commit(self.user * ROWS_APART + number * rows, rows).await?);
+        let (rows, warm_up, count) = self.shape();
+        let mut ticks = interval(Duration::from_secs_f64(1.0 / self.rate.min(MAX_COMMITS)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let mut commits = Vec::with_capacity((warm_up + count) as usize);
+        for number in 0..warm_up + count {
+            ticks.tick().await;
+            commits.push(writer.commit(self.user * ROW_ID_STRIDE + number * rows, rows).await?);
         }
         Ok(commits)
     }
 }
 
-async fn post_beside(bare: Bare, lead: Duration, length: Duration) -> anyhow::Result<Vec<Duration>> {
-    let mut beat = interval(Duration::from_secs(1) / POSTS);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn post_beside(bare: Bare, warm_up: Duration, length: Duration) -> anyhow::Result<Vec<Duration>> {
+    let mut ticks = interval(Duration::from_secs(1) / POSTS);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let started = Instant::now();
     // Opens the connection.
     bare.post().await?;
     let mut took = Vec::new();
-    while started.elapsed() < lead + length || took.is_empty() {
-        beat.tick().await;
+    while started.elapsed() < warm_up + length || took.is_empty() {
+        ticks.tick().await;
         let post = bare.post().await?;
-        if started.elapsed() > lead {
+        if started.elapsed() > warm_up {
             took.push(post);
         }
     }

@@ -44,7 +44,7 @@ impl Plan {
         self.repeats.unwrap_or(5)
     }
 
-    /// The scaled share of `count`.
+    /// Returns `count`, scaled.
     pub fn count(&self, count: u64) -> u64 {
         ((count as f64 * self.scale) as u64).max(1)
     }

@@ -49,8 +49,8 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
         let [sidecar] = sidecars;
         sidecar.stop().await?;
     }
-    if left(&piled).await? == 0 && plan.scale >= 1.0 {
-        bail!("the retries were over before the measurement was: more of them are needed");
+    if remaining(&piled).await? == 0 && plan.scale >= 1.0 {
+        bail!("all retries were delivered before the measurement ended: more of them are needed");
     }
     figures.ratio("fresh p99, beside / without", BESIDE, WITHOUT, Some(Must::AtMost(2.0)));
     Ok(figures)
@@ -62,9 +62,9 @@ async fn measure_piled(rig: &mut Rig, figures: &mut Figures, length: Duration) -
     rig.rest().await?;
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
-    let (started, before) = (Instant::now(), left(rig).await?);
+    let (started, before) = (Instant::now(), remaining(rig).await?);
     let mut measured = load.run(rig, &mut sidecars).await?;
-    add_rate(figures, "beside what is fresh", before - left(rig).await?, started.elapsed());
+    add_rate(figures, "beside fresh deliveries", before - remaining(rig).await?, started.elapsed());
     figures.add(BESIDE, "ms", measured.of_receipts(0.99));
     rig.require_bounded_queues(figures, Held::All, 1).await?;
     require_memory(figures, "beside the retries", &sidecars, MEMORY)?;
@@ -75,9 +75,9 @@ async fn measure_piled(rig: &mut Rig, figures: &mut Figures, length: Duration) -
 async fn measure_retries_alone(plan: &Plan, rig: &Rig, figures: &mut Figures) -> anyhow::Result<()> {
     // Retries are no longer throttled shortly after the last fresh delivery.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (started, before) = (Instant::now(), left(rig).await?);
+    let (started, before) = (Instant::now(), remaining(rig).await?);
     tokio::time::sleep(plan.seconds(4.0)).await;
-    add_rate(figures, "with nothing fresh", before - left(rig).await?, started.elapsed());
+    add_rate(figures, "without fresh deliveries", before - remaining(rig).await?, started.elapsed());
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn add_rate(figures: &mut Figures, when: &str, retries: i64, took: Duration) {
     figures.add(format!("time to drain a million {when}"), "s", 1e6 / rate.max(1.0));
 }
 
-async fn left(rig: &Rig) -> anyhow::Result<i64> {
+async fn remaining(rig: &Rig) -> anyhow::Result<i64> {
     Ok(rig.store.query_one("select count(*) from walhook.delivery where attempt > 1", &[]).await?.get(0))
 }
 

@@ -1,5 +1,5 @@
 //! The cost of capture for the application that writes, by pgbench: transactions per second, Postgres's CPU time and WAL bytes per
-//! transaction. A server without capture and one per way of capture take turns.
+//! transaction. A server without capture and one server per mode of capture take turns.
 //!
 //! No sidecar runs meanwhile: its own work would compete for the same processors. What reading the WAL costs is in `capture`.
 
@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use super::Plan;
 use crate::figures::Figures;
-use crate::platform::{DATABASE, NEXT_STATUS, ROWS, ROWS_APART};
+use crate::platform::{DATABASE, NEXT_STATUS, ROW_ID_STRIDE, ROWS};
 use crate::processes::Kind;
 use crate::rig::Rig;
 use crate::wait::eventually;
@@ -15,7 +15,7 @@ use crate::wait::eventually;
 const CLIENTS: &str = "4";
 const UNWATCHED: &str = "unwatched";
 
-/// The ways of capture: a name, and a setting of `source`.
+/// The modes of capture: a name, and a setting of `source`.
 const WAYS: [(&str, Option<&str>); 4] = [
     (UNWATCHED, None),
     ("replica identity full", Some("replica_identity = \"full\"")),
@@ -40,7 +40,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     }
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
-        // Each is first in turn, so that changes of the machine's speed favor none.
+        // Each repeat starts with another server, so that changes of the machine's speed favor none.
         servers.rotate_left(1);
         for (name, rig) in &servers {
             plan.show_step(format!("writer: {name}, {repeat} of {repeats}"));
@@ -77,7 +77,7 @@ async fn primary(plan: &Plan) -> anyhow::Result<Rig> {
     let script = rig.server.directory().join("update.sql");
     let text = format!(
         "\\set row random(0, {ROWS} - 1)\n\
-         update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id = {ROWS_APART} + :row;\n"
+         update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id = {ROW_ID_STRIDE} + :row;\n"
     );
     std::fs::write(&script, text).with_context(|| format!("cannot write {}", script.display()))?;
     Ok(rig)
@@ -88,16 +88,16 @@ async fn run(plan: &Plan, rig: &Rig, figures: &mut Figures, name: &str) -> anyho
     for statement in ["checkpoint", "update distro_queue set updated_at = now()", "vacuum (analyze)"] {
         rig.platform.client.batch_execute(statement).await?;
     }
-    let (place, before) = (rig.platform.position().await?, rig.cpu(&[]));
+    let (position, before) = (rig.platform.position().await?, rig.cpu(&[]));
     let (transactions, per_second) = pgbench(rig, plan.seconds(10.0).as_secs()).await?;
-    // Sessions that have ended are in the account of Postgres as a whole.
+    // The CPU time of ended sessions is counted for Postgres as a whole.
     eventually("pgbench's sessions have ended", || async {
         let sql = "select not exists (select from pg_stat_activity where application_name = 'pgbench')";
         Ok(rig.platform.client.query_one(sql, &[]).await?.get(0))
     })
     .await?;
     let seconds = rig.cpu(&[]).since(&before, Kind::Postgres);
-    let bytes = rig.platform.position().await? - place;
+    let bytes = rig.platform.position().await? - position;
     figures.add(tps(name), "TPS", per_second);
     figures.add(cpu(name), "µs each", seconds * 1e6 / transactions);
     figures.add(wal(name), "bytes each", bytes as f64 / transactions);
@@ -114,10 +114,11 @@ async fn pgbench(rig: &Rig, seconds: u64) -> anyhow::Result<(f64, f64)> {
     if !output.status.success() {
         bail!("pgbench failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    let behind = |words: &str| {
+    let number_after = |words: &str| {
         let rest = text.lines().find_map(|line| line.strip_prefix(words))?;
         rest.split([' ', '/']).find_map(|word| word.parse::<f64>().ok())
     };
-    let processed = behind("number of transactions actually processed: ").context("pgbench reports no transactions")?;
-    Ok((processed, behind("tps = ").context("pgbench reports no rate")?))
+    let processed =
+        number_after("number of transactions actually processed: ").context("pgbench reports no transactions")?;
+    Ok((processed, number_after("tps = ").context("pgbench reports no rate")?))
 }

@@ -1,5 +1,5 @@
-//! The receiver: a separate process, as fast as possible, that responds as the path says, counts distinct deliveries, and verifies a
-//! sample of the signatures. Reads commands from standard input, and answers each with one line.
+//! The receiver: a separate process that responds as the request's path specifies, counts distinct deliveries, and verifies a sample
+//! of the signatures. It reads questions from standard input and answers each with one line.
 
 mod request;
 mod served;
@@ -16,6 +16,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 /// The hidden subcommand that runs this process.
 pub const COMMAND: &str = "receiver";
 
+/// A request to the receiver process: one line of JSON.
 #[derive(Serialize, Deserialize)]
 pub enum Question {
     /// Sets a webhook's secret: signatures of its deliveries are verified from now on.
@@ -129,6 +130,6 @@ impl Receiver {
         let line = format!("{}\n", serde_json::to_string(&question)?);
         self.questions.write_all(line.as_bytes()).await.context("the receiver has ended")?;
         let answer = self.answers.next_line().await?.context("the receiver has ended")?;
-        serde_json::from_str(&answer).with_context(|| format!("the receiver says {answer}"))
+        serde_json::from_str(&answer).with_context(|| format!("the receiver printed {answer}"))
     }
 }

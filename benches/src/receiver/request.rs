@@ -19,7 +19,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, &'static str> {
     let mut words = first.split(|byte| *byte == b' ');
     let (method, path) = (words.next(), words.next());
     if method != Some(b"POST") {
-        return Err("only POST is understood");
+        return Err("only POST is supported");
     }
     let mut request = Request { path: path.ok_or("no path")?, ..Request::default() };
     let mut content_length = 0;
@@ -65,7 +65,7 @@ impl<'a> Iterator for Lines<'a> {
 }
 
 /// Finds the number after `key` in JSON text, without parsing it.
-pub fn number_behind(body: &[u8], key: &[u8]) -> Option<u64> {
+pub fn number_after(body: &[u8], key: &[u8]) -> Option<u64> {
     let at = body.windows(key.len()).position(|window| window == key)? + key.len();
     let digits =
         body[at..].iter().copied().skip_while(|byte| matches!(byte, b':' | b' ')).take_while(u8::is_ascii_digit);
@@ -84,7 +84,7 @@ mod tests {
         X-Webhook-Signature: s\r\nContent-Length: 4\r\n\r\nbodyPOST ";
 
     #[test]
-    fn a_request_is_taken_once_it_is_whole() {
+    fn a_request_is_parsed_once_it_is_complete() {
         let whole = TEXT.len() - b"POST ".len();
         for end in 0..whole {
             assert_eq!(parse(&TEXT[..end]), Ok(None), "{end}");
@@ -97,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_known_by_its_number() {
-        assert_eq!(number_behind(br#"{"data":{"distro_queue_id":8812,"x":1}}"#, br#""distro_queue_id""#), Some(8812));
-        assert_eq!(number_behind(b"{}", br#""distro_queue_id""#), None);
+    fn the_number_after_a_key_is_found() {
+        assert_eq!(number_after(br#"{"data":{"distro_queue_id":8812,"x":1}}"#, br#""distro_queue_id""#), Some(8812));
+        assert_eq!(number_after(b"{}", br#""distro_queue_id""#), None);
     }
 }

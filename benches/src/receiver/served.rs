@@ -1,4 +1,4 @@
-//! The receiver process.
+//! The receiver process: one thread that serves HTTP and answers questions.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
-use super::request::{Request, number_behind, parse};
+use super::request::{Request, number_after, parse};
 use super::{Question, Receipt, Status};
 
 pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -23,7 +23,7 @@ const MAX_REQUEST: usize = 256 << 10;
 const ROW: &[u8] = br#""distro_queue_id""#;
 
 #[derive(Default)]
-struct Book {
+struct Records {
     status: Status,
     seen: HashSet<u128>,
     receipts: Vec<Receipt>,
@@ -37,45 +37,45 @@ pub fn serve() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        say(&listener.local_addr()?.to_string()).await?;
-        let book = Rc::new(RefCell::new(Book::default()));
-        let accepting = book.clone();
+        print_line(&listener.local_addr()?.to_string()).await?;
+        let records = Rc::new(RefCell::new(Records::default()));
+        let accepting = records.clone();
         tokio::task::spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let book = accepting.clone();
+                let records = accepting.clone();
                 // The sender handles errors of its connections.
-                tokio::task::spawn_local(async move { drop(answer(stream, &book).await) });
+                tokio::task::spawn_local(async move { drop(answer(stream, &records).await) });
             }
         });
         let mut questions = BufReader::new(tokio::io::stdin()).lines();
         while let Some(line) = questions.next_line().await? {
-            let text = book.borrow_mut().reply(serde_json::from_str(&line)?)?;
-            say(&text).await?;
+            let text = records.borrow_mut().reply(serde_json::from_str(&line)?)?;
+            print_line(&text).await?;
         }
         Ok(())
     })
 }
 
-async fn say(line: &str) -> std::io::Result<()> {
+async fn print_line(line: &str) -> std::io::Result<()> {
     let mut output = tokio::io::stdout();
     output.write_all(format!("{line}\n").as_bytes()).await?;
     output.flush().await
 }
 
-async fn answer(mut stream: TcpStream, book: &RefCell<Book>) -> std::io::Result<()> {
+async fn answer(mut stream: TcpStream, records: &RefCell<Records>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = BytesMut::with_capacity(16 << 10);
     while buffer.len() < MAX_REQUEST && stream.read_buf(&mut buffer).await? > 0 {
         while let Some(request) = parse(&buffer).map_err(std::io::Error::other)? {
             let length = request.length;
-            let manner = book.borrow_mut().take(&request, &buffer[..length]);
-            match manner {
-                Manner::Prompt => {}
-                Manner::Slow(wait) => tokio::time::sleep(wait).await,
+            let behavior = records.borrow_mut().record(&request, &buffer[..length]);
+            match behavior {
+                Behavior::Prompt => {}
+                Behavior::Slow(wait) => tokio::time::sleep(wait).await,
                 // Until the sender closes the connection.
-                Manner::Never => drop(stream.read_buf(&mut BytesMut::with_capacity(1)).await?),
+                Behavior::Never => drop(stream.read_buf(&mut BytesMut::with_capacity(1)).await?),
             }
-            if manner == Manner::Never {
+            if behavior == Behavior::Never {
                 return Ok(());
             }
             stream.write_all(ANSWER).await?;
@@ -86,24 +86,24 @@ async fn answer(mut stream: TcpStream, book: &RefCell<Book>) -> std::io::Result<
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum Behavior {
     Prompt,
     Slow(Duration),
     Never,
 }
 
-impl Manner {
-    fn of(path: &[u8]) -> Manner {
-        let milliseconds = number_behind(path, b"/slow/").map(Duration::from_millis);
+impl Behavior {
+    fn of(path: &[u8]) -> Behavior {
+        let milliseconds = number_after(path, b"/slow/").map(Duration::from_millis);
         match milliseconds {
-            Some(wait) => Manner::Slow(wait),
-            None if path.starts_with(b"/hang") => Manner::Never,
-            None => Manner::Prompt,
+            Some(wait) => Behavior::Slow(wait),
+            None if path.starts_with(b"/hang") => Behavior::Never,
+            None => Behavior::Prompt,
         }
     }
 }
 
-impl Book {
+impl Records {
     fn reply(&mut self, question: Question) -> serde_json::Result<String> {
         match question {
             Question::Secret { webhook, secret } => {
@@ -121,12 +121,12 @@ impl Book {
         }
     }
 
-    fn take(&mut self, request: &Request<'_>, bytes: &[u8]) -> Manner {
-        let manner = Manner::of(request.path);
+    fn record(&mut self, request: &Request<'_>, bytes: &[u8]) -> Behavior {
+        let behavior = Behavior::of(request.path);
         self.status.requests += 1;
         let delivery = request.delivery.and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
-        // A hanging request is not a receipt, nor is a second attempt.
-        if manner != Manner::Never && delivery.is_some_and(|id| self.seen.insert(id.as_u128())) {
+        // Neither a hanging request nor another attempt of the same delivery is a receipt.
+        if behavior != Behavior::Never && delivery.is_some_and(|id| self.seen.insert(id.as_u128())) {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
             self.status.distinct += 1;
             self.status.last_at = now;
@@ -134,7 +134,7 @@ impl Book {
                 self.status.first_at = now;
             }
             // Row 0 does not exist: deliveries made for `pileup` are not timed.
-            if let Some(row) = number_behind(request.body, ROW).filter(|row| *row > 0) {
+            if let Some(row) = number_after(request.body, ROW).filter(|row| *row > 0) {
                 self.receipts.push((row, now));
                 self.status.receipts += 1;
             }
@@ -145,7 +145,7 @@ impl Book {
                 self.check(request);
             }
         }
-        manner
+        behavior
     }
 
     fn check(&mut self, request: &Request<'_>) {

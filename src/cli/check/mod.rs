@@ -75,7 +75,7 @@ fn unreachable(subject: &str, error: impl fmt::Display, url: &str) -> Finding {
     Finding::fail(subject, error.to_string(), remedy)
 }
 
-/// Whether every secret in the store can be decrypted; none where the store does not answer.
+/// Checks whether every secret in the store can be decrypted. None if the store does not answer.
 async fn secrets_at_rest(config: &Config) -> Option<Finding> {
     const SUBJECT: &str = "secrets at rest";
     let vault = Vault::new(&config.secrets.master_key).ok()?;
@@ -95,7 +95,7 @@ async fn secrets_at_rest(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Whether the primary accepts the configured lookup SQL; nothing where the primary does not answer.
+/// Checks whether the primary accepts the configured lookup SQL. Empty if the primary does not answer.
 async fn lookups(config: &Config) -> Vec<Finding> {
     let Ok(url) = config.source_url() else { return Vec::new() };
     let results = try_queries(url, &config.source).await.into_iter();

@@ -1,4 +1,4 @@
-//! The store: reachable, migrated, apart from the primary's database, and in step with the slot.
+//! Checks of the store: reachable, migrated, separate from the primary's database, with a checkpoint and without gaps.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -10,7 +10,7 @@ use crate::store::capture::Identity;
 use crate::store::migrate::{self, Incompatibility, Schema};
 use crate::store::{Result, Store};
 
-/// Inspects the store. `primary` is none where the primary did not answer.
+/// Inspects the store. `primary` is none if the primary did not answer.
 pub(super) async fn inspect(
     source: &Source,
     url: &str,
@@ -19,11 +19,11 @@ pub(super) async fn inspect(
 ) -> Result<()> {
     let store = Store::open(url, 1)?;
     let before = Timestamp::now();
-    let place = store.identity().await?;
-    findings.push(Finding::ok("store", format!("database {}", place.database)));
-    findings.push(Finding::clock("store clock", place.now, before));
+    let identity = store.identity().await?;
+    findings.push(Finding::ok("store", format!("database {}", identity.database)));
+    findings.push(Finding::clock("store clock", identity.now, before));
     if let Some(primary) = primary {
-        let same = place.system_identifier == primary.system_identifier && place.database == primary.name;
+        let same = identity.system_identifier == primary.system_identifier && identity.database == primary.name;
         findings.push(match same {
             true => Finding::warn(
                 "store database",
@@ -33,7 +33,7 @@ pub(super) async fn inspect(
             false => Finding::ok("store database", "separate from the platform's"),
         });
     }
-    findings.push(synchronous_commit(&place));
+    findings.push(synchronous_commit(&identity));
     let schema = migrate::schema(url).await?;
     match (schema, schema.incompatibility()) {
         (_, Some(Incompatibility { problem, fix })) => {
@@ -72,12 +72,12 @@ async fn partitions(store: &Store, now: Timestamp) -> Result<Finding> {
     })
 }
 
-/// Whether the store can lose what it has committed.
-fn synchronous_commit(place: &Identity) -> Finding {
+/// Checks whether the store can lose what it has committed.
+fn synchronous_commit(store: &Identity) -> Finding {
     const SUBJECT: &str = "store's synchronous_commit";
     let remedy =
-        format!("`alter role \"{}\" in database \"{}\" set synchronous_commit = on`", place.role, place.database);
-    match (place.synchronous_commit.as_str(), place.synchronous) {
+        format!("`alter role \"{}\" in database \"{}\" set synchronous_commit = on`", store.role, store.database);
+    match (store.synchronous_commit.as_str(), store.synchronous) {
         ("off", _) => Finding::warn(
             SUBJECT,
             "off: events are flushed anyway, but a crash of the store loses the last attempts and edits of webhooks",

@@ -10,7 +10,7 @@ pub struct Client(reqwest::Client);
 
 impl Client {
     pub fn new() -> anyhow::Result<Client> {
-        // Fails only if a provider is installed already.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10));
         Ok(Client(builder.build()?))

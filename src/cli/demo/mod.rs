@@ -25,7 +25,7 @@ use super::CommandResult;
 use crate::domain::event::EventKind;
 use crate::private_postgres::{Options, PrivatePostgres};
 
-/// How long no delivery may arrive before the demo fails.
+/// The demo fails if no delivery arrives for this long.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
@@ -57,7 +57,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     };
     let wanted = arguments.events.map(NonZeroU64::get);
     let mut screen = Screen::new(wanted);
-    let ended = {
+    let result = {
         let traffic = demo.platform.run(arguments.rate.get());
         tokio::select! {
             watched = watch(&mut demo.deliveries, &mut screen) => watched,
@@ -67,8 +67,8 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         }
     };
     screen.print_summary();
-    ended.with_context(|| demo.sidecar.log_tail())?;
-    // The receiver now answers without reporting, so that requests in flight do not wait for a reader.
+    result.with_context(|| demo.sidecar.log_tail())?;
+    // The receiver then answers without passing deliveries on. Requests in flight would wait for this side of the channel.
     drop(demo.deliveries);
     let status = demo.sidecar.stop().await?;
     if !status.success() {
@@ -78,7 +78,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
     Ok(if complete && screen.unverified == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Shows deliveries until there are enough. Fails if none arrives for a while.
+/// Shows deliveries until the wanted number is reached. Fails if none arrives within [`SILENCE`].
 async fn watch(deliveries: &mut mpsc::Receiver<Delivery>, screen: &mut Screen) -> anyhow::Result<()> {
     loop {
         let Ok(delivery) = tokio::time::timeout(SILENCE, deliveries.recv()).await else {
@@ -129,7 +129,7 @@ async fn create_webhooks(installation: &Installation, client: &Client, receiver:
     let outlets = ["delivery.completed", "delivery.failed", "takedown.completed"];
     let radar = ["stream_radar.flag_created", "stream_radar.flag_resolved"];
     let business = ["release.distributed", "payment.statement_ready", "release.review.status_changed"];
-    // User, name, events, and whether the receiver is sometimes unavailable.
+    // User, name, events, and whether the receiver rejects some first attempts.
     let webhooks: [(i64, &str, &[&str], bool); 4] = [
         (scenario::USERS[0], "Everything", &all, false),
         (scenario::USERS[1], "Outlets", &outlets, false),

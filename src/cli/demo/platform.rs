@@ -1,4 +1,4 @@
-//! The simulated platform: runs several stories concurrently, transaction by transaction, as an application would.
+//! The simulated platform: runs several workflows concurrently, transaction by transaction, as an application would.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,33 +9,34 @@ use super::scenario::{Scenario, Transaction, below};
 use crate::postgres;
 
 const REFERENCE_SCHEMA: &str = include_str!("../../../sql/primary/reference_schema.sql");
-const STORIES_AT_ONCE: usize = 12;
+const MAX_WORKFLOWS: usize = 12;
 
+/// A connection to the simulated platform's database, with the workflows in progress.
 pub struct Platform {
     client: Client,
     scenario: Scenario,
-    stories: Vec<VecDeque<Transaction>>,
+    workflows: Vec<VecDeque<Transaction>>,
 }
 
 impl Platform {
     /// Creates the platform's tables and first rows in an empty database.
     pub async fn create(url: &str) -> anyhow::Result<Platform> {
         let client = postgres::connect(url).await?;
-        let mut platform = Platform { client, scenario: Scenario::default(), stories: Vec::new() };
+        let mut platform = Platform { client, scenario: Scenario::default(), workflows: Vec::new() };
         platform.client.batch_execute(REFERENCE_SCHEMA).await.map_err(explain)?;
         platform.execute(Scenario::initial_rows()).await?;
         Ok(platform)
     }
 
-    /// Executes the next transaction of one of the stories.
+    /// Executes the next transaction of one of the workflows.
     pub async fn step(&mut self) -> anyhow::Result<()> {
-        if self.stories.is_empty() || (self.stories.len() < STORIES_AT_ONCE && below(4) == 0) {
-            self.stories.push(self.scenario.story().into());
+        if self.workflows.is_empty() || (self.workflows.len() < MAX_WORKFLOWS && below(4) == 0) {
+            self.workflows.push(self.scenario.workflow().into());
         }
-        let chosen = below(self.stories.len());
-        let transaction = self.stories[chosen].pop_front();
-        if self.stories[chosen].is_empty() {
-            self.stories.swap_remove(chosen);
+        let chosen = below(self.workflows.len());
+        let transaction = self.workflows[chosen].pop_front();
+        if self.workflows[chosen].is_empty() {
+            self.workflows.swap_remove(chosen);
         }
         match transaction {
             Some(transaction) => self.execute(transaction).await,
@@ -93,7 +94,7 @@ mod tests {
         end $$";
 
     #[tokio::test]
-    async fn the_stories_contain_every_event() {
+    async fn the_workflows_contain_every_event() {
         let server = PrivatePostgres::start(Options::default()).await.unwrap();
         server.create_database("platform").await.unwrap();
         let mut platform = Platform::create(&server.url("platform")).await.unwrap();
@@ -124,10 +125,10 @@ mod tests {
         let server = PrivatePostgres::start(Options::default()).await.unwrap();
         server.create_database("platform").await.unwrap();
         let mut platform = Platform::create(&server.url("platform")).await.unwrap();
-        let mut story = platform.scenario.story().into_iter();
-        let draft = story.next().unwrap();
+        let mut workflow = platform.scenario.workflow().into_iter();
+        let draft = workflow.next().unwrap();
         platform.execute(draft).await.unwrap();
-        let rolled_back = story.next().unwrap();
+        let rolled_back = workflow.next().unwrap();
         assert!(!rolled_back.committed && !rolled_back.statements.is_empty());
         platform.execute(rolled_back).await.unwrap();
         let row = platform.client.query_one("select review_status from release", &[]).await.unwrap();

@@ -13,12 +13,12 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::scenario::below;
-use crate::cli::receive::{Refusal, Verifier};
+use crate::cli::receive::{Rejection, Verifier};
 
 const TOLERANCE: Duration = Duration::from_secs(300);
 /// The flaky receiver rejects the first attempt of one in this many deliveries.
 const FLAKY: usize = 25;
-/// Deliveries that may wait to be shown.
+/// Capacity of the channel to the screen.
 const BACKLOG: usize = 1_024;
 
 /// A received delivery.
@@ -33,9 +33,9 @@ pub struct Delivery {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     Verified,
-    /// Genuine, and rejected on purpose so that it is retried.
-    Rejected,
-    Refused(Refusal),
+    /// Genuine, but rejected so that it is retried.
+    RejectedOnPurpose,
+    Unverified(Rejection),
     /// For a webhook that the demo did not create.
     Unknown,
 }
@@ -81,8 +81,8 @@ impl Shared {
         let webhooks = self.webhooks.read().expect("no holder of this lock panics");
         let Some(webhook) = webhooks.get(text(headers, "x-webhook-id")) else { return Outcome::Unknown };
         match webhook.verifier.verify(headers, body, Timestamp::now()) {
-            Err(refusal) => Outcome::Refused(refusal),
-            Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => Outcome::Rejected,
+            Err(reason) => Outcome::Unverified(reason),
+            Ok(()) if webhook.flaky && attempt == 1 && below(FLAKY) == 0 => Outcome::RejectedOnPurpose,
             Ok(()) => Outcome::Verified,
         }
     }
@@ -93,8 +93,8 @@ async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
     let outcome = shared.verify(&headers, &body, attempt);
     let status = match outcome {
         Outcome::Verified => StatusCode::OK,
-        Outcome::Rejected => StatusCode::SERVICE_UNAVAILABLE,
-        Outcome::Refused(_) | Outcome::Unknown => StatusCode::UNAUTHORIZED,
+        Outcome::RejectedOnPurpose => StatusCode::SERVICE_UNAVAILABLE,
+        Outcome::Unverified(_) | Outcome::Unknown => StatusCode::UNAUTHORIZED,
     };
     let (event, id) = (text(&headers, "x-webhook-event").to_owned(), text(&headers, "x-webhook-delivery").to_owned());
     // Fails when the demo is ending.
@@ -128,16 +128,16 @@ mod tests {
         receiver.expect("2", "s2".into(), false);
         let verify = |webhook, secret| receiver.shared.verify(&headers(webhook, secret, "{}"), b"{}", 1);
         assert_eq!(verify("1", "s1"), Outcome::Verified);
-        assert_eq!(verify("1", "s2"), Outcome::Refused(Refusal::WrongSignature));
+        assert_eq!(verify("1", "s2"), Outcome::Unverified(Rejection::WrongSignature));
         assert_eq!(verify("3", "s1"), Outcome::Unknown);
     }
 
     #[tokio::test]
-    async fn a_flaky_receiver_accepts_every_second_attempt() {
+    async fn a_flaky_receiver_rejects_only_first_attempts() {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
         receiver.expect("1", "s1".into(), true);
         let verify = |attempt| receiver.shared.verify(&headers("1", "s1", "{}"), b"{}", attempt);
-        let rejected = (0..1_000).filter(|_| verify(1) == Outcome::Rejected).count();
+        let rejected = (0..1_000).filter(|_| verify(1) == Outcome::RejectedOnPurpose).count();
         assert!((1..1_000).contains(&rejected), "{rejected}");
         assert!((0..1_000).all(|_| verify(2) == Outcome::Verified));
     }

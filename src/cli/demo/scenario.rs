@@ -19,22 +19,22 @@ pub struct Transaction {
     pub committed: bool,
 }
 
-/// Transactions in their order.
-pub type Story = Vec<Transaction>;
+/// What the platform does with one object, such as a release: its transactions in order.
+pub type Workflow = Vec<Transaction>;
 
 fn commit(statements: Vec<String>) -> Transaction {
     Transaction { statements, committed: true }
 }
 
-/// Generates stories and the ids of their rows.
+/// Generates workflows and the ids of their rows.
 pub struct Scenario {
     next_id: i64,
-    stories: usize,
+    workflows: usize,
 }
 
 impl Default for Scenario {
     fn default() -> Self {
-        Scenario { next_id: 1_000, stories: 0 }
+        Scenario { next_id: 1_000, workflows: 0 }
     }
 }
 
@@ -53,18 +53,18 @@ impl Scenario {
         commit(statements)
     }
 
-    /// Returns the next story. The first two contain every event; the others are random.
-    pub fn story(&mut self) -> Story {
-        self.stories += 1;
-        match self.stories {
-            1 => return self.release(LABELS[0].0, &Course::EVENTFUL),
+    /// Returns the next workflow. The first two contain every event; the others are random.
+    pub fn workflow(&mut self) -> Workflow {
+        self.workflows += 1;
+        match self.workflows {
+            1 => return self.release(LABELS[0].0, &Plan::EVERY_EVENT),
             2 => return self.payment(USERS[0]),
             _ => {}
         }
         match below(20) {
             0..3 => self.payment(*pick(&USERS)),
             3 => addon_granted_and_revoked(USERS[2]),
-            _ => self.release(pick(&LABELS).0, &Course::random()),
+            _ => self.release(pick(&LABELS).0, &Plan::random()),
         }
     }
 
@@ -74,7 +74,7 @@ impl Scenario {
     }
 
     /// A payment statement is drafted and becomes ready.
-    fn payment(&mut self, user: i64) -> Story {
+    fn payment(&mut self, user: i64) -> Workflow {
         let id = self.id();
         let (amount, rate) = (below(500_000), if one_in(3) { 108 } else { 100 });
         let money = |cents: usize| format!("{}.{:02}", cents / 100, cents % 100);
@@ -89,8 +89,8 @@ impl Scenario {
         vec![commit(vec![draft]), commit(vec![ready])]
     }
 
-    /// The life of a release, from draft to its outlets, and in some stories off them again.
-    fn release(&mut self, label: i64, course: &Course) -> Story {
+    /// A release is drafted, reviewed, transcoded and distributed; with some plans it is flagged or taken down afterwards.
+    fn release(&mut self, label: i64, plan: &Plan) -> Workflow {
         let (id, track) = (self.id(), self.id());
         let isrc = format!("QZWAL{:07}", track % 10_000_000);
         let title = format!("{} {}", pick(&ADJECTIVES), pick(&NOUNS));
@@ -100,27 +100,27 @@ impl Scenario {
         );
         let track_row =
             format!("insert into track (id, release_id, isrc, title) values ({track}, {id}, '{isrc}', '{title}')");
-        let mut story = vec![commit(vec![draft, track_row])];
-        if course.rolls_back {
+        let mut workflow = vec![commit(vec![draft, track_row])];
+        if plan.rolls_back {
             let statements = vec![review(id, "approved", NO_ISSUES)];
-            story.push(Transaction { statements, committed: false });
+            workflow.push(Transaction { statements, committed: false });
         }
-        story.extend(self.reviewed(id, course));
-        if course.rejected {
-            return story;
+        workflow.extend(self.reviewed(id, plan));
+        if plan.rejected {
+            return workflow;
         }
-        story.extend(self.transcoded(track, course.transcoding_fails));
-        story.extend(self.distributed(id, course));
-        if course.flagged {
-            story.extend(self.flagged(id, track, &isrc));
+        workflow.extend(self.transcoded(track, plan.transcoding_fails));
+        workflow.extend(self.distributed(id, plan));
+        if plan.flagged {
+            workflow.extend(self.flagged(id, track, &isrc));
         }
-        if course.taken_down {
-            story.extend(self.taken_down(id));
+        if plan.taken_down {
+            workflow.extend(self.taken_down(id));
         }
-        story
+        workflow
     }
 
-    fn reviewed(&mut self, release: i64, course: &Course) -> Story {
+    fn reviewed(&mut self, release: i64, plan: &Plan) -> Workflow {
         let hold = format!(
             "update release set review_status = 'to_review', pre_review_hold = true, updated_at = now() where id = {release}"
         );
@@ -132,40 +132,40 @@ impl Scenario {
             below(9),
             below(2)
         );
-        let mut story = vec![commit(vec![hold]), commit(vec![report])];
-        if course.needs_changes {
-            story.push(commit(vec![review(release, "require_changes", ISSUES)]));
-            story.push(commit(vec![review(release, "to_review", NO_ISSUES)]));
+        let mut workflow = vec![commit(vec![hold]), commit(vec![report])];
+        if plan.needs_changes {
+            workflow.push(commit(vec![review(release, "require_changes", ISSUES)]));
+            workflow.push(commit(vec![review(release, "to_review", NO_ISSUES)]));
         }
-        let (status, issues) = if course.rejected { ("rejected", ISSUES) } else { ("approved", NO_ISSUES) };
-        story.push(commit(vec![review(release, status, issues)]));
-        story
+        let (status, issues) = if plan.rejected { ("rejected", ISSUES) } else { ("approved", NO_ISSUES) };
+        workflow.push(commit(vec![review(release, status, issues)]));
+        workflow
     }
 
-    fn transcoded(&mut self, track: i64, fails_first: bool) -> Story {
+    fn transcoded(&mut self, track: i64, fails_first: bool) -> Workflow {
         let outcomes: &[&str] = match (fails_first, one_in(2)) {
             (false, _) => &["complete"],
             (true, true) => &["error", "complete"],
             (true, false) => &["incomplete", "complete"],
         };
-        let mut story = Vec::new();
+        let mut workflow = Vec::new();
         for outcome in outcomes {
             let id = self.id();
             let queued =
                 format!("insert into transcoder_queue (id, track_id, status) values ({id}, {track}, 'queued')");
-            story.push(commit(vec![queued]));
+            workflow.push(commit(vec![queued]));
             let file = |asset_type: i64, file: i64| {
                 format!("insert into transcoder_queue_file values ({file}, {id}, {asset_type}, '{outcome}')")
             };
             let done = format!("update transcoder_queue set status = '{outcome}', updated_at = now() where id = {id}");
-            story.push(commit(vec![file(1, self.id()), file(2, self.id()), done]));
+            workflow.push(commit(vec![file(1, self.id()), file(2, self.id()), done]));
         }
-        story
+        workflow
     }
 
-    fn distributed(&mut self, release: i64, course: &Course) -> Story {
+    fn distributed(&mut self, release: i64, plan: &Plan) -> Workflow {
         let first = below(OUTLETS.len());
-        let outlets = (0..course.outlets).map(|step| OUTLETS[(first + step) % OUTLETS.len()].0);
+        let outlets = (0..plan.outlets).map(|step| OUTLETS[(first + step) % OUTLETS.len()].0);
         let (mut entries, mut statements) = (Vec::new(), Vec::new());
         for outlet in outlets {
             let id = self.id();
@@ -174,22 +174,22 @@ impl Scenario {
                 "insert into distro_queue (id, release_id, outlet_id, status) values ({id}, {release}, {outlet}, 'scheduled')"
             ));
         }
-        let mut story = vec![commit(statements), commit(vec![delivery_status(release, "distributing")])];
+        let mut workflow = vec![commit(statements), commit(vec![delivery_status(release, "distributing")])];
         for status in ["transcoding", "batched"] {
-            story.extend(entries.iter().map(|id| commit(vec![distribution(*id, status, "null")])));
+            workflow.extend(entries.iter().map(|id| commit(vec![distribution(*id, status, "null")])));
         }
-        let (failing, complete) = entries.split_at(usize::from(course.an_outlet_fails));
+        let (failing, complete) = entries.split_at(usize::from(plan.an_outlet_fails));
         for id in failing {
             let status = *pick(&["error", "fault", "rejected", "batch_exception"]);
             let message = "'The outlet rejected the artwork: it must be 3000 by 3000 pixels'";
-            story.push(commit(vec![distribution(*id, status, message)]));
+            workflow.push(commit(vec![distribution(*id, status, message)]));
         }
-        story.extend(complete.iter().map(|id| commit(vec![distribution(*id, "complete", "null")])));
-        story.push(commit(vec![delivery_status(release, "distributed")]));
-        story
+        workflow.extend(complete.iter().map(|id| commit(vec![distribution(*id, "complete", "null")])));
+        workflow.push(commit(vec![delivery_status(release, "distributed")]));
+        workflow
     }
 
-    fn taken_down(&mut self, release: i64) -> Story {
+    fn taken_down(&mut self, release: i64) -> Workflow {
         let (id, outlet) = (self.id(), pick(&OUTLETS).0);
         let request = format!(
             "insert into distro_queue (id, release_id, outlet_id, status, takedown) \
@@ -199,7 +199,7 @@ impl Scenario {
     }
 
     /// A Stream Radar flag is raised, resolved, reopened and resolved again.
-    fn flagged(&mut self, release: i64, track: i64, isrc: &str) -> Story {
+    fn flagged(&mut self, release: i64, track: i64, isrc: &str) -> Workflow {
         let id = self.id();
         let (dsp, severity, streams) =
             (pick(&["spotify", "deezer", "tidal"]), pick(&["low", "medium", "high"]), below(50_000));
@@ -217,8 +217,8 @@ impl Scenario {
     }
 }
 
-/// What happens to a release.
-struct Course {
+/// The optional steps in the workflow of a release.
+struct Plan {
     rolls_back: bool,
     needs_changes: bool,
     rejected: bool,
@@ -229,8 +229,8 @@ struct Course {
     taken_down: bool,
 }
 
-impl Course {
-    const EVENTFUL: Course = Course {
+impl Plan {
+    const EVERY_EVENT: Plan = Plan {
         rolls_back: true,
         needs_changes: true,
         rejected: false,
@@ -241,8 +241,8 @@ impl Course {
         taken_down: true,
     };
 
-    fn random() -> Course {
-        Course {
+    fn random() -> Plan {
+        Plan {
             rolls_back: one_in(4),
             needs_changes: one_in(4),
             rejected: one_in(10),
@@ -272,7 +272,7 @@ fn distribution(entry: i64, status: &str, message: &str) -> String {
     format!("update distro_queue set status = '{status}', message = {message}, updated_at = now() where id = {entry}")
 }
 
-fn addon_granted_and_revoked(user: i64) -> Story {
+fn addon_granted_and_revoked(user: i64) -> Workflow {
     let grant =
         format!("insert into user_addon (user_id, addon) values ({user}, 'preflight_qc') on conflict do nothing");
     let revoke = format!("delete from user_addon where user_id = {user} and addon = 'preflight_qc'");

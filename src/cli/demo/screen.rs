@@ -40,14 +40,14 @@ impl Screen {
     pub fn show(&mut self, delivery: &Delivery) -> bool {
         match &delivery.outcome {
             Outcome::Verified => self.verified += 1,
-            Outcome::Rejected => self.rejected += 1,
-            Outcome::Refused(refusal) => {
+            Outcome::RejectedOnPurpose => self.rejected += 1,
+            Outcome::Unverified(reason) => {
                 self.unverified += 1;
-                self.print(&format!("unverified: {} {}: {refusal}", delivery.event, delivery.id));
+                self.print(&format!("unverified: {} {}: {reason}", delivery.event, delivery.id));
             }
             Outcome::Unknown => {
                 self.unverified += 1;
-                self.print(&format!("unverified: {} {}: not of a webhook of the demo", delivery.event, delivery.id));
+                self.print(&format!("unverified: {} {}: not for a webhook of the demo", delivery.event, delivery.id));
             }
         }
         if delivery.outcome == Outcome::Verified {

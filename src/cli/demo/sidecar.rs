@@ -77,7 +77,7 @@ impl Installation {
         let log = std::fs::File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut arguments = terminated_with_parent();
         arguments.extend([self.program.clone().into_os_string(), "run".into()]);
-        // A process group of its own, so that Ctrl-C does not reach it: the demo stops it in order.
+        // In its own process group, so that Ctrl-C does not reach it: the demo stops it after everything that depends on it.
         let child = self.command(arguments).stdout(Stdio::null()).stderr(log).process_group(0).spawn()?;
         let mut sidecar = Sidecar { child, log: self.log.clone() };
         let ready = async {
@@ -109,14 +109,14 @@ impl Sidecar {
         anyhow::anyhow!("the sidecar ended unexpectedly ({status})")
     }
 
-    /// The last lines of its log, as context of an error.
+    /// Returns the last lines of its log, as context of an error.
     pub fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         format!("the last lines of the sidecar's log:\n{}\n", lines[lines.len().saturating_sub(20)..].join("\n"))
     }
 
-    /// Stops the sidecar in order, and waits for its end.
+    /// Stops the sidecar by SIGTERM, and waits for its end.
     pub async fn stop(mut self) -> anyhow::Result<ExitStatus> {
         let pid = self.child.id().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
         if let Some(pid) = pid {

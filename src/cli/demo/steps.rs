@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-/// Prints `[3/6] Starting Walhook … 0.4 s`.
+/// Prints one line per step, such as `[3/6] Starting the sidecar … 0.4 s`.
 pub struct Steps {
     done: u32,
     total: u32,
@@ -11,9 +11,9 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// `before` steps were printed by `make demo`; `own` follow.
-    pub fn new(before: u32, own: u32) -> Steps {
-        Steps { done: before, total: before + own, started: Instant::now() }
+    /// `before` steps were already printed by `make demo`; `remaining` follow.
+    pub fn new(before: u32, remaining: u32) -> Steps {
+        Steps { done: before, total: before + remaining, started: Instant::now() }
     }
 
     /// Runs one step.

@@ -8,8 +8,8 @@ use reqwest::redirect::Policy;
 use tower::Service;
 use tower::layer::layer_fn;
 
+use super::limits::{BUFFER_BYTES, HTTP2_BUFFER_BYTES, KEEPALIVE, POOL_IDLE};
 use super::reuse;
-use super::transport::{BUFFER_BYTES, HTTP2_BUFFER_BYTES, KEEPALIVE, POOL_IDLE};
 use crate::deliver::guard::Guard;
 use crate::deliver::settings::Settings;
 

@@ -2,6 +2,7 @@
 
 mod direct;
 mod failure;
+mod limits;
 mod reuse;
 mod transport;
 mod tunnel;

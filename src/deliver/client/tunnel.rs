@@ -19,8 +19,8 @@ use secrecy::ExposeSecret;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt, service_fn};
 
+use super::limits::{BUFFER_BYTES, HTTP2_BUFFER_BYTES, KEEPALIVE, POOL_IDLE};
 use super::reuse;
-use super::transport::{BUFFER_BYTES, HTTP2_BUFFER_BYTES, KEEPALIVE, POOL_IDLE};
 use crate::config::Proxy;
 use crate::deliver::guard::Guard;
 use crate::deliver::settings::Settings;

@@ -1,9 +1,9 @@
-// Prints Kubernetes objects as a JSON array: those of a manifest, or those that a chart makes of its values.
+// Prints Kubernetes objects as a JSON array: those of a manifest, or those that a chart renders with its values.
 //
 //	render MANIFEST.yaml
 //	render CHART-DIRECTORY [VALUES.yaml]
 //
-// A chart's templates are Go's, with the functions of sprig and a few of Helm's own. Helm itself is in no package of Debian's.
+// A chart's templates are Go's, with the functions of sprig and some of Helm. Helm itself is not a Debian package.
 package main
 
 import (
@@ -109,11 +109,11 @@ func render(chart string, overrides []string) (string, error) {
 			}
 		}
 	}
-	// As Helm does with what is not there.
+	// As Helm does with missing values.
 	return strings.ReplaceAll(made.String(), "<no value>", ""), nil
 }
 
-// merge puts the second's values over the first's; null removes.
+// merge overrides values; null removes a value.
 func merge(values, override object) {
 	for key, value := range override {
 		inner, isObject := value.(object)

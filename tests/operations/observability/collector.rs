@@ -39,7 +39,7 @@ impl Collector {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the collector's port");
         let port = listener.local_addr().unwrap().port();
         let exports = Exports::default();
-        let router = Router::new().route("/v1/traces", post(take)).with_state(exports.clone());
+        let router = Router::new().route("/v1/traces", post(receive)).with_state(exports.clone());
         let server = async move { axum::serve(listener, router).await.expect("a server") };
         Collector { port, exports, _server: AbortOnDropHandle::new(tokio::spawn(server)) }
     }
@@ -63,7 +63,7 @@ impl Collector {
     }
 }
 
-async fn take(State(exports): State<Exports>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn receive(State(exports): State<Exports>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let Ok(request) = ExportTraceServiceRequest::decode(body) else { return StatusCode::BAD_REQUEST };
     for group in request.resource_spans {
         let resource = attributes(&group.resource.expect("a resource").attributes);

@@ -29,10 +29,10 @@ fn messages(app: &TestApp, from: usize, levels: &[&str]) -> BTreeMap<String, usi
 const FAULTS: &[&str] = &["WARN", "ERROR"];
 
 async fn wait_for(app: &TestApp, from: usize, words: &str) {
-    let there = || async {
+    let logged = || async {
         messages(app, from, &["INFO", "WARN", "ERROR"]).keys().any(|line| line.contains(words)).then_some(())
     };
-    eventually(words, there).await;
+    eventually(words, logged).await;
 }
 
 fn assert_once(counts: &BTreeMap<String, usize>) {
@@ -137,7 +137,7 @@ async fn a_fault_is_logged_once_and_every_line_is_an_object() {
 }
 
 #[tokio::test]
-async fn at_debug_an_event_can_be_followed_from_the_log_to_its_attempts() {
+async fn at_debug_an_event_can_be_followed_from_the_wal_to_its_attempts() {
     let mut app = TestApp::prepare().await;
     app.set("log.format", "json").set("log.filter", "walhook=debug").set_fast_retries();
     app.setup().await;
@@ -155,8 +155,8 @@ async fn at_debug_an_event_can_be_followed_from_the_log_to_its_attempts() {
         lines(&app).into_iter().filter(of_event).collect()
     };
     let stored = about("stored");
-    let place = app.store().await.query_one("select commit_lsn::text from walhook.event", &[]).await.unwrap();
-    assert_eq!((stored.len(), stored[0]["lsn"].as_str()), (1, Some(place.get(0))));
+    let lsn = app.store().await.query_one("select commit_lsn::text from walhook.event", &[]).await.unwrap();
+    assert_eq!((stored.len(), stored[0]["lsn"].as_str()), (1, Some(lsn.get(0))));
     let failed = about("attempt failed");
     assert_eq!(failed.len(), 10);
     assert_eq!((&failed[9]["attempt"], &failed[9]["status"]), (&json!(10), &json!(503)));

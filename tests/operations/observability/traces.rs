@@ -64,7 +64,7 @@ fn code(span: &Span) -> StatusCode {
 }
 
 #[tokio::test]
-async fn an_event_is_one_trace_from_the_log_to_the_receiver() {
+async fn an_event_is_one_trace_from_the_wal_to_the_receiver() {
     let mut scene = Scene::start("trace").await;
     scene.receiver.answer_in_turn(&[Answer::Status(500), Answer::Status(200)]);
     let received = scene.event(2).await;
@@ -121,8 +121,9 @@ async fn an_event_is_one_trace_from_the_log_to_the_receiver() {
     assert_eq!(export.headers["api-key"], "hunter 2");
     assert_eq!(export.resource["service.name"], "Walhook");
     assert_eq!(export.resource["service.version"], env!("CARGO_PKG_VERSION"));
-    let said = format!("{:?}", scene.collector.exports().into_iter().map(|export| export.spans).collect::<Vec<_>>());
-    assert!(!said.contains("hush"), "a URL's secret is in a span");
+    let exported =
+        format!("{:?}", scene.collector.exports().into_iter().map(|export| export.spans).collect::<Vec<_>>());
+    assert!(!exported.contains("hush"), "a URL's secret is in a span");
     // The last spans are exported before the process ends.
     let last = scene.event(1).await;
     let (trace, ..) = traceparent(&last[0]);

@@ -1,5 +1,5 @@
-//! This machine as it is, in which everything can be changed and nothing is: an overlay of its file system with a root of its
-//! own, in a mount namespace that ends with the test.
+//! An overlay of this machine's file system, in its own mount namespace. A test can change everything in it; this machine stays
+//! unchanged, and the overlay ends with the test.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// Mounts, says so, and keeps the namespace alive until its input ends. The upper directory is on a file system of memory: an
-/// overlay cannot be the upper of another, as it would be in a container.
+/// Mounts the overlay, prints `mounted`, and keeps the namespace alive until its input ends. The upper directory is on a tmpfs: in a
+/// container the file system is itself an overlay, which cannot be the upper layer of another.
 const SCRIPT: &str = r#"set -e
 cd "$1"
 mkdir layers
@@ -20,14 +20,14 @@ mount --rbind /dev root/dev
 echo mounted
 exec cat >/dev/null"#;
 
-/// Without a network namespace of its own: what listens on this machine's loopback is reached.
+/// A running overlay. It shares this machine's network, so that its processes reach servers on loopback.
 pub struct Machine {
     keeper: Child,
     directory: TempDir,
 }
 
 impl Machine {
-    /// Or why it cannot be had here.
+    /// Mounts the overlay. Fails with the reason if this machine does not allow it.
     pub fn start() -> Result<Machine, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can mount an overlay".to_owned());
@@ -41,16 +41,16 @@ impl Machine {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("unshare: {error}"))?;
-        let mut said = [0; 8];
+        let mut printed = [0; 8];
         let mut output = keeper.stdout.take().expect("a pipe");
-        if std::io::Read::read_exact(&mut output, &mut said).is_ok() {
+        if std::io::Read::read_exact(&mut output, &mut printed).is_ok() {
             return Ok(Machine { keeper, directory });
         }
         let output = keeper.wait_with_output().expect("a child can be waited for");
         Err(format!("an overlay cannot be mounted: {}", String::from_utf8_lossy(&output.stderr).trim()))
     }
 
-    /// A path of the machine's as this process reaches it.
+    /// Returns the path by which this process reaches a file inside the overlay.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.outside("root").join(inside.trim_start_matches('/'))
     }
@@ -60,7 +60,7 @@ impl Machine {
         root.join(self.directory.path().strip_prefix("/").expect("an absolute path")).join(name)
     }
 
-    /// A program of the machine's, as root, in its root directory.
+    /// Builds a command that runs inside the overlay as root, in its root directory.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id())).args(["--", "chroot"]);
@@ -89,7 +89,7 @@ impl Machine {
         std::fs::write(self.path(inside), text).unwrap_or_else(|error| panic!("{inside}: {error}"));
     }
 
-    /// Every file that is not as on the machine below, directories left out.
+    /// Returns every file that differs from this machine's, without directories.
     pub fn changed(&self) -> BTreeSet<String> {
         let upper = self.outside("layers/upper");
         let mut found = BTreeSet::new();

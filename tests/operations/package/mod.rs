@@ -1,5 +1,5 @@
-//! The Debian package from its making to its purge, by the real debhelper and dpkg, on an overlay of this machine: installed,
-//! configured, set up, started as the unit says, upgraded under its feet, removed, purged.
+//! The Debian package from build to purge, with the real debhelper and dpkg on an overlay of this machine. It is installed,
+//! configured, set up, started as the unit specifies, upgraded while it runs, removed and purged.
 
 mod machine;
 mod unit;
@@ -15,10 +15,10 @@ use walhook::private_postgres::free_port;
 
 const CONFIGURATION: &str = "/etc/walhook/walhook.toml";
 const ENVIRONMENT: &str = "/etc/walhook/environment";
-/// Higher than any that will be.
+/// A version higher than any release.
 const LATER: &str = "999.0.0-1";
-/// What dpkg and those who make users write down, whatever the package.
-const LEDGERS: [&str; 6] =
+/// Paths that dpkg and adduser write for every package.
+const BOOKKEEPING: [&str; 6] =
     ["/etc/", "/var/lib/dpkg/", "/var/log/", "/var/cache/", "/run/", "/var/lib/systemd/deb-systemd-helper"];
 
 fn run(command: &mut Command) -> String {
@@ -28,14 +28,14 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The package of this very build, as `make deb` builds it of the build that is shipped.
+/// Builds the package of this build, as `make deb` does for the shipped build.
 fn package(directory: &Path) -> PathBuf {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/package"));
     command.arg(env!("CARGO_BIN_EXE_walhook")).arg(directory).env("PACKAGE_COMPRESSION", "none");
     PathBuf::from(run(&mut command).trim())
 }
 
-/// The same under a higher version, with settings that are described in other words.
+/// Builds the same package with a higher version and a changed settings file.
 fn later_package(package: &Path) -> PathBuf {
     let tree = package.with_file_name("later");
     let later = package.with_file_name("walhook-later.deb");
@@ -48,12 +48,12 @@ fn later_package(package: &Path) -> PathBuf {
     std::fs::write(tree.join("DEBIAN/control"), lines.collect::<String>()).expect("a control file");
     let settings = tree.join(CONFIGURATION.trim_start_matches('/'));
     let text = std::fs::read_to_string(&settings).expect("the settings");
-    std::fs::write(&settings, format!("{text}\n# Something that a later version says.\n")).expect("the settings");
+    std::fs::write(&settings, format!("{text}\n# A comment of a later version.\n")).expect("the settings");
     run(Command::new("dpkg-deb").args(["-Znone", "--root-owner-group", "-b"]).arg(&tree).arg(&later));
     later
 }
 
-/// Mode, owner and path of everything in it.
+/// Returns mode, owner and path of everything in the package.
 fn contents(package: &Path) -> Vec<(String, String, String)> {
     let listing = run(Command::new("dpkg-deb").arg("-c").arg(package).env("LC_ALL", "C"));
     let lines = listing.lines().map(|line| {
@@ -73,7 +73,7 @@ fn assert_contents(package: &Path) {
         ("-rwxr-xr-x", "/usr/bin/walhook"),
         ("-rw-r--r--", unit::PATH),
         ("-rw-r--r--", CONFIGURATION),
-        // For secrets.
+        // It contains secrets.
         ("-rw-------", ENVIRONMENT),
         ("-rw-r--r--", "/usr/share/man/man1/walhook.1.gz"),
         ("-rw-r--r--", "/usr/share/man/man1/walhook-run.1.gz"),
@@ -97,12 +97,12 @@ fn assert_contents(package: &Path) {
     let field = |name| run(Command::new("dpkg-deb").arg("-f").arg(package).arg(name)).trim().to_owned();
     assert_eq!(field("Package"), "walhook");
     assert!(field("Version").starts_with(env!("CARGO_PKG_VERSION")));
-    // This build links the system's libpq; the one that is shipped brings its own.
+    // This build links the system's libpq; the shipped build contains its own.
     let depends = field("Depends");
     assert!(depends.contains("libc6") && depends.contains("libpq5") && depends.contains("adduser"), "{depends}");
 }
 
-/// An installation on a machine, and the databases that it is pointed to.
+/// An installed package on a machine, configured with the databases of a test.
 struct Installation {
     machine: Machine,
     unit: Unit,
@@ -112,7 +112,7 @@ struct Installation {
 }
 
 impl Installation {
-    /// Installed, and told its secrets.
+    /// Installs the package and writes its secrets.
     fn make(machine: Machine, package: &Path, app: &TestApp) -> Installation {
         install(&machine, package);
         let unit = Unit::read(&machine);
@@ -128,7 +128,7 @@ impl Installation {
         Installation { machine, unit, metrics_url: String::new(), settings }
     }
 
-    /// Gives it ports of this machine's, shortly before it takes them.
+    /// Sets free ports of this machine, shortly before they are used.
     fn configure(&mut self) {
         let [api, metrics] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port().expect("a free port")));
         self.settings = self.settings.replace("127.0.0.1:8080", &api).replace("127.0.0.1:9464", &metrics);
@@ -136,7 +136,7 @@ impl Installation {
         self.metrics_url = format!("http://{metrics}");
     }
 
-    /// `walhook COMMAND` with the settings that the unit names, as its user.
+    /// Runs `walhook COMMAND` with the settings that the unit names, as its user.
     #[track_caller]
     fn walhook(&self, command: &str) -> String {
         let mut words = self.unit.start();
@@ -148,7 +148,7 @@ impl Installation {
     async fn start(&self) -> Service {
         let mut service = Service::start(&self.machine, &self.unit);
         let ready = || {
-            assert!(service.is_running(), "it ended: {}", service.words());
+            assert!(service.is_running(), "it ended: {}", service.log());
             async { self.is_ready().await.then_some(()) }
         };
         eventually("the service to be ready", ready).await;
@@ -167,14 +167,14 @@ impl Installation {
 fn install(machine: &Machine, package: &Path) {
     let name = package.file_name().expect("a file").to_str().expect("a name");
     let inside = format!("/var/cache/{name}");
-    std::fs::copy(package, machine.path(&inside)).expect("room on the machine");
-    // As unattended upgrades do: what the operator has changed stays.
+    std::fs::copy(package, machine.path(&inside)).expect("space for the package");
+    // Like unattended upgrades, keeps files that the operator has changed.
     machine.run_ok(&["dpkg", "--force-confdef", "--force-confold", "-i", &inside]);
-    std::fs::remove_file(machine.path(&inside)).expect("it is there");
+    std::fs::remove_file(machine.path(&inside)).expect("the copy can be removed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_package_lives_and_leaves_nothing_behind() {
+async fn the_package_installs_upgrades_and_purges_without_leftovers() {
     if !are_installed(&["dh", "dpkg-shlibdeps", "strip", "systemd-analyze", "openssl"]) {
         return;
     }
@@ -198,8 +198,8 @@ async fn the_package_lives_and_leaves_nothing_behind() {
     assert!(user.contains(":/nonexistent:") && user.trim().ends_with("/usr/sbin/nologin"), "{user}");
     let stat = machine.run_ok(&["stat", "-c", "%U:%G %a", ENVIRONMENT, CONFIGURATION, "/usr/bin/walhook"]);
     assert_eq!(stat.lines().collect::<Vec<_>>(), ["root:root 600", "root:root 644", "root:root 755"]);
-    let spied = unit.command(machine, &["cat", ENVIRONMENT]).output().expect("nsenter");
-    assert!(!spied.status.success(), "the service's user reads everybody's secrets");
+    let reading = unit.command(machine, &["cat", ENVIRONMENT]).output().expect("nsenter");
+    assert!(!reading.status.success(), "the service's user can read the file with the secrets");
 
     installation.walhook("setup");
     let checked = installation.walhook("check");
@@ -213,10 +213,10 @@ async fn the_package_lives_and_leaves_nothing_behind() {
     assert!(line("Uid:").split_whitespace().all(|found| found == id), "{status}");
     assert_eq!((line("CapEff:"), line("CapBnd:"), line("NoNewPrivs:")), (no_capability(), no_capability(), "1".into()));
 
-    // An upgrade changes nothing that is running, and nothing that the operator has written.
+    // An upgrade does not stop the running process, and does not change the operator's files.
     install(machine, &later_package(&package));
     assert!(machine.run_ok(&["dpkg-query", "-W", "walhook"]).contains(LATER));
-    assert!(service.is_running() && installation.is_ready().await, "the old process goes on");
+    assert!(service.is_running() && installation.is_ready().await, "the old process keeps running");
     assert_eq!(machine.read(CONFIGURATION), installation.settings);
     assert!(machine.read(&format!("{CONFIGURATION}.dpkg-dist")).contains("a later version"));
     assert_eq!(installation.user(), user);
@@ -233,11 +233,11 @@ async fn the_package_lives_and_leaves_nothing_behind() {
 
     machine.run_ok(&["dpkg", "-P", "walhook"]);
     assert_gone(machine, &passwd);
-    // What it worked on is another matter.
+    // A purge does not touch the databases.
     let left = "select count(*) from pg_replication_slots where slot_name = 'walhook'";
     let slots: i64 = app.source().await.query_one(left, &[]).await.expect("slots").get(0);
     assert_eq!(slots, 1);
-    app.store().await.execute("select from walhook.webhook", &[]).await.expect("the store is left alone");
+    app.store().await.execute("select from walhook.webhook", &[]).await.expect("the store still exists");
 }
 
 fn no_capability() -> String {
@@ -249,11 +249,11 @@ fn assert_gone(machine: &Machine, passwd: &str) {
     assert!(!machine.run(&["getent", "group", "walhook"]).status.success());
     assert!(!machine.run(&["dpkg", "-s", "walhook"]).status.success());
     for directory in ["/etc/walhook", "/usr/share/doc/walhook", "/var/lib/walhook"] {
-        assert!(!machine.path(directory).exists(), "{directory} is left");
+        assert!(!machine.path(directory).exists(), "{directory} still exists");
     }
     let changed = machine.changed();
     let others: BTreeSet<&String> =
-        changed.iter().filter(|path| !LEDGERS.iter().any(|ledger| path.starts_with(ledger))).collect();
+        changed.iter().filter(|path| !BOOKKEEPING.iter().any(|prefix| path.starts_with(prefix))).collect();
     assert!(others.is_empty(), "{others:?}");
     let named: BTreeSet<&String> = changed.iter().filter(|path| path.contains("walhook")).collect();
     assert!(named.is_empty(), "{named:?}");

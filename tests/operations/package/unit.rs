@@ -1,5 +1,5 @@
-//! The installed unit as systemd would start it, as far as that matters to the package: its user, its environment, its command.
-//! Sandboxing is systemd's own; `tests/deploy` has its score.
+//! Starts the installed unit's command with its user and environment, as systemd would. The sandbox is not applied:
+//! `deploy.rs` checks its settings.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,7 +11,7 @@ use super::machine::Machine;
 
 pub const PATH: &str = "/usr/lib/systemd/system/walhook.service";
 
-/// Names and values of `[Service]`, the last of each name.
+/// The settings of `[Service]`. Of several with one name, the last takes effect.
 pub struct Unit(BTreeMap<String, String>);
 
 impl Unit {
@@ -27,12 +27,12 @@ impl Unit {
         self.0.get(name).unwrap_or_else(|| panic!("the unit has no {name}"))
     }
 
-    /// The words that the unit starts.
+    /// Returns the command line that the unit starts.
     pub fn start(&self) -> Vec<&str> {
         self.get("ExecStart").split_whitespace().collect()
     }
 
-    /// Any words as the unit's user, with its environment and no privileges.
+    /// Builds a command that runs as the unit's user, with its environment and without privileges.
     pub fn command(&self, machine: &Machine, words: &[&str]) -> Command {
         let (user, group) = (self.get("User"), self.get("Group"));
         let mut all = vec!["env", "-i"];
@@ -47,14 +47,14 @@ impl Unit {
     }
 }
 
-/// `NAME=value` lines, read by root as systemd does: the service's user cannot.
+/// Returns the `NAME=value` lines. Root reads the file, as systemd does: the service's user cannot.
 fn environment(machine: &Machine, setting: &str) -> Vec<String> {
     let file = machine.read(setting.trim_start_matches('-'));
     let lines = file.lines().filter(|line| !line.starts_with('#') && line.contains('='));
     lines.map(str::to_owned).chain(["PATH=/usr/bin:/bin:/usr/sbin:/sbin".to_owned()]).collect()
 }
 
-/// The unit's process.
+/// The process that the unit starts.
 pub struct Service {
     child: Child,
     log: NamedTempFile,
@@ -72,13 +72,13 @@ impl Service {
         self.child.try_wait().expect("a child can be asked for its end").is_none()
     }
 
-    /// As the kernel has it.
+    /// Returns the kernel's status of the process.
     pub fn status(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs")
     }
 
-    /// What it has said so far.
-    pub fn words(&self) -> String {
+    /// Returns what it has logged so far.
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.log.path()).unwrap_or_default()
     }
 
@@ -90,7 +90,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -14,7 +14,8 @@ use walhook::private_postgres::free_port;
 
 use crate::support::{Sidecar, eventually, fetch};
 
-const LOOK: Duration = Duration::from_millis(100);
+/// Between two checks of the replicas' readiness.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 pub struct Balancer {
     nginx: Child,
@@ -49,7 +50,7 @@ impl Balancer {
         let replicas = Arc::new(Mutex::new(replicas));
         let pid = Pid::from_child(&nginx);
         let api_url = format!("http://{listen}/api/public");
-        // Before that, a signal would end it.
+        // A signal to an nginx that is still starting would end it.
         eventually("nginx to answer", || fetch(&api_url)).await;
         let controller = tokio::spawn(control(replicas.clone(), directory.path().to_owned(), pid));
         Balancer { nginx, directory, replicas, controller, api_url }
@@ -68,7 +69,7 @@ impl Balancer {
 impl Drop for Balancer {
     fn drop(&mut self) {
         self.controller.abort();
-        // Its workers end with it; a kill would leave them.
+        // SIGTERM also ends its workers. SIGKILL would leave them running.
         let _ = kill_process(Pid::from_child(&self.nginx), Signal::TERM);
         let _ = self.nginx.wait();
     }
@@ -81,7 +82,7 @@ impl Replica {
     }
 }
 
-/// nginx, which is not in the `PATH` of ordinary users.
+/// Returns the path of nginx, which is not in the `PATH` of ordinary users.
 fn program() -> PathBuf {
     let packaged = PathBuf::from("/usr/sbin/nginx");
     if packaged.is_file() { packaged } else { "nginx".into() }
@@ -130,6 +131,6 @@ async fn control(replicas: Arc<Mutex<Vec<Replica>>>, directory: PathBuf, nginx: 
             kill_process(nginx, Signal::HUP).expect("nginx runs");
             before = addresses;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Load: a platform that commits and users of the API, both without a pause. Both remember everything.
+//! Load: a platform that commits and users of the API, both without a pause. Both record what they did.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use crate::support::{Platform, Received, eventually};
 
 pub const EVENTS: [&str; 3] = ["payment.statement_ready", "distribution.outlet.status_changed", "delivery.completed"];
 /// Between two transactions, and between two requests of one client.
-const PACE: Duration = Duration::from_millis(10);
+const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Commits transitions until it is stopped.
 pub struct Load {
@@ -40,7 +40,7 @@ impl Load {
                 {
                     platform.set_distribution_status(queued, after).await;
                     raise(&[format!("{} {queued} \"{before}\" -> \"{after}\"", EVENTS[1])]);
-                    tokio::time::sleep(PACE).await;
+                    tokio::time::sleep(INTERVAL).await;
                 }
                 raise(&[format!("{} {queued}", EVENTS[2])]);
             }
@@ -52,16 +52,16 @@ impl Load {
         self.committed.lock().expect("nobody panics with this lock").len()
     }
 
-    /// Stops, and returns everything that was committed, in no order.
+    /// Stops, and returns everything that was committed, in no particular order.
     pub async fn stop(self) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
-        self.task.await.expect("the platform is not disturbed");
+        self.task.await.expect("the load does not panic");
         std::mem::take(&mut *self.committed.lock().expect("nobody panics with this lock"))
     }
 }
 
-/// The event, as `Load` remembers it.
-pub fn told(request: &Received) -> String {
+/// Describes a delivered event in the words by which [`Load`] describes a committed one.
+pub fn describe(request: &Received) -> String {
     let (event, data) = (request.event(), request.data());
     match event {
         "payment.statement_ready" => format!("{event} {}", data["payment_request_id"]),
@@ -85,7 +85,7 @@ struct Shared {
 }
 
 impl Clients {
-    /// One for each token; `receiver` is where tests are sent.
+    /// Starts one client per token. Their webhooks' tests are sent to `receiver`.
     pub fn start(api_url: &str, tokens: Vec<String>, receiver: &str) -> Clients {
         let shared = Arc::<Shared>::default();
         let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(Duration::from_secs(30));
@@ -98,7 +98,7 @@ impl Clients {
     }
 
     /// Waits until every client has completed a round that started after this call.
-    pub async fn go_round(&self) {
+    pub async fn wait_for_round(&self) {
         let enough = self.shared.rounds.load(Ordering::Relaxed) + 2 * self.tasks.len() as u64;
         let round = || async { (self.shared.rounds.load(Ordering::Relaxed) >= enough).then_some(()) };
         eventually("a round of every API user", round).await;
@@ -125,13 +125,13 @@ struct Client {
 impl Client {
     async fn work(self, receiver: String) {
         while !self.shared.stop.load(Ordering::Relaxed) {
-            // A failure is remembered; the next round starts with a new webhook.
-            self.go_round(&receiver).await;
+            // Failures are recorded. The next round starts with a new webhook.
+            self.do_round(&receiver).await;
             self.shared.rounds.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    async fn go_round(&self, receiver: &str) -> Option<()> {
+    async fn do_round(&self, receiver: &str) -> Option<()> {
         let webhook = json!({ "name": "one of many", "url": receiver, "events": [EVENTS[0]] });
         let created = self.send("POST", "/webhooks", Some(webhook), 201).await?;
         let path = format!("/webhooks/{}", created["id"].as_str()?);
@@ -147,7 +147,7 @@ impl Client {
     }
 
     async fn send(&self, method: &str, path: &str, body: Option<Value>, wanted: u16) -> Option<Value> {
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(INTERVAL).await;
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let method = method.parse().expect("a method");
         let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);

@@ -11,7 +11,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use self::balancer::Balancer;
-use self::load::{Clients, EVENTS, Load, told};
+use self::load::{Clients, EVENTS, Load, describe};
 use self::next_build::NextBuild;
 use crate::support::{Answer, Api, Received, Receiver, Sidecar, TestApp, are_installed, eventually};
 use rustix::process::Signal;
@@ -27,7 +27,7 @@ struct Rollout {
     receiver: Receiver,
     load: Load,
     clients: Clients,
-    /// Where tests are sent to; kept to the end.
+    /// The receiver of test deliveries, which must outlive the clients.
     _tested: Receiver,
 }
 
@@ -54,7 +54,7 @@ impl Rollout {
 
     /// Waits until a commit after this call was delivered and every API user has completed a round.
     async fn work(&self) {
-        self.clients.go_round().await;
+        self.clients.wait_for_round().await;
         let enough = self.load.committed();
         self.receiver.wait_for(enough).await;
     }
@@ -80,19 +80,19 @@ impl Rollout {
             let waiting = "select from pg_locks where relation = 'walhook.delivery'::regclass and not granted
                            and mode = 'AccessExclusiveLock'";
             let monitor = self.app.store().await;
-            let begun = || async { (!monitor.query(waiting, &[]).await.expect("locks").is_empty()).then_some(()) };
-            eventually("the migration to wait for the table", begun).await;
+            let blocked = || async { (!monitor.query(waiting, &[]).await.expect("locks").is_empty()).then_some(()) };
+            eventually("the migration to wait for the table", blocked).await;
             self.work().await;
             store.batch_execute("commit").await.expect("a reader's end");
         };
         let (output, ()) = tokio::join!(setup, meanwhile);
         let output = output.expect("setup");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert!(said.contains(&next.migrations.join(", ")), "{said}");
+        assert!(printed.contains(&next.migrations.join(", ")), "{printed}");
     }
 
-    /// Stops everything in order, and compares what the platform, the receiver and the API's users remember.
+    /// Stops everything, and compares what the platform committed with what the receiver and the API's users recorded.
     async fn end(self) {
         let Rollout { app, replicas, balancer, receiver, load, clients, .. } = self;
         let mut committed = load.stop().await;
@@ -100,7 +100,7 @@ impl Rollout {
         let received = receiver.wait_for(committed.len()).await;
         let ends = futures_util::future::join_all(replicas.into_iter().map(Sidecar::stop)).await;
         assert!(ends.iter().all(ExitStatus::success), "{ends:?}");
-        let mut arrived: Vec<String> = receiver.requests().iter().map(told).collect();
+        let mut arrived: Vec<String> = receiver.requests().iter().map(describe).collect();
         committed.sort();
         arrived.sort();
         assert_eq!(arrived, committed, "each transition is delivered once");
@@ -113,7 +113,7 @@ impl Rollout {
             failures.len(),
             balancer.errors()
         );
-        println!("{} transitions, the slowest told after {slowest:?}; {requests} requests", committed.len());
+        println!("{} transitions, the slowest delivered after {slowest:?}; {requests} requests", committed.len());
         refuses_a_schema_that_is_too_new(&app).await;
     }
 }
@@ -130,11 +130,11 @@ async fn refuses_a_schema_that_is_too_new(app: &TestApp) {
     app.store().await.execute(history, &[]).await.expect("a history");
     for command in ["run", "setup", "check"] {
         let output = app.walhook(&[command]).await;
-        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+        let printed = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert_eq!(output.status.code(), Some(1), "{command}: {printed}");
         assert!(
-            said.contains("know version 999 or later") && said.contains("start the newer build"),
-            "{command}: {said}"
+            printed.contains("know version 999 or later") && printed.contains("start the newer build"),
+            "{command}: {printed}"
         );
     }
 }

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use super::migrations::LATER;
 
-const OURS: [&str; 6] =
+/// Prefixes of the variables that cargo sets for this test.
+const SET_BY_CARGO: [&str; 6] =
     ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "RUSTC_BOOTSTRAP"];
 
 pub struct NextBuild {
@@ -15,7 +16,7 @@ pub struct NextBuild {
 }
 
 impl NextBuild {
-    /// Builds it with the same cargo and library, so that only a `main` is compiled.
+    /// Builds it with the same cargo and library: only its `main` must be compiled.
     pub fn make() -> NextBuild {
         let this = Path::new(env!("CARGO_BIN_EXE_walhook"));
         let mut cargo = Command::new(env!("CARGO"));
@@ -26,7 +27,7 @@ impl NextBuild {
         }
         // Build scripts would run again because of the variables that cargo sets for this test.
         let set = std::env::vars_os().map(|(name, _)| name);
-        for name in set.filter(|name| OURS.iter().any(|ours| name.to_string_lossy().starts_with(ours))) {
+        for name in set.filter(|name| SET_BY_CARGO.iter().any(|prefix| name.to_string_lossy().starts_with(prefix))) {
             cargo.env_remove(name);
         }
         let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
