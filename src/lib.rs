@@ -18,7 +18,7 @@
 //! - [`recover`] redelivers time ranges in the background; [`notify`] sends owners an e-mail when their webhooks keep failing;
 //! - [`primary`] prepares and inspects the platform's database; [`repair`] detects gaps and finds the transitions that they hid;
 //! - [`manage`] holds the use cases of webhooks' owners; [`api`] is the management API and [`ui`] the web UI on top of it;
-//! - [`store`] holds every statement on Walhook's own tables; [`partitions`], [`erase`] and [`observe`] maintain and measure it;
+//! - [`store`] holds every statement on Walhook's own tables; [`partitions`] and [`observe`] maintain and measure it;
 //! - [`app`] builds the stages and connects them by channels, because they do not use each other; [`cli`] holds the subcommands;
 //! - [`domain`] holds the shared types, [`config`] the settings, [`telemetry`] logs and metrics, [`traces`] the export of spans.
 //!

@@ -58,7 +58,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence == "application/merge-patch+json"
 }
 
-/// Reads the whole body, within [`READ_TIMEOUT`] and up to `limit` bytes.
+/// Reads the whole body, within `READ_TIMEOUT` and up to `limit` bytes.
 pub async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
     let whole = async {
         let mut frames = body.into_data_stream();

@@ -2,7 +2,7 @@
 //!
 //! ## Stored positions
 //!
-//! `walhook.checkpoint` keeps positions in the WAL and in the outbox in the same columns. [`Columns`] and [`StoredCheckpoint`] are
+//! `walhook.checkpoint` keeps positions in the WAL and in the outbox in the same columns. `Columns` and [`StoredCheckpoint`] are
 //! the only code that translates them:
 //!
 //! | column | WAL | outbox |

@@ -21,7 +21,7 @@ pub struct Backlog {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Queue {
-    /// At most [`MAX_COUNTED`].
+    /// At most `MAX_COUNTED`.
     pub deliveries: i64,
     /// Seconds since the oldest was due, or zero.
     pub oldest_due: f64,

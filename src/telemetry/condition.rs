@@ -59,7 +59,7 @@ impl Activity {
     }
 }
 
-/// A fault whose end cannot be observed, such as rows of an unexpected form. It counts as over after [`QUIET_PERIOD`].
+/// A fault whose end cannot be observed, such as rows of an unexpected form. It counts as over after `QUIET_PERIOD`.
 #[derive(Debug, Default)]
 pub struct Recurring(Mutex<Option<Instant>>);
 
@@ -71,7 +71,7 @@ impl Recurring {
         Recurring(Mutex::new(None))
     }
 
-    /// Records an occurrence of the fault. Returns true if it must be logged: the first time, and after [`QUIET_PERIOD`] without one.
+    /// Records an occurrence of the fault. Returns true if it must be logged: the first time, and after `QUIET_PERIOD` without one.
     pub fn must_log(&self) -> bool {
         self.must_log_at(Instant::now())
     }
