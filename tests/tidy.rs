@@ -363,3 +363,33 @@ fn names_are_found_in_paths_and_lists() {
     assert_eq!(named_after("use crate::{api, store::{Store, logs}, vault};", "crate::"), ["api", "store", "vault"]);
     assert_eq!(named_after("use mycrate::store;", "crate::"), [""; 0]);
 }
+
+/// Words that are hard to understand for readers who learned English from technical texts, and what to write instead.
+const PLAIN_WORDS: &[(&str, &str)] = &[
+    ("anew", "again, from scratch"),
+    ("mend", "fix"),
+    ("mended", "fixed"),
+    ("whoever", "name the actor"),
+    ("whom", "name the actor"),
+    ("begun", "started"),
+    ("untold", "not reported"),
+];
+
+#[test]
+fn texts_use_plain_words() {
+    let texts = sources().into_iter().map(|source| (source.path, source.text));
+    let guides = files_below(&root().join("docs"), "md").into_iter().map(|path| {
+        let text = std::fs::read_to_string(&path).expect("a guide is UTF-8");
+        (path.to_string_lossy().into_owned(), text)
+    });
+    let mut violations = Vec::new();
+    for (path, text) in texts.chain(guides).filter(|(path, _)| path != "tests/tidy.rs") {
+        for (index, line) in text.lines().enumerate() {
+            let line = line.to_lowercase();
+            let mut words = line.split(|letter| !is_word(letter));
+            let found = words.find_map(|word| PLAIN_WORDS.iter().find(|(unclear, _)| *unclear == word));
+            violations.extend(found.map(|(word, better)| format!("{path}:{}: \"{word}\": {better}", index + 1)));
+        }
+    }
+    assert_none(&violations);
+}

@@ -37,7 +37,7 @@ pub(super) const CHECKPOINT_ADVANCE: &str = include_str!("../../sql/store/checkp
 /// The stored `ordinal` of a whole transaction or window.
 const END: i64 = i64::MAX;
 
-/// A checkpoint, and a switch from the outbox to the WAL that has begun.
+/// A checkpoint, and a switch from the outbox to the WAL that was started.
 #[derive(Clone, Debug)]
 pub struct StoredCheckpoint {
     pub checkpoint: Checkpoint,
@@ -165,7 +165,7 @@ impl Store {
         Ok(stored.map(|stored| stored.checkpoint))
     }
 
-    /// Returns the checkpoint with a switch to the WAL that has begun.
+    /// Returns the checkpoint with a switch to the WAL that was started.
     pub async fn stored_checkpoint(&self, slot: &str) -> Result<Option<StoredCheckpoint>> {
         self.fetch_optional(CHECKPOINT_READ, &[&slot, &None::<Uuid>]).await
     }
@@ -228,7 +228,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns whether a setup has begun to create the slot and has not finished.
+    /// Returns whether a setup started to create the slot and did not finish.
     pub async fn is_creating_slot(&self, slot: &str) -> Result<bool> {
         self.fetch_one(include_str!("../../sql/store/slot_creation_exists.sql"), &[&slot]).await
     }

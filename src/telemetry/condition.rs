@@ -19,7 +19,7 @@ impl Condition {
         !self.0.swap(true, Ordering::Relaxed)
     }
 
-    /// Records that the fault is over. Returns true if it had begun.
+    /// Records that the fault is over. Returns true if it was met before.
     pub fn ends(&self) -> bool {
         // Loaded first: a store would take the cache line from other threads after every success.
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
