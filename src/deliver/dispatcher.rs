@@ -170,8 +170,8 @@ impl Dispatcher {
             let finished = Finished { webhook, class, bytes, took: None };
             let permit = Permit { finished, returns: self.permits.clone() };
             match self.targets.recent(webhook) {
-                _ if self.is_lease_too_short(&delivery) => drop(permit),
                 Some(lookup) => self.start(delivery, permit, lookup),
+                None if self.is_lease_too_short(&delivery) => {}
                 None => self.unread.push((delivery, permit)),
             }
         }
