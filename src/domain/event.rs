@@ -105,6 +105,8 @@ pub struct Event {
     pub id: Uuid,
     pub kind: EventKind,
     pub user: UserId,
+    /// The label that the event is about. A payment statement has none.
+    pub label: Option<i64>,
     pub occurred_at: Timestamp,
     pub position: Position,
     /// The `data` object, serialised once: every attempt sends the same bytes.

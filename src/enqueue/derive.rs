@@ -166,6 +166,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     id,
                     kind: rule.kind,
                     user: derived.owner,
+                    label: derived.label,
                     occurred_at: change.committed_at,
                     position: change.position,
                     data: derived.data.into(),

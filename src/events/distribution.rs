@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::row::{Transition, owner_of, require, variant};
-use super::rule::{EventData, Fact, Facts, NoEvent};
+use super::rule::{EventData, Fact, Facts, NoEvent, Owner};
 use crate::domain::change::Change;
-use crate::domain::event::{EventKind, UserId};
+use crate::domain::event::EventKind;
 use crate::domain::table::{Table, distro_queue};
 
 const COMPLETE: &str = "complete";
@@ -32,7 +32,7 @@ struct Entry {
 
 impl Entry {
     /// Reads the entry and looks up its owner.
-    fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(UserId, Self)> {
+    fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(Owner, Self)> {
         let release_id = row.parent(distro_queue::release_id, "distro_queue_without_release")?;
         let release = facts.release(release_id)?;
         let owner = owner_of(release.label_id, facts)?;
@@ -62,7 +62,7 @@ macro_rules! example {
 }
 
 /// Reads an entry that became `complete`, of a takedown if `takedown` is true, otherwise of a delivery.
-fn completed(takedown: bool, change: &Change, facts: &dyn Facts) -> Fact<(UserId, Entry)> {
+fn completed(takedown: bool, change: &Change, facts: &dyn Facts) -> Fact<(Owner, Entry)> {
     let row = Transition::to(change, distro_queue::status, COMPLETE)?;
     require(row.optional(distro_queue::takedown)?.unwrap_or(false) == takedown)?;
     Entry::read(&row, facts)
@@ -83,7 +83,7 @@ impl EventData for DeliveryCompleted {
     const TABLE: Table = Table::DistroQueue;
     const EXAMPLE: &'static str = example!(r#""status":"complete""#);
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let (owner, entry) = completed(false, change, facts)?;
         Ok((owner, DeliveryCompleted { entry, status: COMPLETE }))
     }
@@ -116,7 +116,7 @@ impl EventData for DeliveryFailed {
     const EXAMPLE: &'static str =
         example!(r#""status":"rejected","message":"Artwork is smaller than 3000 x 3000 pixels""#);
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, distro_queue::status)?;
         let status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
         let (owner, entry) = Entry::read(&row, facts)?;
@@ -142,7 +142,7 @@ impl EventData for TakedownCompleted {
     const TABLE: Table = Table::DistroQueue;
     const EXAMPLE: &'static str = example!(r#""status":"complete","takedown":true"#);
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let (owner, entry) = completed(true, change, facts)?;
         Ok((owner, TakedownCompleted { entry, status: COMPLETE, takedown: true }))
     }
@@ -164,7 +164,7 @@ impl EventData for OutletStatusChanged {
     const TABLE: Table = Table::DistroQueue;
     const EXAMPLE: &'static str = example!(r#""previous_status":"transcoding","status":"batched""#);
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, distro_queue::status)?;
         let status = row.to.ok_or(NoEvent::Ignored("null_distribution_status"))?.to_owned();
         let (owner, entry) = Entry::read(&row, facts)?;

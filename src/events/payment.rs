@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::row::Transition;
-use super::rule::{EventData, Facts, NoEvent};
+use super::rule::{EventData, Facts, NoEvent, Owner};
 use super::value::{Amount, Date};
 use crate::domain::change::Change;
 use crate::domain::event::{EventKind, UserId};
@@ -38,7 +38,7 @@ impl EventData for StatementReady {
         r#""total_due_usd":131.27,"currency":"EUR"}"#
     );
 
-    fn derive(change: &Change, _: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, _: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, payment::status, READY)?;
         let owner = row.text(payment::user_id)?.ok_or(NoEvent::Unrouted("payment_without_user"))?;
         let currency = row.text(payment::currency)?.map(str::trim).filter(|code| !code.is_empty());
@@ -50,7 +50,7 @@ impl EventData for StatementReady {
             total_due_usd: row.required(payment::total_due_usd)?,
             currency: currency.unwrap_or(DEFAULT_CURRENCY).to_owned(),
         };
-        Ok((UserId(owner.into()), data))
+        Ok((Owner { user: UserId(owner.into()), label: None }, data))
     }
 }
 

@@ -4,10 +4,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::row::{Transition, owner_of, require};
-use super::rule::{EventData, Facts, NoEvent};
+use super::rule::{EventData, Facts, NoEvent, Owner};
 use super::value::Time;
 use crate::domain::change::Change;
-use crate::domain::event::{Addon, EventKind, UserId};
+use crate::domain::event::{Addon, EventKind};
 use crate::domain::table::{Table, preflight_report};
 
 #[derive(Serialize, JsonSchema)]
@@ -56,14 +56,14 @@ impl EventData for ReportReady {
         r#""counts":{"blocking":1,"informational":4,"requires_feedback":2}}"#
     );
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, preflight_report::generated_at)?;
         require(row.to.is_some())?;
         let release_id = row.parent(preflight_report::release_id, "preflight_report_without_release")?;
         let release = facts.release(release_id)?;
         require(release.pre_review_hold)?;
         let owner = owner_of(release.label_id, facts)?;
-        require(facts.has_addon(&owner, Addon::PreflightQc)?)?;
+        require(facts.has_addon(&owner.user, Addon::PreflightQc)?)?;
         let data = ReportReady {
             release_id,
             label_id: release.label_id,

@@ -4,10 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::row::{Transition, owner_of, require, variant};
-use super::rule::{EventData, Fact, Facts, NoEvent};
+use super::rule::{EventData, Fact, Facts, NoEvent, Owner};
 use super::value::Issues;
 use crate::domain::change::Change;
-use crate::domain::event::{EventKind, UserId};
+use crate::domain::event::EventKind;
 use crate::domain::table::{Table, release};
 
 const DISTRIBUTED: &str = "distributed";
@@ -27,7 +27,7 @@ struct Identity {
 
 impl Identity {
     /// Reads the release's identity and looks up its owner.
-    fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(UserId, Self)> {
+    fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(Owner, Self)> {
         let label_id = row.parent(release::label_id, "release_without_label")?;
         let owner = owner_of(label_id, facts)?;
         let identity = Identity {
@@ -75,7 +75,7 @@ impl EventData for ReviewStatusChanged {
         r#""review_issues":[{"code":"artwork_blurred","message":"The cover is out of focus"}]}"#
     );
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, release::review_status)?;
         // A new release has no previous status.
         require(!row.inserted)?;
@@ -111,7 +111,7 @@ impl EventData for ReleaseDistributed {
         r#""delivery_status":"distributed"}"#
     );
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, release::delivery_status, DISTRIBUTED)?;
         let (owner, identity) = Identity::read(&row, facts)?;
         Ok((owner, ReleaseDistributed { identity, delivery_status: DISTRIBUTED }))

@@ -4,10 +4,9 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as ValueError;
 
-use super::rule::{Fact, Facts, LookupKey, NoEvent};
+use super::rule::{Fact, Facts, LookupKey, NoEvent, Owner};
 use super::value::FromText;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
-use crate::domain::event::UserId;
 use crate::domain::table::{Column, Table};
 
 /// A changed row and the column of it that changed, or a column of an inserted row.
@@ -98,9 +97,10 @@ pub(super) fn variant<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
     T::deserialize(IntoDeserializer::<ValueError>::into_deserializer(text)).ok()
 }
 
-/// Returns the user who owns `label`.
-pub(super) fn owner_of(label: i64, facts: &dyn Facts) -> Fact<UserId> {
-    facts.label_owner(label)?.ok_or(NoEvent::Unrouted("label_without_user"))
+/// Returns the owner of `label`.
+pub(super) fn owner_of(label: i64, facts: &dyn Facts) -> Fact<Owner> {
+    let user = facts.label_owner(label)?.ok_or(NoEvent::Unrouted("label_without_user"))?;
+    Ok(Owner { user, label: Some(label) })
 }
 
 #[cfg(test)]

@@ -77,10 +77,19 @@ pub enum LookupKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Derived {
     pub owner: UserId,
+    /// The label that the event is about. A payment statement has none.
+    pub label: Option<i64>,
     /// The `data` object as JSON.
     pub data: String,
     /// The release for which this event is raised at most once, ever.
     pub once_for_release: Option<i64>,
+}
+
+/// The user who receives an event, and the label through which they own it.
+pub(super) struct Owner {
+    pub user: UserId,
+    /// None if the changed row names the user.
+    pub label: Option<i64>,
 }
 
 /// The `data` of one event. Its fields define the JSON Schema, its constants the catalogue entry, and `derive` the rule.
@@ -93,7 +102,7 @@ pub(super) trait EventData: Serialize + JsonSchema + Sized {
     const EXAMPLE: &'static str;
 
     /// Derives the owner and the data from a change of [`Self::TABLE`].
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent>;
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent>;
 
     /// Returns the release for which this event is raised at most once, ever.
     fn once_for_release(&self) -> Option<i64> {
@@ -123,8 +132,9 @@ impl Rule {
             requires_addon: T::REQUIRES_ADDON,
             table: T::TABLE,
             derive: |change, facts| {
-                let (owner, data) = T::derive(change, facts)?;
-                Ok(Derived { owner, data: to_json(&data), once_for_release: data.once_for_release() })
+                let (Owner { user, label }, data) = T::derive(change, facts)?;
+                let once_for_release = data.once_for_release();
+                Ok(Derived { owner: user, label, data: to_json(&data), once_for_release })
             },
             schema: schema_of::<T>,
             example: || T::EXAMPLE.to_owned(),

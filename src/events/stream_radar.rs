@@ -4,10 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::row::{Transition, owner_of, require, variant};
-use super::rule::{EventData, Fact, Facts, NoEvent};
+use super::rule::{EventData, Fact, Facts, NoEvent, Owner};
 use super::value::{FromText, Time};
 use crate::domain::change::Change;
-use crate::domain::event::{Addon, EventKind, UserId};
+use crate::domain::event::{Addon, EventKind};
 use crate::domain::table::{Table, stream_radar_flag};
 
 const ACTIVE: &str = "active";
@@ -59,10 +59,10 @@ struct Detection {
 }
 
 /// Reads what both events contain and looks up the owner, who must have the add-on.
-fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(UserId, Recording, Detection)> {
+fn read(row: &Transition<'_>, facts: &dyn Facts) -> Fact<(Owner, Recording, Detection)> {
     let release_id = row.parent(stream_radar_flag::release_id, "stream_radar_flag_without_release")?;
     let owner = owner_of(facts.release(release_id)?.label_id, facts)?;
-    require(facts.has_addon(&owner, Addon::StreamRadar)?)?;
+    require(facts.has_addon(&owner.user, Addon::StreamRadar)?)?;
     let dsp: String = row.required(stream_radar_flag::dsp)?;
     let recording = Recording {
         flag_id: row.required(stream_radar_flag::id)?,
@@ -126,7 +126,7 @@ impl EventData for FlagCreated {
     const TABLE: Table = Table::StreamRadarFlag;
     const EXAMPLE: &'static str = example!(r#""status":"active","transition":"published""#, r#""resolved_at":null"#);
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, stream_radar_flag::status, ACTIVE)?;
         // After any status other than `resolved`, the flag is shown to the user for the first time.
         let transition = if row.from == Some(RESOLVED) { Opening::Reopened } else { Opening::Published };
@@ -157,7 +157,7 @@ impl EventData for FlagResolved {
     const EXAMPLE: &'static str =
         example!(r#""status":"resolved""#, r#""resolved_at":"2026-03-08T06:00:00.000000+00:00""#);
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::to(change, stream_radar_flag::status, RESOLVED)?;
         require(!row.inserted)?;
         if row.from != Some(ACTIVE) {

@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::row::{Transition, owner_of, require, variant};
-use super::rule::{EventData, Facts, NoEvent, TranscodedFile};
+use super::rule::{EventData, Facts, NoEvent, Owner, TranscodedFile};
 use crate::domain::change::Change;
-use crate::domain::event::{EventKind, UserId};
+use crate::domain::event::EventKind;
 use crate::domain::table::{Table, transcoder_queue};
 
 /// The data of both events: of `transcode.completed` if `COMPLETED`, otherwise of `transcode.failed`.
@@ -83,7 +83,7 @@ impl<const COMPLETED: bool> EventData for TranscodeEnded<COMPLETED> {
     const EXAMPLE: &'static str =
         if COMPLETED { example!("complete", "complete") } else { example!("incomplete", "error") };
 
-    fn derive(change: &Change, facts: &dyn Facts) -> Result<(UserId, Self), NoEvent> {
+    fn derive(change: &Change, facts: &dyn Facts) -> Result<(Owner, Self), NoEvent> {
         let row = Transition::of(change, transcoder_queue::status)?;
         let status: Status = row.to.and_then(variant).ok_or(NoEvent::NotApplicable)?;
         require((status == Status::Complete) == COMPLETED)?;

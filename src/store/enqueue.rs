@@ -128,7 +128,7 @@ impl Store {
     }
 }
 
-/// Stores events. `repaired` marks those that a repair found after a gap.
+/// Stores events, and numbers them in this order. `repaired` marks those that a repair found after a gap.
 pub async fn insert_events(transaction: &impl GenericClient, events: &[Event], repaired: bool) -> Result<()> {
     let rows = arrays!(events, |event| (
         event.id,
@@ -137,6 +137,7 @@ pub async fn insert_events(transaction: &impl GenericClient, events: &[Event], r
         event.occurred_at,
         event.position.commit(),
         event.position.ordinal() as i64,
+        event.label,
         &*event.data,
     ));
     run_unless_empty(transaction, EVENT_INSERT, events.len(), &rows.followed_by(&[&repaired])).await

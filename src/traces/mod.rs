@@ -97,6 +97,7 @@ mod tests {
             id: Uuid::from_u128(7),
             kind: EventKind::DeliveryFailed,
             user: UserId("u".into()),
+            label: None,
             occurred_at: Timestamp::UNIX_EPOCH,
             position: Position::Wal { timeline: 1, commit: Lsn(1), ordinal: 1 },
             data: "{}".into(),

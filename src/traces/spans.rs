@@ -161,6 +161,7 @@ mod tests {
             id: Uuid::from_u128(7),
             kind: EventKind::DeliveryFailed,
             user: UserId("u".into()),
+            label: None,
             occurred_at: at(100),
             position: Position::Outbox { window: 1, transaction: 700, ordinal: 5 },
             data: "{}".into(),
