@@ -68,7 +68,7 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
             (Actor { user, via: Via::Token(id) }, id)
         }
     };
-    state.throttle.check(counted).map_err(Problem::rate_limited)?;
+    state.throttle.check(&counted).map_err(Problem::rate_limited)?;
     Ok(actor)
 }
 

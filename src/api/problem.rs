@@ -267,7 +267,9 @@ impl From<Fault> for Problem {
             Fault::EventExpired => EVENT_GONE.with(detail),
             Fault::TooManyRecoveries => TOO_MANY_RECOVERIES.with(detail),
             Fault::TooManyTests => RATE_LIMITED.with(detail).retry_after(1),
-            Fault::TestQuota { retry_after_seconds } => RATE_LIMITED.with(detail).retry_after(retry_after_seconds),
+            Fault::TestQuota { retry_after_seconds } | Fault::SearchLimit { retry_after_seconds } => {
+                RATE_LIMITED.with(detail).retry_after(retry_after_seconds)
+            }
             Fault::Store(error) => error.into(),
             Fault::Internal => Problem::internal(),
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
+use uuid::Uuid;
 
 use super::jwt::JwtVerifier;
 use crate::config::Config;
@@ -22,7 +23,7 @@ pub struct ApiState {
     /// Without a trailing slash.
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
-    pub(super) throttle: Arc<RateLimit>,
+    pub(super) throttle: Arc<RateLimit<Uuid>>,
     jwt: Option<Arc<JwtVerifier>>,
     /// The origins whose pages may call the API from a browser.
     cors_origins: Arc<[HeaderValue]>,

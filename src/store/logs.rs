@@ -117,7 +117,7 @@ pub struct Filter {
 
 impl Filter {
     /// Whether every entry matches. Then a page examines no more entries than it lists.
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let Filter { event, outcome, since, until, status } = self;
         event.is_none() && outcome.is_none() && since.is_none() && until.is_none() && status.is_none()
     }
