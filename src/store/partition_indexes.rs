@@ -54,8 +54,7 @@ impl Store {
     /// left.
     pub async fn build_index(&self, missing: &MissingIndex) -> Result<Build> {
         let mut connection = self.connection().await?;
-        // Holds the lock of maintenance, and no snapshot that the build would wait for. A lock of the session would not be safe behind
-        // a transaction pooler.
+        // Holds the lock of maintenance. A lock of the session would not be safe behind a transaction pooler.
         let turn = connection.transaction().await?;
         if !partitions::try_lock(&turn).await? || !partitions::exists(&turn, &missing.partition).await? {
             return Ok(Build::NotNeeded);
@@ -63,6 +62,8 @@ impl Store {
         let name = missing.name();
         let state = is_valid(&turn, &name).await?;
         if state != Some(true) {
+            // Closes the portal of the query before, which has a snapshot until then. The build would wait for it.
+            turn.batch_execute("select").await?;
             // Not in the transaction: a concurrent build has its own ones.
             let build = cancel_on_drop(self.build_alone(missing, &name, state.is_some()));
             tokio::time::timeout(LONGEST_BUILD, build).await.map_err(|_| StoreError::Silent(LONGEST_BUILD))??;

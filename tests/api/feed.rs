@@ -357,7 +357,7 @@ async fn reads_of_the_feed_use_indexes() {
             true,
             include_str!("../../sql/store/feed_users.sql"),
             "bigint, bigint, text[]",
-            "39990, 10000, '{7,8}'".into(),
+            "100, 10000, '{7,8}'".into(),
         ),
         (
             "an event",
