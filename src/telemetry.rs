@@ -50,6 +50,8 @@ metrics! {
     describe_gauge CHECKPOINT_AGE "walhook_checkpoint_age_seconds" in Seconds: "Time since the checkpoint last moved; grows while nothing changes";
     describe_counter HTTP_REFUSED "walhook_http_refused_total":
         "Connections closed and requests rejected because there were too many, by limit";
+    describe_gauge FEED_STREAMS "walhook_feed_streams": "Open streams and long polls of the feed";
+    describe_counter FEED_READS "walhook_feed_reads_total": "Pages that were read from the feed";
     describe_gauge STORE_CONNECTIONS "walhook_store_connections": "Connections to the store: open, and in use";
     describe_gauge SLOT_RETAINED "walhook_slot_retained_bytes" in Bytes: "WAL that the primary retains for the slot";
     describe_gauge SLOT_UNACKNOWLEDGED "walhook_slot_unacknowledged_bytes" in Bytes: "WAL written since the position that the slot has confirmed";

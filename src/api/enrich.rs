@@ -191,6 +191,19 @@ fn example(schema: &str) -> Option<Value> {
             detail.as_object_mut()?.extend(request.as_object()?.clone());
             detail
         }
+        "FeedPage" => json!({ "data": [feed_event()], "next_cursor": "7kYxQ2m0Rb3tE1c9Vn4Wag" }),
+        "EventDetail" => {
+            let mut event = feed_event();
+            let delivery = json!({
+                "id": "c2b8f0de-4a53-5b0d-9a53-2f6b7f0f8a7e",
+                "webhook_id": EXAMPLE_ID,
+                "state": "delivered",
+                "attempts": 1,
+                "next_attempt_at": null,
+            });
+            event["deliveries"] = json!([delivery]);
+            event
+        }
         "Page_Webhook" => page(example("Webhook")),
         "Page_LogEntry" => page(example("LogEntry")),
         _ => return None,
@@ -201,6 +214,16 @@ fn example(schema: &str) -> Option<Value> {
 fn log_link() -> Value {
     let parameters = json!({ "webhook": "$request.path.webhook", "log": "$response.body#/log_id" });
     json!({ "log": { "operationId": "readLog", "parameters": parameters } })
+}
+
+fn feed_event() -> Value {
+    json!({
+        "id": EXAMPLE_ID,
+        "event": "delivery.failed",
+        "occurred_at": "2026-03-01T09:04:59.123456+00:00",
+        "label_id": 42,
+        "data": { "distro_queue_id": 8812, "status": "rejected" },
+    })
 }
 
 fn log_entry() -> Value {

@@ -7,6 +7,7 @@ mod clients;
 mod docs;
 mod enrich;
 mod event_types;
+mod feed;
 mod idempotency;
 mod jwks;
 mod jwt;
@@ -24,6 +25,7 @@ mod serve;
 mod session;
 mod state;
 mod stats;
+mod stream;
 mod test;
 mod webhooks;
 

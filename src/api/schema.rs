@@ -8,6 +8,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
+use crate::manage::feed::DeliveryState;
 use crate::manage::{OUTCOMES, StatusClass};
 
 macro_rules! names {
@@ -32,4 +33,5 @@ macro_rules! names {
 names!(EventName, "Event", EventKind::ALL.iter().map(|kind| kind.as_str()));
 names!(OutcomeName, "Outcome", OUTCOMES.iter().map(|outcome| outcome.as_str()));
 names!(StatusClassName, "StatusClass", StatusClass::NAMES);
+names!(DeliveryStateName, "DeliveryState", DeliveryState::ALL.iter().map(|state| state.as_str()));
 names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));

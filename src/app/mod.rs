@@ -224,7 +224,8 @@ impl App {
         let (api_store, vault) = (self.api_store.clone(), self.vault.clone());
         let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
         let state = ApiState::new(&self.config, manage)
-            .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
+            .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?)
+            .with_closed(tasks.ending().closed);
         let listen = self.config.http.listen;
         let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));

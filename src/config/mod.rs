@@ -96,6 +96,9 @@ section! { Http:
     max_connections: usize = 1_024,
     /// Requests in flight. Further requests wait up to two seconds and are then answered with 503.
     max_requests: usize = 256,
+    /// Open streams and long polls of the feed. They count neither as connections nor as requests in flight; each takes about 20 KiB of
+    /// memory. Further ones are answered with 429.
+    max_streams: usize = 2_048,
     /// Deadline for the head of a connection's first request.
     header_timeout: Period = Period::secs(10),
     /// How long an idle connection is kept. Set it longer than the load balancer in front keeps idle connections.
@@ -178,6 +181,8 @@ pub enum DisablePolicy {
 section! { Limits:
     /// Webhooks that one user may have.
     webhooks_per_user: u32 = 10,
+    /// Open streams and long polls of the feed that one user may have. Each new event is read once for each of them.
+    streams_per_user: u32 = 100,
     /// API requests per second and API token (per user with the platform's own tokens).
     requests_per_second: u32 = 100,
     /// API requests that may exceed the rate at once.

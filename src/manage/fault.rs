@@ -9,6 +9,14 @@ pub enum Fault {
     NoSuchWebhook,
     #[error("the webhook's log has no such entry")]
     NoSuchLogEntry,
+    #[error("there is no such event, or it is older than the retention period")]
+    NoSuchEvent,
+    /// The indexes of the feed are being built.
+    #[error("the feed is being prepared after an upgrade: try again in a few minutes")]
+    FeedInPreparation,
+    /// As many clients follow the feed as allowed, of this user or of all.
+    #[error("too many streams and long polls are open: close one first")]
+    TooManyStreams,
     /// Every other check of the URL passed, but its host resolves to an address that must not be called. DNS may change, so the
     /// same request may succeed later.
     #[error("{0}")]

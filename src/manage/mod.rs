@@ -1,4 +1,4 @@
-//! The use cases of users and operators: managing webhooks, sending tests, reading and redelivering the delivery log, recovery,
+//! The use cases of users and operators: managing webhooks, reading the feed of events, sending tests, reading and redelivering the delivery log, recovery,
 //! statistics, API tokens, sessions of the web UI, idempotency keys, and erasing a user.
 //!
 //! `api`, `ui` and `cli` are adapters. They translate JSON, forms and arguments into the drafts of this module, and its results
@@ -7,6 +7,7 @@
 
 pub mod erase;
 mod fault;
+pub mod feed;
 mod idempotency;
 pub mod limits;
 mod logs;
@@ -33,6 +34,9 @@ pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
 pub use crate::store::audit::{Actor, Via};
+pub use crate::store::feed::{
+    Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline, PageSize as FeedPageSize,
+};
 pub use crate::store::logs::{Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass};
 pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::webhooks::{Condition, Settings, Webhook};

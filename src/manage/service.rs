@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::feed::Feed;
 use super::limits::{ConcurrencyLimit, RateLimit};
 use super::receivers::Receivers;
 use crate::config::Config;
@@ -41,6 +42,7 @@ pub struct Shared {
     pub(super) test_quota: RateLimit<UserId>,
     pub(super) search_rate: RateLimit<UserId>,
     pub(super) searches: ConcurrencyLimit<UserId>,
+    pub(super) feed: Feed,
 }
 
 impl std::ops::Deref for Manage {
@@ -54,6 +56,7 @@ impl std::ops::Deref for Manage {
 impl Manage {
     pub fn new(config: &Config, store: Store, vault: Arc<Vault>, receivers: Arc<dyn Receivers>) -> Manage {
         Manage(Arc::new(Shared {
+            feed: Feed::new(config, store.clone()),
             store,
             vault,
             receivers,

@@ -10,6 +10,7 @@ mod edit;
 mod entry;
 mod error;
 mod error_page;
+mod events;
 mod fields;
 mod flash;
 mod format;
@@ -68,7 +69,9 @@ pub fn router(state: UiState) -> Router {
         .route("/ui/webhooks", get(async || Redirect::to(HOME)).post(edit::create))
         .route("/ui/webhooks/new", get(edit::new))
         .nest("/ui/webhooks/{webhook}", webhook)
-        .route("/ui/events", get(catalogue::show))
+        .route("/ui/events", get(events::list))
+        .route("/ui/events/{event}", get(events::show))
+        .route("/ui/event-types", get(catalogue::show))
         .route("/ui/test", post(test::send))
         .route("/ui/assets/{name}", get(assets::serve))
         .route("/ui/", get(async || Redirect::to(HOME)))

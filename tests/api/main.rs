@@ -8,6 +8,8 @@ mod audit;
 mod browser;
 mod document;
 mod errors;
+mod feed;
+mod feed_streams;
 mod fixture;
 mod hosts;
 mod idempotency;

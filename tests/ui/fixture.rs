@@ -81,6 +81,8 @@ impl Stage {
     pub async fn pages(&self, webhook: &str) -> Vec<(&'static str, String)> {
         let at = |rest: &str| format!("/ui/webhooks/{webhook}{rest}");
         let (good, bad) = (self.entry(webhook, "delivered").await, self.entry(webhook, "failed").await);
+        let events = self.api.get("/events").await.expect(200).json();
+        let event = events["data"][0]["id"].as_str().expect("an event").to_owned();
         vec![
             ("list", "/ui".into()),
             ("new", "/ui/webhooks/new".into()),
@@ -98,6 +100,9 @@ impl Stage {
             ("recover", at("/recover")),
             ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),
             ("events", "/ui/events".into()),
+            ("event", format!("/ui/events/{event}")),
+            ("events-empty", "/ui/events?event=transcode.failed".into()),
+            ("event-types", "/ui/event-types".into()),
             ("not-found", "/ui/no-such-page".into()),
         ]
     }

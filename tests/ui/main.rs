@@ -5,6 +5,7 @@ mod support;
 
 mod audit;
 mod browser;
+mod events;
 mod fixture;
 mod inert;
 mod operations;

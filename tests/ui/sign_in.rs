@@ -36,7 +36,7 @@ impl Visitor {
         request.header("content-type", "application/x-www-form-urlencoded").body(form.to_owned()).send().await.unwrap()
     }
 
-    async fn get(&self, path: &str, cookie: &str) -> Response {
+    pub async fn get(&self, path: &str, cookie: &str) -> Response {
         self.send(Method::GET, path, &[(COOKIE.as_str(), cookie)], "").await
     }
 
