@@ -88,8 +88,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("hyper", &["deliver/client", "api/serve.rs"]),
     ("hyper_util", &["deliver/client", "api/serve.rs"]),
     ("hyper_rustls", &["deliver/client"]),
-    // The demo calls the API, the JWKS client fetches keys, and the exporter posts spans.
-    ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "traces/export.rs"]),
+    // The demo and `walhook listen` call the API, the JWKS client fetches keys, and the exporter posts spans.
+    ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "cli/listen/feed.rs", "traces/export.rs"]),
     ("hickory_resolver", &["deliver/resolver.rs"]),
     ("opentelemetry_proto", &["traces"]),
     ("prost", &["traces"]),

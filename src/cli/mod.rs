@@ -4,6 +4,8 @@ mod check;
 mod completions;
 mod config;
 mod demo;
+mod forward;
+mod listen;
 mod man;
 mod openapi;
 mod receive;
@@ -13,6 +15,7 @@ mod secrets;
 mod setup;
 mod teardown;
 mod token;
+mod trigger;
 mod user;
 
 use std::io::{BufRead, IsTerminal, Write};
@@ -58,6 +61,10 @@ enum Command {
     User(user::Arguments),
     /// Run a reference receiver that verifies deliveries and prints one JSON line for each
     Receive(receive::Arguments),
+    /// Follow the event feed, and forward each event, signed, to a receiver under development
+    Listen(listen::Arguments),
+    /// Send an example of an event, signed, to a receiver under development
+    Trigger(trigger::Arguments),
     /// Run a whole platform on loopback: a private Postgres, simulated traffic, the sidecar and a receiver
     Demo(demo::Arguments),
     /// Print the OpenAPI document of the management API
@@ -102,6 +109,14 @@ impl Cli {
             Command::Receive(arguments) => {
                 start_logs(&Log::default())?;
                 receive::execute(arguments).await
+            }
+            Command::Listen(arguments) => {
+                start_logs(&Log::default())?;
+                listen::execute(arguments).await
+            }
+            Command::Trigger(arguments) => {
+                start_logs(&Log::default())?;
+                trigger::execute(arguments).await
             }
             Command::Demo(arguments) => {
                 start_logs(&Log::default())?;

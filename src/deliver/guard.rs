@@ -1,6 +1,7 @@
 //! Decides which receivers may be called: addresses that are globally reachable by IANA's special-purpose registries, and those
 //! that the configuration exempts. Used when a webhook is saved, and again for each connection, on the address that is dialled.
 
+use futures_util::FutureExt;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -38,6 +39,7 @@ pub enum UrlProblem {
 #[derive(Clone)]
 pub struct Guard {
     allow_http: bool,
+    allow_localhost: bool,
     allow_networks: Arc<[IpNet]>,
     deny_networks: Arc<[IpNet]>,
     lookup: Lookup,
@@ -45,7 +47,7 @@ pub struct Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Guard { allow_http, allow_networks, deny_networks, lookup: _ } = self;
+        let Guard { allow_http, allow_networks, deny_networks, allow_localhost: _, lookup: _ } = self;
         formatter.debug_tuple("Guard").field(allow_http).field(allow_networks).field(deny_networks).finish()
     }
 }
@@ -54,7 +56,19 @@ impl Guard {
     /// Creates a guard that uses this host's nameservers.
     pub fn new(allow_http: bool, allow_networks: Vec<IpNet>) -> Guard {
         let lookup = Resolver::of_this_host(DEFAULT_TIMEOUT).into_lookup();
-        Guard { allow_http, allow_networks: allow_networks.into(), deny_networks: Arc::default(), lookup }
+        let allow_networks = allow_networks.into();
+        Guard { allow_http, allow_localhost: false, allow_networks, deny_networks: Arc::default(), lookup }
+    }
+
+    /// Allows every host, also `localhost`, and resolves names as other programs of this machine do: for commands with which a developer
+    /// calls a receiver on purpose.
+    pub fn unrestricted() -> Guard {
+        let lookup: Lookup = Arc::new(|host, port| {
+            let found = tokio::net::lookup_host((host, port));
+            found.map(|found| found.map(Iterator::collect).map_err(|_| Unreachable::Unresolved)).boxed()
+        });
+        let everything = vec![IpNet::V4(v4(0, 0, 0, 0, 0)), IpNet::V6(v6(0, 0, 0, 0))];
+        Guard { allow_localhost: true, ..Guard::new(true, everything).with_lookup(lookup) }
     }
 
     /// Refuses these networks, even if they are global or allowed.
@@ -69,7 +83,7 @@ impl Guard {
 
     /// Checks the form of a URL.
     pub fn check_url(&self, url: &str) -> Result<Url, UrlProblem> {
-        check_url(url, self.allow_http)
+        if self.allow_localhost { check_form(url, self.allow_http) } else { check_url(url, self.allow_http) }
     }
 
     /// Whether connections to an address are allowed.
@@ -113,8 +127,16 @@ impl Guard {
     }
 }
 
-/// Checks the form of a URL.
+/// Checks the form of a URL. Rejects `localhost`.
 pub fn check_url(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
+    let url = check_form(text, allow_http)?;
+    match url.host() {
+        Some(Host::Domain(name)) if is_localhost(name) => Err(UrlProblem::Localhost),
+        _ => Ok(url),
+    }
+}
+
+fn check_form(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
     if text.len() > MAX_URL_BYTES {
         return Err(UrlProblem::TooLong);
     }
@@ -135,11 +157,7 @@ pub fn check_url(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err(UrlProblem::UserInfo);
     }
-    match url.host() {
-        None => Err(UrlProblem::NoHost),
-        Some(Host::Domain(name)) if is_localhost(name) => Err(UrlProblem::Localhost),
-        Some(_) => Ok(url),
-    }
+    if url.has_host() { Ok(url) } else { Err(UrlProblem::NoHost) }
 }
 
 /// `url` has lower-cased the name.

@@ -85,7 +85,9 @@ impl Machine {
         let lines = text.lines().map(|line| match line.split_whitespace().next() {
             Some("make") => format!("make -n -C '{}' {}", env!("CARGO_MANIFEST_DIR"), &line[4..]),
             Some("cargo") => ":".to_owned(),
-            Some("walhook") if line.starts_with("walhook receive") => format!("{line} &"),
+            Some("walhook") if ["receive", "listen"].contains(&line.split(' ').nth(1).unwrap_or_default()) => {
+                format!("{line} &")
+            }
             _ => line.to_owned(),
         });
         let text: Vec<String> = lines.collect();

@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-const SECRET: &str = "whsec_c2VjcmV0";
+pub const SECRET: &str = "whsec_c2VjcmV0";
 
-struct Receive {
+pub struct Receive {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-    url: String,
+    pub lines: Lines<BufReader<ChildStdout>>,
+    pub url: String,
 }
 
 impl Receive {
     /// Passes the secret in the environment: command lines are visible to all users.
-    async fn start() -> Receive {
+    pub async fn start() -> Receive {
         let mut child = Command::new(env!("CARGO_BIN_EXE_walhook"))
             .args(["receive", "--listen", "127.0.0.1:0"])
             .env("WALHOOK_RECEIVE_SECRET", SECRET)

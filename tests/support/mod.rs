@@ -32,7 +32,7 @@ pub use receiver::{Answer, Received, Receiver, signature};
 pub use sidecar::Sidecar;
 pub use smtp::SmtpSink;
 pub use stages::{Bench, DATA, attempt};
-pub use tls::Authority;
+pub use tls::{Authority, serve as serve_tls};
 pub use tools::{are_installed, skip};
 pub use tunnel::TunnelProxy;
 

@@ -1,0 +1,162 @@
+//! `walhook listen`: follows the event feed, and forwards each event to a receiver under development.
+//!
+//! Events are forwarded one at a time, in the feed's order. An event counts as forwarded when it was sent, whatever came back: a receiver
+//! under development often fails, and the developer who fixes it wants to see the next event, or the last one again. That is also why
+//! a refused connection is only printed.
+
+mod feed;
+mod keys;
+mod state;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use self::feed::{Feed, FeedEvent, Page};
+use self::state::State;
+use super::forward::{self, Event, Forwarder, Reason};
+use super::{CommandResult, stop_signal};
+use crate::domain::event::EventKind;
+
+/// The exit code of a process that a second signal ends at once: 128 and the number of SIGINT, as of a process that handles no signals.
+const INTERRUPTED: i32 = 130;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Base URL of Walhook's API, such as https://webhooks.example/api/public
+    #[arg(long, value_name = "URL", value_parser = feed::base_url)]
+    api: Url,
+    /// API token of the user whose events are forwarded. On the command line, other users of this machine can see it
+    #[arg(long, env = "WALHOOK_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    token: SecretString,
+    #[command(flatten)]
+    forward: forward::Options,
+    /// Forward only these events, separated by commas
+    #[arg(long, value_name = "EVENTS", value_delimiter = ',', value_parser = forward::event_kind())]
+    events: Vec<EventKind>,
+    /// Where to start: `earliest`, `latest` or a cursor of the feed. Replaces the position in the state file. Default: that position, or `latest`
+    #[arg(long, value_name = "CURSOR")]
+    from: Option<String>,
+    /// File that keeps the position, the webhook's id and the secret over restarts
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+}
+
+pub async fn execute(arguments: Arguments) -> CommandResult {
+    let Arguments { api, token, forward, events, from, state } = arguments;
+    let mut state = State::open(state.as_deref(), &api, from)?;
+    let feed = Feed::new(&api, &token, forward.ca_file.as_deref(), &events)?;
+    let given = forward.secret.clone();
+    let secret = given.clone().map_or_else(|| state.secret(), Ok)?;
+    let forwarder = Forwarder::new(&forward, state.webhook(), secret.clone())?;
+    let banner = [
+        format!("Forwarding events of {api} to {}", forwarder.url()),
+        format!("Webhook id:     {}", state.webhook()),
+        format!("Signing secret: {}", given.map_or(secret.expose_secret(), |_| "as given")),
+    ];
+    let stop = CancellationToken::new();
+    tokio::spawn(cancel_on_signal(stop.clone()));
+    let mut listener = Listener { feed, forwarder, state, keys: keys::read(), last: None, stop };
+    let Some(first) = listener.next_page().await? else { return Ok(ExitCode::SUCCESS) };
+    banner.iter().for_each(|line| eprintln!("{line}"));
+    if keys::can_read() {
+        eprintln!("Press r and Enter to send the last event again, Ctrl-C to stop.");
+    }
+    listener.run(first).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first signal ends the process after the request in flight, the second at once.
+async fn cancel_on_signal(stop: CancellationToken) {
+    stop_signal().await;
+    stop.cancel();
+    stop_signal().await;
+    std::process::exit(INTERRUPTED);
+}
+
+struct Listener {
+    feed: Feed,
+    forwarder: Forwarder,
+    state: State,
+    /// Requests to send the last event again.
+    keys: mpsc::Receiver<()>,
+    last: Option<Event>,
+    stop: CancellationToken,
+}
+
+impl Listener {
+    /// Forwards pages until a signal arrives.
+    async fn run(&mut self, first: Page) -> anyhow::Result<()> {
+        let mut next = Some(first);
+        while let Some(page) = next {
+            for event in page.events {
+                if self.stop.is_cancelled() {
+                    return Ok(());
+                }
+                self.forward(event).await?;
+            }
+            self.state.finish_page(page.next_cursor)?;
+            next = self.next_page().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next page, and meanwhile sends the last event again on request. Returns None when a signal arrives.
+    async fn next_page(&mut self) -> anyhow::Result<Option<Page>> {
+        let Listener { feed, forwarder, state, keys, last, stop } = self;
+        let mut page = std::pin::pin!(feed.page(state.after()));
+        loop {
+            tokio::select! {
+                page = &mut page => return page.map(Some),
+                () = stop.cancelled() => return Ok(None),
+                Some(()) = keys.recv() => send_again(forwarder, last.as_ref(), stop).await?,
+            }
+        }
+    }
+
+    async fn forward(&mut self, event: FeedEvent) -> anyhow::Result<()> {
+        let id = event.id;
+        if self.state.is_forwarded(id) {
+            return Ok(());
+        }
+        match event.event.parse() {
+            Ok(kind) => {
+                let data = Box::<str>::from(event.data).into();
+                let event = Event { id, kind, occurred_at: event.occurred_at, data };
+                send(&self.forwarder, &event, Reason::Occurred, &self.stop).await?;
+                self.last = Some(event);
+            }
+            Err(_) => eprintln!("Skipped event {id}: this version of walhook does not know its type. Upgrade walhook."),
+        }
+        self.state.record(id)?;
+        if self.keys.try_recv().is_ok() {
+            send_again(&self.forwarder, self.last.as_ref(), &self.stop).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn send_again(forwarder: &Forwarder, last: Option<&Event>, stop: &CancellationToken) -> anyhow::Result<()> {
+    match last {
+        Some(event) => send(forwarder, event, Reason::Again, stop).await,
+        None => {
+            eprintln!("No event was sent yet.");
+            Ok(())
+        }
+    }
+}
+
+/// Sends an event. When a signal arrives, waits for the response all the same: the event must be recorded, or it would be repeated.
+async fn send(forwarder: &Forwarder, event: &Event, reason: Reason, stop: &CancellationToken) -> anyhow::Result<()> {
+    let mut sending = std::pin::pin!(forwarder.forward(event, reason));
+    tokio::select! {
+        biased;
+        sent = &mut sending => return sent.map(drop),
+        () = stop.cancelled() => eprintln!("Waiting for the response to the last request. Press Ctrl-C again to end at once."),
+    }
+    sending.await.map(drop)
+}
