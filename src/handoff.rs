@@ -62,7 +62,7 @@ impl<'a> HandoffBatch<'a> {
     }
 
     /// Adds a delivery if the budget allows. Then it must be stored under the lease.
-    pub fn add(&mut self, event: &Event, id: Uuid, webhook: Uuid) -> bool {
+    pub fn add(&mut self, event: &Event, id: Uuid, webhook: Uuid, sequence: Option<i64>) -> bool {
         if !self.handoff.is_some_and(|handoff| handoff.budget.reserve(webhook, event.data.len())) {
             return false;
         }
@@ -75,6 +75,7 @@ impl<'a> HandoffBatch<'a> {
             data: Arc::clone(&event.data),
             round: 1,
             attempt: 1,
+            sequence,
             lease: self.lease,
         });
         true

@@ -7,7 +7,7 @@ with picked as materialized (
 gone as (
     delete from walhook.delivery
     where id = any (array(select id from picked))
-    returning id, webhook_id, event_id, round, attempt, lease
+    returning id, webhook_id, event_id, round, attempt, lease, sequence
 ),
 noted as (
     insert into walhook.superseded_attempt (delivery_id, lease)
@@ -16,7 +16,8 @@ noted as (
 ),
 logged as (
     insert into walhook.attempt
-        (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message)
+        (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message,
+         sequence)
     -- A UUIDv7, made as in delivery_cancel.sql.
     select encode(
                set_bit(set_bit(overlay(
@@ -28,7 +29,7 @@ logged as (
            )::uuid,
            gone.webhook_id, gone.id, gone.event_id, event.kind, gone.round, gone.attempt,
            date_trunc('milliseconds', clock_timestamp()), 'cancelled', 'event_expired',
-           'the event became older than events are kept'
+           'the event became older than events are kept', gone.sequence
     from gone
     join lateral (select kind from walhook.event where event.id = gone.event_id offset 0) as event on true
     returning webhook_id

@@ -41,6 +41,8 @@ pub struct Delivery {
     pub round: u16,
     /// The number of the next attempt in this round, from 1.
     pub attempt: u16,
+    /// Its number within its webhook. None for tests and for deliveries of earlier builds.
+    pub sequence: Option<i64>,
     pub lease: Lease,
 }
 

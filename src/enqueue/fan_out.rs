@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use crate::domain::event::{Event, UserId, delivery_id};
+use crate::domain::sequence::Sequences;
 use crate::store::enqueue::{NewDelivery, Subscription};
 
 /// The events that one statement stores. Each may have fifty deliveries.
@@ -21,10 +22,15 @@ pub struct FannedOut {
     pub missed: Vec<(Uuid, Uuid)>,
 }
 
-/// Fans out `events`. `keeps` decides which deliveries go to the local dispatcher.
+/// Fans out `events`, and numbers each webhook's deliveries in the order of the events. `keeps` decides which deliveries go to the local
+/// dispatcher.
+///
+/// If the transaction fails after deliveries were handed off, the next one numbers them again: from the same number, unless a recovery
+/// has made deliveries of the same webhook in between. Then a receiver sees a delivery under two numbers.
 pub fn fan_out(
     events: &[Event],
     subscriptions: &Subscriptions,
+    sequences: &mut Sequences,
     mut keeps: impl FnMut(&Event, &NewDelivery) -> bool,
 ) -> FannedOut {
     let mut fanned_out = FannedOut::default();
@@ -36,8 +42,8 @@ pub fn fan_out(
                 fanned_out.missed.push((webhook, event.id));
                 continue;
             }
-            let id = delivery_id(event.id, webhook);
-            let mut delivery = NewDelivery { id, webhook, event: event.id, leased: false };
+            let (id, sequence) = (delivery_id(event.id, webhook), sequences.next(webhook));
+            let mut delivery = NewDelivery { id, webhook, event: event.id, leased: false, sequence };
             delivery.leased = keeps(event, &delivery);
             fanned_out.deliveries.push(delivery);
         }

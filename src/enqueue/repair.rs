@@ -10,8 +10,8 @@ use crate::domain::change::Change;
 use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
 use crate::lookup::Lookups;
-use crate::store::Transaction;
 use crate::store::enqueue::{NewLease, claim_distributed, insert_unrouted, undistributed};
+use crate::store::{Transaction, sequences};
 
 /// The events of one part of the found changes.
 #[derive(Debug, Default)]
@@ -39,10 +39,12 @@ impl RepairEnqueue {
         let mut raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
         let first_time = self.first_distributions(transaction, &raised).await?;
         raised.once.keep_first(&mut raised.events, first_time);
-        let subscriptions = subscriptions_of(transaction, &raised.events).await?;
-        let fanned_out = fan_out(&raised.events, &subscriptions, |_, _| false);
+        // A dry run locks no numbers: others may make deliveries meanwhile.
+        let (subscriptions, mut sequences) = subscriptions_of(transaction, &raised.events, !self.dry_run).await?;
+        let fanned_out = fan_out(&raised.events, &subscriptions, &mut sequences, |_, _| false);
         if !self.dry_run {
             insert(transaction, &raised.events, &fanned_out, NewLease::NONE, true).await?;
+            sequences::store(transaction, &sequences.changed()).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }
         Ok(Repaired {

@@ -3,10 +3,11 @@
 use metrics::counter;
 
 use super::fan_out::{EVENTS_AT_ONCE, FannedOut, Subscriptions, fan_out};
-use crate::domain::event::Event;
+use crate::domain::event::{Event, EventKind};
+use crate::domain::sequence::Sequences;
 use crate::handoff::HandoffBatch;
 use crate::store::enqueue::{NewLease, Unrouted, insert_deliveries, insert_events, insert_missed, subscriptions};
-use crate::store::{GenericClient, StoreError};
+use crate::store::{GenericClient, StoreError, sequences};
 use crate::telemetry::{self, recurring};
 
 /// When fresh deliveries are handed off to the local dispatcher.
@@ -18,42 +19,68 @@ pub(super) enum HandOffWhen {
     AfterCommit,
 }
 
-/// Reads the webhooks of the owners of `events`.
+/// Reads the webhooks of the owners of `events`. With `numbered`, also locks and returns the numbers of their last deliveries. This takes
+/// another statement only for a webhook that has no number yet.
 pub(super) async fn subscriptions_of(
     transaction: &impl GenericClient,
     events: &[Event],
-) -> Result<Subscriptions, StoreError> {
+    numbered: bool,
+) -> Result<(Subscriptions, Sequences), StoreError> {
     let mut users: Vec<&str> = events.iter().map(|event| &*event.user.0).collect();
     users.sort_unstable();
     users.dedup();
-    let mut by_user = Subscriptions::new();
+    let mut kinds: Vec<EventKind> = events.iter().filter(|_| numbered).map(|event| event.kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let (mut by_user, mut sequences, mut unnumbered) = (Subscriptions::new(), Sequences::default(), Vec::new());
     if !users.is_empty() {
-        for subscription in subscriptions(transaction, &users).await? {
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+        for subscription in subscriptions(transaction, &users, &names).await? {
+            let webhook = subscription.target.webhook;
+            match subscription.last {
+                Some(last) => sequences.insert(webhook, last),
+                None if subscription.takes_any(&kinds) => unnumbered.push(webhook),
+                None => {}
+            }
             by_user.entry(subscription.user.clone()).or_default().push(subscription);
         }
     }
-    Ok(by_user)
+    if !unnumbered.is_empty() {
+        sequences::start(transaction, &unnumbered, &mut sequences).await?;
+    }
+    Ok((by_user, sequences))
 }
 
 /// Stores events with their deliveries, part by part. `commit` is sent with the last part.
 pub(super) async fn store_events(
     transaction: &impl GenericClient,
     events: &[Event],
-    subscriptions: Subscriptions,
+    (subscriptions, mut sequences): (Subscriptions, Sequences),
     lease: NewLease,
     mut handoff: HandoffBatch<'_>,
     when: HandOffWhen,
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
-    let mut fan_out =
-        |part| fan_out(part, &subscriptions, |event, delivery| handoff.add(event, delivery.id, delivery.webhook));
+    let mut fan_out = |part| {
+        fan_out(part, &subscriptions, &mut sequences, |event, delivery| {
+            handoff.add(event, delivery.id, delivery.webhook, delivery.sequence)
+        })
+    };
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
     for part in parts {
         insert(transaction, part, &fan_out(part), lease, false).await?;
     }
     let fanned_out = fan_out(last);
-    let store_last = async { tokio::try_join!(biased; insert(transaction, last, &fanned_out, lease, false), commit) };
+    let numbers = sequences.changed();
+    let store_last = async {
+        tokio::try_join!(
+            biased;
+            insert(transaction, last, &fanned_out, lease, false),
+            sequences::store(transaction, &numbers),
+            commit
+        )
+    };
     let targets = subscriptions.into_values().flatten().map(|subscription| subscription.target);
     match when {
         HandOffWhen::BeforeCommit => {

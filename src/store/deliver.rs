@@ -192,6 +192,7 @@ impl Claimed {
             data: row.get::<_, &str>("data").into(),
             round: number("round")?,
             attempt: number("attempt")?,
+            sequence: row.get("sequence"),
             lease,
         });
         Ok(())

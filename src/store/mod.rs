@@ -25,6 +25,7 @@ mod pool;
 pub mod record;
 pub mod recovery;
 pub mod sealed;
+pub mod sequences;
 pub mod sessions;
 mod statement;
 pub mod superseded;

@@ -9,8 +9,9 @@ use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::statement::{Statements, from_row};
-use super::{Result, Store, StoreError, hours};
+use super::{Result, Store, StoreError, hours, sequences};
 use crate::domain::event::{EventKind, UserId};
+use crate::domain::sequence::Sequences;
 use crate::vault::Sealed;
 
 const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
@@ -121,6 +122,7 @@ pub async fn create(
     let created: Option<Webhook> =
         transaction.fetch_optional(INSERT, &[user, &id, name, url, events, active, bytes, key_id, &limit]).await?;
     if created.is_some() {
+        sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
         audit::record(&transaction, actor, Action::WebhookCreated, id, &FIELDS).await?;
     }
     transaction.commit().await?;

@@ -19,4 +19,5 @@ mod outbound;
 mod record;
 mod recovery;
 mod schedule;
+mod sequence;
 mod wire;

@@ -206,6 +206,7 @@ pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
         occurred_at: jiff::Timestamp::now(),
         data: DATA,
         attempt: 1,
+        sequence: None,
         test: false,
     };
     sender.attempt(&target, &notification).await

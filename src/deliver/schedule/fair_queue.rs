@@ -223,6 +223,7 @@ pub mod tests {
             data: "{}".into(),
             round: 1,
             attempt,
+            sequence: None,
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         }
     }

@@ -154,13 +154,13 @@ impl<'a> Pair<'a> {
         let event = self.bench.event("{}").await;
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
-        let found = subscriptions(&transaction, &[USER]).await.unwrap();
+        let found = subscriptions(&transaction, &[USER], &["release.distributed"]).await.unwrap();
         let found = found.into_iter().find(|subscription| subscription.target.webhook == webhook);
         assert_eq!(found.as_ref().map(|found| found.target.active), self.state(webhook).map(|state| state.active));
         match found.map(|found| found.target.active) {
             Some(true) => {
                 let id = delivery_id(event, webhook);
-                let delivery = NewDelivery { id, webhook, event, leased: false };
+                let delivery = NewDelivery { id, webhook, event, leased: false, sequence: None };
                 let lease = NewLease { token: Uuid::nil(), seconds: 0.0 };
                 insert_deliveries(&transaction, &[delivery], lease).await.unwrap();
                 self.model.create(webhook, event);
@@ -183,10 +183,21 @@ impl<'a> Pair<'a> {
         let (id, token) = (delivery_id(event, webhook), Uuid::now_v7());
         let lease = Lease { token, until: Instant::now() + Duration::from_secs(20) };
         let (kind, occurred_at) = (EventKind::ReleaseDistributed, Timestamp::now());
-        let held = Delivery { id, webhook, event, kind, occurred_at, data: "{}".into(), round: 1, attempt: 1, lease };
+        let held = Delivery {
+            id,
+            webhook,
+            event,
+            kind,
+            occurred_at,
+            data: "{}".into(),
+            round: 1,
+            attempt: 1,
+            sequence: None,
+            lease,
+        };
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
-        let delivery = NewDelivery { id, webhook, event, leased: true };
+        let delivery = NewDelivery { id, webhook, event, leased: true, sequence: None };
         insert_deliveries(&transaction, &[delivery], NewLease { token, seconds: 20.0 }).await.unwrap();
         // The store does not know it yet.
         self.answer(vec![held.clone()], reply).await;

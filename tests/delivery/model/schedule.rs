@@ -117,6 +117,7 @@ impl Pair {
             data: "{}".into(),
             round: 1,
             attempt: 1,
+            sequence: None,
             lease: Lease { token: Uuid::nil(), until: self.now },
         };
         // Every third waits in the store, as if there had been no budget.

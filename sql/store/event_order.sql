@@ -1,0 +1,6 @@
+-- Returns the stored events in the order of their commits. Those of builds that did not number events come first. $1 events
+select event.id
+from unnest($1::uuid[]) as wanted (id)
+-- One lookup by id for each, never a join over the daily partitions.
+cross join lateral (select id, sequence from walhook.event where event.id = wanted.id offset 0) as event
+order by event.sequence nulls first, event.id
