@@ -1,4 +1,5 @@
--- Cancels pending deliveries of events that are about to be removed because of their age, and logs them. Returns how many, by webhook.
+-- Cancels pending deliveries of events that are about to be removed because of their age, and logs them. Returns how many, by webhook, and
+-- their order keys.
 -- A delivery's id begins with the time of its event.
 -- $1 the lowest id to keep, $2 deliveries at most
 with picked as materialized (
@@ -7,7 +8,7 @@ with picked as materialized (
 gone as (
     delete from walhook.delivery
     where id = any (array(select id from picked))
-    returning id, webhook_id, event_id, round, attempt, lease, sequence
+    returning id, webhook_id, event_id, round, attempt, lease, sequence, order_key
 ),
 noted as (
     insert into walhook.superseded_attempt (delivery_id, lease)
@@ -34,7 +35,8 @@ logged as (
     join lateral (select kind from walhook.event where event.id = gone.event_id offset 0) as event on true
     returning webhook_id
 )
-select gone.webhook_id, count(*) as removed, (select count(*) from logged where logged.webhook_id = gone.webhook_id) as logged
+select gone.webhook_id, count(*) as removed, (select count(*) from logged where logged.webhook_id = gone.webhook_id) as logged,
+    coalesce(array_agg(distinct gone.order_key) filter (where gone.order_key is not null), '{}') as keys
 from gone
 group by gone.webhook_id
 order by gone.webhook_id

@@ -1,7 +1,7 @@
 -- Starts the next round of deliveries: at attempt 1, due now. It replaces a pending retry, or an attempt in flight, whose lease
 -- it ends.
 -- $1 ids in order, $2 events, $3 the rounds they are in, $4 webhook, $5 their numbers, $6 whether to skip those that are
--- no longer in that round
+-- no longer in that round. A delivery that is pending keeps its order key; another is outside the order.
 with next as (
     insert into walhook.delivery_round (delivery_id, round)
     select id, round + 1 from unnest($1::uuid[], $3::smallint[]) with ordinality as wanted (id, round, position)

@@ -11,7 +11,8 @@ with held as materialized (
     order by webhook_id
     for update
 )
-select webhook.id, webhook.user_id, webhook.events, webhook.active, webhook.url, webhook.secret, webhook.secret_key_id, held.last
+select webhook.id, webhook.user_id, webhook.events, webhook.active, webhook.url, webhook.secret, webhook.secret_key_id,
+    webhook.ordering, held.last
 from walhook.webhook
 left join held on held.webhook_id = webhook.id
 where webhook.user_id = any ($1::text[])

@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod lsn;
 mod named;
 pub mod notice;
+pub mod ordering;
 pub mod position;
 pub mod sequence;
 pub mod table;

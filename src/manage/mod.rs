@@ -32,6 +32,7 @@ pub use self::settings::{EventSet, ReceiverUrl, SettingFault, UrlWarning, Webhoo
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
+pub use crate::domain::ordering::Ordering;
 pub use crate::store::audit::{Actor, Via};
 pub use crate::store::logs::{Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass};
 pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;

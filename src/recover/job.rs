@@ -1,5 +1,6 @@
 //! One step of a recovery: redelivers a chunk of the attempt log, or delivers a chunk of the events that the webhook missed.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -7,8 +8,9 @@ use uuid::Uuid;
 use crate::domain::event::delivery_id;
 use crate::domain::sequence::Sequences;
 use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
+use crate::store::order::OrderedDelivery;
 use crate::store::recovery::{self, Job, Phase, Progress, Scan};
-use crate::store::{Result, Store, Transaction, sequences};
+use crate::store::{Result, Store, Transaction, order, sequences};
 
 /// The number of rows that one step reads. It starts at most as many deliveries, and its transaction stays short.
 const CHUNK: i64 = 500;
@@ -87,14 +89,25 @@ async fn deliver_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[
     if events.is_empty() {
         return Ok(0);
     }
+    deliver_stored(transaction, webhook, &events).await?;
+    Ok(events.len())
+}
+
+/// Creates deliveries of stored events, numbered behind the deliveries that exist. Those of a webhook with an ordering wait for these.
+async fn deliver_stored(transaction: &Transaction<'_>, webhook: Uuid, events: &[(Uuid, Option<i64>)]) -> Result<()> {
     let mut sequences = Sequences::default();
     sequences::start(transaction, &[webhook], &mut sequences).await?;
-    let mut delivery = |event: &Uuid| {
+    let ordering = order::ordering(transaction, webhook).await?;
+    let (mut deliveries, mut ordered, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
+    for (event, release) in events {
         let (id, sequence) = (delivery_id(*event, webhook), sequences.next(webhook));
-        NewDelivery { id, webhook, event: *event, leased: false, sequence }
-    };
-    let deliveries: Vec<NewDelivery> = events.iter().map(&mut delivery).collect();
+        let delivery = NewDelivery { id, webhook, event: *event, leased: false, sequence };
+        match ordering.key(|| *release) {
+            None => deliveries.push(delivery),
+            Some(key) => ordered.push(OrderedDelivery { delivery, key, is_first: keys.insert(key) }),
+        }
+    }
     insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
-    sequences::store(transaction, &sequences.changed()).await?;
-    Ok(deliveries.len())
+    order::insert(transaction, &ordered, NewLease::NONE).await?;
+    sequences::store(transaction, &sequences.changed()).await
 }

@@ -9,8 +9,9 @@ use uuid::Uuid;
 use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
 use super::ledger::LEDGER_PUT;
 use super::statement::{Params, Statements, arrays, column, from_row};
-use super::{Result, Store, sequences};
+use super::{Result, Store, order, sequences};
 use crate::domain::event::{Event, EventKind, UserId};
+use crate::domain::ordering::Ordering;
 use crate::domain::position::Position;
 use crate::domain::webhook::SealedTarget;
 
@@ -27,11 +28,12 @@ pub struct Subscription {
     /// An inactive webhook gets no deliveries. The events that it misses are stored.
     pub target: SealedTarget,
     pub events: Vec<EventKind>,
+    pub ordering: Ordering,
     /// The number of its last delivery, which is locked. None for a webhook that gets no delivery, or whose first this is.
     pub last: Option<i64>,
 }
 
-from_row!(Subscription { user = "user_id", target: target, events: events, last });
+from_row!(Subscription { user = "user_id", target: target, events: events, ordering, last });
 
 impl Subscription {
     /// Whether an event of one of `kinds` makes a delivery.
@@ -129,7 +131,7 @@ pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
     for statement in [EVENT_INSERT, DELIVERY_INSERT, MISSED_EVENT_INSERT, sequences::STORE] {
         client.prepare_cached(statement).await?;
     }
-    Ok(())
+    order::prepare_insert(client).await
 }
 
 impl Store {

@@ -19,6 +19,7 @@ pub mod logs;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
+pub mod order;
 pub mod partitions;
 mod pipelined;
 mod pool;
@@ -86,7 +87,7 @@ impl From<deadpool_postgres::PoolError> for StoreError {
 const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
 
 /// Makes a transaction find deliveries by their ids, even if the plan was made while few deliveries were pending.
-pub async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
+pub async fn plan_by_index(transaction: &impl GenericClient) -> Result<()> {
     Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
 }
 

@@ -296,8 +296,13 @@ pub async fn start_next_rounds(
     transaction.fetch_all(REDELIVER, &[deliveries, events, rounds, &webhook, sequences, &only_if_unchanged]).await
 }
 
-/// Removes missed events of the webhook. Returns those that no other transaction removed first, in the order of their commits.
-pub async fn remove_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<Vec<Uuid>> {
+/// Removes missed events of the webhook. Returns those that no other transaction removed first, in the order of their
+/// commits, with the release of each event that has one.
+pub async fn remove_missed(
+    transaction: &Transaction<'_>,
+    webhook: Uuid,
+    events: &[Uuid],
+) -> Result<Vec<(Uuid, Option<i64>)>> {
     let removed: Vec<Uuid> = transaction.fetch_all(MISSED_DELETE, &[&webhook, &events]).await?;
     transaction.fetch_all(EVENT_ORDER, &[&removed]).await
 }

@@ -183,6 +183,7 @@ mod tests {
             round: 1,
             attempt: 1,
             sequence: None,
+            order_key: None,
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         };
         let sent = url.map(|url| Sent {

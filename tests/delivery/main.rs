@@ -15,6 +15,8 @@ mod guard;
 mod handoff;
 mod mail;
 mod model;
+mod order_locks;
+mod ordering;
 mod outbound;
 mod record;
 mod recovery;

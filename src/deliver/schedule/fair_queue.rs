@@ -224,6 +224,7 @@ pub mod tests {
             round: 1,
             attempt,
             sequence: None,
+            order_key: None,
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         }
     }

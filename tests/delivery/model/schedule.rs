@@ -118,6 +118,7 @@ impl Pair {
             round: 1,
             attempt: 1,
             sequence: None,
+            order_key: None,
             lease: Lease { token: Uuid::nil(), until: self.now },
         };
         // Every third waits in the store, as if there had been no budget.
