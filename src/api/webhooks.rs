@@ -14,13 +14,13 @@ use uuid::Uuid;
 use super::auth::{Caller, Changer};
 use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, string};
 use super::problem::{FieldError, MAX_ERRORS, Problem, ProblemBody};
-use super::query::{Page, Parameters, UNKNOWN_EVENT, WebhookId};
-use super::schema::EventName;
+use super::query::{Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
+use super::schema::{EventName, OrderingName};
 use super::state::ApiState;
 use crate::domain::time::millis;
 use crate::manage::{
-    EventSet, Fault, Manage, ReceiverUrl, Settings, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch,
-    version,
+    EventSet, Fault, Manage, Ordering, ReceiverUrl, Settings, UrlWarning, Webhook, WebhookDraft, WebhookName,
+    WebhookPatch, version,
 };
 
 /// A webhook, without its secret
@@ -36,6 +36,9 @@ pub struct WebhookBody {
     events: Vec<String>,
     /// Whether events are delivered
     active: bool,
+    /// Which deliveries are delivered one after the other: none, those of the same release, or all
+    #[schema(value_type = OrderingName)]
+    ordering: &'static str,
     /// Successful deliveries
     success_count: i64,
     /// Failed attempts since the webhook was created or reactivated after an automatic disablement
@@ -58,7 +61,7 @@ pub struct WebhookBody {
 
 impl From<Webhook> for WebhookBody {
     fn from(webhook: Webhook) -> Self {
-        let Settings { name, url, events, active } = webhook.settings;
+        let Settings { name, url, events, active, ordering } = webhook.settings;
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
             id: webhook.id,
@@ -66,6 +69,7 @@ impl From<Webhook> for WebhookBody {
             url,
             events,
             active,
+            ordering: ordering.as_str(),
             success_count: webhook.success_count,
             failure_count: webhook.failure_count,
             consecutive_failures: webhook.consecutive_failures,
@@ -141,6 +145,9 @@ pub struct CreateWebhook {
     events: EventSet,
     #[schema(default = true, required = false)]
     active: bool,
+    /// Which deliveries are delivered one after the other: `none`, those of the same release, or all (`strict`)
+    #[schema(value_type = OrderingName, default = "none", required = false)]
+    ordering: Ordering,
 }
 
 impl FromMembers for CreateWebhook {
@@ -149,8 +156,10 @@ impl FromMembers for CreateWebhook {
         let url = members.required("url", string(Ok::<_, String>));
         let events = members.required("events", events);
         let active = members.optional("active", boolean);
+        let ordering = members.optional("ordering", ordering);
         let url = url.and_then(|url| receiver_url(members, manage, url));
-        Some(CreateWebhook { name: name?, url: url?, events: events?, active: active?.unwrap_or(true) })
+        let (active, ordering) = (active?.unwrap_or(true), ordering?.unwrap_or(Ordering::None));
+        Some(CreateWebhook { name: name?, url: url?, events: events?, active, ordering })
     }
 }
 
@@ -167,6 +176,9 @@ pub struct UpdateWebhook {
     /// False cancels pending deliveries; true after an automatic disablement resets the failure counters
     #[schema(nullable = false)]
     active: Option<bool>,
+    /// Applies to deliveries that are made afterwards
+    #[schema(value_type = Option<OrderingName>, nullable = false)]
+    ordering: Option<Ordering>,
 }
 
 impl FromMembers for UpdateWebhook {
@@ -175,16 +187,22 @@ impl FromMembers for UpdateWebhook {
         let url = members.optional("url", string(Ok::<_, String>));
         let events = members.optional("events", events);
         let active = members.optional("active", boolean);
+        let ordering = members.optional("ordering", ordering);
         let url = match url? {
             Some(url) => Some(receiver_url(members, manage, url)?),
             None => None,
         };
-        Some(UpdateWebhook { name: name?, url, events: events?, active: active? })
+        Some(UpdateWebhook { name: name?, url, events: events?, active: active?, ordering: ordering? })
     }
 }
 
 fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
     manage.receiver_url(url).map_err(|fault| members.error("/url", fault.to_string())).ok()
+}
+
+fn ordering(value: Value) -> Checked<Ordering> {
+    let names = || one_of(&["none", "release", "strict"]);
+    string(|name: String| Ordering::named(&name).ok_or_else(names))(value)
 }
 
 fn events(value: Value) -> Checked<EventSet> {
@@ -254,8 +272,9 @@ pub async fn list(
     )
 )]
 pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body: Object) -> Result<Response, Problem> {
-    let CreateWebhook { name, url, events, active } = body.read(state.manage())?;
-    let created = state.manage().create_webhook(&actor, WebhookDraft { name, url, events, active }).await?;
+    let CreateWebhook { name, url, events, active, ordering } = body.read(state.manage())?;
+    let draft = WebhookDraft { name, url, events, active, ordering };
+    let created = state.manage().create_webhook(&actor, draft).await?;
     let etag = etag(&created.webhook.settings);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
@@ -271,7 +290,7 @@ pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body
     get, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "readWebhook",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
     responses((status = 200, description = "The webhook", body = WebhookBody,
-               headers(("ETag" = String, description = "Its version: of name, url, events and active"))))
+               headers(("ETag" = String, description = "Its version: of name, url, events, active and ordering"))))
 )]
 pub async fn read(
     State(state): State<ApiState>,
@@ -308,8 +327,8 @@ pub async fn update(
     if !condition(&state.manage().webhook(&actor.user, id).await?.settings) {
         return Err(Fault::VersionMismatch.into());
     }
-    let UpdateWebhook { name, url, events, active } = body.read(state.manage())?;
-    let patch = WebhookPatch { name, url, events, active };
+    let UpdateWebhook { name, url, events, active, ordering } = body.read(state.manage())?;
+    let patch = WebhookPatch { name, url, events, active, ordering };
     let updated = state.manage().update_webhook(&actor, id, patch, &condition).await?;
     let etag = etag(&updated.webhook.settings);
     let body = UpdatedBody { webhook: updated.webhook.into(), warnings: warnings(updated.warning) };

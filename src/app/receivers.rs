@@ -58,11 +58,12 @@ impl manage::Receivers for Receivers {
         let notification = Notification {
             delivery: entry.delivery,
             webhook: logged.webhook,
-            event: logged.event,
+            event: entry.event,
             kind: entry.event_kind.parse().ok()?,
             occurred_at: event.occurred_at,
             data: &event.data,
             attempt: entry.attempt.try_into().ok()?,
+            sequence: entry.sequence,
             test: entry.test,
         };
         let digest = |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());

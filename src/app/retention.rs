@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, SystemClock};
 use crate::health::{Health, StageHealth};
 use crate::partitions::{self, Maintained};
-use crate::store::{Store, StoreError, audit, idempotency, notices, sessions, superseded};
+use crate::store::{Store, StoreError, audit, idempotency, notices, sequences, sessions, superseded};
 use crate::telemetry::{Activity, Condition};
 
 /// The name of this stage in readiness.
@@ -128,5 +128,6 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
     }
     sessions::remove_old(store).await?;
     superseded::remove_old(store).await?;
+    sequences::remove_orphans(store).await?;
     Ok(done)
 }

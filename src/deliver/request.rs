@@ -24,6 +24,7 @@ pub struct Notification<'a> {
     pub occurred_at: Timestamp,
     pub data: &'a str,
     pub attempt: u16,
+    pub sequence: Option<i64>,
     /// Requested by the webhook's owner, not raised by the platform.
     pub test: bool,
 }
@@ -38,6 +39,7 @@ impl<'a> From<&'a Delivery> for Notification<'a> {
             occurred_at: delivery.occurred_at,
             data: &delivery.data,
             attempt: delivery.attempt,
+            sequence: delivery.sequence,
             test: false,
         }
     }
@@ -154,6 +156,7 @@ fn headers(
         ("webhook-timestamp", at.as_second().to_string()),
         ("webhook-signature", format!("v1,{}", STANDARD.encode(signatures.standard))),
     ];
+    headers.extend(notification.sequence.map(|sequence| ("X-Webhook-Sequence", sequence.to_string())));
     if notification.test {
         headers.push(("X-Webhook-Test", "true".to_owned()));
     }
@@ -176,6 +179,7 @@ mod tests {
             occurred_at: "2026-03-01T09:04:59.123456Z".parse().unwrap(),
             data,
             attempt: 3,
+            sequence: Some(1_042),
             test: false,
         }
     }
@@ -213,6 +217,7 @@ mod tests {
             ("webhook-id", "0195504c-a3a0-7abc-8def-0123456789ab"),
             ("webhook-timestamp", "1772355900"),
             ("webhook-signature", "v1,cvzK7yhjhYBvU/TW3LsxbfsjUkdSUjCTkX2PCDyyajE="),
+            ("X-Webhook-Sequence", "1042"),
         ];
         let headers: Vec<(&str, &str)> = request.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!(headers, expected);
@@ -220,8 +225,9 @@ mod tests {
 
     #[test]
     fn tests_have_a_header_of_their_own() {
-        let test = Notification { test: true, ..notification("{}") };
+        let test = Notification { test: true, sequence: None, ..notification("{}") };
         let request = render(&test, Timestamp::UNIX_EPOCH, &Signer::new(SECRET), "W", 1_000).unwrap();
+        assert!(request.headers.iter().all(|(name, _)| *name != "X-Webhook-Sequence"));
         assert!(request.headers.contains(&("X-Webhook-Test", "true".to_owned())));
     }
 

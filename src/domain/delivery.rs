@@ -41,6 +41,10 @@ pub struct Delivery {
     pub round: u16,
     /// The number of the next attempt in this round, from 1.
     pub attempt: u16,
+    /// Its number within its webhook. None for tests and for deliveries of earlier builds.
+    pub sequence: Option<i64>,
+    /// Deliveries of one webhook with the same key are delivered one after the other. None for a delivery that is outside any order.
+    pub order_key: Option<i64>,
     pub lease: Lease,
 }
 

@@ -33,6 +33,7 @@ pub use self::settings::{EventSet, ReceiverUrl, SettingFault, UrlWarning, Webhoo
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
+pub use crate::domain::ordering::Ordering;
 pub use crate::store::audit::{Actor, Via};
 pub use crate::store::feed::{
     Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline, PageSize as FeedPageSize,

@@ -9,6 +9,7 @@ use super::page::{Cursor, Page};
 use super::service::Manage;
 use super::settings::{EventSet, ReceiverUrl, UrlWarning, WebhookName};
 use crate::domain::event::UserId;
+use crate::domain::ordering::Ordering;
 use crate::store::audit::Actor;
 use crate::store::webhooks::{self, Changes, Condition, Conditional, Settings, Webhook, event_names};
 use crate::vault::{Sealed, new_webhook_secret};
@@ -20,6 +21,7 @@ pub struct WebhookDraft {
     pub url: ReceiverUrl,
     pub events: EventSet,
     pub active: bool,
+    pub ordering: Ordering,
 }
 
 /// The settings of a webhook to change. The others stay as they are.
@@ -30,6 +32,8 @@ pub struct WebhookPatch {
     pub events: Option<EventSet>,
     /// False cancels pending deliveries. True after an automatic disablement resets the failure counters.
     pub active: Option<bool>,
+    /// Applies to deliveries that are made afterwards.
+    pub ordering: Option<Ordering>,
 }
 
 /// A new webhook with its secret, which is shown once.
@@ -66,8 +70,8 @@ impl Manage {
     /// Creates a webhook with a new secret. Fails if its host is blocked, or if the user has as many webhooks as allowed.
     pub async fn create_webhook(&self, actor: &Actor, draft: WebhookDraft) -> Result<CreatedWebhook> {
         let warning = self.check_host(&actor.user, &draft.url).await?;
-        let WebhookDraft { name, url, events, active } = draft;
-        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active };
+        let WebhookDraft { name, url, events, active, ordering } = draft;
+        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active, ordering };
         let id = Uuid::now_v7();
         let (secret, sealed) = self.new_secret(id);
         let limit = self.webhooks_per_user;
@@ -98,6 +102,7 @@ impl Manage {
             url: patch.url.map(|url| url.0),
             events: patch.events.map(|events| events.0),
             active: patch.active,
+            ordering: patch.ordering,
         };
         let webhook = applied(webhooks::update(&self.store, actor, id, &changes, condition).await?)?;
         Ok(UpdatedWebhook { webhook, warning })
@@ -129,8 +134,9 @@ impl Manage {
 
 /// Returns the version of a webhook's settings. It does not depend on the counters, so that a busy webhook can be edited.
 pub fn version(settings: &Settings) -> String {
-    let Settings { name, url, events, active } = settings;
-    let canonical = serde_json::to_vec(&(name, url, events, active)).expect("strings and booleans can be serialized");
+    let Settings { name, url, events, active, ordering } = settings;
+    let canonical = serde_json::to_vec(&(name, url, events, active, ordering.as_str()))
+        .expect("strings and booleans can be serialized");
     hex::encode(&Sha256::digest(canonical)[..16])
 }
 

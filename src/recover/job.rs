@@ -1,13 +1,16 @@
 //! One step of a recovery: redelivers a chunk of the attempt log, or delivers a chunk of the events that the webhook missed.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::domain::event::delivery_id;
+use crate::domain::sequence::Sequences;
 use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
+use crate::store::order::OrderedDelivery;
 use crate::store::recovery::{self, Job, Phase, Progress, Scan};
-use crate::store::{Result, Store, Transaction};
+use crate::store::{Result, Store, Transaction, order, sequences};
 
 /// The number of rows that one step reads. It starts at most as many deliveries, and its transaction stays short.
 const CHUNK: i64 = 500;
@@ -66,13 +69,10 @@ async fn work(transaction: &Transaction<'_>, job: &Job) -> Result<Done> {
     }
     let (mut started, mut next) = (0, None);
     if criteria.includes(progress.phase) {
-        let Scan { read, last, deliveries, events, rounds, .. } =
-            recovery::scan(transaction, criteria, *progress, CHUNK, true).await?;
+        let Scan { read, last, logged, .. } = recovery::scan(transaction, criteria, *progress, CHUNK, true).await?;
         started = match progress.phase {
-            Phase::AttemptLog => {
-                recovery::start_next_rounds(transaction, webhook, &deliveries, &events, &rounds, true).await?.len()
-            }
-            Phase::MissedEvents => deliver_missed(transaction, webhook, &events).await?,
+            Phase::AttemptLog => recovery::start_next_rounds(transaction, webhook, &logged, true).await?.len(),
+            Phase::MissedEvents => deliver_missed(transaction, webhook, &logged.events).await?,
         };
         next = last.filter(|_| read == CHUNK).map(|position| Progress { position, ..*progress });
     }
@@ -82,12 +82,32 @@ async fn work(transaction: &Transaction<'_>, job: &Job) -> Result<Done> {
     Ok(Done { started, next, wait: Duration::ZERO })
 }
 
-/// Creates deliveries of missed events, except those that another recovery has delivered in the meantime. Returns how many.
+/// Creates deliveries of missed events, except those that another recovery has delivered in the meantime. They are numbered behind the
+/// deliveries that exist, in the order of the events' commits. Returns how many there are.
 async fn deliver_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<usize> {
     let events = recovery::remove_missed(transaction, webhook, events).await?;
-    let delivery =
-        |event: &Uuid| NewDelivery { id: delivery_id(*event, webhook), webhook, event: *event, leased: false };
-    let deliveries: Vec<NewDelivery> = events.iter().map(delivery).collect();
+    if events.is_empty() {
+        return Ok(0);
+    }
+    deliver_stored(transaction, webhook, &events).await?;
+    Ok(events.len())
+}
+
+/// Creates deliveries of stored events, numbered behind the deliveries that exist. Those of a webhook with an ordering wait for these.
+async fn deliver_stored(transaction: &Transaction<'_>, webhook: Uuid, events: &[(Uuid, Option<i64>)]) -> Result<()> {
+    let mut sequences = Sequences::default();
+    sequences::start(transaction, &[webhook], &mut sequences).await?;
+    let ordering = order::ordering(transaction, webhook).await?;
+    let (mut deliveries, mut ordered, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
+    for (event, release) in events {
+        let (id, sequence) = (delivery_id(*event, webhook), sequences.next(webhook));
+        let delivery = NewDelivery { id, webhook, event: *event, leased: false, sequence };
+        match ordering.key(|| *release) {
+            None => deliveries.push(delivery),
+            Some(key) => ordered.push(OrderedDelivery { delivery, key, is_first: keys.insert(key) }),
+        }
+    }
     insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
-    Ok(deliveries.len())
+    order::insert(transaction, &ordered, NewLease::NONE).await?;
+    sequences::store(transaction, &sequences.changed()).await
 }

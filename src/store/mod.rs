@@ -20,6 +20,7 @@ pub mod logs;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
+pub mod order;
 pub mod partition_indexes;
 pub mod partitions;
 mod pipelined;
@@ -27,6 +28,7 @@ mod pool;
 pub mod record;
 pub mod recovery;
 pub mod sealed;
+pub mod sequences;
 pub mod sessions;
 mod statement;
 pub mod superseded;
@@ -87,7 +89,7 @@ impl From<deadpool_postgres::PoolError> for StoreError {
 const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
 
 /// Makes a transaction find deliveries by their ids, even if the plan was made while few deliveries were pending.
-pub async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
+pub async fn plan_by_index(transaction: &impl GenericClient) -> Result<()> {
     Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
 }
 

@@ -21,6 +21,7 @@ const MOVE: &str = include_str!("../../sql/store/recovery_move.sql");
 const SCAN_ATTEMPTS: &str = include_str!("../../sql/store/recovery_scan.sql");
 const SCAN_MISSED: &str = include_str!("../../sql/store/missed_event_scan.sql");
 const MISSED_DELETE: &str = include_str!("../../sql/store/missed_event_delete.sql");
+const EVENT_ORDER: &str = include_str!("../../sql/store/event_order.sql");
 const COUNT_FRESH: &str = include_str!("../../sql/store/delivery_count_fresh.sql");
 const EXPIRE: [&str; 2] =
     [include_str!("../../sql/store/recovery_expire.sql"), include_str!("../../sql/store/webhook_hour_expire.sql")];
@@ -72,15 +73,21 @@ pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let found: Option<Logged> = transaction.fetch_optional(REDELIVER_FIND, &[&actor.user, &webhook, &log]).await?;
-    let (delivery, event) = match found {
+    let (delivery, event, sequence) = match found {
         None => return Ok(Redelivery::NoSuchLog),
         Some(Logged { test: true, .. }) => return Ok(Redelivery::Test),
         Some(Logged { kept: false, .. }) => return Ok(Redelivery::EventGone),
         Some(Logged { active: false, .. }) => return Ok(Redelivery::Inactive),
-        Some(Logged { delivery, event, .. }) => (delivery, event),
+        Some(Logged { delivery, event, sequence, .. }) => (delivery, event, sequence),
     };
     // Round 1, unless the store knows a later one.
-    let started = start_next_rounds(&transaction, webhook, &[delivery], &[event], &[1], false).await?;
+    let logged = LoggedDeliveries {
+        deliveries: vec![delivery],
+        events: vec![event],
+        rounds: vec![1],
+        sequences: vec![sequence],
+    };
+    let started = start_next_rounds(&transaction, webhook, &logged, false).await?;
     let Some((delivery, round)) = started.first().copied() else { return Ok(Redelivery::TooManyRounds) };
     audit::record(&transaction, actor, Action::DeliveryRedelivered, webhook, &[]).await?;
     transaction.commit().await?;
@@ -91,13 +98,14 @@ pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -
 struct Logged {
     delivery: Uuid,
     event: Uuid,
+    sequence: Option<i64>,
     test: bool,
     /// Whether the event is still stored.
     kept: bool,
     active: bool,
 }
 
-from_row!(Logged { delivery = "delivery_id", event = "event_id", test, kept, active });
+from_row!(Logged { delivery = "delivery_id", event = "event_id", sequence, test, kept, active });
 
 /// Returns how many deliveries a recovery of this scope would start.
 pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counted> {
@@ -234,13 +242,23 @@ pub struct Scan {
     pub last: Option<Uuid>,
     /// How many deliveries, or missed events, are to be delivered. The lists contain them, unless only the number was requested.
     pub found: u64,
+    /// Of missed events, only the events.
+    pub logged: LoggedDeliveries,
+}
+
+/// Deliveries of the attempt log, in ascending order, as parallel lists.
+#[derive(Clone, Debug)]
+pub struct LoggedDeliveries {
     pub deliveries: Vec<Uuid>,
     pub events: Vec<Uuid>,
     /// The rounds that the deliveries are in.
     pub rounds: Vec<i16>,
+    /// The numbers of the deliveries within the webhook.
+    pub sequences: Vec<Option<i64>>,
 }
 
-from_row!(Scan { read = "examined", last, found, deliveries, events, rounds });
+from_row!(Scan { read = "examined", last, found, logged: LoggedDeliveries::from_row });
+from_row!(LoggedDeliveries { deliveries, events, rounds, sequences });
 
 /// Reads up to `limit` rows of the phase, after the position. Returns the deliveries or events to deliver, or only counts them.
 pub async fn scan(
@@ -264,25 +282,29 @@ pub async fn scan(
 }
 
 /// Starts the next round of each delivery, and returns the deliveries with their new rounds. With `only_if_unchanged`, skips deliveries
-/// that are no longer in the round in `rounds`: another transaction has started their next one. `deliveries` are in ascending order.
+/// that are no longer in the round in `rounds`: another transaction has started their next one.
 pub async fn start_next_rounds(
     transaction: &Transaction<'_>,
     webhook: Uuid,
-    deliveries: &[Uuid],
-    events: &[Uuid],
-    rounds: &[i16],
+    LoggedDeliveries { deliveries, events, rounds, sequences }: &LoggedDeliveries,
     only_if_unchanged: bool,
 ) -> Result<Vec<(Uuid, u16)>> {
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
     superseded::note(transaction, deliveries).await?;
-    transaction.fetch_all(REDELIVER, &[&deliveries, &events, &rounds, &webhook, &only_if_unchanged]).await
+    transaction.fetch_all(REDELIVER, &[deliveries, events, rounds, &webhook, sequences, &only_if_unchanged]).await
 }
 
-/// Removes missed events of the webhook. Returns those that no other transaction removed first.
-pub async fn remove_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<Vec<Uuid>> {
-    transaction.fetch_all(MISSED_DELETE, &[&webhook, &events]).await
+/// Removes missed events of the webhook. Returns those that no other transaction removed first, in the order of their
+/// commits, with the release of each event that has one.
+pub async fn remove_missed(
+    transaction: &Transaction<'_>,
+    webhook: Uuid,
+    events: &[Uuid],
+) -> Result<Vec<(Uuid, Option<i64>)>> {
+    let removed: Vec<Uuid> = transaction.fetch_all(MISSED_DELETE, &[&webhook, &events]).await?;
+    transaction.fetch_all(EVENT_ORDER, &[&removed]).await
 }
 
 impl Store {

@@ -9,8 +9,10 @@ use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::statement::{Statements, from_row};
-use super::{Result, Store, StoreError, hours};
+use super::{Result, Store, StoreError, hours, sequences};
 use crate::domain::event::{EventKind, UserId};
+use crate::domain::ordering::Ordering;
+use crate::domain::sequence::Sequences;
 use crate::vault::Sealed;
 
 const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
@@ -52,6 +54,8 @@ pub struct Settings {
     /// In the catalogue's order, without duplicates.
     pub events: Vec<String>,
     pub active: bool,
+    /// Which deliveries wait for each other. A change applies to deliveries that are made afterwards.
+    pub ordering: Ordering,
 }
 
 from_row!(Webhook {
@@ -67,16 +71,22 @@ from_row!(Webhook {
     updated_at
 });
 
-from_row!(Settings { name, url, events, active });
+from_row!(Settings { name, url, events, active, ordering });
 
 /// The names of the settings.
-const FIELDS: [&str; 4] = ["name", "url", "events", "active"];
+const FIELDS: [&str; 5] = ["name", "url", "events", "active", "ordering"];
 
 impl Settings {
     /// Returns the names of the settings that differ.
     fn differences(&self, other: &Settings) -> Vec<&'static str> {
-        let Settings { name, url, events, active } = self;
-        let differs = [*name != other.name, *url != other.url, *events != other.events, *active != other.active];
+        let Settings { name, url, events, active, ordering } = self;
+        let differs = [
+            *name != other.name,
+            *url != other.url,
+            *events != other.events,
+            *active != other.active,
+            *ordering != other.ordering,
+        ];
         FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
     }
 }
@@ -88,6 +98,7 @@ pub struct Changes {
     pub url: Option<String>,
     pub events: Option<Vec<EventKind>>,
     pub active: Option<bool>,
+    pub ordering: Option<Ordering>,
 }
 
 /// The result of a change with a condition.
@@ -115,12 +126,15 @@ pub async fn create(
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
-    let Settings { name, url, events, active } = settings;
+    let Settings { name, url, events, active, ordering } = settings;
+    let ordering = ordering.as_str();
     let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
-    let created: Option<Webhook> =
-        transaction.fetch_optional(INSERT, &[user, &id, name, url, events, active, bytes, key_id, &limit]).await?;
+    let created: Option<Webhook> = transaction
+        .fetch_optional(INSERT, &[user, &id, name, url, events, active, bytes, key_id, &limit, &ordering])
+        .await?;
     if created.is_some() {
+        sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
         audit::record(&transaction, actor, Action::WebhookCreated, id, &FIELDS).await?;
     }
     transaction.commit().await?;
@@ -171,8 +185,9 @@ async fn try_update(
         return Ok(Conditional::Done(found));
     }
     let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
-    let Settings { name, url, events, active } = &wanted;
-    let changed = transaction.fetch_one(UPDATE, &[user, &id, name, url, events, active, &reset]).await?;
+    let Settings { name, url, events, active, ordering } = &wanted;
+    let ordering = ordering.as_str();
+    let changed = transaction.fetch_one(UPDATE, &[user, &id, name, url, events, active, &reset, &ordering]).await?;
     if found.settings.active && !wanted.active {
         cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
     }
@@ -247,6 +262,7 @@ impl Changes {
             url: self.url.clone().unwrap_or_else(|| settings.url.clone()),
             events: self.events.as_deref().map_or_else(|| settings.events.clone(), event_names),
             active: self.active.unwrap_or(settings.active),
+            ordering: self.ordering.unwrap_or(settings.ordering),
         }
     }
 }

@@ -182,6 +182,8 @@ mod tests {
             data: "{}".into(),
             round: 1,
             attempt: 1,
+            sequence: None,
+            order_key: None,
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         };
         let sent = url.map(|url| Sent {

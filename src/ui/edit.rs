@@ -9,7 +9,7 @@ use super::catalogue::{FAMILIES, addon_name, family};
 use super::error::PageError;
 use super::fields::Fields;
 use super::flash::Flash;
-use super::format::sentence;
+use super::format::{ordering_label, sentence};
 use super::page::{Frame, Section, page, redirect, with_status};
 use super::secret;
 use super::state::webhook_path;
@@ -17,7 +17,8 @@ use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
 use crate::events::{CATALOGUE, Rule};
 use crate::manage::{
-    EventSet, Fault, Manage, SettingFault, Settings, UrlWarning, WebhookDraft, WebhookName, WebhookPatch, version,
+    EventSet, Fault, Manage, Ordering, SettingFault, Settings, UrlWarning, WebhookDraft, WebhookName, WebhookPatch,
+    version,
 };
 
 #[derive(Template)]
@@ -35,6 +36,10 @@ struct Page {
 impl Page {
     fn families(&self) -> [(&'static str, Vec<&'static Rule>); 5] {
         FAMILIES.map(|name| (name, CATALOGUE.iter().copied().filter(|rule| family(rule.kind) == name).collect()))
+    }
+
+    fn orderings(&self) -> [(Ordering, &'static str); 3] {
+        [Ordering::None, Ordering::Release, Ordering::Strict].map(|ordering| (ordering, ordering_label(&ordering)))
     }
 
     fn is_chosen(&self, kind: &EventKind) -> bool {
@@ -65,6 +70,7 @@ fn entered(fields: &Fields) -> Settings {
         url: fields.one("url").trim().to_owned(),
         events: fields.all("events").map(str::to_owned).collect(),
         active: !fields.one("active").is_empty(),
+        ordering: Ordering::named(fields.one("ordering")).unwrap_or(Ordering::None),
     }
 }
 
@@ -77,7 +83,9 @@ fn draft(manage: &Manage, settings: &Settings) -> Result<WebhookDraft, Errors> {
         .and_then(|events| EventSet::new(events).map_err(|_| "Select at least one event."));
     let message = |subject: &str, fault: SettingFault| sentence(&format!("{subject} {fault}"));
     match (name, url, events) {
-        (Ok(name), Ok(url), Ok(events)) => Ok(WebhookDraft { name, url, events, active: settings.active }),
+        (Ok(name), Ok(url), Ok(events)) => {
+            Ok(WebhookDraft { name, url, events, active: settings.active, ordering: settings.ordering })
+        }
         (name, url, events) => Err(Errors {
             name: name.err().map(|fault| message("The name", fault)),
             url: url.err().map(|fault| message("The URL", fault)),
@@ -109,7 +117,8 @@ fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
 }
 
 pub async fn new(visit: Visit) -> Response {
-    let settings = Settings { name: String::new(), url: String::new(), events: Vec::new(), active: true };
+    let ordering = Ordering::None;
+    let settings = Settings { name: String::new(), url: String::new(), events: Vec::new(), active: true, ordering };
     let (frame, errors) = (visit.frame(Section::Webhooks), Errors::default());
     page(&Page { frame, webhook: None, settings, version: String::new(), errors })
 }
@@ -142,8 +151,15 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let mut known = fields.one("version").to_owned();
     let (status, errors) = match draft(visit.manage(), &settings) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
-        Ok(WebhookDraft { name, url, events, active }) => {
-            let patch = WebhookPatch { name: Some(name), url: Some(url), events: Some(events), active: Some(active) };
+        Ok(WebhookDraft { name, url, events, active, ordering }) => {
+            let patch = WebhookPatch {
+                name: Some(name),
+                url: Some(url),
+                events: Some(events),
+                active: Some(active),
+                // A page of an earlier version has no such field.
+                ordering: (!fields.one("ordering").is_empty()).then_some(ordering),
+            };
             let is_known = |present: &Settings| version(present) == known;
             match visit.manage().update_webhook(&visit.actor, id, patch, &is_known).await {
                 Ok(updated) => {

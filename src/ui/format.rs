@@ -3,6 +3,8 @@
 use std::borrow::Borrow;
 use std::fmt;
 
+use crate::manage::Ordering;
+
 /// A number with commas between the thousands.
 pub struct Count<T>(pub T);
 
@@ -67,6 +69,15 @@ pub fn outcome_label(outcome: &str) -> (&'static str, &'static str) {
         "failed" => ("Failed, will retry", "warn"),
         "permanently_failed" => ("Failed permanently", "bad"),
         _ => ("Cancelled", "muted"),
+    }
+}
+
+/// Returns the label of an ordering.
+pub fn ordering_label(ordering: &Ordering) -> &'static str {
+    match ordering {
+        Ordering::None => "Any order",
+        Ordering::Release => "One after the other for each release",
+        Ordering::Strict => "One after the other (strict)",
     }
 }
 

@@ -30,6 +30,7 @@ async fn failures_are_reported_by_kind() {
             occurred_at: Timestamp::now(),
             data: DATA,
             attempt: 1,
+            sequence: None,
             test: true,
         };
         let attempt = sender.attempt(&target, &notification).await.unwrap();

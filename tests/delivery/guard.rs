@@ -232,6 +232,7 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
         occurred_at: jiff::Timestamp::UNIX_EPOCH,
         data: "{}",
         attempt: 1,
+        sequence: None,
         test: false,
     };
     sender.attempt(&target, &notification).await.unwrap().answer.error()

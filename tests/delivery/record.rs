@@ -209,7 +209,7 @@ async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
         sender.send(attempted(delivery, answer)).await.unwrap();
     }
     drop(sender);
-    bench.recorder(outcomes).await;
+    bench.recorder(walhook::handoff::handoff().0, outcomes).await;
     for delivery in [good, bad] {
         assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
     }

@@ -244,6 +244,7 @@ mod tests {
             occurred_at: jiff::Timestamp::UNIX_EPOCH,
             data: "{}",
             attempt: 1,
+            sequence: Some(1),
             test: true,
         };
         let request = render(&test, jiff::Timestamp::UNIX_EPOCH, &Signer::new("s"), "W", 1_000).unwrap();

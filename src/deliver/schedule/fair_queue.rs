@@ -223,6 +223,8 @@ pub mod tests {
             data: "{}".into(),
             round: 1,
             attempt,
+            sequence: None,
+            order_key: None,
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         }
     }

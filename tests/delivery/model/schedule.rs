@@ -117,6 +117,8 @@ impl Pair {
             data: "{}".into(),
             round: 1,
             attempt: 1,
+            sequence: None,
+            order_key: None,
             lease: Lease { token: Uuid::nil(), until: self.now },
         };
         // Every third waits in the store, as if there had been no budget.
