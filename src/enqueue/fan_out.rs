@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use crate::domain::event::{Event, UserId, delivery_id};
+use crate::domain::subject::Subject;
 use crate::store::enqueue::{NewDelivery, Subscription};
 
 /// The events that one statement stores. Each may have fifty deliveries.
@@ -17,7 +18,7 @@ pub type Subscriptions = HashMap<UserId, Vec<Subscription>>;
 #[derive(Debug, Default)]
 pub struct FannedOut {
     pub deliveries: Vec<NewDelivery>,
-    /// Webhook and event, for each event that an inactive webhook misses.
+    /// Webhook and event, for each event that an inactive webhook misses. Events that its filter excludes are not missed.
     pub missed: Vec<(Uuid, Uuid)>,
 }
 
@@ -30,7 +31,8 @@ pub fn fan_out(
     let mut fanned_out = FannedOut::default();
     for event in events {
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
-        for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
+        let subject = Subject::from(event);
+        for subscription in webhooks.filter(|subscription| subscription.wants(&subject)) {
             let webhook = subscription.target.webhook;
             if !subscription.target.active {
                 fanned_out.missed.push((webhook, event.id));

@@ -10,9 +10,11 @@ mod fault;
 mod idempotency;
 pub mod limits;
 mod logs;
+mod options;
 mod page;
 mod receivers;
 mod recover;
+mod reserved;
 mod service;
 mod sessions;
 mod settings;
@@ -24,6 +26,11 @@ mod webhooks;
 pub use self::fault::{Fault, NotRedeliverable};
 pub use self::idempotency::IdempotencyClaim;
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
+pub use self::options::{
+    Checked, Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS,
+    MAX_METADATA, MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata, OptionFault,
+    OptionsDraft,
+};
 pub use self::page::{Cursor, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
 pub use self::recover::{PeriodFault, Recovery, RecoveryDraft, RecoveryScope};
@@ -34,5 +41,6 @@ pub use self::test_delivery::TestReport;
 pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
 pub use crate::store::audit::{Actor, Via};
 pub use crate::store::logs::{Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass};
+pub use crate::store::options::Options;
 pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::webhooks::{Condition, Settings, Webhook};

@@ -19,6 +19,7 @@ pub mod logs;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
+pub mod options;
 pub mod partitions;
 mod pipelined;
 mod pool;

@@ -8,6 +8,7 @@ mod browser;
 mod fixture;
 mod inert;
 mod operations;
+mod options;
 mod pages;
 mod screenshots;
 mod sign_in;
