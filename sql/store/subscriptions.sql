@@ -12,7 +12,7 @@ with held as materialized (
     for update
 )
 select webhook.id, webhook.user_id, webhook.events, webhook.active, webhook.url, webhook.secret, webhook.secret_key_id,
-    webhook.ordering, held.last
+    webhook.ordering, webhook.headers, webhook.headers_key_id, webhook.filter::text, held.last
 from walhook.webhook
 left join held on held.webhook_id = webhook.id
 where webhook.user_id = any ($1::text[])

@@ -148,15 +148,27 @@ fn example(schema: &str) -> Option<Value> {
         "events": ["delivery.completed", "delivery.failed"],
         "active": true,
     });
+    let options = json!({
+        "description": "Tells the shop which releases are on sale",
+        "metadata": { "team": "storefront" },
+        "headers": { "Authorization": "***" },
+        "filter": { "label_ids": [311] },
+    });
     let page = |entry: Option<Value>| json!({ "data": [entry], "next_cursor": null });
     Some(match schema {
-        "CreateWebhook" => settings,
+        "CreateWebhook" => {
+            let mut create = settings;
+            create.as_object_mut()?.extend(options.as_object()?.clone());
+            create["headers"] = json!({ "Authorization": "Bearer of-your-gateway" });
+            create
+        }
         "UpdateWebhook" => json!({ "active": false }),
         "TestWebhook" => json!({ "event": "delivery.failed" }),
         "Webhook" => {
             let mut webhook = json!({ "id": EXAMPLE_ID });
             let members = webhook.as_object_mut()?;
             members.extend(settings.as_object()?.clone());
+            members.extend(options.as_object()?.clone());
             let counters = json!({
                 "success_count": 1204,
                 "failure_count": 3,

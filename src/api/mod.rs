@@ -16,6 +16,7 @@ mod logs;
 mod middleware;
 mod openapi;
 mod operations;
+mod options;
 mod problem;
 mod query;
 mod recover;

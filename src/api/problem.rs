@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::manage::Fault;
+use crate::manage::{Fault, OptionFault};
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
@@ -263,6 +263,10 @@ impl From<Fault> for Problem {
         match fault {
             Fault::NoSuchWebhook | Fault::NoSuchLogEntry | Fault::NoSuchEvent => NOT_FOUND.with(detail),
             Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
+            Fault::InvalidOptions(faults) => {
+                let error = |fault: &OptionFault| FieldError::new(fault.pointer(), &*fault.detail);
+                Problem::validation(faults.iter().map(error).collect())
+            }
             Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
             Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),
             Fault::WebhookInactive => WEBHOOK_INACTIVE.with(detail),

@@ -1,5 +1,7 @@
 //! Operations that list, create, read, edit and delete webhooks.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -13,14 +15,16 @@ use uuid::Uuid;
 
 use super::auth::{Caller, Changer};
 use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, string};
+use super::options::{self, MaskedHeaders, OptionsBody};
 use super::problem::{FieldError, MAX_ERRORS, Problem, ProblemBody};
 use super::query::{Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
 use super::schema::{EventName, OrderingName};
 use super::state::ApiState;
+use crate::domain::subject::EventFilter;
 use crate::domain::time::millis;
 use crate::manage::{
-    EventSet, Fault, Manage, Ordering, ReceiverUrl, Settings, UrlWarning, Webhook, WebhookDraft, WebhookName,
-    WebhookPatch, version,
+    Description, EventSet, Fault, FilterDraft, HeaderDraft, Manage, Metadata, OptionsDraft, Ordering, ReceiverUrl, Settings,
+    UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, version,
 };
 
 /// A webhook, without its secret
@@ -39,6 +43,14 @@ pub struct WebhookBody {
     /// Which deliveries are delivered one after the other: none, those of the same release, or all
     #[schema(value_type = OrderingName)]
     ordering: &'static str,
+    #[schema(schema_with = options::description_schema, required = true)]
+    description: Option<String>,
+    #[schema(schema_with = options::metadata_schema)]
+    metadata: BTreeMap<String, String>,
+    #[schema(schema_with = options::headers_schema)]
+    headers: MaskedHeaders,
+    #[schema(schema_with = options::filter_schema, required = true)]
+    filter: Option<EventFilter>,
     /// Successful deliveries
     success_count: i64,
     /// Failed attempts since the webhook was created or reactivated after an automatic disablement
@@ -61,7 +73,8 @@ pub struct WebhookBody {
 
 impl From<Webhook> for WebhookBody {
     fn from(webhook: Webhook) -> Self {
-        let Settings { name, url, events, active, ordering } = webhook.settings;
+        let Settings { name, url, events, active, ordering, options } = webhook.settings;
+        let OptionsBody { description, metadata, headers, filter } = options.into();
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
             id: webhook.id,
@@ -70,6 +83,10 @@ impl From<Webhook> for WebhookBody {
             events,
             active,
             ordering: ordering.as_str(),
+            description,
+            metadata,
+            headers,
+            filter,
             success_count: webhook.success_count,
             failure_count: webhook.failure_count,
             consecutive_failures: webhook.consecutive_failures,
@@ -148,6 +165,14 @@ pub struct CreateWebhook {
     /// Which deliveries are delivered one after the other: `none`, those of the same release, or all (`strict`)
     #[schema(value_type = OrderingName, default = "none", required = false)]
     ordering: Ordering,
+    #[schema(schema_with = options::description_schema, required = false)]
+    description: Option<Description>,
+    #[schema(schema_with = options::new_metadata_schema, required = false)]
+    metadata: Option<Metadata>,
+    #[schema(schema_with = options::new_headers_schema, required = false)]
+    headers: Option<HeaderDraft>,
+    #[schema(schema_with = options::filter_schema, required = false)]
+    filter: Option<FilterDraft>,
 }
 
 impl FromMembers for CreateWebhook {
@@ -157,9 +182,12 @@ impl FromMembers for CreateWebhook {
         let events = members.required("events", events);
         let active = members.optional("active", boolean);
         let ordering = members.optional("ordering", ordering);
+        let options = options::options(members);
         let url = url.and_then(|url| receiver_url(members, manage, url));
+        let OptionsDraft { description, metadata, headers, filter } = options?;
+        let (name, url, events) = (name?, url?, events?);
         let (active, ordering) = (active?.unwrap_or(true), ordering?.unwrap_or(Ordering::None));
-        Some(CreateWebhook { name: name?, url: url?, events: events?, active, ordering })
+        Some(CreateWebhook { name, url, events, active, ordering, description, metadata, headers, filter })
     }
 }
 
@@ -179,6 +207,14 @@ pub struct UpdateWebhook {
     /// Applies to deliveries that are made afterwards
     #[schema(value_type = Option<OrderingName>, nullable = false)]
     ordering: Option<Ordering>,
+    #[schema(schema_with = options::description_schema, required = false)]
+    description: Option<Description>,
+    #[schema(schema_with = options::new_metadata_schema, required = false)]
+    metadata: Option<Metadata>,
+    #[schema(schema_with = options::new_headers_schema, required = false)]
+    headers: Option<HeaderDraft>,
+    #[schema(schema_with = options::filter_schema, required = false)]
+    filter: Option<FilterDraft>,
 }
 
 impl FromMembers for UpdateWebhook {
@@ -188,11 +224,14 @@ impl FromMembers for UpdateWebhook {
         let events = members.optional("events", events);
         let active = members.optional("active", boolean);
         let ordering = members.optional("ordering", ordering);
+        let options = options::options(members);
         let url = match url? {
             Some(url) => Some(receiver_url(members, manage, url)?),
             None => None,
         };
-        Some(UpdateWebhook { name: name?, url, events: events?, active: active?, ordering: ordering? })
+        let OptionsDraft { description, metadata, headers, filter } = options?;
+        let (name, events, active, ordering) = (name?, events?, active?, ordering?);
+        Some(UpdateWebhook { name, url, events, active, ordering, description, metadata, headers, filter })
     }
 }
 
@@ -272,9 +311,10 @@ pub async fn list(
     )
 )]
 pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body: Object) -> Result<Response, Problem> {
-    let CreateWebhook { name, url, events, active, ordering } = body.read(state.manage())?;
-    let draft = WebhookDraft { name, url, events, active, ordering };
-    let created = state.manage().create_webhook(&actor, draft).await?;
+    let CreateWebhook { name, url, events, active, ordering, description, metadata, headers, filter } =
+        body.read(state.manage())?;
+    let options = OptionsDraft { description, metadata, headers, filter };
+    let created = state.manage().create_webhook(&actor, WebhookDraft { name, url, events, active, ordering, options }).await?;
     let etag = etag(&created.webhook.settings);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
@@ -290,7 +330,7 @@ pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body
     get, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "readWebhook",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
     responses((status = 200, description = "The webhook", body = WebhookBody,
-               headers(("ETag" = String, description = "Its version: of name, url, events, active and ordering"))))
+               headers(("ETag" = String, description = "The version of its settings, whatever its counters are"))))
 )]
 pub async fn read(
     State(state): State<ApiState>,
@@ -327,8 +367,10 @@ pub async fn update(
     if !condition(&state.manage().webhook(&actor.user, id).await?.settings) {
         return Err(Fault::VersionMismatch.into());
     }
-    let UpdateWebhook { name, url, events, active, ordering } = body.read(state.manage())?;
-    let patch = WebhookPatch { name, url, events, active, ordering };
+    let UpdateWebhook { name, url, events, active, ordering, description, metadata, headers, filter } =
+        body.read(state.manage())?;
+    let options = OptionsDraft { description, metadata, headers, filter };
+    let patch = WebhookPatch { name, url, events, active, ordering, options };
     let updated = state.manage().update_webhook(&actor, id, patch, &condition).await?;
     let etag = etag(&updated.webhook.settings);
     let body = UpdatedBody { webhook: updated.webhook.into(), warnings: warnings(updated.warning) };

@@ -13,10 +13,12 @@ use crate::deliver::request::{self, Notification};
 use crate::deliver::resolver::{Resolver, Sources};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
+use crate::domain::headers::MASK;
 use crate::domain::webhook::Target;
 use crate::manage::{self, LogDetail, RenderedRequest, Unreachable};
 use crate::record;
 use crate::store::Store;
+use crate::store::options::open_headers;
 use crate::traces::Tracer;
 use crate::vault::Vault;
 
@@ -69,8 +71,10 @@ impl manage::Receivers for Receivers {
         let digest = |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());
         let signatures = Signatures { body: digest(&logged.signature)?, standard: digest(&logged.standard_signature)? };
         let request = request::replay(&notification, entry.started_at, signatures, &self.user_agent);
+        let headers = request.headers.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let custom = logged.custom_headers.iter().map(|name| (name.clone(), MASK.to_owned()));
         Some(RenderedRequest {
-            headers: request.headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            headers: headers.chain(custom).collect(),
             body: String::from_utf8_lossy(&request.body).into_owned(),
         })
     }
@@ -80,7 +84,9 @@ impl manage::Receivers for Receivers {
             let found = self.store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
             let secret = self.vault.open_text(found.webhook, &found.secret_key_id, &found.secret)?;
-            let target = Target { webhook: found.webhook, url: found.url.into(), active: found.active, secret };
+            let headers = open_headers(&self.vault, found.webhook, found.headers.as_ref())?;
+            let target =
+                Target { webhook: found.webhook, url: found.url.into(), active: found.active, secret, headers };
             let notification = Notification { test: true, ..(&delivery).into() };
             let attempt = self.sender.attempt(&target, &notification).await?;
             let attempted = Attempted { delivery, attempt };

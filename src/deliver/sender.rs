@@ -30,7 +30,7 @@ impl Sender {
 
     /// Makes one attempt, even if the webhook is inactive.
     pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Result<Attempt, OwnFault> {
-        let endpoint = Endpoint::new(&target.url, &self.0.settings.guard);
+        let endpoint = Endpoint::new(&target.url, &self.0.settings.guard).with_headers(&target.headers);
         self.send(&endpoint, &Signer::new(target.secret.expose_secret()), notification).await
     }
 

@@ -7,6 +7,7 @@ use secrecy::SecretString;
 use uuid::Uuid;
 
 use super::delivery::{Answer, Attempt, ErrorKind};
+use super::headers::CustomHeaders;
 
 /// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed URL, state or secret also
 /// applies to pending deliveries.
@@ -16,9 +17,10 @@ pub struct Target {
     pub url: Arc<str>,
     pub active: bool,
     pub secret: SecretString,
+    pub headers: CustomHeaders,
 }
 
-/// A [`Target`] as stored: the secret is encrypted.
+/// A [`Target`] as stored: the secret and the custom headers are encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedTarget {
     pub webhook: Uuid,
@@ -26,6 +28,15 @@ pub struct SealedTarget {
     pub active: bool,
     pub secret: Vec<u8>,
     pub secret_key_id: String,
+    /// None without custom headers.
+    pub headers: Option<SealedHeaders>,
+}
+
+/// Encrypted custom headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedHeaders {
+    pub bytes: Vec<u8>,
+    pub key_id: String,
 }
 
 /// The changes that a sequence of attempts makes to a webhook's counters.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::domain::event::{Event, UserId, delivery_id};
 use crate::domain::ordering::release_of;
 use crate::domain::sequence::Sequences;
+use crate::domain::subject::Subject;
 use crate::store::enqueue::{NewDelivery, Subscription};
 use crate::store::order::OrderedDelivery;
 
@@ -23,7 +24,7 @@ pub struct FannedOut {
     pub deliveries: Vec<NewDelivery>,
     /// Deliveries that may have to wait for others.
     pub ordered: Vec<OrderedDelivery>,
-    /// Webhook and event, for each event that an inactive webhook misses.
+    /// Webhook and event, for each event that an inactive webhook misses. Events that its filter excludes are not missed.
     pub missed: Vec<(Uuid, Uuid)>,
 }
 
@@ -42,7 +43,8 @@ pub fn fan_out(
     for event in events {
         let release = LazyCell::new(|| release_of(&event.data));
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
-        for subscription in webhooks.filter(|subscription| subscription.events.contains(&event.kind)) {
+        let subject = Subject::from(event);
+        for subscription in webhooks.filter(|subscription| subscription.wants(&subject)) {
             let webhook = subscription.target.webhook;
             if !subscription.target.active {
                 fanned_out.missed.push((webhook, event.id));

@@ -1,5 +1,6 @@
 //! The faults of use cases. The variants are stable: adapters match on them. The texts can be shown to users.
 
+use super::options::OptionFault;
 use crate::store::StoreError;
 
 /// Why a use case failed.
@@ -21,6 +22,9 @@ pub enum Fault {
     /// same request may succeed later.
     #[error("{0}")]
     BlockedHost(String),
+    /// Options that are invalid for this webhook: for its events, or for the headers that it has.
+    #[error("{}", describe(.0))]
+    InvalidOptions(Vec<OptionFault>),
     #[error("a user may have {limit} webhooks: delete one first")]
     WebhookLimit { limit: u32 },
     /// The caller's condition on the webhook's settings does not hold.
@@ -48,6 +52,12 @@ pub enum Fault {
     /// A fault of Walhook itself. It is logged where it occurs.
     #[error("internal error")]
     Internal,
+}
+
+fn describe(faults: &[OptionFault]) -> String {
+    let described: Vec<String> =
+        faults.iter().map(|fault| format!("{}: {}", fault.path.join(" "), fault.detail)).collect();
+    described.join("; ")
 }
 
 /// Why a log entry's delivery can never be redelivered.

@@ -11,9 +11,11 @@ pub mod feed;
 mod idempotency;
 pub mod limits;
 mod logs;
+mod options;
 mod page;
 mod receivers;
 mod recover;
+mod reserved;
 mod service;
 mod sessions;
 mod settings;
@@ -25,6 +27,11 @@ mod webhooks;
 pub use self::fault::{Fault, NotRedeliverable};
 pub use self::idempotency::IdempotencyClaim;
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
+pub use self::options::{
+    Checked, Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS,
+    MAX_METADATA, MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata, OptionFault,
+    OptionsDraft,
+};
 pub use self::page::{Cursor, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
 pub use self::recover::{PeriodFault, Recovery, RecoveryDraft, RecoveryScope};
@@ -39,5 +46,6 @@ pub use crate::store::feed::{
     Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline, PageSize as FeedPageSize,
 };
 pub use crate::store::logs::{Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass};
+pub use crate::store::options::Options;
 pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::webhooks::{Condition, Settings, Webhook};

@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::statement::Statements;
-use super::{Result, Store, StoreError, order, plan_by_index};
+use super::{Result, Store, StoreError, enqueue, order, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
 use crate::domain::webhook::SealedTarget;
 use crate::postgres::ANSWER_TIMEOUT;
@@ -134,14 +134,7 @@ impl Store {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(TARGETS).await?;
         let rows = connection.query(&statement, &[&webhooks]).await?;
-        let target = |row: &Row| SealedTarget {
-            webhook: row.get("id"),
-            url: row.get("url"),
-            active: row.get("active"),
-            secret: row.get("secret"),
-            secret_key_id: row.get("secret_key_id"),
-        };
-        Ok(rows.iter().map(target).collect())
+        rows.iter().map(enqueue::target).collect()
     }
 }
 

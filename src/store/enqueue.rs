@@ -8,12 +8,14 @@ use uuid::Uuid;
 
 use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
 use super::ledger::LEDGER_PUT;
+use super::options::filter;
 use super::statement::{Params, Statements, arrays, column, from_row};
 use super::{Result, Store, order, sequences};
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::position::Position;
-use crate::domain::webhook::SealedTarget;
+use crate::domain::subject::{EventFilter, Subject, is_wanted};
+use crate::domain::webhook::{SealedHeaders, SealedTarget};
 
 const SUBSCRIPTIONS: &str = include_str!("../../sql/store/subscriptions.sql");
 const EVENT_INSERT: &str = include_str!("../../sql/store/event_insert.sql");
@@ -31,25 +33,38 @@ pub struct Subscription {
     pub ordering: Ordering,
     /// The number of its last delivery, which is locked. None for a webhook that gets no delivery, or whose first this is.
     pub last: Option<i64>,
+    pub filter: Option<EventFilter>,
 }
 
-from_row!(Subscription { user = "user_id", target: target, events: events, ordering, last });
+from_row!(Subscription { user = "user_id", target: target, events: events, ordering, filter: filter, last });
 
 impl Subscription {
-    /// Whether an event of one of `kinds` makes a delivery.
+    /// Whether an event of one of `kinds` may make a delivery.
     pub fn takes_any(&self, kinds: &[EventKind]) -> bool {
         self.target.active && self.events.iter().any(|event| kinds.contains(event))
     }
+
+    /// Returns whether the event goes to the webhook, if that is active.
+    pub fn wants(&self, event: &Subject<'_>) -> bool {
+        is_wanted(&self.events, self.filter.as_ref(), event)
+    }
 }
 
-fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
+/// Reads the webhook that a row describes.
+pub(super) fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
     Ok(SealedTarget {
         webhook: column(row, "id")?,
         active: column(row, "active")?,
         url: column(row, "url")?,
         secret: column(row, "secret")?,
         secret_key_id: column(row, "secret_key_id")?,
+        headers: sealed_headers(row)?,
     })
+}
+
+fn sealed_headers(row: &tokio_postgres::Row) -> Result<Option<SealedHeaders>> {
+    let (bytes, key_id) = (column::<Option<_>>(row, "headers")?, column::<Option<_>>(row, "headers_key_id")?);
+    Ok(bytes.zip(key_id).map(|(bytes, key_id)| SealedHeaders { bytes, key_id }))
 }
 
 /// Leaves out the events of a newer version, which this one cannot raise.

@@ -70,12 +70,14 @@ pub struct Detail {
     pub response_body: Option<Vec<u8>>,
     /// None if the event is older than the retention period.
     pub event_data: Option<EventData>,
+    /// The names of the custom headers, if they have not changed since.
+    pub custom_headers: Vec<String>,
 }
 
 from_row! {
     Detail {
         webhook = "webhook_id", entry: Entry::from_row, url, signature, standard_signature,
-        response_body, event_data: event_data,
+        response_body, event_data: event_data, custom_headers,
     }
 }
 

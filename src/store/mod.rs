@@ -20,6 +20,7 @@ pub mod logs;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
+pub mod options;
 pub mod order;
 pub mod partition_indexes;
 pub mod partitions;

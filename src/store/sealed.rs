@@ -7,13 +7,27 @@ use zeroize::Zeroizing;
 
 use super::statement::{Statements, from_row};
 use super::{Result, Store};
-use crate::vault::{Sealed, Vault};
+use crate::vault::{Owner, Sealed, Vault};
 
 const KEYS: &str = include_str!("../../sql/store/sealed_keys.sql");
-/// For each encrypted column, the statements that find values under other keys and replace one of them.
-const COLUMNS: [(&str, &str); 2] = [
-    (include_str!("../../sql/store/sealed_webhooks.sql"), include_str!("../../sql/store/sealed_webhook_replace.sql")),
-    (include_str!("../../sql/store/sealed_answers.sql"), include_str!("../../sql/store/sealed_answer_replace.sql")),
+/// For each encrypted column: the statements that find values under other keys and replace one of them, and the value's owner by the
+/// row's id.
+const COLUMNS: [(&str, &str, fn(Uuid) -> Owner); 3] = [
+    (
+        include_str!("../../sql/store/sealed_webhooks.sql"),
+        include_str!("../../sql/store/sealed_webhook_replace.sql"),
+        Owner::from,
+    ),
+    (
+        include_str!("../../sql/store/sealed_headers.sql"),
+        include_str!("../../sql/store/sealed_headers_replace.sql"),
+        Owner::headers,
+    ),
+    (
+        include_str!("../../sql/store/sealed_answers.sql"),
+        include_str!("../../sql/store/sealed_answer_replace.sql"),
+        Owner::from,
+    ),
 ];
 /// The number of values that are read at a time.
 const PAGE: i64 = 500;
@@ -45,18 +59,18 @@ from_row!(Encrypted { id, bytes = "sealed", key_id });
 pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     let connection = store.connection().await?;
     let mut result = Reencrypted::default();
-    for (find, replace) in COLUMNS {
+    for (find, replace, owner) in COLUMNS {
         let mut after = Uuid::nil();
         loop {
             let page: Vec<Encrypted> = connection.fetch_all(find, &[&vault.first_key(), &after, &PAGE]).await?;
             let Some(last) = page.last() else { break };
             after = last.id;
             for Encrypted { id, bytes, key_id } in page {
-                let Ok(opened) = vault.open(id, &key_id, &bytes) else {
+                let Ok(opened) = vault.open(owner(id), &key_id, &bytes) else {
                     *result.unreadable.entry(key_id).or_default() += 1;
                     continue;
                 };
-                let Sealed { bytes: new_bytes, key_id } = vault.seal(id, &Zeroizing::new(opened));
+                let Sealed { bytes: new_bytes, key_id } = vault.seal(owner(id), &Zeroizing::new(opened));
                 result.done += connection.run(replace, &[&id, &bytes, &new_bytes, &key_id]).await?;
             }
         }

@@ -4,10 +4,12 @@ use deadpool_postgres::Transaction;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use postgres_types::ToSql;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+use super::options::{OptionChanges, Options};
 use super::statement::{Statements, from_row};
 use super::{Result, Store, StoreError, hours, sequences};
 use crate::domain::event::{EventKind, UserId};
@@ -56,6 +58,7 @@ pub struct Settings {
     pub active: bool,
     /// Which deliveries wait for each other. A change applies to deliveries that are made afterwards.
     pub ordering: Ordering,
+    pub options: Options,
 }
 
 from_row!(Webhook {
@@ -71,15 +74,15 @@ from_row!(Webhook {
     updated_at
 });
 
-from_row!(Settings { name, url, events, active, ordering });
+from_row!(Settings { name, url, events, active, ordering, options: Options::from_row });
 
-/// The names of the settings.
+/// The names of the settings that every webhook has.
 const FIELDS: [&str; 5] = ["name", "url", "events", "active", "ordering"];
 
 impl Settings {
     /// Returns the names of the settings that differ.
     fn differences(&self, other: &Settings) -> Vec<&'static str> {
-        let Settings { name, url, events, active, ordering } = self;
+        let Settings { name, url, events, active, ordering, options } = self;
         let differs = [
             *name != other.name,
             *url != other.url,
@@ -87,18 +90,20 @@ impl Settings {
             *active != other.active,
             *ordering != other.ordering,
         ];
-        FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
+        let fields = FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field);
+        fields.chain(options.differences(&other.options)).collect()
     }
 }
 
 /// New values of settings. `None` keeps the old value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Changes {
     pub name: Option<String>,
     pub url: Option<String>,
     pub events: Option<Vec<EventKind>>,
     pub active: Option<bool>,
     pub ordering: Option<Ordering>,
+    pub options: OptionChanges,
 }
 
 /// The result of a change with a condition.
@@ -114,28 +119,49 @@ pub enum Conditional<T> {
 pub type Condition<'a> = &'a (dyn Fn(&Settings) -> bool + Send + Sync);
 
 /// Creates a webhook. Returns `None` if the user has `limit` of them: a lock makes the creations of one user consecutive.
+/// `headers` are the custom headers that `settings` names.
 pub async fn create(
     store: &Store,
     actor: &Actor,
     id: Uuid,
     settings: &Settings,
     secret: &Sealed,
+    headers: Option<&Sealed>,
     limit: u32,
 ) -> Result<Option<Webhook>> {
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
-    let Settings { name, url, events, active, ordering } = settings;
+    let Settings { name, url, events, active, ordering, options } = settings;
     let ordering = ordering.as_str();
     let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
-    let created: Option<Webhook> = transaction
-        .fetch_optional(INSERT, &[user, &id, name, url, events, active, bytes, key_id, &limit, &ordering])
-        .await?;
+    let (metadata, filter) = options.json();
+    let (headers, headers_key) = sealed_parts(headers);
+    let params: [&(dyn ToSql + Sync); 16] = [
+        user,
+        &id,
+        name,
+        url,
+        events,
+        active,
+        bytes,
+        key_id,
+        &limit,
+        &options.description,
+        &metadata,
+        &filter,
+        &options.headers.names,
+        &headers,
+        &headers_key,
+        &ordering,
+    ];
+    let created: Option<Webhook> = transaction.fetch_optional(INSERT, &params).await?;
     if created.is_some() {
         sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
-        audit::record(&transaction, actor, Action::WebhookCreated, id, &FIELDS).await?;
+        let fields = [&FIELDS[..], &options.differences(&Options::default())].concat();
+        audit::record(&transaction, actor, Action::WebhookCreated, id, &fields).await?;
     }
     transaction.commit().await?;
     Ok(created)
@@ -185,9 +211,29 @@ async fn try_update(
         return Ok(Conditional::Done(found));
     }
     let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
-    let Settings { name, url, events, active, ordering } = &wanted;
+    let Settings { name, url, events, active, ordering, options } = &wanted;
     let ordering = ordering.as_str();
-    let changed = transaction.fetch_one(UPDATE, &[user, &id, name, url, events, active, &reset, &ordering]).await?;
+    let (metadata, filter) = options.json();
+    let replaced = changes.options.headers.as_ref();
+    let (headers, headers_key) = sealed_parts(replaced.and_then(|new| new.sealed.as_ref()));
+    let params: [&(dyn ToSql + Sync); 15] = [
+        user,
+        &id,
+        name,
+        url,
+        events,
+        active,
+        &reset,
+        &options.description,
+        &metadata,
+        &filter,
+        &replaced.is_some(),
+        &options.headers.names,
+        &headers,
+        &headers_key,
+        &ordering,
+    ];
+    let changed = transaction.fetch_one(UPDATE, &params).await?;
     if found.settings.active && !wanted.active {
         cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
     }
@@ -255,6 +301,11 @@ pub(super) async fn retry_deadlocks<'a, T>(transaction: impl Fn() -> BoxFuture<'
     transaction().await
 }
 
+/// The columns of an encrypted value that may be absent.
+fn sealed_parts(sealed: Option<&Sealed>) -> (Option<&[u8]>, Option<&str>) {
+    sealed.map(|Sealed { bytes, key_id }| (&**bytes, &**key_id)).unzip()
+}
+
 impl Changes {
     fn applied_to(&self, settings: &Settings) -> Settings {
         Settings {
@@ -263,6 +314,7 @@ impl Changes {
             events: self.events.as_deref().map_or_else(|| settings.events.clone(), event_names),
             active: self.active.unwrap_or(settings.active),
             ordering: self.ordering.unwrap_or(settings.ordering),
+            options: self.options.applied_to(&settings.options),
         }
     }
 }

@@ -18,6 +18,7 @@ mod headers;
 mod list;
 mod log_line;
 mod logs;
+mod options;
 mod page;
 mod recover;
 mod secret;

@@ -8,11 +8,13 @@ use uuid::Uuid;
 use super::error::PageError;
 use super::format::{Count, Millis, Percent, failure_label, ordering_label, sentence};
 use super::log_line::Line;
+use super::options::listed;
 use super::page::{Frame, Section, page};
 use super::stats::{Panel, day_before, panels};
 use super::time::{Ago, Exact};
 use super::verify::{SNIPPETS, Snippet};
 use super::visit::{Ids, Visit};
+use crate::domain::headers::MASK;
 use crate::manage::{LogFilter, Webhook};
 
 /// The number of log entries that the page shows.

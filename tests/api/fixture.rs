@@ -167,7 +167,7 @@ impl Receivers for StandIn {
     }
 }
 
-fn vault() -> Vault {
+pub fn vault() -> Vault {
     Vault::new(&[MASTER_KEY.to_owned().into()]).unwrap()
 }
 

@@ -17,6 +17,7 @@ mod isolation;
 mod jwt;
 mod logs;
 mod operations;
+mod options;
 mod paging;
 mod recovery;
 mod schemathesis;

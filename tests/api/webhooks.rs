@@ -13,12 +13,16 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-const WEBHOOK_KEYS: [&str; 13] = [
+const WEBHOOK_KEYS: [&str; 17] = [
     "id",
     "name",
     "url",
     "events",
     "active",
+    "description",
+    "metadata",
+    "headers",
+    "filter",
     "success_count",
     "failure_count",
     "consecutive_failures",
@@ -111,6 +115,9 @@ async fn an_edit_changes_only_the_given_settings() {
         ("url", json!("https://other.example/")),
         ("events", json!(["delivery.completed", "payment.statement_ready"])),
         ("active", json!(false)),
+        ("description", json!("For the\nlabel office")),
+        ("metadata", json!({ "team": "ops" })),
+        ("filter", json!({ "statuses": ["complete"] })),
     ];
     let mut expected = before.clone();
     for (key, value) in edits {

@@ -15,6 +15,7 @@ mod guard;
 mod handoff;
 mod mail;
 mod model;
+mod options;
 mod order_locks;
 mod ordering;
 mod outbound;

@@ -202,7 +202,13 @@ impl Bench {
 /// Makes one attempt at a URL, for a webhook that is not stored.
 pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
     let id = Uuid::now_v7();
-    let target = Target { webhook: id, url: url.into(), active: true, secret: vault::new_webhook_secret() };
+    let target = Target {
+        webhook: id,
+        url: url.into(),
+        active: true,
+        secret: vault::new_webhook_secret(),
+        headers: Default::default(),
+    };
     let notification = Notification {
         delivery: id,
         webhook: id,

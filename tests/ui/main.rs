@@ -9,6 +9,7 @@ mod events;
 mod fixture;
 mod inert;
 mod operations;
+mod options;
 mod pages;
 mod screenshots;
 mod sign_in;
