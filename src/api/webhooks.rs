@@ -14,13 +14,13 @@ use uuid::Uuid;
 use super::auth::{Caller, Changer};
 use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, string};
 use super::problem::{FieldError, MAX_ERRORS, Problem, ProblemBody};
-use super::query::{Page, Parameters, UNKNOWN_EVENT, WebhookId};
-use super::schema::EventName;
+use super::query::{self, Page, Parameters, UNKNOWN_EVENT, WebhookId};
+use super::schema::{EventName, SigningName};
 use super::state::ApiState;
 use crate::domain::time::millis;
 use crate::manage::{
-    EventSet, Fault, Manage, ReceiverUrl, Settings, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch,
-    version,
+    EventSet, Fault, Manage, ReceiverUrl, Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName,
+    WebhookPatch, public_key_text, version,
 };
 
 /// A webhook, without its secret
@@ -54,11 +54,20 @@ pub struct WebhookBody {
     created_at: String,
     #[schema(format = DateTime)]
     updated_at: String,
+    /// How `webhook-signature` is made
+    #[schema(value_type = SigningName)]
+    signing: &'static str,
+    /// The webhook's own ed25519 key, as `/.well-known/walhook-keys.json` lists it; null unless `signing` names ed25519
+    #[schema(required = true, example = "whpk_…")]
+    public_key: Option<String>,
+    /// When the previous secret stops signing; null if it does not sign any more
+    #[schema(required = true, format = DateTime)]
+    previous_secret_expires_at: Option<String>,
 }
 
 impl From<Webhook> for WebhookBody {
     fn from(webhook: Webhook) -> Self {
-        let Settings { name, url, events, active } = webhook.settings;
+        let Settings { name, url, events, active, signing } = webhook.settings;
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
             id: webhook.id,
@@ -74,6 +83,9 @@ impl From<Webhook> for WebhookBody {
             disabled_reason: webhook.disabled_reason,
             created_at: millis(webhook.created_at),
             updated_at: millis(webhook.updated_at),
+            signing: signing.as_str(),
+            public_key: webhook.public_key.as_deref().map(public_key_text),
+            previous_secret_expires_at: time(webhook.previous_secret_expires_at),
         }
     }
 }
@@ -118,15 +130,6 @@ pub struct UpdatedBody {
     warnings: Vec<Warning>,
 }
 
-/// A webhook's new secret, which is shown only this once
-#[derive(Serialize, ToSchema)]
-pub struct NewSecret {
-    id: Uuid,
-    /// The key of the signatures: the whole string's bytes
-    #[schema(example = "whsec_…")]
-    secret: String,
-}
-
 /// A webhook to create
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -141,6 +144,9 @@ pub struct CreateWebhook {
     events: EventSet,
     #[schema(default = true, required = false)]
     active: bool,
+    /// With ed25519, the webhook gets a key pair
+    #[schema(value_type = SigningName, default = "hmac", required = false)]
+    signing: Signing,
 }
 
 impl FromMembers for CreateWebhook {
@@ -149,8 +155,10 @@ impl FromMembers for CreateWebhook {
         let url = members.required("url", string(Ok::<_, String>));
         let events = members.required("events", events);
         let active = members.optional("active", boolean);
+        let signing = members.optional("signing", string(signing));
         let url = url.and_then(|url| receiver_url(members, manage, url));
-        Some(CreateWebhook { name: name?, url: url?, events: events?, active: active?.unwrap_or(true) })
+        let (active, signing) = (active?.unwrap_or(true), signing?.unwrap_or(Signing::Hmac));
+        Some(CreateWebhook { name: name?, url: url?, events: events?, active, signing })
     }
 }
 
@@ -167,6 +175,9 @@ pub struct UpdateWebhook {
     /// False cancels pending deliveries; true after an automatic disablement resets the failure counters
     #[schema(nullable = false)]
     active: Option<bool>,
+    /// With ed25519, a webhook without a key pair gets one. `hmac` removes the key pair
+    #[schema(value_type = Option<SigningName>, nullable = false)]
+    signing: Option<Signing>,
 }
 
 impl FromMembers for UpdateWebhook {
@@ -175,12 +186,17 @@ impl FromMembers for UpdateWebhook {
         let url = members.optional("url", string(Ok::<_, String>));
         let events = members.optional("events", events);
         let active = members.optional("active", boolean);
+        let signing = members.optional("signing", string(signing));
         let url = match url? {
             Some(url) => Some(receiver_url(members, manage, url)?),
             None => None,
         };
-        Some(UpdateWebhook { name: name?, url, events: events?, active: active? })
+        Some(UpdateWebhook { name: name?, url, events: events?, active: active?, signing: signing? })
     }
+}
+
+fn signing(name: String) -> Result<Signing, String> {
+    Signing::named(&name).ok_or_else(|| query::one_of(&["hmac", "hmac+ed25519"]))
 }
 
 fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
@@ -254,8 +270,9 @@ pub async fn list(
     )
 )]
 pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body: Object) -> Result<Response, Problem> {
-    let CreateWebhook { name, url, events, active } = body.read(state.manage())?;
-    let created = state.manage().create_webhook(&actor, WebhookDraft { name, url, events, active }).await?;
+    let CreateWebhook { name, url, events, active, signing } = body.read(state.manage())?;
+    let draft = WebhookDraft { name, url, events, active, signing };
+    let created = state.manage().create_webhook(&actor, draft).await?;
     let etag = etag(&created.webhook.settings);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
@@ -271,7 +288,7 @@ pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body
     get, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "readWebhook",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
     responses((status = 200, description = "The webhook", body = WebhookBody,
-               headers(("ETag" = String, description = "Its version: of name, url, events and active"))))
+               headers(("ETag" = String, description = "Its version: of name, url, events, active and signing"))))
 )]
 pub async fn read(
     State(state): State<ApiState>,
@@ -308,8 +325,8 @@ pub async fn update(
     if !condition(&state.manage().webhook(&actor.user, id).await?.settings) {
         return Err(Fault::VersionMismatch.into());
     }
-    let UpdateWebhook { name, url, events, active } = body.read(state.manage())?;
-    let patch = WebhookPatch { name, url, events, active };
+    let UpdateWebhook { name, url, events, active, signing } = body.read(state.manage())?;
+    let patch = WebhookPatch { name, url, events, active, signing };
     let updated = state.manage().update_webhook(&actor, id, patch, &condition).await?;
     let etag = etag(&updated.webhook.settings);
     let body = UpdatedBody { webhook: updated.webhook.into(), warnings: warnings(updated.warning) };
@@ -336,21 +353,4 @@ pub async fn delete(
     let condition = |settings: &Settings| if_match(&headers, settings);
     state.manage().delete_webhook(&actor, id, &condition).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Regenerate the secret
-///
-/// The old secret stops working immediately. The new one is shown only this once.
-#[utoipa::path(
-    post, path = "/webhooks/{webhook}/regenerate-secret", tag = "webhooks", operation_id = "regenerateSecret",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 200, description = "The new secret", body = NewSecret))
-)]
-pub async fn regenerate_secret(
-    State(state): State<ApiState>,
-    Changer(actor): Changer,
-    WebhookId(id): WebhookId,
-) -> Result<Json<NewSecret>, Problem> {
-    let secret = state.manage().regenerate_secret(&actor, id).await?;
-    Ok(Json(NewSecret { id, secret: secret.expose_secret().to_owned() }))
 }

@@ -9,11 +9,10 @@ use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::deliver::guard::{self, Guard};
-use crate::deliver::request::{self, Notification};
+use crate::deliver::request::{self, Notification, Signer};
 use crate::deliver::resolver::{Resolver, Sources};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
-use crate::domain::webhook::Target;
 use crate::manage::{self, LogDetail, RenderedRequest, Unreachable};
 use crate::record;
 use crate::store::Store;
@@ -66,7 +65,11 @@ impl manage::Receivers for Receivers {
             test: entry.test,
         };
         let digest = |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());
-        let signatures = Signatures { body: digest(&logged.signature)?, standard: digest(&logged.standard_signature)? };
+        let signatures = Signatures {
+            body: digest(&logged.signature)?,
+            standard: digest(&logged.standard_signature)?,
+            more: logged.more_signatures.clone().unwrap_or_default(),
+        };
         let request = request::replay(&notification, entry.started_at, signatures, &self.user_agent);
         Some(RenderedRequest {
             headers: request.headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
@@ -78,10 +81,9 @@ impl manage::Receivers for Receivers {
         async move {
             let found = self.store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
-            let secret = self.vault.open_text(found.webhook, &found.secret_key_id, &found.secret)?;
-            let target = Target { webhook: found.webhook, url: found.url.into(), active: found.active, secret };
+            let signer = Signer::open(&self.vault, &found)?;
             let notification = Notification { test: true, ..(&delivery).into() };
-            let attempt = self.sender.attempt(&target, &notification).await?;
+            let attempt = self.sender.attempt_signed(&found.url, &signer, &notification).await?;
             let attempted = Attempted { delivery, attempt };
             let log = record::record_test(&self.store, &self.tracer, &attempted).await?;
             Ok((log, attempted.attempt))

@@ -30,8 +30,17 @@ impl Sender {
 
     /// Makes one attempt, even if the webhook is inactive.
     pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Result<Attempt, OwnFault> {
-        let endpoint = Endpoint::new(&target.url, &self.0.settings.guard);
-        self.send(&endpoint, &Signer::new(target.secret.expose_secret()), notification).await
+        self.attempt_signed(&target.url, &Signer::new(target.secret.expose_secret()), notification).await
+    }
+
+    /// Makes one attempt that is signed with all keys of the webhook.
+    pub async fn attempt_signed(
+        &self,
+        url: &str,
+        signer: &Signer,
+        notification: &Notification<'_>,
+    ) -> Result<Attempt, OwnFault> {
+        self.send(&Endpoint::new(url, &self.0.settings.guard), signer, notification).await
     }
 
     /// Makes one attempt at an endpoint that has been checked.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
-use secrecy::ExposeSecret;
 use uuid::Uuid;
 
 use super::client::Endpoint;
@@ -95,18 +94,15 @@ impl Targets {
         if let Some((_, destination)) = self.prepared.get(&webhook).filter(|(known, _)| *known == target) {
             return Lookup::Found(Arc::clone(destination));
         }
-        let secret = match self.vault.open_text(webhook, &target.secret_key_id, &target.secret) {
-            Ok(secret) => secret,
+        let signer = match Signer::open(&self.vault, &target) {
+            Ok(signer) => signer,
             Err(error) => {
                 recurring!(error, %webhook, %error, "secrets of webhooks cannot be decrypted: their deliveries wait");
                 return Lookup::Unreadable;
             }
         };
-        let destination = Arc::new(Destination {
-            endpoint: Endpoint::new(&target.url, &self.guard),
-            active: target.active,
-            signer: Signer::new(secret.expose_secret()),
-        });
+        let destination =
+            Arc::new(Destination { endpoint: Endpoint::new(&target.url, &self.guard), active: target.active, signer });
         self.prepared.put(webhook, (target, Arc::clone(&destination)));
         Lookup::Found(destination)
     }
@@ -125,6 +121,7 @@ mod tests {
             active: true,
             secret: sealed.bytes,
             secret_key_id: sealed.key_id,
+            keys: Default::default(),
         }
     }
 

@@ -13,6 +13,7 @@ pub mod lsn;
 mod named;
 pub mod notice;
 pub mod position;
+pub mod signing;
 pub mod table;
 pub mod time;
 pub mod trace;

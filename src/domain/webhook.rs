@@ -7,6 +7,7 @@ use secrecy::SecretString;
 use uuid::Uuid;
 
 use super::delivery::{Answer, Attempt, ErrorKind};
+use super::signing::SealedKeys;
 
 /// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed URL, state or secret also
 /// applies to pending deliveries.
@@ -26,6 +27,7 @@ pub struct SealedTarget {
     pub active: bool,
     pub secret: Vec<u8>,
     pub secret_key_id: String,
+    pub keys: SealedKeys,
 }
 
 /// The changes that a sequence of attempts makes to a webhook's counters.

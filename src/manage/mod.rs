@@ -8,6 +8,7 @@
 pub mod erase;
 mod fault;
 mod idempotency;
+mod keys;
 pub mod limits;
 mod logs;
 mod page;
@@ -23,6 +24,7 @@ mod webhooks;
 
 pub use self::fault::{Fault, NotRedeliverable};
 pub use self::idempotency::IdempotencyClaim;
+pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, PublicKeys, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
 pub use self::page::{Cursor, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
@@ -32,6 +34,7 @@ pub use self::settings::{EventSet, ReceiverUrl, SettingFault, UrlWarning, Webhoo
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
+pub use crate::domain::signing::Signing;
 pub use crate::store::audit::{Actor, Via};
 pub use crate::store::logs::{Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass};
 pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;

@@ -9,6 +9,7 @@ use super::page::{Cursor, Page};
 use super::service::Manage;
 use super::settings::{EventSet, ReceiverUrl, UrlWarning, WebhookName};
 use crate::domain::event::UserId;
+use crate::domain::signing::Signing;
 use crate::store::audit::Actor;
 use crate::store::webhooks::{self, Changes, Condition, Conditional, Settings, Webhook, event_names};
 use crate::vault::{Sealed, new_webhook_secret};
@@ -20,6 +21,7 @@ pub struct WebhookDraft {
     pub url: ReceiverUrl,
     pub events: EventSet,
     pub active: bool,
+    pub signing: Signing,
 }
 
 /// The settings of a webhook to change. The others stay as they are.
@@ -30,6 +32,8 @@ pub struct WebhookPatch {
     pub events: Option<EventSet>,
     /// False cancels pending deliveries. True after an automatic disablement resets the failure counters.
     pub active: Option<bool>,
+    /// With ed25519, a webhook without a key pair gets one. Without it, the webhook's key pair is removed.
+    pub signing: Option<Signing>,
 }
 
 /// A new webhook with its secret, which is shown once.
@@ -66,12 +70,13 @@ impl Manage {
     /// Creates a webhook with a new secret. Fails if its host is blocked, or if the user has as many webhooks as allowed.
     pub async fn create_webhook(&self, actor: &Actor, draft: WebhookDraft) -> Result<CreatedWebhook> {
         let warning = self.check_host(&actor.user, &draft.url).await?;
-        let WebhookDraft { name, url, events, active } = draft;
-        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active };
+        let WebhookDraft { name, url, events, active, signing } = draft;
+        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active, signing };
         let id = Uuid::now_v7();
         let (secret, sealed) = self.new_secret(id);
+        let pair = self.key_pair_for(signing, id);
         let limit = self.webhooks_per_user;
-        let created = webhooks::create(&self.store, actor, id, &settings, &sealed, limit).await?;
+        let created = webhooks::create(&self.store, actor, id, &settings, &sealed, pair.as_ref(), limit).await?;
         let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
         Ok(CreatedWebhook { webhook, secret, warning })
@@ -98,6 +103,8 @@ impl Manage {
             url: patch.url.map(|url| url.0),
             events: patch.events.map(|events| events.0),
             active: patch.active,
+            signing: patch.signing,
+            key_pair: patch.signing.and_then(|signing| self.key_pair_for(signing, id)),
         };
         let webhook = applied(webhooks::update(&self.store, actor, id, &changes, condition).await?)?;
         Ok(UpdatedWebhook { webhook, warning })
@@ -110,17 +117,7 @@ impl Manage {
         Ok(())
     }
 
-    /// Replaces the secret. The old one stops working immediately.
-    pub async fn regenerate_secret(&self, actor: &Actor, id: Uuid) -> Result<SecretString> {
-        let (secret, sealed) = self.new_secret(id);
-        if !webhooks::set_secret(&self.store, actor, id, &sealed).await? {
-            return Err(Fault::NoSuchWebhook);
-        }
-        tracing::info!(webhook = %id, user = %actor.user, "webhook secret replaced");
-        Ok(secret)
-    }
-
-    fn new_secret(&self, webhook: Uuid) -> (SecretString, Sealed) {
+    pub(super) fn new_secret(&self, webhook: Uuid) -> (SecretString, Sealed) {
         let secret = new_webhook_secret();
         let sealed = self.vault.seal(webhook, secret.expose_secret().as_bytes());
         (secret, sealed)
@@ -129,8 +126,9 @@ impl Manage {
 
 /// Returns the version of a webhook's settings. It does not depend on the counters, so that a busy webhook can be edited.
 pub fn version(settings: &Settings) -> String {
-    let Settings { name, url, events, active } = settings;
-    let canonical = serde_json::to_vec(&(name, url, events, active)).expect("strings and booleans can be serialized");
+    let Settings { name, url, events, active, signing } = settings;
+    let canonical = (name, url, events, active, signing.as_str());
+    let canonical = serde_json::to_vec(&canonical).expect("strings and booleans can be serialized");
     hex::encode(&Sha256::digest(canonical)[..16])
 }
 

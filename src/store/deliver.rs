@@ -10,6 +10,7 @@ use postgres_types::ToSql;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::keys::sealed_keys;
 use super::{Result, Store, StoreError, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
 use crate::domain::webhook::SealedTarget;
@@ -126,14 +127,17 @@ impl Store {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(TARGETS).await?;
         let rows = connection.query(&statement, &[&webhooks]).await?;
-        let target = |row: &Row| SealedTarget {
-            webhook: row.get("id"),
-            url: row.get("url"),
-            active: row.get("active"),
-            secret: row.get("secret"),
-            secret_key_id: row.get("secret_key_id"),
+        let target = |row: &Row| -> Result<SealedTarget> {
+            Ok(SealedTarget {
+                webhook: row.get("id"),
+                url: row.get("url"),
+                active: row.get("active"),
+                secret: row.get("secret"),
+                secret_key_id: row.get("secret_key_id"),
+                keys: sealed_keys(row)?,
+            })
         };
-        Ok(rows.iter().map(target).collect())
+        rows.iter().map(target).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
+use super::keys::sealed_keys;
 use super::ledger::LEDGER_PUT;
 use super::statement::{Params, Statements, arrays, column, from_row};
 use super::{Result, Store};
@@ -38,6 +39,7 @@ fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
         url: column(row, "url")?,
         secret: column(row, "secret")?,
         secret_key_id: column(row, "secret_key_id")?,
+        keys: sealed_keys(row)?,
     })
 }
 

@@ -13,6 +13,7 @@ pub mod enqueue;
 pub mod erase;
 pub mod hours;
 pub mod idempotency;
+pub mod keys;
 pub mod ledger;
 mod limited;
 pub mod logs;

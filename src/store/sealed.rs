@@ -1,6 +1,7 @@
 //! Re-encrypts secrets and stored responses when the master key is replaced.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -10,11 +11,18 @@ use super::{Result, Store};
 use crate::vault::{Sealed, Vault};
 
 const KEYS: &str = include_str!("../../sql/store/sealed_keys.sql");
+const WEBHOOKS: &str = include_str!("../../sql/store/sealed_webhooks.sql");
+const WEBHOOK_REPLACE: &str = include_str!("../../sql/store/sealed_webhook_replace.sql");
+/// The encrypted columns of a webhook, for which these statements are repeated with another column's name. Those of previous keys are
+/// last: a key that is replaced in the meantime moves to them.
+const WEBHOOK_COLUMNS: [&str; 4] = ["secret", "private_key", "previous_secret", "previous_private_key"];
 /// For each encrypted column, the statements that find values under other keys and replace one of them.
-const COLUMNS: [(&str, &str); 2] = [
-    (include_str!("../../sql/store/sealed_webhooks.sql"), include_str!("../../sql/store/sealed_webhook_replace.sql")),
-    (include_str!("../../sql/store/sealed_answers.sql"), include_str!("../../sql/store/sealed_answer_replace.sql")),
-];
+static COLUMNS: LazyLock<Vec<[String; 2]>> = LazyLock::new(|| {
+    let of_webhook = |column: &str| [WEBHOOKS, WEBHOOK_REPLACE].map(|statement| statement.replace("secret", column));
+    let answers =
+        [include_str!("../../sql/store/sealed_answers.sql"), include_str!("../../sql/store/sealed_answer_replace.sql")];
+    WEBHOOK_COLUMNS.map(of_webhook).into_iter().chain([answers.map(str::to_owned)]).collect()
+});
 /// The number of values that are read at a time.
 const PAGE: i64 = 500;
 
@@ -45,7 +53,7 @@ from_row!(Encrypted { id, bytes = "sealed", key_id });
 pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     let connection = store.connection().await?;
     let mut result = Reencrypted::default();
-    for (find, replace) in COLUMNS {
+    for [find, replace] in &*COLUMNS {
         let mut after = Uuid::nil();
         loop {
             let page: Vec<Encrypted> = connection.fetch_all(find, &[&vault.first_key(), &after, &PAGE]).await?;

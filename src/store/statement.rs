@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::{Result, Store, StoreError};
 use crate::domain::event::UserId;
 use crate::domain::lsn::Lsn;
+use crate::domain::signing::Signing;
 
 /// A statement's parameters, `$1` first.
 pub type Params<'a> = [&'a (dyn ToSql + Sync)];
@@ -140,6 +141,7 @@ columns! {
     u64 = i64: |number| u64::try_from(number).map_err(|_| format!("{number} is negative")),
     Lsn = PgLsn: |lsn| Ok(Lsn(lsn.into())),
     UserId = String: |user| Ok(UserId(user.into())),
+    Signing = String: |name| Signing::named(&name).ok_or_else(|| format!("{name} is not known to this build")),
 }
 
 impl<T: Column> Column for Option<T> {

@@ -8,9 +8,11 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+use super::keys::SealedKeyPair;
 use super::statement::{Statements, from_row};
 use super::{Result, Store, StoreError, hours};
 use crate::domain::event::{EventKind, UserId};
+use crate::domain::signing::Signing;
 use crate::vault::Sealed;
 
 const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
@@ -20,7 +22,6 @@ const GET: &str = include_str!("../../sql/store/webhook_get.sql");
 const GET_FOR_UPDATE: &str = include_str!("../../sql/store/webhook_get_for_update.sql");
 const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
 const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
-const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
 const LOCK_DELIVERIES: &str = include_str!("../../sql/store/delivery_lock.sql");
 const CANCEL_DELIVERIES: &str = include_str!("../../sql/store/delivery_cancel.sql");
 /// A webhook whose receiver was down for long may have a million deliveries to cancel, which takes longer than the API's other
@@ -42,6 +43,10 @@ pub struct Webhook {
     pub disabled_reason: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// The ed25519 key. None unless `signing` names it.
+    pub public_key: Option<Vec<u8>>,
+    /// When the previous secret stops signing. None if it does not sign any more.
+    pub previous_secret_expires_at: Option<Timestamp>,
 }
 
 /// The settings of a webhook, which its owner can change.
@@ -52,6 +57,7 @@ pub struct Settings {
     /// In the catalogue's order, without duplicates.
     pub events: Vec<String>,
     pub active: bool,
+    pub signing: Signing,
 }
 
 from_row!(Webhook {
@@ -64,19 +70,27 @@ from_row!(Webhook {
     disabled_at,
     disabled_reason,
     created_at,
-    updated_at
+    updated_at,
+    public_key,
+    previous_secret_expires_at
 });
 
-from_row!(Settings { name, url, events, active });
+from_row!(Settings { name, url, events, active, signing });
 
 /// The names of the settings.
-const FIELDS: [&str; 4] = ["name", "url", "events", "active"];
+const FIELDS: [&str; 5] = ["name", "url", "events", "active", "signing"];
 
 impl Settings {
     /// Returns the names of the settings that differ.
     fn differences(&self, other: &Settings) -> Vec<&'static str> {
-        let Settings { name, url, events, active } = self;
-        let differs = [*name != other.name, *url != other.url, *events != other.events, *active != other.active];
+        let Settings { name, url, events, active, signing } = self;
+        let differs = [
+            *name != other.name,
+            *url != other.url,
+            *events != other.events,
+            *active != other.active,
+            *signing != other.signing,
+        ];
         FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
     }
 }
@@ -88,6 +102,9 @@ pub struct Changes {
     pub url: Option<String>,
     pub events: Option<Vec<EventKind>>,
     pub active: Option<bool>,
+    pub signing: Option<Signing>,
+    /// Stored if the new settings need a key pair and the webhook has none.
+    pub key_pair: Option<SealedKeyPair>,
 }
 
 /// The result of a change with a condition.
@@ -109,17 +126,37 @@ pub async fn create(
     id: Uuid,
     settings: &Settings,
     secret: &Sealed,
+    pair: Option<&SealedKeyPair>,
     limit: u32,
 ) -> Result<Option<Webhook>> {
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
-    let Settings { name, url, events, active } = settings;
+    let Settings { name, url, events, active, signing } = settings;
     let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
-    let created: Option<Webhook> =
-        transaction.fetch_optional(INSERT, &[user, &id, name, url, events, active, bytes, key_id, &limit]).await?;
+    let (signing, (private, private_key_id, public)) = (signing.as_str(), pair_columns(pair));
+    let created: Option<Webhook> = transaction
+        .fetch_optional(
+            INSERT,
+            &[
+                user,
+                &id,
+                name,
+                url,
+                events,
+                active,
+                bytes,
+                key_id,
+                &limit,
+                &signing,
+                &private,
+                &private_key_id,
+                &public,
+            ],
+        )
+        .await?;
     if created.is_some() {
         audit::record(&transaction, actor, Action::WebhookCreated, id, &FIELDS).await?;
     }
@@ -171,8 +208,14 @@ async fn try_update(
         return Ok(Conditional::Done(found));
     }
     let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
-    let Settings { name, url, events, active } = &wanted;
-    let changed = transaction.fetch_one(UPDATE, &[user, &id, name, url, events, active, &reset]).await?;
+    let Settings { name, url, events, active, signing } = &wanted;
+    let (signing, (private, private_key_id, public)) = (signing.as_str(), pair_columns(changes.key_pair.as_ref()));
+    let changed = transaction
+        .fetch_one(
+            UPDATE,
+            &[user, &id, name, url, events, active, &reset, &signing, &private, &private_key_id, &public],
+        )
+        .await?;
     if found.settings.active && !wanted.active {
         cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
     }
@@ -204,16 +247,10 @@ async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
     Ok(Conditional::Done(()))
 }
 
-/// Replaces the webhook's secret. Returns false if there is no such webhook.
-pub async fn set_secret(store: &Store, actor: &Actor, id: Uuid, secret: &Sealed) -> Result<bool> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    if transaction.run(SET_SECRET, &[&actor.user, &id, &secret.bytes, &secret.key_id]).await? == 0 {
-        return Ok(false);
-    }
-    audit::record(&transaction, actor, Action::SecretRegenerated, id, &["secret"]).await?;
-    transaction.commit().await?;
-    Ok(true)
+/// Returns the columns of a key pair: the private key, the id of its master key, and the public key.
+fn pair_columns(pair: Option<&SealedKeyPair>) -> (Option<&[u8]>, Option<&str>, Option<&[u8]>) {
+    let private = pair.map(|pair| &pair.private);
+    (private.map(|key| &*key.bytes), private.map(|key| &*key.key_id), pair.map(|pair| &pair.public[..]))
 }
 
 async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: Uuid) -> Result<()> {
@@ -247,6 +284,7 @@ impl Changes {
             url: self.url.clone().unwrap_or_else(|| settings.url.clone()),
             events: self.events.as_deref().map_or_else(|| settings.events.clone(), event_names),
             active: self.active.unwrap_or(settings.active),
+            signing: self.signing.unwrap_or(settings.signing),
         }
     }
 }

@@ -17,7 +17,8 @@ use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
 use crate::events::{CATALOGUE, Rule};
 use crate::manage::{
-    EventSet, Fault, Manage, SettingFault, Settings, UrlWarning, WebhookDraft, WebhookName, WebhookPatch, version,
+    EventSet, Fault, Manage, SettingFault, Settings, Signing, UrlWarning, WebhookDraft, WebhookName, WebhookPatch,
+    version,
 };
 
 #[derive(Template)]
@@ -65,6 +66,7 @@ fn entered(fields: &Fields) -> Settings {
         url: fields.one("url").trim().to_owned(),
         events: fields.all("events").map(str::to_owned).collect(),
         active: !fields.one("active").is_empty(),
+        signing: Signing::named(fields.one("signing")).unwrap_or(Signing::Hmac),
     }
 }
 
@@ -77,7 +79,10 @@ fn draft(manage: &Manage, settings: &Settings) -> Result<WebhookDraft, Errors> {
         .and_then(|events| EventSet::new(events).map_err(|_| "Select at least one event."));
     let message = |subject: &str, fault: SettingFault| sentence(&format!("{subject} {fault}"));
     match (name, url, events) {
-        (Ok(name), Ok(url), Ok(events)) => Ok(WebhookDraft { name, url, events, active: settings.active }),
+        (Ok(name), Ok(url), Ok(events)) => {
+            let Settings { active, signing, .. } = *settings;
+            Ok(WebhookDraft { name, url, events, active, signing })
+        }
         (name, url, events) => Err(Errors {
             name: name.err().map(|fault| message("The name", fault)),
             url: url.err().map(|fault| message("The URL", fault)),
@@ -109,7 +114,8 @@ fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
 }
 
 pub async fn new(visit: Visit) -> Response {
-    let settings = Settings { name: String::new(), url: String::new(), events: Vec::new(), active: true };
+    let signing = Signing::Hmac;
+    let settings = Settings { name: String::new(), url: String::new(), events: Vec::new(), active: true, signing };
     let (frame, errors) = (visit.frame(Section::Webhooks), Errors::default());
     page(&Page { frame, webhook: None, settings, version: String::new(), errors })
 }
@@ -142,8 +148,14 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let mut known = fields.one("version").to_owned();
     let (status, errors) = match draft(visit.manage(), &settings) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
-        Ok(WebhookDraft { name, url, events, active }) => {
-            let patch = WebhookPatch { name: Some(name), url: Some(url), events: Some(events), active: Some(active) };
+        Ok(WebhookDraft { name, url, events, active, signing }) => {
+            let patch = WebhookPatch {
+                name: Some(name),
+                url: Some(url),
+                events: Some(events),
+                active: Some(active),
+                signing: Some(signing),
+            };
             let is_known = |present: &Settings| version(present) == known;
             match visit.manage().update_webhook(&visit.actor, id, patch, &is_known).await {
                 Ok(updated) => {

@@ -13,6 +13,7 @@ mod hosts;
 mod idempotency;
 mod isolation;
 mod jwt;
+mod keys;
 mod logs;
 mod operations;
 mod paging;
