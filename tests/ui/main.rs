@@ -7,6 +7,7 @@ mod audit;
 mod browser;
 mod fixture;
 mod inert;
+mod keys;
 mod libraries;
 mod operations;
 mod pages;

@@ -16,29 +16,50 @@ use crate::fixture::Stage;
 use crate::support::{Api, TestApp, are_installed, eventually, skip};
 
 const EVENT: &str = "payment.statement_ready";
-/// For each language: the command, and the example. Debian's Python, which has the package `cryptography`.
-const LANGUAGES: [(&[&str], &str); 5] = [
-    (&["node"], "receiver.mjs"),
-    (&["/usr/bin/python3"], "receiver.py"),
-    (&["go", "run"], "receiver.go"),
-    (&["php", "-S"], "receiver.php"),
-    (&["ruby"], "receiver.rb"),
+/// For each language: the program, and the example. Debian's Python, which has the package `cryptography`.
+const LANGUAGES: [(&str, &str); 5] = [
+    ("node", "receiver.mjs"),
+    ("/usr/bin/python3", "receiver.py"),
+    ("go", "receiver.go"),
+    ("php", "receiver.php"),
+    ("ruby", "receiver.rb"),
 ];
 
 /// A running example.
 struct Example {
+    program: &'static str,
     file: PathBuf,
-    command: &'static [&'static str],
     port: u16,
     inbox: PathBuf,
     child: Option<Child>,
 }
 
 impl Example {
-    fn new(command: &'static [&'static str], file: &str, directory: &Path) -> Example {
-        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/receivers").join(file);
+    async fn new(program: &'static str, file: &str, directory: &Path) -> Example {
+        let mut file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/receivers").join(file);
         let inbox = directory.join(file.extension().expect("an extension"));
-        Example { file, command, port: free_port().expect("a free port"), inbox, child: None }
+        if program == "go" {
+            let built = directory.join("receiver");
+            let mut build = Command::new("go");
+            build.args(["build", "-o"]).args([&built, &file]).env("GO111MODULE", "off");
+            // Compiles the standard library once for all runs of the tests.
+            build.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
+            assert!(build.status().await.expect("go starts").success(), "go build");
+            file = built;
+        }
+        Example { program, file, port: free_port().expect("a free port"), inbox, child: None }
+    }
+
+    fn command(&self) -> Command {
+        let address = format!("127.0.0.1:{}", self.port);
+        let (program, arguments): (&Path, &[&str]) = match self.program {
+            "go" => return Command::new(&self.file),
+            "php" => (Path::new("php"), &["-S", &address]),
+            program => (Path::new(program), &[]),
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).arg(&self.file);
+        command
     }
 
     fn url(&self) -> String {
@@ -48,17 +69,9 @@ impl Example {
     /// Starts it, or restarts it with other keys.
     async fn start(&mut self, keys: &str) {
         self.stop().await;
-        let mut command = Command::new(self.command[0]);
-        command.args(&self.command[1..]);
-        if self.command == ["php", "-S"] {
-            command.arg(format!("127.0.0.1:{}", self.port));
-        }
-        command.arg(&self.file).envs([("KEYS", keys), ("PORT", &self.port.to_string())]).env("INBOX", &self.inbox);
-        // Go compiles its standard library once for all runs of the tests.
-        let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
-        command.env("GOCACHE", cache).env("GO111MODULE", "off");
-        // `go run` starts another process: both end with their group.
-        command.process_group(0).stdout(Stdio::null()).kill_on_drop(true);
+        let mut command = self.command();
+        command.envs([("KEYS", keys), ("PORT", &self.port.to_string())]).env("INBOX", &self.inbox);
+        command.stdout(Stdio::null()).kill_on_drop(true);
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.file)));
         let connects = || async { TcpStream::connect(("127.0.0.1", self.port)).await.ok() };
         eventually(&format!("{:?} to listen", self.file), connects).await;
@@ -66,8 +79,7 @@ impl Example {
 
     async fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            end_group(&child);
-            child.wait().await.expect("it ends");
+            child.kill().await.expect("it ends");
         }
     }
 
@@ -79,19 +91,6 @@ impl Example {
             .collect();
         files.sort();
         files
-    }
-}
-
-fn end_group(child: &Child) {
-    let id = child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32)).expect("it runs");
-    let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        if let Some(child) = &self.child {
-            end_group(child);
-        }
     }
 }
 
@@ -188,9 +187,9 @@ async fn the_example_receivers_store_each_genuine_delivery_once() {
         row.unwrap().get(0)
     };
     let directory = tempfile::tempdir().unwrap();
-    for (command, file) in LANGUAGES {
-        if are_installed(&[command[0].trim_start_matches("/usr/bin/")]) && has_packages(command[0]).await {
-            check(&stage, user, Example::new(command, file, directory.path())).await;
+    for (program, file) in LANGUAGES {
+        if are_installed(&[program.trim_start_matches("/usr/bin/")]) && has_packages(program).await {
+            check(&stage, user, Example::new(program, file, directory.path()).await).await;
         }
     }
 }
