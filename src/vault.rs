@@ -4,9 +4,11 @@ use aes_gcm::aead::{Aead, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 const NONCE_BYTES: usize = 12;
 const KEY_BYTES: usize = 32;
@@ -74,7 +76,7 @@ impl Vault {
 
     fn key(encoded: &SecretString) -> Result<(String, Aes256Gcm), VaultError> {
         let bytes = STANDARD.decode(encoded.expose_secret()).map_err(|_| VaultError::MalformedKey)?;
-        let bytes = zeroize::Zeroizing::new(bytes);
+        let bytes = Zeroizing::new(bytes);
         if bytes.len() != KEY_BYTES {
             return Err(VaultError::MalformedKey);
         }
@@ -124,6 +126,20 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system has randomness");
     bytes
+}
+
+/// An ed25519 key pair.
+pub struct KeyPair {
+    pub private: Zeroizing<[u8; 32]>,
+    pub public: [u8; 32],
+}
+
+/// Generates an ed25519 key pair.
+pub fn new_key_pair() -> KeyPair {
+    let private = Zeroizing::new(random_bytes());
+    let pair = Ed25519KeyPair::from_seed_unchecked(&*private).expect("any 32 bytes are a private key");
+    let public = pair.public_key().as_ref().try_into().expect("a public key has 32 bytes");
+    KeyPair { private, public }
 }
 
 /// Generates a webhook secret: `whsec_` and base64 of 32 random bytes. The HMAC key is the whole string.

@@ -178,6 +178,9 @@ fn example(schema: &str) -> Option<Value> {
                 "disabled_reason": null,
                 "created_at": EXAMPLE_TIME,
                 "updated_at": EXAMPLE_TIME,
+                "signing": "hmac",
+                "public_key": null,
+                "previous_secret_expires_at": null,
             });
             members.extend(counters.as_object()?.clone());
             webhook
@@ -187,7 +190,10 @@ fn example(schema: &str) -> Option<Value> {
             created["secret"] = "whsec_…".into();
             created
         }
-        "NewSecret" => json!({ "id": EXAMPLE_ID, "secret": "whsec_…" }),
+        "RegenerateSecret" => json!({ "overlap": "24h" }),
+        "NewSecret" => json!({
+            "id": EXAMPLE_ID, "secret": "whsec_…", "public_key": null, "previous_secret_expires_at": EXAMPLE_TIME,
+        }),
         "TestReport" => {
             json!({ "delivered": true, "response_status": 204, "duration_ms": 87, "error": null, "log_id": EXAMPLE_ID })
         }
@@ -306,7 +312,8 @@ fn headers() -> Value {
     let timestamp =
         "The body's `timestamp`: the time of this attempt. Reject requests that are older than five minutes";
     let occurred_at = "When the event's change was committed: deliveries may arrive in another order";
-    let standard = "Standard Webhooks: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64";
+    let standard = "Standard Webhooks: entries separated by spaces: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64, \
+         also with the previous secret during an overlap; `v1a,` and an ed25519 signature of the same, if the webhook has a key pair";
     let headers = [
         ("X-Webhook-Signature", &hexadecimal, signature),
         ("X-Webhook-Timestamp", &time, timestamp),

@@ -12,6 +12,7 @@ mod idempotency;
 mod jwks;
 mod jwt;
 mod jwt_crypto;
+mod keys;
 mod logs;
 mod middleware;
 mod openapi;

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 use super::problem::{FieldError, ProblemBody};
 use super::schema::StatusClassName;
 use super::state::ApiState;
-use super::{enrich, event_types, feed, logs, recover, stats, test, webhooks};
+use super::{enrich, event_types, feed, keys, logs, recover, stats, test, webhooks};
 
 const TOKEN: &str = "token";
 const PLATFORM: &str = "platform";
@@ -21,7 +21,7 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(webhooks::list, webhooks::create))
         .routes(routes!(event_types::list))
         .routes(routes!(webhooks::read, webhooks::update, webhooks::delete))
-        .routes(routes!(webhooks::regenerate_secret))
+        .routes(routes!(keys::regenerate_secret))
         .routes(routes!(test::send))
         .routes(routes!(logs::list))
         .routes(routes!(logs::read))

@@ -9,7 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 use crate::manage::feed::DeliveryState;
-use crate::manage::{OUTCOMES, Ordering, StatusClass};
+use crate::manage::{OUTCOMES, Ordering, Signing, StatusClass};
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -35,4 +35,5 @@ names!(OutcomeName, "Outcome", OUTCOMES.iter().map(|outcome| outcome.as_str()));
 names!(StatusClassName, "StatusClass", StatusClass::NAMES);
 names!(DeliveryStateName, "DeliveryState", DeliveryState::ALL.iter().map(|state| state.as_str()));
 names!(OrderingName, "Ordering", Ordering::ALL.iter().map(|ordering| ordering.as_str()));
+names!(SigningName, "Signing", Signing::ALL.iter().map(|signing| signing.as_str()));
 names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));

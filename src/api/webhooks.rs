@@ -17,14 +17,14 @@ use super::auth::{Caller, Changer};
 use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, string};
 use super::options::{self, MaskedHeaders, OptionsBody};
 use super::problem::{FieldError, MAX_ERRORS, Problem, ProblemBody};
-use super::query::{Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
-use super::schema::{EventName, OrderingName};
+use super::query::{self, Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
+use super::schema::{EventName, OrderingName, SigningName};
 use super::state::ApiState;
 use crate::domain::subject::EventFilter;
 use crate::domain::time::millis;
 use crate::manage::{
     Description, EventSet, Fault, FilterDraft, HeaderDraft, Manage, Metadata, OptionsDraft, Ordering, ReceiverUrl, Settings,
-    UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, version,
+    Signing, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, public_key_text, version,
 };
 
 /// A webhook, without its secret
@@ -69,11 +69,20 @@ pub struct WebhookBody {
     created_at: String,
     #[schema(format = DateTime)]
     updated_at: String,
+    /// How `webhook-signature` is made
+    #[schema(value_type = SigningName)]
+    signing: &'static str,
+    /// The webhook's own ed25519 key, as `/.well-known/walhook-keys.json` lists it; null unless `signing` names ed25519
+    #[schema(required = true, example = "whpk_…")]
+    public_key: Option<String>,
+    /// When the previous secret stops signing; null if it does not sign any more
+    #[schema(required = true, format = DateTime)]
+    previous_secret_expires_at: Option<String>,
 }
 
 impl From<Webhook> for WebhookBody {
     fn from(webhook: Webhook) -> Self {
-        let Settings { name, url, events, active, ordering, options } = webhook.settings;
+        let Settings { name, url, events, active, ordering, signing, options } = webhook.settings;
         let OptionsBody { description, metadata, headers, filter } = options.into();
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
@@ -95,6 +104,9 @@ impl From<Webhook> for WebhookBody {
             disabled_reason: webhook.disabled_reason,
             created_at: millis(webhook.created_at),
             updated_at: millis(webhook.updated_at),
+            signing: signing.as_str(),
+            public_key: webhook.public_key.as_deref().map(public_key_text),
+            previous_secret_expires_at: time(webhook.previous_secret_expires_at),
         }
     }
 }
@@ -139,15 +151,6 @@ pub struct UpdatedBody {
     warnings: Vec<Warning>,
 }
 
-/// A webhook's new secret, which is shown only this once
-#[derive(Serialize, ToSchema)]
-pub struct NewSecret {
-    id: Uuid,
-    /// The key of the signatures: the whole string's bytes
-    #[schema(example = "whsec_…")]
-    secret: String,
-}
-
 /// A webhook to create
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -173,6 +176,9 @@ pub struct CreateWebhook {
     headers: Option<HeaderDraft>,
     #[schema(schema_with = options::filter_schema, required = false)]
     filter: Option<FilterDraft>,
+    /// With ed25519, the webhook gets a key pair
+    #[schema(value_type = SigningName, default = "hmac", required = false)]
+    signing: Signing,
 }
 
 impl FromMembers for CreateWebhook {
@@ -183,11 +189,13 @@ impl FromMembers for CreateWebhook {
         let active = members.optional("active", boolean);
         let ordering = members.optional("ordering", ordering);
         let options = options::options(members);
+        let signing = members.optional("signing", string(signing));
         let url = url.and_then(|url| receiver_url(members, manage, url));
         let OptionsDraft { description, metadata, headers, filter } = options?;
         let (name, url, events) = (name?, url?, events?);
         let (active, ordering) = (active?.unwrap_or(true), ordering?.unwrap_or(Ordering::None));
-        Some(CreateWebhook { name, url, events, active, ordering, description, metadata, headers, filter })
+        let signing = signing?.unwrap_or(Signing::Hmac);
+        Some(CreateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter })
     }
 }
 
@@ -215,6 +223,9 @@ pub struct UpdateWebhook {
     headers: Option<HeaderDraft>,
     #[schema(schema_with = options::filter_schema, required = false)]
     filter: Option<FilterDraft>,
+    /// With ed25519, a webhook without a key pair gets one. `hmac` removes the key pair
+    #[schema(value_type = Option<SigningName>, nullable = false)]
+    signing: Option<Signing>,
 }
 
 impl FromMembers for UpdateWebhook {
@@ -225,14 +236,19 @@ impl FromMembers for UpdateWebhook {
         let active = members.optional("active", boolean);
         let ordering = members.optional("ordering", ordering);
         let options = options::options(members);
+        let signing = members.optional("signing", string(signing));
         let url = match url? {
             Some(url) => Some(receiver_url(members, manage, url)?),
             None => None,
         };
         let OptionsDraft { description, metadata, headers, filter } = options?;
-        let (name, events, active, ordering) = (name?, events?, active?, ordering?);
-        Some(UpdateWebhook { name, url, events, active, ordering, description, metadata, headers, filter })
+        let (name, events, active, ordering, signing) = (name?, events?, active?, ordering?, signing?);
+        Some(UpdateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter })
     }
+}
+
+fn signing(name: String) -> Result<Signing, String> {
+    Signing::named(&name).ok_or_else(|| query::one_of(&["hmac", "hmac+ed25519"]))
 }
 
 fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
@@ -311,10 +327,11 @@ pub async fn list(
     )
 )]
 pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body: Object) -> Result<Response, Problem> {
-    let CreateWebhook { name, url, events, active, ordering, description, metadata, headers, filter } =
+    let CreateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter } =
         body.read(state.manage())?;
     let options = OptionsDraft { description, metadata, headers, filter };
-    let created = state.manage().create_webhook(&actor, WebhookDraft { name, url, events, active, ordering, options }).await?;
+    let draft = WebhookDraft { name, url, events, active, ordering, signing, options };
+    let created = state.manage().create_webhook(&actor, draft).await?;
     let etag = etag(&created.webhook.settings);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
@@ -367,10 +384,10 @@ pub async fn update(
     if !condition(&state.manage().webhook(&actor.user, id).await?.settings) {
         return Err(Fault::VersionMismatch.into());
     }
-    let UpdateWebhook { name, url, events, active, ordering, description, metadata, headers, filter } =
+    let UpdateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter } =
         body.read(state.manage())?;
     let options = OptionsDraft { description, metadata, headers, filter };
-    let patch = WebhookPatch { name, url, events, active, ordering, options };
+    let patch = WebhookPatch { name, url, events, active, ordering, signing, options };
     let updated = state.manage().update_webhook(&actor, id, patch, &condition).await?;
     let etag = etag(&updated.webhook.settings);
     let body = UpdatedBody { webhook: updated.webhook.into(), warnings: warnings(updated.warning) };
@@ -397,21 +414,4 @@ pub async fn delete(
     let condition = |settings: &Settings| if_match(&headers, settings);
     state.manage().delete_webhook(&actor, id, &condition).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Regenerate the secret
-///
-/// The old secret stops working immediately. The new one is shown only this once.
-#[utoipa::path(
-    post, path = "/webhooks/{webhook}/regenerate-secret", tag = "webhooks", operation_id = "regenerateSecret",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 200, description = "The new secret", body = NewSecret))
-)]
-pub async fn regenerate_secret(
-    State(state): State<ApiState>,
-    Changer(actor): Changer,
-    WebhookId(id): WebhookId,
-) -> Result<Json<NewSecret>, Problem> {
-    let secret = state.manage().regenerate_secret(&actor, id).await?;
-    Ok(Json(NewSecret { id, secret: secret.expose_secret().to_owned() }))
 }

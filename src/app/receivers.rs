@@ -9,12 +9,11 @@ use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::deliver::guard::{self, Guard};
-use crate::deliver::request::{self, Notification};
+use crate::deliver::request::{self, Notification, Signer};
 use crate::deliver::resolver::{Resolver, Sources};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
 use crate::domain::headers::MASK;
-use crate::domain::webhook::Target;
 use crate::manage::{self, LogDetail, RenderedRequest, Unreachable};
 use crate::record;
 use crate::store::Store;
@@ -69,7 +68,11 @@ impl manage::Receivers for Receivers {
             test: entry.test,
         };
         let digest = |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());
-        let signatures = Signatures { body: digest(&logged.signature)?, standard: digest(&logged.standard_signature)? };
+        let signatures = Signatures {
+            body: digest(&logged.signature)?,
+            standard: digest(&logged.standard_signature)?,
+            more: logged.more_signatures.clone().unwrap_or_default(),
+        };
         let request = request::replay(&notification, entry.started_at, signatures, &self.user_agent);
         let headers = request.headers.into_iter().map(|(name, value)| (name.to_owned(), value));
         let custom = logged.custom_headers.iter().map(|name| (name.clone(), MASK.to_owned()));
@@ -83,12 +86,10 @@ impl manage::Receivers for Receivers {
         async move {
             let found = self.store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
-            let secret = self.vault.open_text(found.webhook, &found.secret_key_id, &found.secret)?;
+            let signer = Signer::open(&self.vault, &found)?;
             let headers = open_headers(&self.vault, found.webhook, found.headers.as_ref())?;
-            let target =
-                Target { webhook: found.webhook, url: found.url.into(), active: found.active, secret, headers };
             let notification = Notification { test: true, ..(&delivery).into() };
-            let attempt = self.sender.attempt(&target, &notification).await?;
+            let attempt = self.sender.attempt_signed(&found.url, &headers, &signer, &notification).await?;
             let attempted = Attempted { delivery, attempt };
             let log = record::record_test(&self.store, &self.tracer, &attempted).await?;
             Ok((log, attempted.attempt))

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, SystemClock};
 use crate::health::{Health, StageHealth};
 use crate::partitions::{self, Maintained};
-use crate::store::{Store, StoreError, audit, idempotency, notices, sequences, sessions, superseded};
+use crate::store::{Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, superseded};
 use crate::telemetry::{Activity, Condition};
 
 /// The name of this stage in readiness.
@@ -127,6 +127,7 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
         tracing::warn!(unsent, "unsent notices were dropped: they are older than retention.days");
     }
     sessions::remove_old(store).await?;
+    keys::remove_expired(store).await?;
     superseded::remove_old(store).await?;
     sequences::remove_orphans(store).await?;
     Ok(done)

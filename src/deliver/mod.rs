@@ -8,6 +8,7 @@ pub mod resolver;
 pub mod schedule;
 mod sender;
 mod settings;
+mod signer;
 mod targets;
 
 use tokio::sync::mpsc;

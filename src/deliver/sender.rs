@@ -30,8 +30,19 @@ impl Sender {
 
     /// Makes one attempt, even if the webhook is inactive.
     pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Result<Attempt, OwnFault> {
-        let endpoint = Endpoint::new(&target.url, &self.0.settings.guard).with_headers(&target.headers);
-        self.send(&endpoint, &Signer::new(target.secret.expose_secret()), notification).await
+        self.attempt_signed(&target.url, &target.headers, &Signer::new(target.secret.expose_secret()), notification).await
+    }
+
+    /// Makes one attempt that is signed with all keys of the webhook.
+    pub async fn attempt_signed(
+        &self,
+        url: &str,
+        headers: &CustomHeaders,
+        signer: &Signer,
+        notification: &Notification<'_>,
+    ) -> Result<Attempt, OwnFault> {
+        let endpoint = Endpoint::new(url, &self.0.settings.guard).with_headers(headers);
+        self.send(&endpoint, signer, notification).await
     }
 
     /// Makes one attempt at an endpoint that has been checked.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
-use secrecy::ExposeSecret;
 use uuid::Uuid;
 
 use super::client::Endpoint;
@@ -97,9 +96,9 @@ impl Targets {
         if let Some((_, destination)) = self.prepared.get(&webhook).filter(|(known, _)| *known == target) {
             return Lookup::Found(Arc::clone(destination));
         }
-        let secret = self.vault.open_text(webhook, &target.secret_key_id, &target.secret);
+        let signer = Signer::open(&self.vault, &target);
         let headers = || open_headers(&self.vault, webhook, target.headers.as_ref());
-        let (secret, headers) = match secret.and_then(|secret| Ok((secret, headers()?))) {
+        let (signer, headers) = match signer.and_then(|signer| Ok((signer, headers()?))) {
             Ok(opened) => opened,
             Err(error) => {
                 recurring!(error, %webhook, %error, "secrets of webhooks cannot be decrypted: their deliveries wait");
@@ -109,7 +108,7 @@ impl Targets {
         let destination = Arc::new(Destination {
             endpoint: Endpoint::new(&target.url, &self.guard).with_headers(&headers),
             active: target.active,
-            signer: Signer::new(secret.expose_secret()),
+            signer,
         });
         self.prepared.put(webhook, (target, Arc::clone(&destination)));
         Lookup::Found(destination)
@@ -131,6 +130,7 @@ mod tests {
             secret: sealed.bytes,
             secret_key_id: sealed.key_id,
             headers: None,
+            keys: Default::default(),
         }
     }
 

@@ -99,13 +99,16 @@ pub enum Answer {
     Inactive,
 }
 
-/// The HMAC-SHA256 signatures of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The signatures of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signatures {
-    /// Over the body: `X-Webhook-Signature`.
+    /// HMAC-SHA256 of the body: `X-Webhook-Signature`.
     pub body: [u8; 32],
-    /// Over id, timestamp and body: `webhook-signature`.
+    /// HMAC-SHA256 of id, timestamp and body: the first entry of `webhook-signature`.
     pub standard: [u8; 32],
+    /// The other entries of `webhook-signature`, concatenated: an HMAC with the previous secret, then ed25519 signatures. Most
+    /// requests have none.
+    pub more: Vec<u8>,
 }
 
 /// A finished attempt.

@@ -16,6 +16,7 @@ pub mod notice;
 pub mod ordering;
 pub mod position;
 pub mod sequence;
+pub mod signing;
 pub mod subject;
 pub mod table;
 pub mod time;

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::delivery::{Answer, Attempt, ErrorKind};
 use super::headers::CustomHeaders;
+use super::signing::SealedKeys;
 
 /// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed URL, state or secret also
 /// applies to pending deliveries.
@@ -37,6 +38,7 @@ pub struct SealedTarget {
 pub struct SealedHeaders {
     pub bytes: Vec<u8>,
     pub key_id: String,
+    pub keys: SealedKeys,
 }
 
 /// The changes that a sequence of attempts makes to a webhook's counters.

@@ -9,6 +9,7 @@ pub mod erase;
 mod fault;
 pub mod feed;
 mod idempotency;
+mod keys;
 pub mod limits;
 mod logs;
 mod options;
@@ -26,6 +27,7 @@ mod webhooks;
 
 pub use self::fault::{Fault, NotRedeliverable};
 pub use self::idempotency::IdempotencyClaim;
+pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, PublicKeys, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
 pub use self::options::{
     Checked, Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS,
@@ -41,6 +43,7 @@ pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
 pub use crate::domain::ordering::Ordering;
+pub use crate::domain::signing::Signing;
 pub use crate::store::audit::{Actor, Via};
 pub use crate::store::feed::{
     Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline, PageSize as FeedPageSize,

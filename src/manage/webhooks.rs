@@ -11,6 +11,7 @@ use super::service::Manage;
 use super::settings::{EventSet, ReceiverUrl, UrlWarning, WebhookName};
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::ordering::Ordering;
+use crate::domain::signing::Signing;
 use crate::store::audit::Actor;
 use crate::store::options::Options;
 use crate::store::webhooks::{self, Changes, Condition, Conditional, Settings, Webhook, event_names};
@@ -24,6 +25,7 @@ pub struct WebhookDraft {
     pub events: EventSet,
     pub active: bool,
     pub ordering: Ordering,
+    pub signing: Signing,
     pub options: OptionsDraft,
 }
 
@@ -37,6 +39,8 @@ pub struct WebhookPatch {
     pub active: Option<bool>,
     /// Applies to deliveries that are made afterwards.
     pub ordering: Option<Ordering>,
+    /// With ed25519, a webhook without a key pair gets one. Without it, the webhook's key pair is removed.
+    pub signing: Option<Signing>,
     pub options: OptionsDraft,
 }
 
@@ -73,17 +77,18 @@ impl Manage {
 
     /// Creates a webhook with a new secret. Fails if its host is blocked, or if the user has as many webhooks as allowed.
     pub async fn create_webhook(&self, actor: &Actor, draft: WebhookDraft) -> Result<CreatedWebhook> {
-        let WebhookDraft { name, url, events, active, ordering, options } = draft;
+        let WebhookDraft { name, url, events, active, ordering, signing, options } = draft;
         let id = Uuid::now_v7();
         let PreparedOptions { changes, .. } = self.prepare_options(id, &Options::default(), options).await?;
         let options = changes.applied_to(&Options::default());
         check_options(&options, &events.0)?;
         let warning = self.check_host(&actor.user, &url).await?;
-        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active, ordering, options };
+        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active, ordering, signing, options };
         let (secret, sealed) = self.new_secret(id);
         let headers = changes.headers.and_then(|new| new.sealed);
+        let pair = self.key_pair_for(signing, id);
         let limit = self.webhooks_per_user;
-        let created = webhooks::create(&self.store, actor, id, &settings, &sealed, headers.as_ref(), limit).await?;
+        let created = webhooks::create(&self.store, actor, id, &settings, &sealed, headers.as_ref(), pair.as_ref(), limit).await?;
         let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
         Ok(CreatedWebhook { webhook, secret, warning })
@@ -102,7 +107,7 @@ impl Manage {
         if !condition(&found) {
             return Err(Fault::VersionMismatch);
         }
-        let WebhookPatch { name, url, events, active, ordering, options } = patch;
+        let WebhookPatch { name, url, events, active, ordering, signing, options } = patch;
         let PreparedOptions { changes: options, kept } = self.prepare_options(id, &found.options, options).await?;
         let changes = Changes {
             name: name.map(|name| name.0),
@@ -110,6 +115,8 @@ impl Manage {
             events: events.map(|events| events.0),
             active,
             ordering,
+            signing,
+            key_pair: signing.and_then(|signing| self.key_pair_for(signing, id)),
             options,
         };
         check_changes(&changes, &found)?;
@@ -132,17 +139,7 @@ impl Manage {
         Ok(())
     }
 
-    /// Replaces the secret. The old one stops working immediately.
-    pub async fn regenerate_secret(&self, actor: &Actor, id: Uuid) -> Result<SecretString> {
-        let (secret, sealed) = self.new_secret(id);
-        if !webhooks::set_secret(&self.store, actor, id, &sealed).await? {
-            return Err(Fault::NoSuchWebhook);
-        }
-        tracing::info!(webhook = %id, user = %actor.user, "webhook secret replaced");
-        Ok(secret)
-    }
-
-    fn new_secret(&self, webhook: Uuid) -> (SecretString, Sealed) {
+    pub(super) fn new_secret(&self, webhook: Uuid) -> (SecretString, Sealed) {
         let secret = new_webhook_secret();
         let sealed = self.vault.seal(webhook, secret.expose_secret().as_bytes());
         (secret, sealed)
@@ -151,11 +148,11 @@ impl Manage {
 
 /// Returns the version of a webhook's settings. It does not depend on the counters, so that a busy webhook can be edited.
 pub fn version(settings: &Settings) -> String {
-    let Settings { name, url, events, active, ordering, options } = settings;
+    let Settings { name, url, events, active, ordering, signing, options } = settings;
     let Options { description, metadata, filter, headers } = options;
     // The headers' values are not here, but each change of one changes the time.
     let options = (description, metadata, filter, &headers.names, headers.changed_at);
-    let canonical = serde_json::to_vec(&(name, url, events, active, ordering.as_str(), options));
+    let canonical = serde_json::to_vec(&(name, url, events, active, ordering.as_str(), signing.as_str(), options));
     let canonical = canonical.expect("strings, numbers and booleans can be serialized");
     hex::encode(&Sha256::digest(canonical)[..16])
 }

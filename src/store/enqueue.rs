@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
+use super::keys::sealed_keys;
 use super::ledger::LEDGER_PUT;
 use super::options::filter;
 use super::statement::{Params, Statements, arrays, column, from_row};
@@ -59,6 +60,7 @@ pub(super) fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
         secret: column(row, "secret")?,
         secret_key_id: column(row, "secret_key_id")?,
         headers: sealed_headers(row)?,
+        keys: sealed_keys(row)?,
     })
 }
 

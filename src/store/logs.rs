@@ -67,6 +67,7 @@ pub struct Detail {
     pub url: Option<String>,
     pub signature: Option<Vec<u8>>,
     pub standard_signature: Option<Vec<u8>>,
+    pub more_signatures: Option<Vec<u8>>,
     pub response_body: Option<Vec<u8>>,
     /// None if the event is older than the retention period.
     pub event_data: Option<EventData>,
@@ -77,7 +78,7 @@ pub struct Detail {
 from_row! {
     Detail {
         webhook = "webhook_id", entry: Entry::from_row, url, signature, standard_signature,
-        response_body, event_data: event_data, custom_headers,
+        more_signatures, response_body, event_data: event_data, custom_headers,
     }
 }
 

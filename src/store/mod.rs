@@ -14,6 +14,7 @@ pub mod erase;
 pub mod feed;
 pub mod hours;
 pub mod idempotency;
+pub mod keys;
 pub mod ledger;
 mod limited;
 pub mod logs;

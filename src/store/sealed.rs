@@ -1,6 +1,7 @@
 //! Re-encrypts secrets and stored responses when the master key is replaced.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -10,25 +11,40 @@ use super::{Result, Store};
 use crate::vault::{Owner, Sealed, Vault};
 
 const KEYS: &str = include_str!("../../sql/store/sealed_keys.sql");
-/// For each encrypted column: the statements that find values under other keys and replace one of them, and the value's owner by the
-/// row's id.
-const COLUMNS: [(&str, &str, fn(Uuid) -> Owner); 3] = [
-    (
-        include_str!("../../sql/store/sealed_webhooks.sql"),
-        include_str!("../../sql/store/sealed_webhook_replace.sql"),
-        Owner::from,
-    ),
-    (
-        include_str!("../../sql/store/sealed_headers.sql"),
-        include_str!("../../sql/store/sealed_headers_replace.sql"),
-        Owner::headers,
-    ),
-    (
-        include_str!("../../sql/store/sealed_answers.sql"),
-        include_str!("../../sql/store/sealed_answer_replace.sql"),
-        Owner::from,
-    ),
+const WEBHOOKS: &str = include_str!("../../sql/store/sealed_webhooks.sql");
+const WEBHOOK_REPLACE: &str = include_str!("../../sql/store/sealed_webhook_replace.sql");
+/// The encrypted columns of a webhook, for which these statements are repeated with another column's name, and their owners by the
+/// webhook's id. Those of previous keys are last: a key that is replaced in the meantime moves to them.
+const WEBHOOK_COLUMNS: [(&str, fn(Uuid) -> Owner); 5] = [
+    ("secret", Owner::from),
+    ("headers", Owner::headers),
+    ("private_key", Owner::from),
+    ("previous_secret", Owner::from),
+    ("previous_private_key", Owner::from),
 ];
+
+/// An encrypted column.
+struct Column {
+    /// Finds values under other keys.
+    find: String,
+    /// Replaces one of them.
+    replace: String,
+    /// Returns the value's owner by the row's id.
+    owner: fn(Uuid) -> Owner,
+}
+
+static COLUMNS: LazyLock<Vec<Column>> = LazyLock::new(|| {
+    let of_webhook = |(column, owner): (&str, fn(Uuid) -> Owner)| {
+        let [find, replace] = [WEBHOOKS, WEBHOOK_REPLACE].map(|statement| statement.replace("secret", column));
+        Column { find, replace, owner }
+    };
+    let answers = Column {
+        find: include_str!("../../sql/store/sealed_answers.sql").to_owned(),
+        replace: include_str!("../../sql/store/sealed_answer_replace.sql").to_owned(),
+        owner: Owner::from,
+    };
+    WEBHOOK_COLUMNS.into_iter().map(of_webhook).chain([answers]).collect()
+});
 /// The number of values that are read at a time.
 const PAGE: i64 = 500;
 
@@ -59,7 +75,7 @@ from_row!(Encrypted { id, bytes = "sealed", key_id });
 pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     let connection = store.connection().await?;
     let mut result = Reencrypted::default();
-    for (find, replace, owner) in COLUMNS {
+    for Column { find, replace, owner } in &*COLUMNS {
         let mut after = Uuid::nil();
         loop {
             let page: Vec<Encrypted> = connection.fetch_all(find, &[&vault.first_key(), &after, &PAGE]).await?;

@@ -23,6 +23,7 @@ use super::{Result, Store, StoreError};
 use crate::domain::event::UserId;
 use crate::domain::lsn::Lsn;
 use crate::domain::ordering::Ordering;
+use crate::domain::signing::Signing;
 
 /// A statement's parameters, `$1` first.
 pub type Params<'a> = [&'a (dyn ToSql + Sync)];
@@ -143,6 +144,7 @@ columns! {
     UserId = String: |user| Ok(UserId(user.into())),
     // A later build may know more.
     Ordering = String: |name| Ok(Ordering::named(&name).unwrap_or(Ordering::None)),
+    Signing = String: |name| Signing::named(&name).ok_or_else(|| format!("{name} is not known to this build")),
 }
 
 impl<T: Column> Column for Option<T> {

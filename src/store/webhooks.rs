@@ -9,12 +9,14 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+use super::keys::SealedKeyPair;
 use super::options::{OptionChanges, Options};
 use super::statement::{Statements, from_row};
 use super::{Result, Store, StoreError, hours, sequences};
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
+use crate::domain::signing::Signing;
 use crate::vault::Sealed;
 
 const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
@@ -24,7 +26,6 @@ const GET: &str = include_str!("../../sql/store/webhook_get.sql");
 const GET_FOR_UPDATE: &str = include_str!("../../sql/store/webhook_get_for_update.sql");
 const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
 const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
-const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
 const LOCK_DELIVERIES: &str = include_str!("../../sql/store/delivery_lock.sql");
 const CANCEL_DELIVERIES: &str = include_str!("../../sql/store/delivery_cancel.sql");
 /// A webhook whose receiver was down for long may have a million deliveries to cancel, which takes longer than the API's other
@@ -46,6 +47,10 @@ pub struct Webhook {
     pub disabled_reason: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// The ed25519 key. None unless `signing` names it.
+    pub public_key: Option<Vec<u8>>,
+    /// When the previous secret stops signing. None if it does not sign any more.
+    pub previous_secret_expires_at: Option<Timestamp>,
 }
 
 /// The settings of a webhook, which its owner can change.
@@ -58,6 +63,7 @@ pub struct Settings {
     pub active: bool,
     /// Which deliveries wait for each other. A change applies to deliveries that are made afterwards.
     pub ordering: Ordering,
+    pub signing: Signing,
     pub options: Options,
 }
 
@@ -71,24 +77,27 @@ from_row!(Webhook {
     disabled_at,
     disabled_reason,
     created_at,
-    updated_at
+    updated_at,
+    public_key,
+    previous_secret_expires_at
 });
 
-from_row!(Settings { name, url, events, active, ordering, options: Options::from_row });
+from_row!(Settings { name, url, events, active, ordering, signing, options: Options::from_row });
 
 /// The names of the settings that every webhook has.
-const FIELDS: [&str; 5] = ["name", "url", "events", "active", "ordering"];
+const FIELDS: [&str; 6] = ["name", "url", "events", "active", "ordering", "signing"];
 
 impl Settings {
     /// Returns the names of the settings that differ.
     fn differences(&self, other: &Settings) -> Vec<&'static str> {
-        let Settings { name, url, events, active, ordering, options } = self;
+        let Settings { name, url, events, active, ordering, signing, options } = self;
         let differs = [
             *name != other.name,
             *url != other.url,
             *events != other.events,
             *active != other.active,
             *ordering != other.ordering,
+            *signing != other.signing,
         ];
         let fields = FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field);
         fields.chain(options.differences(&other.options)).collect()
@@ -103,6 +112,9 @@ pub struct Changes {
     pub events: Option<Vec<EventKind>>,
     pub active: Option<bool>,
     pub ordering: Option<Ordering>,
+    pub signing: Option<Signing>,
+    /// Stored if the new settings need a key pair and the webhook has none.
+    pub key_pair: Option<SealedKeyPair>,
     pub options: OptionChanges,
 }
 
@@ -127,19 +139,21 @@ pub async fn create(
     settings: &Settings,
     secret: &Sealed,
     headers: Option<&Sealed>,
+    pair: Option<&SealedKeyPair>,
     limit: u32,
 ) -> Result<Option<Webhook>> {
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
-    let Settings { name, url, events, active, ordering, options } = settings;
-    let ordering = ordering.as_str();
+    let Settings { name, url, events, active, ordering, signing, options } = settings;
+    let (ordering, signing) = (ordering.as_str(), signing.as_str());
     let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
     let (metadata, filter) = options.json();
     let (headers, headers_key) = sealed_parts(headers);
-    let params: [&(dyn ToSql + Sync); 16] = [
+    let (private, private_key_id, public) = pair_columns(pair);
+    let params: [&(dyn ToSql + Sync); 20] = [
         user,
         &id,
         name,
@@ -156,6 +170,10 @@ pub async fn create(
         &headers,
         &headers_key,
         &ordering,
+        &signing,
+        &private,
+        &private_key_id,
+        &public,
     ];
     let created: Option<Webhook> = transaction.fetch_optional(INSERT, &params).await?;
     if created.is_some() {
@@ -211,12 +229,13 @@ async fn try_update(
         return Ok(Conditional::Done(found));
     }
     let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
-    let Settings { name, url, events, active, ordering, options } = &wanted;
-    let ordering = ordering.as_str();
+    let Settings { name, url, events, active, ordering, signing, options } = &wanted;
+    let (ordering, signing) = (ordering.as_str(), signing.as_str());
     let (metadata, filter) = options.json();
     let replaced = changes.options.headers.as_ref();
     let (headers, headers_key) = sealed_parts(replaced.and_then(|new| new.sealed.as_ref()));
-    let params: [&(dyn ToSql + Sync); 15] = [
+    let (private, private_key_id, public) = pair_columns(changes.key_pair.as_ref());
+    let params: [&(dyn ToSql + Sync); 19] = [
         user,
         &id,
         name,
@@ -232,6 +251,10 @@ async fn try_update(
         &headers,
         &headers_key,
         &ordering,
+        &signing,
+        &private,
+        &private_key_id,
+        &public,
     ];
     let changed = transaction.fetch_one(UPDATE, &params).await?;
     if found.settings.active && !wanted.active {
@@ -265,16 +288,10 @@ async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
     Ok(Conditional::Done(()))
 }
 
-/// Replaces the webhook's secret. Returns false if there is no such webhook.
-pub async fn set_secret(store: &Store, actor: &Actor, id: Uuid, secret: &Sealed) -> Result<bool> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    if transaction.run(SET_SECRET, &[&actor.user, &id, &secret.bytes, &secret.key_id]).await? == 0 {
-        return Ok(false);
-    }
-    audit::record(&transaction, actor, Action::SecretRegenerated, id, &["secret"]).await?;
-    transaction.commit().await?;
-    Ok(true)
+/// Returns the columns of a key pair: the private key, the id of its master key, and the public key.
+fn pair_columns(pair: Option<&SealedKeyPair>) -> (Option<&[u8]>, Option<&str>, Option<&[u8]>) {
+    let private = pair.map(|pair| &pair.private);
+    (private.map(|key| &*key.bytes), private.map(|key| &*key.key_id), pair.map(|pair| &pair.public[..]))
 }
 
 async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: Uuid) -> Result<()> {
@@ -315,6 +332,7 @@ impl Changes {
             active: self.active.unwrap_or(settings.active),
             ordering: self.ordering.unwrap_or(settings.ordering),
             options: self.options.applied_to(&settings.options),
+            signing: self.signing.unwrap_or(settings.signing),
         }
     }
 }

@@ -188,7 +188,7 @@ mod tests {
         };
         let sent = url.map(|url| Sent {
             url: Arc::from(url),
-            signatures: Signatures { body: [0; 32], standard: [0; 32] },
+            signatures: Signatures { body: [0; 32], standard: [0; 32], more: Vec::new() },
             duration: Duration::from_millis(1_500),
             excerpt: Vec::new(),
         });

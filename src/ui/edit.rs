@@ -18,7 +18,7 @@ use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
 use crate::events::{CATALOGUE, Rule};
 use crate::manage::{
-    EventSet, Fault, Manage, Options, Ordering, SettingFault, Settings, UrlWarning, WebhookDraft, WebhookName, WebhookPatch,
+    EventSet, Fault, Manage, Options, Ordering, SettingFault, Settings, Signing, UrlWarning, WebhookDraft, WebhookName, WebhookPatch,
     version,
 };
 
@@ -75,6 +75,7 @@ fn entered(fields: &Fields) -> Settings {
         events: fields.all("events").map(str::to_owned).collect(),
         active: !fields.one("active").is_empty(),
         ordering: Ordering::named(fields.one("ordering")).unwrap_or(Ordering::None),
+        signing: Signing::named(fields.one("signing")).unwrap_or(Signing::Hmac),
         options: Options::default(),
     }
 }
@@ -89,8 +90,8 @@ fn draft(manage: &Manage, settings: &Settings, options: &OptionFields) -> Result
     let message = |subject: &str, fault: SettingFault| sentence(&format!("{subject} {fault}"));
     match (name, url, events, options.draft()) {
         (Ok(name), Ok(url), Ok(events), Ok(options)) => {
-            let (active, ordering) = (settings.active, settings.ordering);
-            Ok(WebhookDraft { name, url, events, active, ordering, options })
+            let Settings { active, ordering, signing, .. } = *settings;
+            Ok(WebhookDraft { name, url, events, active, ordering, signing, options })
         }
         (name, url, events, options) => Err(Errors {
             name: name.err().map(|fault| message("The name", fault)),
@@ -127,10 +128,10 @@ fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
 }
 
 pub async fn new(visit: Visit) -> Response {
-    let (ordering, options) = (Ordering::None, Options::default());
+    let (ordering, signing, options) = (Ordering::None, Signing::Hmac, Options::default());
     let fields = OptionFields::from(&options);
     let (name, url) = (String::new(), String::new());
-    let settings = Settings { name, url, events: Vec::new(), active: true, ordering, options };
+    let settings = Settings { name, url, events: Vec::new(), active: true, ordering, signing, options };
     let (frame, errors) = (visit.frame(Section::Webhooks), Errors::default());
     page(&Page { frame, webhook: None, settings, options: fields, version: String::new(), errors })
 }
@@ -164,7 +165,7 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
     let mut known = fields.one("version").to_owned();
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
-        Ok(WebhookDraft { name, url, events, active, ordering, options }) => {
+        Ok(WebhookDraft { name, url, events, active, ordering, signing, options }) => {
             let patch = WebhookPatch {
                 name: Some(name),
                 url: Some(url),
@@ -172,6 +173,7 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
                 active: Some(active),
                 // A page of an earlier version has no such field.
                 ordering: (!fields.one("ordering").is_empty()).then_some(ordering),
+                signing: Some(signing),
                 options,
             };
             let is_known = |present: &Settings| version(present) == known;

@@ -15,7 +15,7 @@ use super::time::{Ago, Exact};
 use super::verify::{SNIPPETS, Snippet};
 use super::visit::{Ids, Visit};
 use crate::domain::headers::MASK;
-use crate::manage::{LogFilter, Webhook};
+use crate::manage::{LogFilter, Webhook, public_key_text};
 
 /// The number of log entries that the page shows.
 const RECENT: usize = 8;

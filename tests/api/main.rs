@@ -15,6 +15,7 @@ mod hosts;
 mod idempotency;
 mod isolation;
 mod jwt;
+mod keys;
 mod logs;
 mod operations;
 mod options;

@@ -13,7 +13,7 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-const WEBHOOK_KEYS: [&str; 17] = [
+const WEBHOOK_KEYS: [&str; 20] = [
     "id",
     "name",
     "url",
@@ -31,6 +31,9 @@ const WEBHOOK_KEYS: [&str; 17] = [
     "disabled_reason",
     "created_at",
     "updated_at",
+    "signing",
+    "public_key",
+    "previous_secret_expires_at",
 ];
 
 fn new_webhook(name: &str) -> Value {
@@ -82,7 +85,7 @@ async fn a_new_secret_replaces_the_old_one_and_is_shown_once() {
     let (id, old) = api.create_webhook(URL, &["delivery.failed"]).await;
     let answer = api.send("POST", &format!("/webhooks/{id}/regenerate-secret"), &[], None).await.expect(200);
     let new = answer.json();
-    assert_eq!(keys(&new), ["id", "secret"]);
+    assert_eq!(keys(&new), ["id", "secret", "public_key", "previous_secret_expires_at"]);
     assert_ne!(new["secret"], old);
     assert_eq!(service.stored_secret(&id).await, new["secret"].as_str().unwrap());
     let path = format!("/webhooks/{id}");

@@ -13,6 +13,7 @@ mod edits;
 mod fencing;
 mod guard;
 mod handoff;
+mod keys;
 mod mail;
 mod model;
 mod options;

@@ -14,6 +14,7 @@ use walhook::recover::Step;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::deliver::{ClaimRequest, DeliveryClass};
 use walhook::store::enqueue::{NewDelivery, NewLease, insert_deliveries, insert_missed, subscriptions};
+use walhook::store::keys::{self, SealedKeyPair};
 use walhook::store::order::{self, OrderedDelivery};
 use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::recovery::{self, Redelivery, Scope};
@@ -324,9 +325,11 @@ impl<'a> Pair<'a> {
 
     async fn new_secret(&mut self, webhook: Uuid) {
         let sealed = self.bench.vault.seal(webhook, b"another secret");
-        let set = webhooks::set_secret(&self.bench.store, &self.actor, webhook, &sealed).await.unwrap();
+        let pair = SealedKeyPair { private: sealed.clone(), public: [0; 32] };
+        let overlap = Duration::ZERO;
+        let set = keys::replace(&self.bench.store, &self.actor, webhook, &sealed, &pair, overlap).await.unwrap();
         let state = self.model.view.webhooks.get_mut(&webhook);
-        assert_eq!(set, state.is_some());
+        assert_eq!(set.is_some(), state.is_some());
         if let Some(state) = state {
             state.secret = sealed.bytes;
         }
