@@ -104,6 +104,7 @@ impl Forwarder {
             kind: event.kind,
             occurred_at: event.occurred_at,
             data: &event.data,
+            sequence: None,
             attempt: 1,
             test: reason == Reason::Test,
         };

@@ -303,27 +303,27 @@ async fn a_long_poll_is_answered_by_the_next_event() {
     assert_eq!(waiting.await.unwrap().0.len(), 0);
 }
 
+/// Events of a busy user and of many others, over the days that have partitions, and their deliveries.
+const FILL: &str = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence, label_id)
+    select (lpad(to_hex(((extract(epoch from now()) + (n % 5 - 1) * 86400) * 1000)::bigint), 12, '0')
+            || '7000' || substr(md5(n::text), 1, 16))::uuid,
+        case when n % 2 = 0 then '7' else (n % 5000)::text end, 'delivery.failed', now(), n, '{}', n, n % 10
+    from generate_series(1, 40000) as n;
+    update walhook.event_sequence set last = 40000;
+    insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+    select id, case when sequence % 4 = 0 then '00000000-0000-0000-0000-000000000001'::uuid else gen_random_uuid() end,
+        id, id, kind, 1, 1, now(), 'delivered' from walhook.event;
+    insert into walhook.delivery (id, webhook_id, event_id, due_at) select id, id, id, now() from walhook.event;
+    analyze";
+
 #[tokio::test]
 async fn reads_of_the_feed_use_indexes() {
     let app = TestApp::prepare().await;
     walhook::store::migrate::migrate(&app.store_url).await.unwrap();
-    let own = Store::open(&app.store_url, 1).unwrap();
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    walhook::partitions::maintain(&own, today, 30).await.unwrap();
+    walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30).await.unwrap();
     let client = app.store().await;
-    // A busy user and many others, over the days that have partitions.
-    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence, label_id)
-                select (lpad(to_hex(((extract(epoch from now()) + (n % 5 - 1) * 86400) * 1000)::bigint), 12, '0')
-                        || '7000' || substr(md5(n::text), 1, 16))::uuid,
-                    case when n % 2 = 0 then '7' else (n % 5000)::text end, 'delivery.failed', now(), n, '{}', n, n % 10
-                from generate_series(1, 40000) as n;
-                update walhook.event_sequence set last = 40000;
-                insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
-                select id, case when sequence % 4 = 0 then '00000000-0000-0000-0000-000000000001'::uuid else gen_random_uuid() end,
-                    id, id, kind, 1, 1, now(), 'delivered' from walhook.event;
-                insert into walhook.delivery (id, webhook_id, event_id, due_at) select id, id, id, now() from walhook.event";
-    client.batch_execute(fill).await.unwrap();
-    client.batch_execute("analyze").await.unwrap();
+    client.batch_execute(FILL).await.unwrap();
     let webhook = "'{00000000-0000-0000-0000-000000000001}'";
     let page = include_str!("../../sql/store/feed_page.sql");
     let page_types = "text, bigint, bigint, text[], bigint, bigint, bigint";

@@ -31,9 +31,9 @@ async fn a_stream_resumes_without_loss_or_repetition() {
     let user = platform.user(&[]).await;
     let api = app.api(&user.to_string()).await;
     // Nothing has happened yet: the first block alone says where to resume.
-    let begun = Stream::open(&api, "?after=latest", None).await.last_id;
+    let first = Stream::open(&api, "?after=latest", None).await.last_id;
     pay(&platform, user, 3).await;
-    let mut stream = Stream::open(&api, "?after=latest", begun.as_deref()).await;
+    let mut stream = Stream::open(&api, "?after=latest", first.as_deref()).await;
     let mut seen = stream.ids(3).await;
     pay(&platform, user, 3).await;
     let event = stream.event().await;
