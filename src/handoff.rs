@@ -7,13 +7,16 @@
 
 mod budget;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-pub use self::budget::{CAPACITY, CAPACITY_BYTES, Counters, DeliveryBudget, PER_WEBHOOK, unproven_share};
+pub use self::budget::{
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DeliveryBudget, PER_WEBHOOK, RESPONSIVE, unproven_share,
+};
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;
@@ -75,6 +78,8 @@ impl<'a> HandoffBatch<'a> {
             data: Arc::clone(&event.data),
             round: 1,
             attempt: 1,
+            // Set when the batch is sent, with the webhooks.
+            activation: 0,
             lease: self.lease,
         });
         true
@@ -82,9 +87,20 @@ impl<'a> HandoffBatch<'a> {
 
     /// Sends the deliveries, with the webhooks that the transaction has read.
     pub fn send(mut self, targets: impl IntoIterator<Item = SealedTarget>) {
-        let deliveries = std::mem::take(&mut self.deliveries);
+        let mut deliveries = std::mem::take(&mut self.deliveries);
         let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else { return };
-        let fresh = FreshDeliveries { deliveries, targets: targets.into_iter().collect(), read_at: self.read_at };
+        let targets: Vec<SealedTarget> = targets.into_iter().collect();
+        let activations: HashMap<Uuid, i32> = targets
+            .iter()
+            .map(|target| (target.webhook, target.activation))
+            .filter(|(_, activation)| *activation != 0)
+            .collect();
+        if !activations.is_empty() {
+            for delivery in &mut deliveries {
+                delivery.activation = activations.get(&delivery.webhook).copied().unwrap_or_default();
+            }
+        }
+        let fresh = FreshDeliveries { deliveries, targets, read_at: self.read_at };
         if let Err(refused) = handoff.send(fresh) {
             self.deliveries = refused.deliveries;
         }

@@ -26,6 +26,7 @@ const MAX_PREPARED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 pub struct Destination {
     pub endpoint: Endpoint,
     pub active: bool,
+    pub activation: i32,
     pub signer: Signer,
 }
 
@@ -105,6 +106,7 @@ impl Targets {
         let destination = Arc::new(Destination {
             endpoint: Endpoint::new(&target.url, &self.guard),
             active: target.active,
+            activation: target.activation,
             signer: Signer::new(secret.expose_secret()),
         });
         self.prepared.put(webhook, (target, Arc::clone(&destination)));
@@ -125,6 +127,7 @@ mod tests {
             active: true,
             secret: sealed.bytes,
             secret_key_id: sealed.key_id,
+            activation: 0,
         }
     }
 

@@ -60,6 +60,7 @@ impl Manage {
             data: data.into(),
             round: 1,
             attempt: 1,
+            activation: 0,
             // The delivery is not in the store, so no replica can claim it and the lease has no meaning.
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         };

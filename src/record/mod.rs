@@ -58,10 +58,10 @@ pub async fn run(
     }
 }
 
-/// Saves a batch. Returns, for each attempt, whether it is settled: it was counted, or the store rejects it.
+/// Saves a batch. Returns, for each attempt, whether it is settled: it was counted or superseded, or the store rejects it.
 async fn save(store: &Store, batch: &[Decided], policy: &Policy) -> Vec<bool> {
-    if let Ok(counted) = try_save(store, batch, policy, true).await {
-        return counted;
+    if let Ok(settled) = try_save(store, batch, policy, true).await {
+        return settled;
     }
     // The store rejected one of the attempts, which must not delay the others.
     let mut settled = Vec::new();
@@ -74,12 +74,12 @@ async fn save(store: &Store, batch: &[Decided], policy: &Policy) -> Vec<bool> {
 async fn save_alone(store: &Store, decided: &[Decided], policy: &Policy) -> bool {
     let delivery = decided[0].attempted.delivery.id;
     let error = match try_save(store, decided, policy, true).await {
-        Ok(counted) => return counted[0],
+        Ok(settled) => return settled[0],
         Err(error) => error,
     };
     recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
     match try_save(store, decided, policy, false).await {
-        Ok(counted) => counted[0],
+        Ok(settled) => settled[0],
         Err(error) => {
             recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
             true
@@ -87,7 +87,7 @@ async fn save_alone(store: &Store, decided: &[Decided], policy: &Policy) -> bool
     }
 }
 
-/// Saves the whole batch and returns, for each attempt, whether it counted. Returns an error if the store rejects the data; after any
+/// Saves the whole batch and returns, for each attempt, whether it is settled. Returns an error if the store rejects the data; after any
 /// other error it tries again.
 async fn try_save(
     store: &Store,
@@ -102,7 +102,7 @@ async fn try_save(
             Ok(recorded) => {
                 recording.succeeded();
                 report(batch, &recorded);
-                return Ok(recorded.counted);
+                return Ok(recorded.settled);
             }
             Err(error) if error.refuses_data() => return Err(error),
             Err(error) => {
@@ -116,9 +116,9 @@ async fn try_save(
 /// Updates the metrics and the server log.
 fn report(batch: &[Decided], recorded: &Recorded) {
     batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.report());
-    for Disabled { webhook, user, failure } in &recorded.disabled {
+    for Disabled { webhook, user, failure, reason } in &recorded.disabled {
         // No warning: the owner gets an e-mail, and the operator has nothing to fix.
-        tracing::info!(%webhook, %user, reason = failure.describe(), "a webhook kept failing and was disabled");
+        tracing::info!(%webhook, %user, reason, "a webhook was disabled");
         metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
     }
 }

@@ -132,6 +132,7 @@ impl Store {
             active: row.get("active"),
             secret: row.get("secret"),
             secret_key_id: row.get("secret_key_id"),
+            activation: row.get("activation"),
         };
         Ok(rows.iter().map(target).collect())
     }
@@ -192,6 +193,7 @@ impl Claimed {
             data: row.get::<_, &str>("data").into(),
             round: number("round")?,
             attempt: number("attempt")?,
+            activation: row.get("activation"),
             lease,
         });
         Ok(())

@@ -38,6 +38,7 @@ fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
         url: column(row, "url")?,
         secret: column(row, "secret")?,
         secret_key_id: column(row, "secret_key_id")?,
+        activation: column(row, "activation")?,
     })
 }
 

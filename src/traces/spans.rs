@@ -182,6 +182,7 @@ mod tests {
             data: "{}".into(),
             round: 1,
             attempt: 1,
+            activation: 0,
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         };
         let sent = url.map(|url| Sent {
@@ -189,6 +190,7 @@ mod tests {
             signatures: Signatures { body: [0; 32], standard: [0; 32] },
             duration: Duration::from_millis(1_500),
             excerpt: Vec::new(),
+            retry_after: None,
         });
         Attempted { delivery, attempt: Attempt { started_at: at(101), answer, sent } }
     }

@@ -19,4 +19,6 @@ mod outbound;
 mod record;
 mod recovery;
 mod schedule;
+mod signals;
+mod silent_proxy;
 mod wire;

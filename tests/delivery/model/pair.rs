@@ -183,7 +183,18 @@ impl<'a> Pair<'a> {
         let (id, token) = (delivery_id(event, webhook), Uuid::now_v7());
         let lease = Lease { token, until: Instant::now() + Duration::from_secs(20) };
         let (kind, occurred_at) = (EventKind::ReleaseDistributed, Timestamp::now());
-        let held = Delivery { id, webhook, event, kind, occurred_at, data: "{}".into(), round: 1, attempt: 1, lease };
+        let held = Delivery {
+            id,
+            webhook,
+            event,
+            kind,
+            occurred_at,
+            data: "{}".into(),
+            round: 1,
+            attempt: 1,
+            activation: 0,
+            lease,
+        };
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
         let delivery = NewDelivery { id, webhook, event, leased: true };
