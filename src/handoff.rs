@@ -15,7 +15,9 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-pub use self::budget::{CAPACITY, CAPACITY_BYTES, Counters, DeliveryBudget, PER_WEBHOOK, unproven_share};
+pub use self::budget::{
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DeliveryBudget, PER_WEBHOOK, RESPONSIVE, unproven_share,
+};
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;
@@ -92,6 +94,7 @@ impl<'a> HandoffBatch<'a> {
         webhook: Uuid,
         sequence: Option<i64>,
         order_key: Option<i64>,
+        activation: i32,
     ) -> bool {
         if !self.handoff.is_some_and(|handoff| handoff.budget.reserve(webhook, event.data.len())) {
             return false;
@@ -108,6 +111,7 @@ impl<'a> HandoffBatch<'a> {
             attempt: 1,
             sequence,
             order_key,
+            activation,
             lease: self.lease,
         });
         true

@@ -34,6 +34,8 @@ metrics! {
         "Notices to webhook owners that the mail server accepted, by kind";
     describe_counter NOTICE_FAILURES "walhook_notice_failures_total": "Failed tries to send a notice, by cause";
     describe_gauge IN_FLIGHT "walhook_deliveries_in_flight": "Requests to receivers in flight";
+    describe_gauge LIMITED_WEBHOOKS "walhook_webhooks_limited":
+        "Webhooks that get fewer requests at once because their receivers are overloaded";
     describe_counter PROXY_FAILURES "walhook_proxy_failures_total":
         "Requests that were not sent because the configured proxy failed";
     describe_counter OWN_FAULTS "walhook_own_faults_total":

@@ -23,7 +23,8 @@ promoted as (
     returning id, webhook_id, event_id, round, attempt, sequence, order_key
 )
 select promoted.id, promoted.webhook_id, promoted.event_id, promoted.round, promoted.attempt, promoted.sequence, promoted.order_key,
-    event.kind, event.occurred_at, event.data
+    event.kind, event.occurred_at, event.data,
+    coalesce((select activation from walhook.webhook where webhook.id = promoted.webhook_id), 0) as activation
 from promoted
 left join lateral (
     select kind, occurred_at, data::text as data from walhook.event where event.id = promoted.event_id offset 0

@@ -12,7 +12,7 @@ with held as materialized (
     for update
 )
 select webhook.id, webhook.user_id, webhook.events, webhook.active, webhook.url, webhook.secret, webhook.secret_key_id,
-    webhook.ordering, webhook.headers, webhook.headers_key_id, webhook.filter::text, held.last,
+    webhook.ordering, webhook.headers, webhook.headers_key_id, webhook.filter::text, held.last, webhook.activation,
     webhook.private_key, webhook.private_key_key_id, webhook.previous_secret, webhook.previous_secret_key_id,
     webhook.previous_private_key, webhook.previous_private_key_key_id, webhook.previous_expires_at
 from walhook.webhook

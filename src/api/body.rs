@@ -50,7 +50,7 @@ impl FromRequest<ApiState> for OptionalObject {
     }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub fn is_json(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };
     let value = value.to_str().unwrap_or_default();

@@ -148,6 +148,12 @@ impl Problem {
         &self.0.detail
     }
 
+    /// The value of `Retry-After`.
+    pub fn retry_after_value(&self) -> Option<&HeaderValue> {
+        let (name, value) = self.0.header.as_ref()?;
+        (name == header::RETRY_AFTER).then_some(value)
+    }
+
     pub fn malformed_json(detail: impl Into<Cow<'static, str>>) -> Problem {
         MALFORMED_JSON.with(detail)
     }

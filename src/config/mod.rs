@@ -116,12 +116,18 @@ section! { Delivery:
     retry_schedule: Vec<Period> = [30, 60, 120, 240, 480, 960, 1_920, 3_840, 7_680].map(Period::secs).to_vec(),
     /// A random duration up to this is added to each wait.
     retry_jitter: Period = Period::secs(30),
+    /// Postpone the next attempt if a receiver answers 429 or 503 with `Retry-After`, by at most 24 hours. It is never made earlier than
+    /// by the schedule, and counts as any other.
+    honor_retry_after: bool,
     /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`.
     max_payload_bytes: usize = 65_536,
     /// Requests in flight over all webhooks.
     concurrency: usize = 256,
     /// Requests in flight per webhook.
     per_webhook_concurrency: usize = 64,
+    /// Send fewer requests at once to receivers that answer 429 or 503 or do not answer in time, down to one, and gradually more when they
+    /// answer again, up to `per_webhook_concurrency`.
+    adaptive_concurrency: bool = true,
     /// Retries per second while first attempts are waiting. Without waiting first attempts, retries are not limited.
     retries_per_second: u32 = 1_000,
     /// Allow receivers with plain `http` URLs.
@@ -156,6 +162,8 @@ section! { Disable:
     /// Consecutive policy: the failures must also have lasted this long. With `5m`, a receiver that restarts under load is not
     /// disabled.
     min_duration: Period = Period::secs(0),
+    /// Disable a webhook at once when its receiver answers 410 Gone.
+    on_gone: bool,
 }
 
 impl Disable {
@@ -165,7 +173,7 @@ impl Disable {
             DisablePolicy::Consecutive => CountedFailures::Consecutive { min_duration: self.min_duration.0 },
             DisablePolicy::Cumulative => CountedFailures::Cumulative,
         };
-        Policy { counted, threshold: self.threshold }
+        Policy { counted, threshold: self.threshold, on_gone: self.on_gone }
     }
 }
 

@@ -5,6 +5,7 @@ mod dispatcher;
 pub mod guard;
 pub mod request;
 pub mod resolver;
+mod retry_after;
 pub mod schedule;
 mod sender;
 mod settings;

@@ -7,6 +7,7 @@ use secrecy::ExposeSecret;
 
 use super::client::{Client, Endpoint, OwnFault};
 use super::request::{self, Notification, Signer, TooLarge};
+use super::retry_after;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::domain::delivery::{Answer, Attempt, Sent};
@@ -52,7 +53,7 @@ impl Sender {
         signer: &Signer,
         notification: &Notification<'_>,
     ) -> Result<Attempt, OwnFault> {
-        let Inner { client, settings, .. } = &*self.0;
+        let Inner { client, settings, clock } = &*self.0;
         let started_at = self.now();
         let rendered =
             request::render(notification, started_at, signer, &settings.user_agent, settings.max_payload_bytes);
@@ -64,8 +65,14 @@ impl Sender {
         };
         request.headers.extend(settings.sampling.map(|sampling| traceparent(sampling, notification, started_at)));
         let exchange = client.post(endpoint, &request).await?;
-        let signatures = request.signatures;
-        let sent = Sent { url: endpoint.url(), signatures, duration: exchange.duration, excerpt: exchange.excerpt };
+        let retry_after = exchange.retry_after.filter(|_| settings.honor_retry_after);
+        let sent = Sent {
+            url: endpoint.url(),
+            signatures: request.signatures,
+            duration: exchange.duration,
+            excerpt: exchange.excerpt,
+            retry_after: retry_after.and_then(|value| retry_after::parse(value.to_str().ok()?, clock.now())),
+        };
         Ok(Attempt { started_at, answer: exchange.answer, sent: Some(sent) })
     }
 

@@ -27,6 +27,7 @@ const MAX_PREPARED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 pub struct Destination {
     pub endpoint: Endpoint,
     pub active: bool,
+    pub activation: i32,
     pub signer: Signer,
 }
 
@@ -108,6 +109,7 @@ impl Targets {
         let destination = Arc::new(Destination {
             endpoint: Endpoint::new(&target.url, &self.guard).with_headers(&headers),
             active: target.active,
+            activation: target.activation,
             signer,
         });
         self.prepared.put(webhook, (target, Arc::clone(&destination)));
@@ -131,6 +133,7 @@ mod tests {
             secret_key_id: sealed.key_id,
             headers: None,
             keys: Default::default(),
+            activation: 0,
         }
     }
 

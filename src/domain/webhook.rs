@@ -31,6 +31,9 @@ pub struct SealedTarget {
     pub secret_key_id: String,
     /// None without custom headers.
     pub headers: Option<SealedHeaders>,
+    pub keys: SealedKeys,
+    /// Changes whenever the webhook is switched on again.
+    pub activation: i32,
 }
 
 /// Encrypted custom headers.
@@ -38,7 +41,6 @@ pub struct SealedTarget {
 pub struct SealedHeaders {
     pub bytes: Vec<u8>,
     pub key_id: String,
-    pub keys: SealedKeys,
 }
 
 /// The changes that a sequence of attempts makes to a webhook's counters.
@@ -50,6 +52,8 @@ pub struct Tally {
     pub trailing_failures: u64,
     /// The last failure, which the notice to the owner names.
     pub last_failure: Option<Failure>,
+    /// Whether the receiver answered an attempt with 410 Gone.
+    pub is_gone: bool,
     /// When the latest attempt started, whether or not it reached the receiver.
     pub last_triggered_at: Option<Timestamp>,
 }
@@ -63,6 +67,9 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The answer of a receiver that no longer exists.
+    pub const GONE: Failure = Failure { kind: ErrorKind::HttpStatus, status: Some(410) };
+
     /// Describes the failure for a reader without technical background: `connection timeout`, `HTTP 500 answers`.
     pub fn describe(&self) -> String {
         let description = match self.kind {
@@ -95,6 +102,7 @@ impl Tally {
                 self.failures += 1;
                 self.trailing_failures += 1;
                 self.last_failure = Some(Failure { kind: *kind, status: *status });
+                self.is_gone |= attempt.answer.is_gone();
             }
             Answer::Failed { .. } | Answer::TooLarge { .. } | Answer::Inactive => return,
         }

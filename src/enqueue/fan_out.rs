@@ -9,6 +9,7 @@ use crate::domain::event::{Event, UserId, delivery_id};
 use crate::domain::ordering::release_of;
 use crate::domain::sequence::Sequences;
 use crate::domain::subject::Subject;
+use crate::domain::webhook::SealedTarget;
 use crate::store::enqueue::{NewDelivery, Subscription};
 use crate::store::order::OrderedDelivery;
 
@@ -29,7 +30,7 @@ pub struct FannedOut {
 }
 
 /// Fans out `events`, and numbers each webhook's deliveries in the order of the events. `keeps` decides which deliveries go to the local
-/// dispatcher; the last argument is the order key.
+/// dispatcher, with its order key and its webhook.
 ///
 /// If the transaction fails after deliveries were handed off, the next one numbers them again: from the same number, unless a recovery
 /// has made deliveries of the same webhook in between. Then a receiver sees a delivery under two numbers.
@@ -37,7 +38,7 @@ pub fn fan_out(
     events: &[Event],
     subscriptions: &Subscriptions,
     sequences: &mut Sequences,
-    mut keeps: impl FnMut(&Event, &NewDelivery, Option<i64>) -> bool,
+    mut keeps: impl FnMut(&Event, &NewDelivery, Option<i64>, &SealedTarget) -> bool,
 ) -> FannedOut {
     let (mut fanned_out, mut keys) = (FannedOut::default(), HashSet::new());
     for event in events {
@@ -53,12 +54,12 @@ pub fn fan_out(
             let (id, sequence) = (delivery_id(event.id, webhook), sequences.next(webhook));
             let mut delivery = NewDelivery { id, webhook, event: event.id, leased: false, sequence };
             let Some(key) = subscription.ordering.key(|| *release) else {
-                delivery.leased = keeps(event, &delivery, None);
+                delivery.leased = keeps(event, &delivery, None, &subscription.target);
                 fanned_out.deliveries.push(delivery);
                 continue;
             };
             let is_first = keys.insert((webhook, key));
-            delivery.leased = is_first && keeps(event, &delivery, Some(key));
+            delivery.leased = is_first && keeps(event, &delivery, Some(key), &subscription.target);
             fanned_out.ordered.push(OrderedDelivery { delivery, key, is_first });
         }
     }

@@ -41,7 +41,7 @@ impl RepairEnqueue {
         raised.once.keep_first(&mut raised.events, first_time);
         // A dry run locks no numbers: others may make deliveries meanwhile.
         let (subscriptions, mut sequences) = subscriptions_of(transaction, &raised.events, !self.dry_run).await?;
-        let fanned_out = fan_out(&raised.events, &subscriptions, &mut sequences, |_, _, _| false);
+        let fanned_out = fan_out(&raised.events, &subscriptions, &mut sequences, |_, _, _, _| false);
         if !self.dry_run {
             insert_repaired(transaction, &raised.events, &fanned_out).await?;
             sequences::store(transaction, &sequences.changed()).await?;

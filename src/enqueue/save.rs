@@ -66,8 +66,8 @@ pub(super) async fn store_events(
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
     let mut fan_out = |part| {
-        fan_out(part, &subscriptions, &mut sequences, |event, delivery, key| {
-            handoff.add(event, delivery.id, delivery.webhook, delivery.sequence, key)
+        fan_out(part, &subscriptions, &mut sequences, |event, delivery, key, target| {
+            handoff.add(event, delivery.id, delivery.webhook, delivery.sequence, key, target.activation)
         })
     };
     let mut parts = events.chunks(EVENTS_AT_ONCE);

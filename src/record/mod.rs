@@ -75,10 +75,10 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// Saves a batch. Returns, for each attempt, whether it is settled: it was counted, or the store rejects it.
+    /// Saves a batch. Returns, for each attempt, whether it is settled: it was counted or superseded, or the store rejects it.
     async fn save(&self, batch: &[Decided]) -> Vec<bool> {
-        if let Ok(counted) = self.try_save(batch, true).await {
-            return counted;
+        if let Ok(settled) = self.try_save(batch, true).await {
+            return settled;
         }
         // The store rejected one of the attempts, which must not delay the others.
         let mut settled = Vec::new();
@@ -91,12 +91,12 @@ impl Recorder {
     async fn save_alone(&self, decided: &[Decided]) -> bool {
         let delivery = decided[0].attempted.delivery.id;
         let error = match self.try_save(decided, true).await {
-            Ok(counted) => return counted[0],
+            Ok(settled) => return settled[0],
             Err(error) => error,
         };
         recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
         match self.try_save(decided, false).await {
-            Ok(counted) => counted[0],
+            Ok(settled) => settled[0],
             Err(error) => {
                 recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
                 true
@@ -104,7 +104,7 @@ impl Recorder {
         }
     }
 
-    /// Saves the whole batch and returns, for each attempt, whether it counted. Returns an error if the store rejects the data; after
+    /// Saves the whole batch and returns, for each attempt, whether it is settled. Returns an error if the store rejects the data; after
     /// any other error it tries again.
     async fn try_save(&self, batch: &[Decided], with_response: bool) -> Result<Vec<bool>, StoreError> {
         let attempts: Vec<CompletedAttempt<'_>> =
@@ -119,7 +119,7 @@ impl Recorder {
                     recording.succeeded();
                     report(batch, &recorded);
                     self.hand_off(std::mem::take(&mut recorded.promoted)).await;
-                    return Ok(recorded.counted);
+                    return Ok(recorded.settled);
                 }
                 Err(error) if error.refuses_data() => return Err(error),
                 Err(error) => {
@@ -148,9 +148,9 @@ impl Recorder {
 /// Updates the metrics and the server log.
 fn report(batch: &[Decided], recorded: &Recorded) {
     batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.report());
-    for Disabled { webhook, user, failure } in &recorded.disabled {
+    for Disabled { webhook, user, failure, reason } in &recorded.disabled {
         // No warning: the owner gets an e-mail, and the operator has nothing to fix.
-        tracing::info!(%webhook, %user, reason = failure.describe(), "a webhook kept failing and was disabled");
+        tracing::info!(%webhook, %user, reason, "a webhook was disabled");
         metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
     }
 }

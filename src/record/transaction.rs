@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::superseded::superseded;
+use super::superseded::{Superseded, superseded};
 use crate::domain::delivery::{Delivery, Lease, Next};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
@@ -21,18 +21,23 @@ use crate::store::{Result, Store, Transaction, hours, order, plan_by_index, webh
 pub struct Recorded {
     /// For each attempt, whether it was made under its delivery's current lease. Others change neither delivery nor counters.
     pub counted: Vec<bool>,
+    /// For each attempt, whether nothing is left to do for it: it was counted, or its delivery was redelivered or cancelled in the
+    /// meantime. The delivery of any other is not stored yet, or another replica has claimed it.
+    pub settled: Vec<bool>,
     /// Webhooks that were disabled.
     pub disabled: Vec<Disabled>,
     /// Deliveries that waited for one that has ended. They are leased to this process.
     pub promoted: Vec<Delivery>,
 }
 
-/// A webhook that was disabled because it kept failing.
+/// A webhook that was disabled because it kept failing or its receiver is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disabled {
     pub webhook: Uuid,
     pub user: UserId,
     pub failure: Failure,
+    /// The reason, for the server log.
+    pub reason: String,
 }
 
 /// How one transaction ended.
@@ -45,7 +50,7 @@ enum Tried {
 
 /// Records attempts in one transaction. An attempt whose lease another replica has taken over changes nothing; one whose delivery was
 /// redelivered or cancelled in the meantime is logged and changes nothing else. Disables webhooks that have reached the threshold
-/// of `policy`, and warns their owners at half of it. Deliveries that waited for those that end are leased for `lease_length`; if it is
+/// of `policy` or whose receiver is gone, and warns owners at half of the threshold. Deliveries that waited for those that end are leased for `lease_length`; if it is
 /// `None`, they are due for any replica.
 pub async fn record(
     store: &Store,
@@ -90,7 +95,7 @@ async fn try_record(
         }
     };
     let ((), counted) = tokio::try_join!(biased; plan_by_index(&transaction), fence)?;
-    let late = superseded(&transaction, attempts, &counted).await?;
+    let Superseded { settled, logged: late } = superseded(&transaction, attempts, &counted).await?;
     let attempts: Vec<CompletedAttempt<'_>> =
         attempts.iter().zip(&counted).filter_map(|(attempt, counted)| counted.then_some(*attempt)).collect();
     let logged = [attempts.as_slice(), &late].concat();
@@ -120,7 +125,7 @@ async fn try_record(
         promoted.retain(|delivery| disabled.iter().all(|disabled| disabled.webhook != delivery.webhook));
     }
     transaction.commit().await?;
-    Ok(Tried::Committed(Recorded { counted, disabled, promoted }))
+    Ok(Tried::Committed(Recorded { counted, settled, disabled, promoted }))
 }
 
 /// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the new counters.
@@ -171,10 +176,15 @@ fn tallies(attempts: &[CompletedAttempt<'_>]) -> BTreeMap<Uuid, Tally> {
 /// Returns the webhooks to disable, and those whose owners to warn. Usually none.
 fn judge(counters: &[Counters], tallies: &BTreeMap<Uuid, Tally>, policy: &Policy) -> Vec<(Verdict, Failing)> {
     let judged = counters.iter().filter_map(|Counters { webhook, standing }| {
-        let failure = tallies.get(webhook)?.last_failure?;
-        let failures = policy.count(standing);
-        let failing = Failing { webhook: *webhook, failure, failures, threshold: policy.threshold };
-        Some((policy.judge(standing), failing))
+        let tally = tallies.get(webhook)?;
+        let last_failure = tally.last_failure?;
+        let is_gone = policy.disables_gone(standing, tally.is_gone);
+        let (verdict, failure) = match is_gone {
+            true => (Verdict::Disable, Failure::GONE),
+            false => (policy.judge(standing), last_failure),
+        };
+        let (failures, threshold) = (policy.count(standing), policy.threshold);
+        Some((verdict, Failing { webhook: *webhook, failure, is_gone, failures, threshold }))
     });
     judged.filter(|(verdict, _)| *verdict != Verdict::Nothing).collect()
 }
@@ -190,7 +200,7 @@ async fn apply(transaction: &Transaction<'_>, judged: &[(Verdict, Failing)]) -> 
             webhooks::cancel_deliveries(transaction, webhook, "the webhook was disabled automatically").await?;
             let actor = Actor { user, via: Via::Automatic };
             audit::record(transaction, &actor, Action::WebhookDisabled, webhook, &["active"]).await?;
-            disabled.push(Disabled { webhook, user: actor.user, failure });
+            disabled.push(Disabled { webhook, user: actor.user, failure, reason: failing.describe() });
         }
     }
     Ok(disabled)

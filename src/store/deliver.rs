@@ -195,6 +195,7 @@ impl Claimed {
             attempt: number("attempt")?,
             sequence: row.get("sequence"),
             order_key: row.get("order_key"),
+            activation: row.get("activation"),
             lease,
         });
         Ok(())

@@ -61,6 +61,7 @@ pub(super) fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
         secret_key_id: column(row, "secret_key_id")?,
         headers: sealed_headers(row)?,
         keys: sealed_keys(row)?,
+        activation: column(row, "activation")?,
     })
 }
 

@@ -68,6 +68,15 @@ impl StoreError {
         error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
     }
 
+    /// Whether the store can be reached, and rejected a statement or holds something wrong.
+    pub fn is_rejection(&self) -> bool {
+        match self {
+            StoreError::Query(error) => crate::postgres::is_rejection(error),
+            StoreError::Migration(_) | StoreError::Corrupt(_) => true,
+            StoreError::Connect(_) | StoreError::Pool(_) | StoreError::Silent(_) => false,
+        }
+    }
+
     /// Whether a lock was not granted within `lock_timeout`.
     pub fn is_lock_timeout(&self) -> bool {
         matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))

@@ -62,6 +62,14 @@ pub fn sentence(text: &str) -> String {
     format!("{first}{}{end}", chars.as_str())
 }
 
+/// Returns why a webhook was disabled, as a sentence.
+pub fn disabled_reason(reason: &str) -> String {
+    match reason {
+        "gone" => "Gone: the receiver answered 410 Gone.".to_owned(),
+        other => sentence(other),
+    }
+}
+
 /// Returns the label of an outcome and the class of its badge.
 pub fn outcome_label(outcome: &str) -> (&'static str, &'static str) {
     match outcome {

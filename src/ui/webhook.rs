@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::error::PageError;
-use super::format::{Count, Millis, Percent, failure_label, ordering_label, sentence};
+use super::format::{Count, Millis, Percent, disabled_reason, failure_label, ordering_label};
 use super::log_line::Line;
 use super::options::listed;
 use super::page::{Frame, Section, page};

@@ -24,4 +24,6 @@ mod record;
 mod recovery;
 mod schedule;
 mod sequence;
+mod signals;
+mod silent_proxy;
 mod wire;

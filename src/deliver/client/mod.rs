@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 
 use self::custom::ParsedHeaders;
 pub use self::failure::OwnFault;
@@ -83,8 +83,23 @@ pub struct Client {
 pub struct Exchange {
     pub answer: Answer,
     pub duration: Duration,
+    /// The value of `Retry-After` in a response with 429 or 503.
+    pub retry_after: Option<HeaderValue>,
     /// The first 4 KiB of the response body.
     pub excerpt: Vec<u8>,
+}
+
+/// The answer, with the parts of the response that the attempt needs.
+struct Answered {
+    answer: Answer,
+    retry_after: Option<HeaderValue>,
+    excerpt: Vec<u8>,
+}
+
+impl Answered {
+    fn without_response(answer: Answer) -> Answered {
+        Answered { answer, retry_after: None, excerpt: Vec::new() }
+    }
 }
 
 impl Client {
@@ -99,11 +114,11 @@ impl Client {
         let started = Instant::now();
         let result = match &endpoint.checked {
             Ok(target) => self.exchange(target, &endpoint.headers, request, started).await,
-            Err(blocked) => Ok((blocked.clone(), Vec::new())),
+            Err(blocked) => Ok(Answered::without_response(blocked.clone())),
         };
         self.report(result.as_ref().err());
-        let (answer, excerpt) = result?;
-        Ok(Exchange { answer, duration: started.elapsed(), excerpt })
+        let Answered { answer, retry_after, excerpt } = result?;
+        Ok(Exchange { answer, duration: started.elapsed(), retry_after, excerpt })
     }
 
     fn report(&self, fault: Option<&OwnFault>) {
@@ -137,17 +152,19 @@ impl Client {
         custom: &ParsedHeaders,
         request: &Rendered,
         started: Instant,
-    ) -> Result<(Answer, Vec<u8>), OwnFault> {
+    ) -> Result<Answered, OwnFault> {
         let sent = self.send(target, custom, request);
         let mut response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
-            Ok(Err(failure)) => return Ok((failure.into_answer()?, Vec::new())),
+            Ok(Err(failure)) => return Ok(Answered::without_response(failure.into_answer()?)),
             Ok(Ok(_)) | Err(_) => {
                 let message = format!("no answer within {:?}", self.timeout);
-                return Ok((failed(ErrorKind::ResponseTimeout, message), Vec::new()));
+                return Ok(Answered::without_response(failed(ErrorKind::ResponseTimeout, message)));
             }
         };
         let status = response.status();
+        let may_postpone = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let retry_after = response.headers().get(RETRY_AFTER).filter(|_| may_postpone).cloned();
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(started.elapsed());
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
@@ -156,7 +173,7 @@ impl Client {
             true => Answer::Accepted { status: status.as_u16() },
             false => refused(status),
         };
-        Ok((answer, excerpt))
+        Ok(Answered { answer, retry_after, excerpt })
     }
 
     /// Sends the request and waits for the head of the response. Sends it again if the connection was an idle one that the

@@ -237,6 +237,7 @@ impl<'a> Pair<'a> {
             attempt: 1,
             sequence: None,
             order_key: None,
+            activation: 0,
             lease,
         };
         let mut connection = self.bench.store.connection().await.unwrap();

@@ -113,12 +113,12 @@ impl Model {
         true
     }
 
-    /// An attempt that was in flight when its delivery was redelivered or cancelled is logged once, and changes nothing else.
+    /// An attempt that was in flight when its delivery was redelivered or cancelled is logged once if a request was made, and changes nothing else.
     fn answer_late(&mut self, held: &Delivery, answer: &Answer, next: Next) {
         let attempt = (held.id, held.lease.token);
-        if *answer != Answer::Inactive && self.superseded.contains(&attempt) {
+        if self.superseded.contains(&attempt) {
             self.superseded.retain(|other| *other != attempt);
-            if self.view.webhooks.contains_key(&held.webhook) {
+            if *answer != Answer::Inactive && self.view.webhooks.contains_key(&held.webhook) {
                 self.log(held.id, held.round as i16, held.attempt as i16, next.outcome());
             }
         }
