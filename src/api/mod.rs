@@ -8,6 +8,7 @@ mod docs;
 mod enrich;
 mod event_types;
 mod idempotency;
+mod jobs;
 mod jwks;
 mod jwt;
 mod jwt_crypto;

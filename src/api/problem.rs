@@ -258,7 +258,7 @@ impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         let detail = fault.to_string();
         match fault {
-            Fault::NoSuchWebhook | Fault::NoSuchLogEntry => NOT_FOUND.with(detail),
+            Fault::NoSuchWebhook | Fault::NoSuchLogEntry | Fault::NoSuchJob => NOT_FOUND.with(detail),
             Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
             Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
             Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),

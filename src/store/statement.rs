@@ -132,7 +132,7 @@ macro_rules! columns {
     ($($type:ty),+ $(,)?) => { columns! { $($type = $type: |value| Ok(value)),+ } };
 }
 
-columns! { bool, i16, i32, i64, f64, String, Uuid, Timestamp, Vec<u8>, Vec<i16>, Vec<i32>, Vec<String>, Vec<Uuid> }
+columns! { bool, i16, i32, i64, f64, String, Uuid, Timestamp, Vec<u8>, Vec<i16>, Vec<i32>, Vec<i64>, Vec<String>, Vec<Uuid> }
 // `u32` is an `integer`, not an `oid`.
 columns! {
     u16 = i16: |number| u16::try_from(number).map_err(|_| format!("{number} is negative")),

@@ -12,6 +12,7 @@ mod fixture;
 mod hosts;
 mod idempotency;
 mod isolation;
+mod jobs;
 mod jwt;
 mod logs;
 mod operations;

@@ -18,5 +18,6 @@ mod model;
 mod outbound;
 mod record;
 mod recovery;
+mod replay;
 mod schedule;
 mod wire;

@@ -56,7 +56,7 @@ async fn stored_text_is_not_interpreted() {
     stage.app.store().await.execute(reason, &[&everything]).await.unwrap();
     let entry = stage.entry(id, "failed").await;
     let at = |rest: &str| format!("/ui/webhooks/{id}{rest}");
-    let paths = ["", "/edit", "/delete", "/secret", "/test", "/logs", "/recover"].map(at);
+    let paths = ["", "/edit", "/delete", "/secret", "/test", "/logs", "/recover", "/replay", "/jobs"].map(at);
     let entry = at(&format!("/logs/{entry}"));
     for path in paths.iter().chain([&entry, &"/ui".to_owned(), &"/ui/events".to_owned()]) {
         browser.visit(path).await;

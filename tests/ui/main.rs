@@ -7,6 +7,7 @@ mod audit;
 mod browser;
 mod fixture;
 mod inert;
+mod jobs;
 mod operations;
 mod pages;
 mod screenshots;
