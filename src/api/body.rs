@@ -162,8 +162,13 @@ pub trait FromMembers: Sized {
 impl Object {
     /// Reads the body, or returns all its errors. Unknown members are errors.
     pub fn read<T: FromMembers>(self, manage: &Manage) -> Result<T, Problem> {
+        self.read_with(|members| T::from_members(members, manage))
+    }
+
+    /// Reads the body by `from_members`, a function as in [`FromMembers`].
+    pub fn read_with<T>(self, from_members: impl FnOnce(&mut Members) -> Option<T>) -> Result<T, Problem> {
         let mut members = Members { values: self.0, errors: Vec::new() };
-        let read = T::from_members(&mut members, manage);
+        let read = from_members(&mut members);
         members.finish()?;
         read.ok_or_else(Problem::internal)
     }

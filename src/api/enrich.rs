@@ -222,6 +222,17 @@ fn example(schema: &str) -> Option<Value> {
             event["deliveries"] = json!([delivery]);
             event
         }
+        "Replay" => json!({ "job_id": EXAMPLE_ID, "count": 2000, "exact": true }),
+        "Job" => json!({
+            "id": EXAMPLE_ID,
+            "kind": "replay",
+            "state": "running",
+            "done": 1204,
+            "total": 2000,
+            "created_at": EXAMPLE_TIME,
+            "finished_at": null,
+        }),
+        "Page_Job" => page(example("Job")),
         "Page_Webhook" => page(example("Webhook")),
         "Page_LogEntry" => page(example("LogEntry")),
         _ => return None,

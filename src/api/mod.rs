@@ -9,6 +9,7 @@ mod enrich;
 mod event_types;
 mod feed;
 mod idempotency;
+mod jobs;
 mod jwks;
 mod jwt;
 mod jwt_crypto;

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 use super::problem::{FieldError, ProblemBody};
 use super::schema::StatusClassName;
 use super::state::ApiState;
-use super::{enrich, event_types, feed, keys, logs, recover, stats, test, webhooks};
+use super::{enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
 
 const TOKEN: &str = "token";
 const PLATFORM: &str = "platform";
@@ -27,6 +27,9 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(logs::read))
         .routes(routes!(logs::redeliver))
         .routes(routes!(recover::recover))
+        .routes(routes!(jobs::replay))
+        .routes(routes!(jobs::list))
+        .routes(routes!(jobs::read, jobs::cancel))
         .routes(routes!(stats::read))
         .routes(routes!(feed::list))
         .routes(routes!(feed::read))

@@ -267,7 +267,9 @@ impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         let detail = fault.to_string();
         match fault {
-            Fault::NoSuchWebhook | Fault::NoSuchLogEntry | Fault::NoSuchEvent => NOT_FOUND.with(detail),
+            Fault::NoSuchWebhook | Fault::NoSuchLogEntry | Fault::NoSuchEvent | Fault::NoSuchJob => {
+                NOT_FOUND.with(detail)
+            }
             Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
             Fault::InvalidOptions(faults) => {
                 let error = |fault: &OptionFault| FieldError::new(fault.pointer(), &*fault.detail);

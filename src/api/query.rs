@@ -38,6 +38,12 @@ pub struct LogId {
     pub log: Uuid,
 }
 
+/// The `webhook` and the `job` of the path.
+pub struct JobId {
+    pub webhook: Uuid,
+    pub job: Uuid,
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for WebhookId {
     type Rejection = Problem;
 
@@ -63,6 +69,16 @@ impl<S: Send + Sync> FromRequestParts<S> for LogId {
         let path = Path::from_request_parts(parts, state).await;
         let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
         Ok(LogId { webhook, log: id(&path, "log").ok_or(Fault::NoSuchLogEntry)? })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for JobId {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::from_request_parts(parts, state).await;
+        let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
+        Ok(JobId { webhook, job: id(&path, "job").ok_or(Fault::NoSuchJob)? })
     }
 }
 

@@ -9,7 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
 use crate::manage::feed::DeliveryState;
-use crate::manage::{OUTCOMES, Ordering, Signing, StatusClass};
+use crate::manage::{JOB_KINDS, JobState, OUTCOMES, Ordering, Signing, StatusClass};
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -36,4 +36,6 @@ names!(StatusClassName, "StatusClass", StatusClass::NAMES);
 names!(DeliveryStateName, "DeliveryState", DeliveryState::ALL.iter().map(|state| state.as_str()));
 names!(OrderingName, "Ordering", Ordering::ALL.iter().map(|ordering| ordering.as_str()));
 names!(SigningName, "Signing", Signing::ALL.iter().map(|signing| signing.as_str()));
+names!(JobKindName, "JobKind", JOB_KINDS);
+names!(JobStateName, "JobState", JobState::ALL.iter().map(|state| state.as_str()));
 names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));

@@ -23,8 +23,8 @@ use super::state::ApiState;
 use crate::domain::subject::EventFilter;
 use crate::domain::time::millis;
 use crate::manage::{
-    Description, EventSet, Fault, FilterDraft, HeaderDraft, Manage, Metadata, OptionsDraft, Ordering, ReceiverUrl, Settings,
-    Signing, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, public_key_text, version,
+    Description, EventSet, Fault, FilterDraft, HeaderDraft, Manage, Metadata, OptionsDraft, Ordering, ReceiverUrl,
+    Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, public_key_text, version,
 };
 
 /// A webhook, without its secret

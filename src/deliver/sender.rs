@@ -31,7 +31,8 @@ impl Sender {
 
     /// Makes one attempt, even if the webhook is inactive.
     pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Result<Attempt, OwnFault> {
-        self.attempt_signed(&target.url, &target.headers, &Signer::new(target.secret.expose_secret()), notification).await
+        self.attempt_signed(&target.url, &target.headers, &Signer::new(target.secret.expose_secret()), notification)
+            .await
     }
 
     /// Makes one attempt that is signed with all keys of the webhook.

@@ -18,6 +18,8 @@ pub enum Fault {
     /// As many clients follow the feed as allowed, of this user or of all.
     #[error("too many streams and long polls are open: close one first")]
     TooManyStreams,
+    #[error("the webhook has no such job")]
+    NoSuchJob,
     /// Every other check of the URL passed, but its host resolves to an address that must not be called. DNS may change, so the
     /// same request may succeed later.
     #[error("{0}")]
@@ -36,7 +38,7 @@ pub enum Fault {
     NotRedeliverable(#[from] NotRedeliverable),
     #[error("the delivery's event is older than the retention period")]
     EventExpired,
-    #[error("the webhook has too many unfinished recoveries: wait until one has finished")]
+    #[error("the webhook has too many unfinished recoveries and replays: wait until one has finished, or cancel one")]
     TooManyRecoveries,
     /// Too many tests of the webhook are in flight.
     #[error("several tests of this webhook are in flight: wait for their responses")]

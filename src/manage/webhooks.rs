@@ -83,12 +83,15 @@ impl Manage {
         let options = changes.applied_to(&Options::default());
         check_options(&options, &events.0)?;
         let warning = self.check_host(&actor.user, &url).await?;
-        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active, ordering, signing, options };
+        let settings =
+            Settings { name: name.0, url: url.0, events: event_names(&events.0), active, ordering, signing, options };
         let (secret, sealed) = self.new_secret(id);
         let headers = changes.headers.and_then(|new| new.sealed);
         let pair = self.key_pair_for(signing, id);
         let limit = self.webhooks_per_user;
-        let created = webhooks::create(&self.store, actor, id, &settings, &sealed, headers.as_ref(), pair.as_ref(), limit).await?;
+        let created =
+            webhooks::create(&self.store, actor, id, &settings, &sealed, headers.as_ref(), pair.as_ref(), limit)
+                .await?;
         let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
         Ok(CreatedWebhook { webhook, secret, warning })

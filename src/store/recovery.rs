@@ -1,4 +1,4 @@
-//! Redeliveries of single deliveries, and the queue of recoveries, which redeliver a time range.
+//! Redeliveries of single deliveries, recoveries, which redeliver a time range, and the queue of jobs.
 
 use std::time::Duration;
 
@@ -8,8 +8,10 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+use super::jobs::MAX_OPEN;
 use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
-use super::statement::{Column, Statements, from_row};
+use super::replay::{self, Replay};
+use super::statement::{Column, FromRow, Statements, column, from_row};
 use super::{Result, Store, superseded};
 use crate::domain::delivery::Outcome;
 
@@ -29,8 +31,6 @@ const EXPIRE_ROUNDS: &str = include_str!("../../sql/store/delivery_round_expire.
 
 /// A count reads at most this many rows of the attempt log, and as many missed events. Beyond that it is a lower bound.
 const MAX_COUNTED: i64 = 50_000;
-/// The most unfinished recoveries of one webhook.
-const MAX_OPEN: i64 = 10;
 
 /// The result of a request to redeliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,14 +121,16 @@ pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counte
     Ok(counted)
 }
 
-/// Queues a recovery and returns its id. Returns `None` if the webhook has too many unfinished ones.
-pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope) -> Result<Option<Uuid>> {
+/// Queues a recovery that is expected to start `total` deliveries, and returns its id. Returns `None` if the webhook has too many
+/// unfinished jobs.
+pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope, total: u64) -> Result<Option<Uuid>> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let id = Uuid::now_v7();
+    let (id, total) = (Uuid::now_v7(), i64::try_from(total).unwrap_or(i64::MAX));
     let Criteria { since, until, outcomes, missed, .. } = &Criteria::new(webhook, scope);
-    let inserted =
-        transaction.run(INSERT, &[&id, &actor.user, &webhook, since, until, outcomes, missed, &MAX_OPEN]).await?;
+    let inserted = transaction
+        .run(INSERT, &[&id, &actor.user, &webhook, since, until, outcomes, missed, &total, &MAX_OPEN])
+        .await?;
     if inserted == 0 {
         return Ok(None);
     }
@@ -137,14 +139,21 @@ pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope) -
     Ok(Some(id))
 }
 
-/// A recovery that is locked by this transaction.
+/// A job that is locked by this transaction.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub id: Uuid,
+    pub webhook: Uuid,
     /// Whether the webhook exists and is active.
     pub active: bool,
-    pub criteria: Criteria,
-    pub progress: Progress,
+    pub work: Work,
+}
+
+/// What a job does, and how far it has come.
+#[derive(Clone, Debug)]
+pub enum Work {
+    Recovery(Criteria, Progress),
+    Replay(Box<Replay>),
 }
 
 /// The scope of a recovery, as it is stored.
@@ -172,9 +181,16 @@ pub enum Phase {
     MissedEvents,
 }
 
-from_row!(Job { id, active, criteria: Criteria::from_row, progress: Progress::from_row });
+from_row!(Job { id, webhook = "webhook_id", active, work: work });
 from_row!(Criteria { webhook = "webhook_id", since, until, outcomes, missed });
 from_row!(Progress { phase, position });
+
+fn work(row: &tokio_postgres::Row) -> Result<Work> {
+    match column::<String>(row, "kind")?.as_str() {
+        "replay" => Replay::from_row(row).map(|replay| Work::Replay(Box::new(replay))),
+        _ => Ok(Work::Recovery(Criteria::from_row(row)?, Progress::from_row(row)?)),
+    }
+}
 
 impl Criteria {
     fn new(webhook: Uuid, Scope { since, until, outcomes, missed }: &Scope) -> Criteria {
@@ -209,7 +225,7 @@ impl Column for Phase {
     }
 }
 
-/// Locks the recovery that has been due longest and that no other replica holds.
+/// Locks the job that has been due longest and that no other replica holds.
 pub async fn take(transaction: &Transaction<'_>) -> Result<Option<Job>> {
     transaction.fetch_optional(TAKE, &[]).await
 }
@@ -304,16 +320,21 @@ pub async fn remove_missed(
     events: &[Uuid],
 ) -> Result<Vec<(Uuid, Option<i64>)>> {
     let removed: Vec<Uuid> = transaction.fetch_all(MISSED_DELETE, &[&webhook, &events]).await?;
-    transaction.fetch_all(EVENT_ORDER, &[&removed]).await
+    in_commit_order(transaction, &removed).await
+}
+
+/// Sorts stored events in the order of their commits. Returns each with its release, if it has one.
+pub async fn in_commit_order(transaction: &Transaction<'_>, events: &[Uuid]) -> Result<Vec<(Uuid, Option<i64>)>> {
+    transaction.fetch_all(EVENT_ORDER, &[&events]).await
 }
 
 impl Store {
-    /// Removes finished recoveries, hourly statistics and rounds from before `oldest`.
+    /// Removes ended jobs, hourly statistics and rounds from before `oldest`.
     pub async fn expire_recoveries(&self, oldest: Timestamp) -> Result<()> {
         for statement in EXPIRE {
             self.run(statement, &[&oldest]).await?;
         }
         self.run(EXPIRE_ROUNDS, &[&lowest_id_at(oldest.as_millisecond())]).await?;
-        Ok(())
+        replay::expire(self).await
     }
 }

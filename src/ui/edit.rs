@@ -18,8 +18,8 @@ use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
 use crate::events::{CATALOGUE, Rule};
 use crate::manage::{
-    EventSet, Fault, Manage, Options, Ordering, SettingFault, Settings, Signing, UrlWarning, WebhookDraft, WebhookName, WebhookPatch,
-    version,
+    EventSet, Fault, Manage, Options, Ordering, SettingFault, Settings, Signing, UrlWarning, WebhookDraft, WebhookName,
+    WebhookPatch, version,
 };
 
 #[derive(Template)]

@@ -15,12 +15,14 @@ mod fields;
 mod flash;
 mod format;
 mod headers;
+mod jobs;
 mod list;
 mod log_line;
 mod logs;
 mod options;
 mod page;
 mod recover;
+mod replay;
 mod secret;
 mod sign_in;
 mod state;
@@ -59,6 +61,9 @@ pub fn router(state: UiState) -> Router {
         .route("/new-secret", get(secret::show).post(secret::hide))
         .route("/test", get(test::form))
         .route("/recover", get(recover::form).post(recover::start))
+        .route("/replay", get(replay::form).post(replay::start))
+        .route("/jobs", get(jobs::show))
+        .route("/jobs/{job}/cancel", get(jobs::ask).post(jobs::cancel))
         .route("/logs", get(logs::show))
         .route("/logs/{log}", get(entry::show))
         .route("/logs/{log}/redeliver", post(entry::redeliver));

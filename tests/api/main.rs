@@ -14,6 +14,7 @@ mod fixture;
 mod hosts;
 mod idempotency;
 mod isolation;
+mod jobs;
 mod jwt;
 mod keys;
 mod logs;

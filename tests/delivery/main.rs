@@ -22,6 +22,7 @@ mod ordering;
 mod outbound;
 mod record;
 mod recovery;
+mod replay;
 mod schedule;
 mod sequence;
 mod signals;

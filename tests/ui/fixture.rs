@@ -14,6 +14,8 @@ pub struct Stage {
 }
 
 pub const REVIEW: &str = "release.review.status_changed";
+/// The ID of an unfinished job of a webhook with a log.
+const RUNNING_JOB: &str = "00000000-0000-7000-8000-000000000002";
 pub const DISTRIBUTED: &str = "release.distributed";
 
 impl Stage {
@@ -67,7 +69,18 @@ impl Stage {
         self.platform.distribution(release, outlet, "complete").await;
         self.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
         self.api.wait_for_logs(&id, "four deliveries and a test", |logs| logs.len() >= 5).await;
+        self.jobs_of(&id).await;
         id
+    }
+
+    /// Adds a finished recovery and a replay that never ends.
+    async fn jobs_of(&self, webhook: &str) {
+        let insert = "insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, kind, due_at, total, recovered,
+                          finished_at)
+                      select id::uuid, $1::text::uuid, now(), now(), '{}', false, kind, 'infinity', 2000, 1204, finished_at
+                      from (values ('00000000-0000-7000-8000-000000000001', 'recover', now()), ($2::text, 'replay', null))
+                          as job (id, kind, finished_at)";
+        self.app.store().await.execute(insert, &[&webhook, &RUNNING_JOB]).await.expect("two jobs");
     }
 
     /// Returns the ID of the newest log entry with that outcome.
@@ -99,6 +112,11 @@ impl Stage {
             ("entry-failed", at(&format!("/logs/{bad}"))),
             ("recover", at("/recover")),
             ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),
+            ("replay", at("/replay")),
+            ("replay-preview", at("/replay?since=2026-01-01T00%3A00&label_ids=1,2")),
+            ("replay-invalid", at("/replay?since=2026-01-01T00%3A00&label_ids=x")),
+            ("jobs", at("/jobs")),
+            ("cancel-job", at(&format!("/jobs/{RUNNING_JOB}/cancel"))),
             ("events", "/ui/events".into()),
             ("event", format!("/ui/events/{event}")),
             ("events-empty", "/ui/events?event=transcode.failed".into()),

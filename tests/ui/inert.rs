@@ -58,7 +58,7 @@ async fn stored_text_is_not_interpreted() {
     let events = stage.api.get("/events").await.expect(200).json();
     let event = format!("/ui/events/{}", events["data"][0]["id"].as_str().unwrap());
     let at = |rest: &str| format!("/ui/webhooks/{id}{rest}");
-    let paths = ["", "/edit", "/delete", "/secret", "/test", "/logs", "/recover"].map(at);
+    let paths = ["", "/edit", "/delete", "/secret", "/test", "/logs", "/recover", "/replay", "/jobs"].map(at);
     let entry = at(&format!("/logs/{entry}"));
     for path in paths.iter().chain([&entry, &"/ui".to_owned(), &"/ui/events".to_owned(), &event]) {
         browser.visit(path).await;

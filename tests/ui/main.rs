@@ -8,6 +8,7 @@ mod browser;
 mod events;
 mod fixture;
 mod inert;
+mod jobs;
 mod keys;
 mod libraries;
 mod operations;

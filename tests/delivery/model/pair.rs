@@ -362,7 +362,7 @@ impl<'a> Pair<'a> {
             outcomes: vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
             missed: true,
         };
-        let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope).await.unwrap();
+        let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope, 0).await.unwrap();
         assert_eq!(recovery.is_some(), self.state(webhook).is_some());
         let mut recovered = 0;
         loop {
