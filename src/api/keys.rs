@@ -32,6 +32,7 @@ pub struct RegenerateSecret {
     /// How long the old secret also signs `webhook-signature`: a duration like `24h`, at most `168h`. By default it stops working
     /// immediately
     #[schema(value_type = Option<String>, nullable = false, example = "24h")]
+    #[schema(pattern = "^([0-9]{1,5}s|[0-9]{1,3}m|[0-9]{1,2}h|1[0-5][0-9]h|16[0-8]h)$")]
     overlap: Overlap,
 }
 
