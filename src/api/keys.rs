@@ -32,6 +32,7 @@ pub struct RegenerateSecret {
     /// How long the old secret also signs `webhook-signature`: a duration like `24h`, at most `168h`. By default it stops working
     /// immediately
     #[schema(value_type = Option<String>, nullable = false, example = "24h")]
+    #[schema(pattern = "^([0-9]{1,5}s|[0-9]{1,3}m|[0-9]{1,2}h|1[0-5][0-9]h|16[0-8]h)$")]
     overlap: Overlap,
 }
 
@@ -105,7 +106,7 @@ impl From<PublicKey> for PublicKeyBody {
 
 /// Serves the public keys to anybody: those of one webhook, whose id its receiver knows, or those of all, which do not name their webhooks.
 pub async fn public_keys(State(state): State<ApiState>, mut parameters: Parameters) -> Result<Response, Problem> {
-    state.throttle.check(PUBLIC_KEYS_READERS).map_err(Problem::rate_limited)?;
+    state.throttle.check(&PUBLIC_KEYS_READERS).map_err(Problem::rate_limited)?;
     let webhook = parameters.optional("webhook", |text| text.parse::<Uuid>().map_err(|_| "expected a UUID".to_owned()));
     let after = parameters.optional("cursor", |text| {
         PublicKeyCursor::parse(text).ok_or_else(|| "is not a cursor of this list".to_owned())

@@ -11,6 +11,7 @@ use super::retry_after;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::domain::delivery::{Answer, Attempt, Sent};
+use crate::domain::headers::CustomHeaders;
 use crate::domain::trace::{Sampling, SpanId};
 use crate::domain::webhook::Target;
 

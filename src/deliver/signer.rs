@@ -137,7 +137,9 @@ mod tests {
             active: true,
             secret: secret.bytes,
             secret_key_id: secret.key_id,
+            headers: None,
             keys: SealedKeys { private: Some(private), previous: Some(old) },
+            activation: 0,
         }
     }
 

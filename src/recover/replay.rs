@@ -124,7 +124,7 @@ fn next_chunk_size(replay: &Replay) -> i32 {
 /// Creates the deliveries of those events that go to the webhook and that it has not had. Returns their ids, in the order of the events.
 async fn deliver(transaction: &Transaction<'_>, replay: &Replay, found: &[StoredEvent]) -> Result<Vec<Uuid>> {
     let webhook = replay.webhook;
-    let owned = subscriptions(transaction, &[&*replay.user.0]).await?;
+    let owned = subscriptions(transaction, &[&*replay.user.0], &[]).await?;
     let Some(subscription) = owned.iter().find(|subscription| subscription.target.webhook == webhook) else {
         return Ok(Vec::new());
     };

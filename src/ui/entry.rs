@@ -81,7 +81,7 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
         frame: visit.frame(Section::Webhooks),
         webhook,
         attempts,
-        event: detail.event,
+        event: detail.entry.event,
         next,
         url: detail.url,
         request,

@@ -51,7 +51,7 @@ impl Stage {
     pub async fn webhook_with_log(&self, name: &str) -> String {
         let url = self.receiver.url("/hooks");
         let events = [REVIEW, DISTRIBUTED, "delivery.completed"];
-        let body = json!({ "name": name, "url": url, "events": events });
+        let body = json!({ "name": name, "url": url, "events": events, "signing": "hmac+ed25519" });
         let created = self.api.post("/webhooks", body).await.expect(201).json();
         let id = created["id"].as_str().expect("an id").to_owned();
         let failing = "delivery.completed";
