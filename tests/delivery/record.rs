@@ -284,7 +284,7 @@ async fn superseded_attempts_are_settled_and_those_of_unknown_deliveries_are_not
     let [first, second] = [attempted(first, status(200)), attempted(second, domain::Answer::Inactive)];
     let (unknown, ok) = (attempted(unknown, status(200)), Next::End(domain::Outcome::Delivered));
     let entries = [entry(&first, ok), entry(&second, Next::End(domain::Outcome::Cancelled)), entry(&unknown, ok)];
-    let recorded = walhook::record::record(&bench.store, &entries, &bench.config.disable.policy()).await.unwrap();
+    let recorded = walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None).await.unwrap();
     assert_eq!((recorded.counted, recorded.settled), (vec![false; 3], vec![true, true, false]));
     assert_eq!(bench.log(first.delivery.id).await.len(), 2, "its cancellation and its request");
     assert_eq!(bench.log(second.delivery.id).await.len(), 1, "nothing was sent");
