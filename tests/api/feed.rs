@@ -364,7 +364,7 @@ async fn reads_of_the_feed_use_indexes() {
             false,
             include_str!("../../sql/store/event_get.sql"),
             "text, uuid",
-            "'7', '00000000-0000-0000-0000-000000000001'".into(),
+            format!("'7', '{}'", Uuid::now_v7()),
         ),
         (
             "deliveries",
