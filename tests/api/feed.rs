@@ -356,8 +356,8 @@ async fn reads_of_the_feed_use_indexes() {
             "new events",
             true,
             include_str!("../../sql/store/feed_users.sql"),
-            "bigint, bigint, text[]",
-            "100, 10000, '{7,8}'".into(),
+            "bigint, bigint, bigint, text[]",
+            "100, 40000, 10000, '{7,8}'".into(),
         ),
         (
             "an event",
