@@ -179,9 +179,15 @@ pub struct NewEvents {
 
 from_row! { NewEvents { users, last, examined } }
 
-/// Returns which of `users` have events among the next `limit` events after a number.
-pub async fn users_with_events(store: &Store, after: i64, limit: i64, users: &[&str]) -> Result<NewEvents> {
-    store.fetch_one(USERS, &[&after, &limit, &users]).await
+/// Returns which of `users` have events after one number and up to another, among the first `limit` of these events.
+pub async fn users_with_events(
+    store: &Store,
+    after: i64,
+    highest: i64,
+    limit: i64,
+    users: &[&str],
+) -> Result<NewEvents> {
+    store.fetch_one(USERS, &[&after, &highest, &limit, &users]).await
 }
 
 /// Returns those of the API tokens that are valid.

@@ -356,15 +356,15 @@ async fn reads_of_the_feed_use_indexes() {
             "new events",
             true,
             include_str!("../../sql/store/feed_users.sql"),
-            "bigint, bigint, text[]",
-            "100, 10000, '{7,8}'".into(),
+            "bigint, bigint, bigint, text[]",
+            "100, 40000, 10000, '{7,8}'".into(),
         ),
         (
             "an event",
             false,
             include_str!("../../sql/store/event_get.sql"),
             "text, uuid",
-            "'7', '00000000-0000-0000-0000-000000000001'".into(),
+            format!("'7', '{}'", Uuid::now_v7()),
         ),
         (
             "deliveries",

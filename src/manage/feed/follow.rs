@@ -114,6 +114,7 @@ impl Followers {
     /// more events.
     async fn wake_for_new(&self, seen: Option<i64>) -> Result<(i64, bool)> {
         let last = feed::counter(&self.store).await?.last;
+        // After the counter: a client that follows later reads everything up to this number itself.
         let users = self.users();
         let Some(seen) = seen.filter(|seen| *seen <= last) else {
             // A client may have read the feed before this first look at the counter. Or the store was restored from a backup.
@@ -125,12 +126,13 @@ impl Followers {
         }
         let names: Vec<&str> = users.iter().map(|user| &*user.0).collect();
         let NewEvents { users, last: read, examined } =
-            feed::users_with_events(&self.store, seen, MOST_EXAMINED, &names).await?;
+            feed::users_with_events(&self.store, seen, last, MOST_EXAMINED, &names).await?;
         let users: Vec<UserId> = users.into_iter().map(|user| UserId(user.into())).collect();
         self.wake(&users);
-        let more = examined == MOST_EXAMINED;
-        // Events may have been erased: then fewer are found than were counted.
-        Ok((read.unwrap_or(last).max(if more { 0 } else { last }), more))
+        match read {
+            Some(read) if examined == MOST_EXAMINED => Ok((read, read < last)),
+            _ => Ok((last, false)),
+        }
     }
 
     /// Ends the clients whose token or session is not valid any more: one statement for all tokens, one for all sessions.
