@@ -131,7 +131,7 @@ function startLive(button) {
       if (timer !== null) timer = setTimeout(poll, POLL_MILLISECONDS);
     } catch {
       stop();
-      showFlash("The log could not be refreshed. Select Live to resume.", false);
+      showFlash("The page could not be refreshed. Select Live to resume.", false);
     }
     if (Date.now() > until) stop();
   };
@@ -142,13 +142,13 @@ function startLive(button) {
     const shown = document.getElementById("entries");
     const known = new Set(Array.from(shown.querySelectorAll("[data-entry]"), (row) => row.dataset.entry));
     const added = Array.from(fresh.querySelectorAll("[data-entry]")).filter((row) => !known.has(row.dataset.entry));
-    if (added.length === 0) return;
+    if (added.length === 0 && !("refresh" in shown.dataset)) return;
     for (const row of added) row.classList.add("arrived");
     const focused = document.activeElement?.closest("[data-entry]")?.dataset.entry;
     shown.replaceWith(document.adoptNode(fresh));
     prepare(fresh);
     if (focused) fresh.querySelector(`[data-entry="${CSS.escape(focused)}"] a`)?.focus();
-    showFlash(added.length === 1 ? "1 new entry." : `${added.length} new entries.`, true);
+    if (added.length > 0) showFlash(added.length === 1 ? "1 new entry." : `${added.length} new entries.`, true);
   };
   button.addEventListener("click", () => {
     if (timer !== null) return stop();

@@ -3,17 +3,21 @@
 //!
 //! Deliveries are handed off before their transaction commits, so that requests do not wait for the store. If the commit fails, the
 //! same changes are read again and lead to the same delivery ids. An answer that arrives before the store knows the delivery is
-//! kept by the recording stage until the commit or the end of the lease, whichever is first.
+//! kept by the recording stage until the commit or the end of the lease, whichever is first. Deliveries that may have to wait for others of
+//! their webhook are handed off after the commit, and those that waited when the one before has ended.
 
 mod budget;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-pub use self::budget::{CAPACITY, CAPACITY_BYTES, Counters, DeliveryBudget, PER_WEBHOOK, unproven_share};
+pub use self::budget::{
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DeliveryBudget, PER_WEBHOOK, RESPONSIVE, unproven_share,
+};
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;
@@ -45,6 +49,25 @@ impl Handoff {
     pub fn send(&self, fresh: FreshDeliveries) -> Result<(), FreshDeliveries> {
         self.sender.send(fresh).map_err(|refused| refused.0)
     }
+
+    /// Whether the dispatcher has ended.
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Passes leased deliveries to the dispatcher, as far as the budget allows. Returns the others: the caller releases their leases.
+    pub fn offer(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
+        let is_admitted = |delivery: &Delivery| self.budget.reserve(delivery.webhook, delivery.bytes());
+        let (admitted, mut refused): (Vec<Delivery>, Vec<Delivery>) = deliveries.into_iter().partition(is_admitted);
+        let fresh = FreshDeliveries { deliveries: admitted, targets: Vec::new(), read_at: Instant::now() };
+        if let Err(unsent) = self.send(fresh) {
+            for delivery in unsent.deliveries {
+                self.budget.release(delivery.webhook, delivery.bytes());
+                refused.push(delivery);
+            }
+        }
+        refused
+    }
 }
 
 /// The deliveries of one transaction that are to be handed off. If the batch is dropped before it is sent, their budget is released.
@@ -53,20 +76,31 @@ pub struct HandoffBatch<'a> {
     lease: Lease,
     read_at: Instant,
     deliveries: Vec<Delivery>,
+    /// Deliveries with an order key. Some of them may have to wait for others.
+    ordered: Vec<Delivery>,
 }
 
 impl<'a> HandoffBatch<'a> {
     /// Starts a batch for a transaction that reads webhooks after `read_at`. Without a dispatcher in this process it stays empty.
     pub fn new(handoff: Option<&'a Handoff>, lease: Lease, read_at: Instant) -> Self {
-        HandoffBatch { handoff, lease, read_at, deliveries: Vec::new() }
+        HandoffBatch { handoff, lease, read_at, deliveries: Vec::new(), ordered: Vec::new() }
     }
 
     /// Adds a delivery if the budget allows. Then it must be stored under the lease.
-    pub fn add(&mut self, event: &Event, id: Uuid, webhook: Uuid) -> bool {
+    pub fn add(
+        &mut self,
+        event: &Event,
+        id: Uuid,
+        webhook: Uuid,
+        sequence: Option<i64>,
+        order_key: Option<i64>,
+        activation: i32,
+    ) -> bool {
         if !self.handoff.is_some_and(|handoff| handoff.budget.reserve(webhook, event.data.len())) {
             return false;
         }
-        self.deliveries.push(Delivery {
+        let list = if order_key.is_some() { &mut self.ordered } else { &mut self.deliveries };
+        list.push(Delivery {
             id,
             webhook,
             event: event.id,
@@ -75,18 +109,37 @@ impl<'a> HandoffBatch<'a> {
             data: Arc::clone(&event.data),
             round: 1,
             attempt: 1,
+            sequence,
+            order_key,
+            activation,
             lease: self.lease,
         });
         true
     }
 
-    /// Sends the deliveries, with the webhooks that the transaction has read.
-    pub fn send(mut self, targets: impl IntoIterator<Item = SealedTarget>) {
+    /// Sends the deliveries without an order key, with the webhooks that the transaction has read.
+    pub fn send(&mut self, targets: Vec<SealedTarget>) {
         let deliveries = std::mem::take(&mut self.deliveries);
         let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else { return };
-        let fresh = FreshDeliveries { deliveries, targets: targets.into_iter().collect(), read_at: self.read_at };
+        let fresh = FreshDeliveries { deliveries, targets, read_at: self.read_at };
         if let Err(refused) = handoff.send(fresh) {
             self.deliveries = refused.deliveries;
+        }
+    }
+
+    /// Whether any delivery has an order key.
+    pub fn has_ordered(&self) -> bool {
+        !self.ordered.is_empty()
+    }
+
+    /// Sends those of the deliveries with an order key that wait for no other, after the commit. Releases the budget of the others.
+    pub fn send_heads(mut self, heads: &HashSet<Uuid>, targets: Vec<SealedTarget>) {
+        let (deliveries, parked): (Vec<Delivery>, Vec<Delivery>) =
+            std::mem::take(&mut self.ordered).into_iter().partition(|delivery| heads.contains(&delivery.id));
+        self.ordered = parked;
+        let Some(handoff) = self.handoff.filter(|_| !deliveries.is_empty()) else { return };
+        if let Err(refused) = handoff.send(FreshDeliveries { deliveries, targets, read_at: self.read_at }) {
+            self.ordered.extend(refused.deliveries);
         }
     }
 }
@@ -94,7 +147,7 @@ impl<'a> HandoffBatch<'a> {
 impl Drop for HandoffBatch<'_> {
     fn drop(&mut self) {
         let Some(handoff) = self.handoff else { return };
-        for delivery in &self.deliveries {
+        for delivery in self.deliveries.iter().chain(&self.ordered) {
             handoff.budget.release(delivery.webhook, delivery.bytes());
         }
     }

@@ -92,6 +92,14 @@ where
     }
 }
 
+/// Returns whether the server accepted the connection and then rejected a statement.
+pub fn is_rejection(error: &tokio_postgres::Error) -> bool {
+    // Classes of errors that refuse or end a connection: its establishment, authentication, the database's name, too many
+    // connections, shutdown.
+    const OF_CONNECTIONS: [&str; 5] = ["08", "28", "3D", "53", "57"];
+    error.code().is_some_and(|code| !OF_CONNECTIONS.iter().any(|class| code.code().starts_with(class)))
+}
+
 /// Describes an error with the server's message: the crate's own text is just "db error".
 pub fn describe(error: &tokio_postgres::Error) -> String {
     use std::error::Error;

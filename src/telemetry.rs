@@ -34,6 +34,8 @@ metrics! {
         "Notices to webhook owners that the mail server accepted, by kind";
     describe_counter NOTICE_FAILURES "walhook_notice_failures_total": "Failed tries to send a notice, by cause";
     describe_gauge IN_FLIGHT "walhook_deliveries_in_flight": "Requests to receivers in flight";
+    describe_gauge LIMITED_WEBHOOKS "walhook_webhooks_limited":
+        "Webhooks that get fewer requests at once because their receivers are overloaded";
     describe_counter PROXY_FAILURES "walhook_proxy_failures_total":
         "Requests that were not sent because the configured proxy failed";
     describe_counter OWN_FAULTS "walhook_own_faults_total":
@@ -50,6 +52,8 @@ metrics! {
     describe_gauge CHECKPOINT_AGE "walhook_checkpoint_age_seconds" in Seconds: "Time since the checkpoint last moved; grows while nothing changes";
     describe_counter HTTP_REFUSED "walhook_http_refused_total":
         "Connections closed and requests rejected because there were too many, by limit";
+    describe_gauge FEED_STREAMS "walhook_feed_streams": "Open streams and long polls of the feed";
+    describe_counter FEED_READS "walhook_feed_reads_total": "Pages that were read from the feed";
     describe_gauge STORE_CONNECTIONS "walhook_store_connections": "Connections to the store: open, and in use";
     describe_gauge SLOT_RETAINED "walhook_slot_retained_bytes" in Bytes: "WAL that the primary retains for the slot";
     describe_gauge SLOT_UNACKNOWLEDGED "walhook_slot_unacknowledged_bytes" in Bytes: "WAL written since the position that the slot has confirmed";

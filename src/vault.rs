@@ -4,9 +4,11 @@ use aes_gcm::aead::{Aead, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 const NONCE_BYTES: usize = 12;
 const KEY_BYTES: usize = 32;
@@ -22,6 +24,31 @@ pub struct Sealed {
     pub key_id: String,
     /// Nonce, ciphertext and tag.
     pub bytes: Vec<u8>,
+}
+
+/// What an encrypted value belongs to: a row, and for all but the first value of a row also which value it is. None can take the place
+/// of another, because this is the associated data of the encryption.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    id: Uuid,
+    part: &'static str,
+}
+
+impl From<Uuid> for Owner {
+    fn from(id: Uuid) -> Owner {
+        Owner { id, part: "" }
+    }
+}
+
+impl Owner {
+    /// The custom headers of a webhook.
+    pub fn headers(webhook: Uuid) -> Owner {
+        Owner { id: webhook, part: "headers" }
+    }
+
+    fn associated_data(self) -> Vec<u8> {
+        [self.id.as_bytes(), self.part.as_bytes()].concat()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +76,7 @@ impl Vault {
 
     fn key(encoded: &SecretString) -> Result<(String, Aes256Gcm), VaultError> {
         let bytes = STANDARD.decode(encoded.expose_secret()).map_err(|_| VaultError::MalformedKey)?;
-        let bytes = zeroize::Zeroizing::new(bytes);
+        let bytes = Zeroizing::new(bytes);
         if bytes.len() != KEY_BYTES {
             return Err(VaultError::MalformedKey);
         }
@@ -60,10 +87,10 @@ impl Vault {
     }
 
     /// Encrypts `secret` so that it can be decrypted only for `owner`.
-    pub fn seal(&self, owner: Uuid, secret: &[u8]) -> Sealed {
+    pub fn seal(&self, owner: impl Into<Owner>, secret: &[u8]) -> Sealed {
         let (id, cipher) = &self.keys[0];
         let nonce: [u8; NONCE_BYTES] = random_bytes();
-        let payload = Payload { msg: secret, aad: owner.as_bytes() };
+        let payload = Payload { msg: secret, aad: &owner.into().associated_data() };
         let ciphertext =
             cipher.encrypt(&Nonce::from(nonce), payload).expect("AES-GCM encrypts any message of less than 64 GiB");
         Sealed { key_id: id.clone(), bytes: [&nonce[..], &ciphertext].concat() }
@@ -79,16 +106,16 @@ impl Vault {
     }
 
     /// Decrypts what [`Vault::seal`] encrypted for `owner` with the key `key_id`.
-    pub fn open(&self, owner: Uuid, key_id: &str, sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
+    pub fn open(&self, owner: impl Into<Owner>, key_id: &str, sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
         let key = self.keys.iter().find(|(id, _)| id == key_id);
         let (_, cipher) = key.ok_or_else(|| VaultError::UnknownKey(key_id.to_owned()))?;
         let (nonce, ciphertext) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(VaultError::Corrupt)?;
-        let payload = Payload { msg: ciphertext, aad: owner.as_bytes() };
+        let payload = Payload { msg: ciphertext, aad: &owner.into().associated_data() };
         cipher.decrypt(&Nonce::from(*nonce), payload).map_err(|_| VaultError::Corrupt)
     }
 
     /// Like [`Vault::open`], for a secret that is text.
-    pub fn open_text(&self, owner: Uuid, key_id: &str, sealed: &[u8]) -> Result<SecretString, VaultError> {
+    pub fn open_text(&self, owner: impl Into<Owner>, key_id: &str, sealed: &[u8]) -> Result<SecretString, VaultError> {
         let text = String::from_utf8(self.open(owner, key_id, sealed)?).map_err(|_| VaultError::Corrupt)?;
         Ok(text.into())
     }
@@ -99,6 +126,20 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system has randomness");
     bytes
+}
+
+/// An ed25519 key pair.
+pub struct KeyPair {
+    pub private: Zeroizing<[u8; 32]>,
+    pub public: [u8; 32],
+}
+
+/// Generates an ed25519 key pair.
+pub fn new_key_pair() -> KeyPair {
+    let private = Zeroizing::new(random_bytes());
+    let pair = Ed25519KeyPair::from_seed_unchecked(&*private).expect("any 32 bytes are a private key");
+    let public = pair.public_key().as_ref().try_into().expect("a public key has 32 bytes");
+    KeyPair { private, public }
 }
 
 /// Generates a webhook secret: `whsec_` and base64 of 32 random bytes. The HMAC key is the whole string.
@@ -123,6 +164,17 @@ mod tests {
         assert!(vault.open(Uuid::from_u128(2), &sealed.key_id, &sealed.bytes).is_err());
         assert!(vault.open(owner, &sealed.key_id, &sealed.bytes[..11]).is_err());
         assert_ne!(sealed.bytes, vault.seal(owner, b"whsec_x").bytes, "a nonce is never used twice");
+    }
+
+    #[test]
+    fn the_secret_and_the_headers_of_a_webhook_cannot_be_swapped() {
+        let vault = Vault::new(&[master_key(1)]).unwrap();
+        let webhook = Uuid::from_u128(1);
+        let (secret, headers) = (vault.seal(webhook, b"s"), vault.seal(Owner::headers(webhook), b"h"));
+        assert_eq!(vault.open(Owner::headers(webhook), &headers.key_id, &headers.bytes).unwrap(), b"h");
+        assert!(vault.open(webhook, &headers.key_id, &headers.bytes).is_err());
+        assert!(vault.open(Owner::headers(webhook), &secret.key_id, &secret.bytes).is_err());
+        assert!(vault.open(Owner::headers(Uuid::from_u128(2)), &headers.key_id, &headers.bytes).is_err());
     }
 
     #[test]

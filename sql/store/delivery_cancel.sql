@@ -5,7 +5,7 @@
 with gone as (
     delete from walhook.delivery
     where webhook_id = $1 and (attempt = 1 or attempt > 1)
-    returning id, event_id, round, attempt, lease
+    returning id, event_id, round, attempt, lease, sequence
 ),
 noted as (
     insert into walhook.superseded_attempt (delivery_id, lease)
@@ -13,7 +13,8 @@ noted as (
     on conflict do nothing
 )
 insert into walhook.attempt
-    (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message)
+    (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome, error_kind, error_message,
+     sequence)
 select encode(
            set_bit(set_bit(overlay(
                uuid_send(gen_random_uuid())
@@ -23,6 +24,7 @@ select encode(
            'hex'
        )::uuid,
        $1, gone.id, gone.event_id, event.kind, gone.round, gone.attempt,
-       date_trunc('milliseconds', clock_timestamp()), 'cancelled', 'webhook_inactive', $2::text
+       date_trunc('milliseconds', clock_timestamp()), 'cancelled', 'webhook_inactive', $2::text,
+       gone.sequence
 from gone
 join walhook.event on event.id = gone.event_id

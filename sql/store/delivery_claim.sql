@@ -31,10 +31,11 @@ claimed as (
     -- The array makes this an index scan, whatever number of rows the planner expects.
     update walhook.delivery set lease = $1::uuid, due_at = now() + make_interval(secs => $2)
     where id = any (array(select id from due))
-    returning id, webhook_id, event_id, round, attempt
+    returning id, webhook_id, event_id, round, attempt, sequence, order_key
 )
 select visits.visited, visits.last, claimed.id, claimed.webhook_id, claimed.event_id, claimed.round, claimed.attempt,
-    event.kind, event.occurred_at, event.data
+    claimed.sequence, claimed.order_key, event.kind, event.occurred_at, event.data,
+    coalesce((select activation from walhook.webhook where webhook.id = claimed.webhook_id), 0) as activation
 from (select count(*) as visited, (array_agg(webhook_id order by visited desc))[1] as last from visit) as visits
 left join claimed on true
 -- One lookup by id for each, never a join over the daily partitions. The event itself may have been removed by age.

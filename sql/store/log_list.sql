@@ -1,7 +1,7 @@
 -- $1 user, $2 webhook, $3 and $4 the bounds of ids, $5 event, $6 outcome, $7 since, $8 until, $9 the status's
 -- first digit (0: no response), $10 the limit.
 -- The bounds are never null, so that they are bounds of the index and choose partitions.
-select attempt.id, attempt.delivery_id, attempt.event_kind, attempt.round, attempt.attempt, attempt.test,
+select attempt.id, attempt.delivery_id, attempt.event_id, attempt.sequence, attempt.event_kind, attempt.round, attempt.attempt, attempt.test,
        attempt.started_at, attempt.duration_ms, attempt.outcome, attempt.response_status,
        attempt.error_kind, attempt.error_message,
        -- An expired event counts as not repaired.

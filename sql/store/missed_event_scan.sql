@@ -23,5 +23,6 @@ select (select count(*) from examined) as examined,
     count(*) as found,
     '{}'::uuid[] as deliveries,
     coalesce(array_agg(event_id) filter (where $7::boolean), '{}') as events,
-    '{}'::smallint[] as rounds
+    '{}'::smallint[] as rounds,
+    '{}'::bigint[] as sequences
 from found

@@ -4,20 +4,20 @@
 -- $1 webhook, $2 and $3 the ids between which to read, $4 since, $5 until, $6 rows to read, $7 whether to return the deliveries or
 -- only to count them, $8 outcomes
 with examined as materialized (
-    select id, delivery_id, event_id, round, attempt, outcome, test, started_at
+    select id, delivery_id, event_id, round, attempt, outcome, test, started_at, sequence
     from walhook.attempt
     where webhook_id = $1 and id > $2 and id < $3
     order by id
     limit $6
 ),
 matching as materialized (
-    select delivery_id, event_id, round, attempt, outcome
+    select delivery_id, event_id, round, attempt, outcome, sequence
     from examined
     where outcome = any ($8::text[]) and not test and started_at >= $4 and started_at < $5
 ),
 -- One index lookup per row: scalar subqueries are never turned into joins over the daily partitions.
 found as (
-    select distinct on (delivery_id) delivery_id, event_id, round
+    select distinct on (delivery_id) delivery_id, event_id, round, sequence
     from matching
     where round = coalesce(
             (select last.round from walhook.delivery_round as last where last.delivery_id = matching.delivery_id), 1)
@@ -31,5 +31,6 @@ select (select count(*) from examined) as examined,
     count(*) as found,
     coalesce(array_agg(delivery_id order by delivery_id) filter (where $7::boolean), '{}') as deliveries,
     coalesce(array_agg(event_id order by delivery_id) filter (where $7::boolean), '{}') as events,
-    coalesce(array_agg(round order by delivery_id) filter (where $7::boolean), '{}') as rounds
+    coalesce(array_agg(round order by delivery_id) filter (where $7::boolean), '{}') as rounds,
+    coalesce(array_agg(sequence order by delivery_id) filter (where $7::boolean), '{}') as sequences
 from found

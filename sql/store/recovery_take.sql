@@ -1,8 +1,16 @@
--- Locks the recovery that has been due longest. Other replicas skip it until the transaction ends.
-select id, webhook_id, since, until, outcomes, missed, phase, position,
-    (select active from walhook.webhook where webhook.id = webhook_id) is true as active
-from walhook.recovery
-where finished_at is null and due_at <= now()
-order by due_at
+-- Locks the job that has been due longest. Other replicas skip it until the transaction ends. The replays of a webhook run one after
+-- the other: each sees which deliveries the one before it has created.
+select job.id, job.webhook_id, job.kind, job.since, job.until, job.outcomes, job.missed, job.phase, job.position, job.created_at,
+    job.events, job.label_ids, job.last_sequence, job.sequence, job.chunk, job.chunk_size,
+    extract(epoch from clock_timestamp() - job.chunk_at)::double precision as chunk_age,
+    webhook.active is true as active, coalesce(webhook.user_id, '') as user_id
+from walhook.recovery as job
+left join walhook.webhook on webhook.id = job.webhook_id
+where job.finished_at is null and least(job.due_at, job.replay_due_at) <= now()
+    and (job.kind = 'recover' or job.kind = 'replay' and not exists (
+        select from walhook.recovery as earlier
+        where earlier.webhook_id = job.webhook_id and earlier.id < job.id and earlier.kind = 'replay'
+            and earlier.finished_at is null))
+order by least(job.due_at, job.replay_due_at)
 limit 1
-for update skip locked
+for update of job skip locked

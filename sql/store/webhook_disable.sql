@@ -1,10 +1,11 @@
 -- Disables a webhook and inserts a notice for its owner, who is returned.
--- $1 webhook, $2 the failure, described, $3 its kind in the log, $4 the notice's id, $5 failures, $6 the threshold
+-- $1 webhook, $2 the failure, described, $3 its kind in the log, $4 the notice's id, $5 failures, $6 the threshold,
+-- $7 the reason that the webhook shows
 with disabled as (
     update walhook.webhook
     set active = false,
         disabled_at = now(),
-        disabled_reason = $2 || ' (' || $3 || ')',
+        disabled_reason = $7::text,
         updated_at = now()
     where id = $1::uuid and active
     returning id, user_id, name, url

@@ -1,2 +1,6 @@
 -- $1 webhooks
-select id, url, active, secret, secret_key_id from walhook.webhook where id = any ($1::uuid[])
+select id, url, active, secret, secret_key_id, headers, headers_key_id, activation,
+       private_key, private_key_key_id,
+       previous_secret, previous_secret_key_id, previous_private_key, previous_private_key_key_id, previous_expires_at
+from walhook.webhook
+where id = any ($1::uuid[])

@@ -1,15 +1,36 @@
--- $1 user, $2 id, $3 name, $4 url, $5 events, $6 active, $7 whether to reset the failures of an automatic disablement
+-- $1 user, $2 id, $3 name, $4 url, $5 events, $6 active, $7 whether to reset the failures of an automatic disablement,
+-- $8 description, $9 metadata, $10 filter, $11 whether to replace the custom headers: $12 names, $13 the encrypted headers or null,
+-- $14 their key id, $15 ordering,
+-- $16 signing; for a webhook without a key pair that gets one: $17 private key, $18 its key id, $19 public key
 update walhook.webhook
 set name = $3,
     url = $4,
     events = $5,
     active = $6,
+    ordering = $15,
+    description = $8,
+    metadata = $9::text::jsonb,
+    filter = $10::text::jsonb,
+    header_names = case when $11::bool then $12 else header_names end,
+    headers = case when $11 then $13 else headers end,
+    headers_key_id = case when $11 then $14 else headers_key_id end,
+    headers_changed_at = case when $11 then clock_timestamp() else headers_changed_at end,
+    activation = activation + ($6 and not active)::integer,
     failure_count = case when $7::bool then 0 else failure_count end,
     consecutive_failures = case when $7 then 0 else consecutive_failures end,
     failing_since = case when $7 then null else failing_since end,
     disabled_at = case when $7 then null else disabled_at end,
     disabled_reason = case when $7 then null else disabled_reason end,
+    signing = $16,
+    private_key = case when $16 <> 'hmac' then coalesce(private_key, $17::bytea) end,
+    private_key_key_id = case when $16 <> 'hmac' then coalesce(private_key_key_id, $18::text) end,
+    public_key = case when $16 <> 'hmac' then coalesce(public_key, $19::bytea) end,
+    previous_private_key = case when $16 <> 'hmac' then previous_private_key end,
+    previous_private_key_key_id = case when $16 <> 'hmac' then previous_private_key_key_id end,
+    previous_public_key = case when $16 <> 'hmac' then previous_public_key end,
     updated_at = now()
 where user_id = $1 and id = $2
-returning id, name, url, events, active, success_count, failure_count, consecutive_failures, last_triggered_at,
-          disabled_at, disabled_reason, created_at, updated_at
+returning id, name, url, events, active, ordering, success_count, failure_count, consecutive_failures, last_triggered_at,
+          disabled_at, disabled_reason, created_at, updated_at,
+          description, metadata::text, filter::text, header_names, headers_changed_at,
+          signing, public_key, case when previous_expires_at > now() then previous_expires_at end as previous_secret_expires_at

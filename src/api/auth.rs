@@ -68,14 +68,14 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
             (Actor { user, via: Via::Token(id) }, id)
         }
     };
-    state.throttle.check(counted).map_err(Problem::rate_limited)?;
+    state.throttle.check(&counted).map_err(Problem::rate_limited)?;
     Ok(actor)
 }
 
 /// The namespace of the rate limit's keys of users. The keys of API tokens are the tokens' ids.
 const JWT_USERS: Uuid = Uuid::from_u128(0x6f1d_3c1a_52a4_4b0e_9d57_0c7f_25e3_b8a6);
 
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;

@@ -8,7 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
@@ -50,7 +50,7 @@ impl FromRequest<ApiState> for OptionalObject {
     }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub fn is_json(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };
     let value = value.to_str().unwrap_or_default();
@@ -90,12 +90,13 @@ fn object(bytes: &[u8]) -> Result<Map<String, Value>, Problem> {
     }
 }
 
-/// Parses from an object in which each key occurs once. If a key had two values, a proxy might inspect one and Walhook use the other.
+/// Parses from JSON in whose objects each key occurs once. If a key had two values, a proxy might inspect one and Walhook use the
+/// other.
 struct UniqueKeys;
 
 impl<'de> Deserialize<'de> for UniqueKeys {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(UniqueKeys)
+        deserializer.deserialize_any(UniqueKeys)
     }
 }
 
@@ -103,16 +104,45 @@ impl<'de> Visitor<'de> for UniqueKeys {
     type Value = UniqueKeys;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
+        formatter.write_str("JSON")
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Self, M::Error> {
         let mut seen = HashSet::new();
-        while let Some((name, IgnoredAny)) = members.next_entry::<String, _>()? {
+        while let Some((name, UniqueKeys)) = members.next_entry::<String, _>()? {
             if !seen.insert(name) {
                 return Err(M::Error::custom("a key occurs twice"));
             }
         }
+        Ok(self)
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<Self, S::Error> {
+        while let Some(UniqueKeys) = items.next_element()? {}
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
         Ok(self)
     }
 }
@@ -132,8 +162,13 @@ pub trait FromMembers: Sized {
 impl Object {
     /// Reads the body, or returns all its errors. Unknown members are errors.
     pub fn read<T: FromMembers>(self, manage: &Manage) -> Result<T, Problem> {
+        self.read_with(|members| T::from_members(members, manage))
+    }
+
+    /// Reads the body by `from_members`, a function as in [`FromMembers`].
+    pub fn read_with<T>(self, from_members: impl FnOnce(&mut Members) -> Option<T>) -> Result<T, Problem> {
         let mut members = Members { values: self.0, errors: Vec::new() };
-        let read = T::from_members(&mut members, manage);
+        let read = from_members(&mut members);
         members.finish()?;
         read.ok_or_else(Problem::internal)
     }
@@ -201,6 +236,14 @@ mod tests {
         let is = |value: &str| is_json(&HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]));
         assert!(is("application/json") && is("Application/JSON; charset=utf-8") && is("application/merge-patch+json"));
         assert!(!is("text/plain") && !is("application/jsonp") && !is("") && !is_json(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_key_that_occurs_twice_is_malformed_at_any_depth() {
+        for json in [r#"{"a": 1, "a": 2}"#, r#"{"a": {"b": 1, "b": 2}}"#, r#"{"a": [null, {"b": "x", "b": true}]}"#] {
+            assert!(format!("{:?}", object(json.as_bytes()).unwrap_err()).contains("a key occurs twice"), "{json}");
+        }
+        assert!(object(br#"{"a": {"a": 1.5, "b": -1}, "b": {"a": [{"a": false}, {"a": "x"}]}}"#).is_ok());
     }
 
     #[test]

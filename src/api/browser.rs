@@ -19,6 +19,7 @@ pub fn cors(origins: &[HeaderValue]) -> Option<CorsLayer> {
         header::CONTENT_TYPE,
         header::IF_MATCH,
         custom("idempotency-key"),
+        custom("last-event-id"),
         custom("x-request-id"),
     ];
     let shown = [

@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, HttpBody};
 use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+
+/// How long a parked client may not take what was written for it. A comment is written to each stream every 15 seconds.
+const LONGEST_STALL: Duration = Duration::from_secs(60);
 
 /// All clients of one listener. A slow client keeps its connection only until another client needs it.
 #[derive(Clone, Default)]
@@ -24,6 +28,10 @@ struct Registry {
 pub struct Client {
     state: Mutex<State>,
     evicted: CancellationToken,
+    /// Limits the connections of the listener.
+    connections: Arc<Semaphore>,
+    /// None while the client is parked, and afterwards if no permit was free.
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +46,11 @@ struct State {
     waiting: usize,
     /// Responses of unknown length that are being sent.
     streaming: usize,
+    /// Requests that wait for events.
+    parked: usize,
+    has_been_parked: bool,
+    /// No connection permit was free when its last request had waited for events: it is disconnected as soon as it is idle.
+    is_surplus: bool,
 }
 
 /// Removes the client from the registry when dropped.
@@ -66,8 +79,9 @@ pub enum Evict {
 }
 
 impl Clients {
-    pub fn register(&self) -> Registration {
-        let client = Arc::new(Client { state: Mutex::new(State::new()), evicted: CancellationToken::new() });
+    pub fn register(&self, connections: Arc<Semaphore>, permit: OwnedSemaphorePermit) -> Registration {
+        let (state, permit) = (Mutex::new(State::new()), Mutex::new(Some(permit)));
+        let client = Arc::new(Client { state, evicted: CancellationToken::new(), connections, permit });
         let mut registry = self.0.lock().expect("no holder of this lock panics");
         let id = registry.next;
         registry.next += 1;
@@ -95,7 +109,16 @@ impl Drop for Registration {
 
 impl State {
     fn new() -> State {
-        State { since: Instant::now(), has_sent_head: false, handled: 0, waiting: 0, streaming: 0 }
+        State {
+            since: Instant::now(),
+            has_sent_head: false,
+            handled: 0,
+            waiting: 0,
+            streaming: 0,
+            parked: 0,
+            has_been_parked: false,
+            is_surplus: false,
+        }
     }
 }
 
@@ -108,14 +131,21 @@ impl Client {
 
     fn awaited_since(&self, which: Evict) -> Option<Instant> {
         let state = *self.state.lock().expect("no holder of this lock panics");
-        let is_awaited = state.handled == state.waiting;
+        let is_awaited = state.handled == state.waiting && state.parked == 0;
         (is_awaited && (which == Evict::Waiting || state.waiting > 0)).then_some(state.since)
     }
 
     /// Returns when the connection will be closed if the client stays silent. None while a request is in progress.
     fn deadline(&self, silence: SilenceLimits) -> Option<Instant> {
         let state = *self.state.lock().expect("no holder of this lock panics");
-        let wait = if state.has_sent_head { silence.idle } else { silence.header };
+        if state.parked > 0 {
+            return Some(state.since + LONGEST_STALL);
+        }
+        let wait = match (state.is_surplus, state.has_sent_head) {
+            (true, _) => Duration::ZERO,
+            (false, true) => silence.idle,
+            (false, false) => silence.header,
+        };
         (state.handled == 0 && state.streaming == 0).then(|| state.since + wait)
     }
 
@@ -124,7 +154,7 @@ impl Client {
         let overdue = async {
             loop {
                 // The deadline may change meanwhile, but never to an earlier time than this.
-                let check_at = Instant::now() + silence.idle.min(silence.header);
+                let check_at = Instant::now() + silence.idle.min(silence.header).min(LONGEST_STALL);
                 match self.deadline(silence) {
                     Some(deadline) if deadline <= Instant::now() => return,
                     deadline => tokio::time::sleep_until(deadline.map_or(check_at, |at| at.min(check_at)).into()).await,
@@ -132,6 +162,30 @@ impl Client {
             }
         };
         tokio::select! { () = overdue => {}, () = self.evicted.cancelled() => {} }
+    }
+
+    /// Whether it has waited for events.
+    pub fn has_been_parked(&self) -> bool {
+        self.state.lock().expect("no holder of this lock panics").has_been_parked
+    }
+
+    /// Releases the connection permit until the returned guard is dropped: the client waits for events, within a limit of its own. It is
+    /// not disconnected in favour of others.
+    fn park(self: &Arc<Self>) -> Parked {
+        self.change(|state| (state.parked, state.has_been_parked) = (state.parked + 1, true));
+        *self.permit.lock().expect("no holder of this lock panics") = None;
+        Parked(self.clone())
+    }
+
+    fn unpark(&self) {
+        let mut permit = self.permit.lock().expect("no holder of this lock panics");
+        self.change(|state| {
+            state.parked -= 1;
+            if state.parked == 0 && permit.is_none() {
+                *permit = self.connections.clone().try_acquire_owned().ok();
+                state.is_surplus = permit.is_none();
+            }
+        });
     }
 
     /// Counts a request as in progress until the returned guard is dropped.
@@ -173,6 +227,41 @@ impl Client {
     }
 }
 
+/// What a request occupies: one of the requests in progress, and through its client one of the connections. An extension of the request.
+#[derive(Clone)]
+pub struct Occupied {
+    client: Arc<Client>,
+    request: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+}
+
+impl Occupied {
+    pub fn new(client: &Arc<Client>, request: OwnedSemaphorePermit) -> Occupied {
+        Occupied { client: client.clone(), request: Arc::new(Mutex::new(Some(request))) }
+    }
+
+    /// Releases both, for a request that waits for events: its duration has no relation to the load.
+    pub fn park(&self) -> Parked {
+        *self.request.lock().expect("no holder of this lock panics") = None;
+        self.client.park()
+    }
+}
+
+/// A request that waits for events, until it is dropped.
+pub struct Parked(Arc<Client>);
+
+impl Parked {
+    /// Records that the client has taken what was written for it.
+    pub fn progress(&self) {
+        self.0.change(|_| {});
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.0.unpark();
+    }
+}
+
 /// Reverts a change of a client's state when it is dropped.
 struct Undo(Arc<Client>, fn(&mut State));
 
@@ -186,10 +275,35 @@ impl Drop for Undo {
 mod tests {
     use super::*;
 
+    fn register(clients: &Clients, connections: &Arc<Semaphore>) -> Registration {
+        clients.register(connections.clone(), connections.clone().try_acquire_owned().unwrap())
+    }
+
+    #[test]
+    fn a_parked_client_occupies_no_connection_and_is_not_evicted() {
+        let (clients, connections) = (Clients::default(), Arc::new(Semaphore::new(1)));
+        let silence = SilenceLimits { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
+        let registration = register(&clients, &connections);
+        let client = &registration.client;
+        let head = client.handling();
+        let (one, other) = (client.park(), client.park());
+        drop(head);
+        assert!(!clients.evict(Evict::Waiting));
+        let since = client.state.lock().unwrap().since;
+        assert_eq!(client.deadline(silence), Some(since + LONGEST_STALL));
+        let another = register(&clients, &connections);
+        drop((one, other));
+        let since = client.state.lock().unwrap().since;
+        assert_eq!(client.deadline(silence), Some(since), "its connection was given to another client");
+        drop(another);
+        drop(client.park());
+        assert_eq!(connections.available_permits(), 0, "it has a permit again");
+    }
+
     #[test]
     fn the_client_that_the_server_waited_for_longest_is_evicted_first_and_a_served_one_never() {
-        let clients = Clients::default();
-        let [served, slow, idle] = std::array::from_fn(|_| clients.register());
+        let (clients, connections) = (Clients::default(), Arc::new(Semaphore::new(3)));
+        let [served, slow, idle] = std::array::from_fn(|_| register(&clients, &connections));
         let _request = served.client.handling();
         let body = {
             let request = slow.client.handling();
@@ -210,7 +324,7 @@ mod tests {
     #[test]
     fn silence_has_a_limit_and_requests_have_none() {
         let silence = SilenceLimits { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
-        let registration = Clients::default().register();
+        let registration = register(&Clients::default(), &Arc::new(Semaphore::new(1)));
         let client = &registration.client;
         let wait = |client: &Client| {
             let since = client.state.lock().unwrap().since;

@@ -148,15 +148,27 @@ fn example(schema: &str) -> Option<Value> {
         "events": ["delivery.completed", "delivery.failed"],
         "active": true,
     });
+    let options = json!({
+        "description": "Tells the shop which releases are on sale",
+        "metadata": { "team": "storefront" },
+        "headers": { "Authorization": "***" },
+        "filter": { "label_ids": [311] },
+    });
     let page = |entry: Option<Value>| json!({ "data": [entry], "next_cursor": null });
     Some(match schema {
-        "CreateWebhook" => settings,
+        "CreateWebhook" => {
+            let mut create = settings;
+            create.as_object_mut()?.extend(options.as_object()?.clone());
+            create["headers"] = json!({ "Authorization": "Bearer of-your-gateway" });
+            create
+        }
         "UpdateWebhook" => json!({ "active": false }),
         "TestWebhook" => json!({ "event": "delivery.failed" }),
         "Webhook" => {
             let mut webhook = json!({ "id": EXAMPLE_ID });
             let members = webhook.as_object_mut()?;
             members.extend(settings.as_object()?.clone());
+            members.extend(options.as_object()?.clone());
             let counters = json!({
                 "success_count": 1204,
                 "failure_count": 3,
@@ -166,6 +178,9 @@ fn example(schema: &str) -> Option<Value> {
                 "disabled_reason": null,
                 "created_at": EXAMPLE_TIME,
                 "updated_at": EXAMPLE_TIME,
+                "signing": "hmac",
+                "public_key": null,
+                "previous_secret_expires_at": null,
             });
             members.extend(counters.as_object()?.clone());
             webhook
@@ -175,7 +190,10 @@ fn example(schema: &str) -> Option<Value> {
             created["secret"] = "whsec_…".into();
             created
         }
-        "NewSecret" => json!({ "id": EXAMPLE_ID, "secret": "whsec_…" }),
+        "RegenerateSecret" => json!({ "overlap": "24h" }),
+        "NewSecret" => json!({
+            "id": EXAMPLE_ID, "secret": "whsec_…", "public_key": null, "previous_secret_expires_at": EXAMPLE_TIME,
+        }),
         "TestReport" => {
             json!({ "delivered": true, "response_status": 204, "duration_ms": 87, "error": null, "log_id": EXAMPLE_ID })
         }
@@ -191,6 +209,30 @@ fn example(schema: &str) -> Option<Value> {
             detail.as_object_mut()?.extend(request.as_object()?.clone());
             detail
         }
+        "FeedPage" => json!({ "data": [feed_event()], "next_cursor": "7kYxQ2m0Rb3tE1c9Vn4Wag" }),
+        "EventDetail" => {
+            let mut event = feed_event();
+            let delivery = json!({
+                "id": "c2b8f0de-4a53-5b0d-9a53-2f6b7f0f8a7e",
+                "webhook_id": EXAMPLE_ID,
+                "state": "delivered",
+                "attempts": 1,
+                "next_attempt_at": null,
+            });
+            event["deliveries"] = json!([delivery]);
+            event
+        }
+        "Replay" => json!({ "job_id": EXAMPLE_ID, "count": 2000, "exact": true }),
+        "Job" => json!({
+            "id": EXAMPLE_ID,
+            "kind": "replay",
+            "state": "running",
+            "done": 1204,
+            "total": 2000,
+            "created_at": EXAMPLE_TIME,
+            "finished_at": null,
+        }),
+        "Page_Job" => page(example("Job")),
         "Page_Webhook" => page(example("Webhook")),
         "Page_LogEntry" => page(example("LogEntry")),
         _ => return None,
@@ -201,6 +243,16 @@ fn example(schema: &str) -> Option<Value> {
 fn log_link() -> Value {
     let parameters = json!({ "webhook": "$request.path.webhook", "log": "$response.body#/log_id" });
     json!({ "log": { "operationId": "readLog", "parameters": parameters } })
+}
+
+fn feed_event() -> Value {
+    json!({
+        "id": EXAMPLE_ID,
+        "event": "delivery.failed",
+        "occurred_at": "2026-03-01T09:04:59.123456+00:00",
+        "label_id": 42,
+        "data": { "distro_queue_id": 8812, "status": "rejected" },
+    })
 }
 
 fn log_entry() -> Value {
@@ -271,7 +323,8 @@ fn headers() -> Value {
     let timestamp =
         "The body's `timestamp`: the time of this attempt. Reject requests that are older than five minutes";
     let occurred_at = "When the event's change was committed: deliveries may arrive in another order";
-    let standard = "Standard Webhooks: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64";
+    let standard = "Standard Webhooks: entries separated by spaces: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64, \
+         also with the previous secret during an overlap; `v1a,` and an ed25519 signature of the same, if the webhook has a key pair";
     let headers = [
         ("X-Webhook-Signature", &hexadecimal, signature),
         ("X-Webhook-Timestamp", &time, timestamp),

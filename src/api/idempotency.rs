@@ -86,7 +86,7 @@ fn key_hash(parts: &Parts) -> Result<[u8; 32], Problem> {
     }
 }
 
-/// A hash of the method, the target and the body.
+/// A hash of the method, the target, and the body with its type. JSON has no mark, as in fingerprints that are stored already.
 fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut hash = Sha256::new();
@@ -95,6 +95,11 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     hash.update(target);
     hash.update([0]);
     hash.update(body);
+    let content_type = parts.headers.get(header::CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    if !body::is_json(&parts.headers) && !(body.is_empty() && content_type.is_empty()) {
+        hash.update([0]);
+        hash.update(content_type);
+    }
     hash.finalize().into()
 }
 

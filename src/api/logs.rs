@@ -26,6 +26,11 @@ pub struct LogEntryBody {
     id: Uuid,
     /// The same on every attempt of one delivery
     delivery_id: Uuid,
+    event_id: Uuid,
+    /// The delivery's number within the webhook, as in `X-Webhook-Sequence`; null for tests, and for deliveries that were made before
+    /// deliveries were numbered
+    #[schema(required = true)]
+    sequence: Option<i64>,
     #[schema(value_type = EventName)]
     event_type: String,
     /// Null if there was no response
@@ -89,6 +94,8 @@ impl From<Entry> for LogEntryBody {
         LogEntryBody {
             id: entry.id,
             delivery_id: entry.delivery,
+            event_id: entry.event,
+            sequence: entry.sequence,
             event_type: entry.event_kind,
             response_status: entry.response_status,
             duration_ms: entry.duration_ms,

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 use super::problem::{FieldError, ProblemBody};
 use super::schema::StatusClassName;
 use super::state::ApiState;
-use super::{enrich, event_types, logs, recover, stats, test, webhooks};
+use super::{enrich, event_types, feed, jobs, keys, logs, recover, stats, test, webhooks};
 
 const TOKEN: &str = "token";
 const PLATFORM: &str = "platform";
@@ -21,13 +21,18 @@ pub fn operations() -> OpenApiRouter<ApiState> {
         .routes(routes!(webhooks::list, webhooks::create))
         .routes(routes!(event_types::list))
         .routes(routes!(webhooks::read, webhooks::update, webhooks::delete))
-        .routes(routes!(webhooks::regenerate_secret))
+        .routes(routes!(keys::regenerate_secret))
         .routes(routes!(test::send))
         .routes(routes!(logs::list))
         .routes(routes!(logs::read))
         .routes(routes!(logs::redeliver))
         .routes(routes!(recover::recover))
+        .routes(routes!(jobs::replay))
+        .routes(routes!(jobs::list))
+        .routes(routes!(jobs::read, jobs::cancel))
         .routes(routes!(stats::read))
+        .routes(routes!(feed::list))
+        .routes(routes!(feed::read))
 }
 
 /// The document of the API under `base_path`.
@@ -46,7 +51,7 @@ pub fn document_text(base_path: &str) -> String {
 }
 
 fn finished(collected: OpenApi, base_path: &str) -> OpenApi {
-    let description = "Manage webhooks: signed HTTP notifications of what happens in a user's account.";
+    let description = "Manage webhooks: signed HTTP notifications of what happens in a user's account. Read the same events as a feed.";
     let info = InfoBuilder::new()
         .title("Walhook management API")
         .description(Some(description))

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::manage::Fault;
+use crate::manage::{Fault, OptionFault};
 use crate::store::StoreError;
 use crate::telemetry::recurring;
 
@@ -94,8 +94,11 @@ const KEY_MALFORMED: Kind =
 const KEY_REUSED: Kind =
     Kind(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused", "The idempotency key was used before");
 const RATE_LIMITED: Kind = Kind(StatusCode::TOO_MANY_REQUESTS, "rate-limited", "Too many requests");
+const TOO_MANY_STREAMS: Kind = Kind(StatusCode::TOO_MANY_REQUESTS, "too-many-streams", "Too many open streams");
 const INTERNAL: Kind = Kind(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", "Internal error");
 const UNAVAILABLE: Kind = Kind(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Temporarily unavailable");
+const FEED_IN_PREPARATION: Kind =
+    Kind(StatusCode::SERVICE_UNAVAILABLE, "feed-in-preparation", "The feed is being prepared");
 
 impl Kind {
     fn with(self, detail: impl Into<Cow<'static, str>>) -> Problem {
@@ -143,6 +146,12 @@ impl Problem {
 
     pub fn detail(&self) -> &str {
         &self.0.detail
+    }
+
+    /// The value of `Retry-After`.
+    pub fn retry_after_value(&self) -> Option<&HeaderValue> {
+        let (name, value) = self.0.header.as_ref()?;
+        (name == header::RETRY_AFTER).then_some(value)
     }
 
     pub fn malformed_json(detail: impl Into<Cow<'static, str>>) -> Problem {
@@ -258,16 +267,26 @@ impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         let detail = fault.to_string();
         match fault {
-            Fault::NoSuchWebhook | Fault::NoSuchLogEntry => NOT_FOUND.with(detail),
+            Fault::NoSuchWebhook | Fault::NoSuchLogEntry | Fault::NoSuchEvent | Fault::NoSuchJob => {
+                NOT_FOUND.with(detail)
+            }
             Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
+            Fault::InvalidOptions(faults) => {
+                let error = |fault: &OptionFault| FieldError::new(fault.pointer(), &*fault.detail);
+                Problem::validation(faults.iter().map(error).collect())
+            }
             Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
             Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),
             Fault::WebhookInactive => WEBHOOK_INACTIVE.with(detail),
             Fault::NotRedeliverable(_) => NOT_REDELIVERABLE.with(detail),
             Fault::EventExpired => EVENT_GONE.with(detail),
             Fault::TooManyRecoveries => TOO_MANY_RECOVERIES.with(detail),
+            Fault::TooManyStreams => TOO_MANY_STREAMS.with(detail).retry_after(15),
+            Fault::FeedInPreparation => FEED_IN_PREPARATION.with(detail).retry_after(30),
             Fault::TooManyTests => RATE_LIMITED.with(detail).retry_after(1),
-            Fault::TestQuota { retry_after_seconds } => RATE_LIMITED.with(detail).retry_after(retry_after_seconds),
+            Fault::TestQuota { retry_after_seconds } | Fault::SearchLimit { retry_after_seconds } => {
+                RATE_LIMITED.with(detail).retry_after(retry_after_seconds)
+            }
             Fault::Store(error) => error.into(),
             Fault::Internal => Problem::internal(),
         }

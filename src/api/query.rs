@@ -29,10 +29,19 @@ const MAX_LIMIT: usize = 100;
 /// The `webhook` of the path. Text that is not an id is an unknown webhook.
 pub struct WebhookId(pub Uuid);
 
+/// The `id` of an event in the path. Text that is not an id is an unknown event.
+pub struct EventId(pub Uuid);
+
 /// The `webhook` and the `log` of the path.
 pub struct LogId {
     pub webhook: Uuid,
     pub log: Uuid,
+}
+
+/// The `webhook` and the `job` of the path.
+pub struct JobId {
+    pub webhook: Uuid,
+    pub job: Uuid,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for WebhookId {
@@ -44,6 +53,15 @@ impl<S: Send + Sync> FromRequestParts<S> for WebhookId {
     }
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for EventId {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::from_request_parts(parts, state).await;
+        id(&path, "id").map(EventId).ok_or_else(|| Fault::NoSuchEvent.into())
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for LogId {
     type Rejection = Problem;
 
@@ -51,6 +69,16 @@ impl<S: Send + Sync> FromRequestParts<S> for LogId {
         let path = Path::from_request_parts(parts, state).await;
         let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
         Ok(LogId { webhook, log: id(&path, "log").ok_or(Fault::NoSuchLogEntry)? })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for JobId {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::from_request_parts(parts, state).await;
+        let webhook = id(&path, "webhook").ok_or(Fault::NoSuchWebhook)?;
+        Ok(JobId { webhook, job: id(&path, "job").ok_or(Fault::NoSuchJob)? })
     }
 }
 
@@ -98,6 +126,20 @@ impl Parameters {
         let (_, value) = values.next()?;
         let checked = if values.next().is_some() { Err("may occur once".to_owned()) } else { check(value) };
         checked.map_err(|detail| self.errors.push(FieldError::new(format!("/{name}"), detail))).ok()
+    }
+
+    /// Reads every parameter `name`. Each may contain several values, separated by commas.
+    pub fn all<T>(&mut self, name: &str, check: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+        let given = self.values.iter().filter(|(given, _)| given == name).flat_map(|(_, value)| value.split(','));
+        let error = |detail| FieldError::new(format!("/{name}"), detail);
+        let (values, errors): (Vec<_>, Vec<_>) = given.map(check).partition(Result::is_ok);
+        self.errors.extend(errors.into_iter().filter_map(Result::err).map(error));
+        values.into_iter().filter_map(Result::ok).collect()
+    }
+
+    /// Adds an error that was found elsewhere in the request.
+    pub fn reject(&mut self, pointer: &str, detail: impl Into<String>) {
+        self.errors.push(FieldError::new(pointer, detail));
     }
 
     pub fn limit(&mut self) -> usize {

@@ -16,7 +16,7 @@ use super::schema::OutcomeName;
 use super::state::ApiState;
 use crate::domain::delivery::Outcome;
 use crate::domain::time::millis;
-use crate::manage::{Manage, PeriodFault, RecoveryDraft, RecoveryScope};
+use crate::manage::{JobScope, Manage, PeriodFault, RecoveryDraft};
 
 /// What to recover
 #[derive(ToSchema)]
@@ -45,15 +45,8 @@ impl FromMembers for RecoverWebhook {
         let dry_run = members.optional("dry_run", boolean);
         let (since, until) = (since?, until?);
         // Checked even if `outcome` or `dry_run` is invalid, so that all errors are reported at once.
-        let (pointer, fault) = match RecoveryDraft::new(since, until, None) {
-            Ok(_) => {
-                return Some(RecoverWebhook { since, until, outcome: outcome?, dry_run: dry_run?.unwrap_or(false) });
-            }
-            Err(fault @ PeriodFault::SinceInFuture) => ("/since", fault),
-            Err(fault @ PeriodFault::UntilNotAfterSince) => ("/until", fault),
-        };
-        members.error(pointer, fault.to_string());
-        None
+        RecoveryDraft::new(since, until, None).map_err(|fault| report(members, fault)).ok()?;
+        Some(RecoverWebhook { since, until, outcome: outcome?, dry_run: dry_run?.unwrap_or(false) })
     }
 }
 
@@ -63,7 +56,16 @@ impl RecoverWebhook {
     }
 }
 
-fn time(text: String) -> Result<Timestamp, &'static str> {
+/// Reports an invalid period.
+pub fn report(members: &mut Members, fault: PeriodFault) {
+    let pointer = match fault {
+        PeriodFault::SinceInFuture => "/since",
+        PeriodFault::UntilNotAfterSince => "/until",
+    };
+    members.error(pointer, fault.to_string());
+}
+
+pub fn time(text: String) -> Result<Timestamp, &'static str> {
     text.parse().map_err(|_| query::NOT_A_TIME)
 }
 
@@ -72,6 +74,9 @@ fn time(text: String) -> Result<Timestamp, &'static str> {
 #[schema(as = Recovery)]
 pub struct RecoveryBody {
     /// Null in a dry run
+    #[schema(required = true)]
+    job_id: Option<Uuid>,
+    /// The same as `job_id`, for clients of earlier versions
     #[schema(required = true)]
     recovery_id: Option<Uuid>,
     /// The number of deliveries
@@ -97,7 +102,7 @@ pub struct RecoveryBody {
     request_body = RecoverWebhook,
     responses(
         (status = 202, description = "Started; in a dry run, what would be", body = RecoveryBody),
-        (status = 409, description = "The webhook is inactive, or has too many unfinished recoveries",
+        (status = 409, description = "The webhook is inactive, or has too many unfinished recoveries and replays",
          body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -113,14 +118,15 @@ pub async fn recover(
     let body: RecoverWebhook = body.read(manage)?;
     let dry_run = body.dry_run;
     let draft = body.draft().map_err(|_| Problem::internal())?;
-    let (recovery_id, scope) = match dry_run {
+    let (job_id, scope) = match dry_run {
         true => (None, manage.preview_recovery(&actor.user, id, draft).await?),
         false => {
             let started = manage.recover(&actor, id, draft).await?;
             (Some(started.id), started.scope)
         }
     };
-    let RecoveryScope { count, is_exact: count_is_exact, since, until } = scope;
+    let JobScope { count, is_exact: count_is_exact, since, until } = scope;
     let (since, until) = (millis(since), millis(until));
-    Ok((StatusCode::ACCEPTED, Json(RecoveryBody { recovery_id, count, count_is_exact, since, until, dry_run })))
+    let body = RecoveryBody { job_id, recovery_id: job_id, count, count_is_exact, since, until, dry_run };
+    Ok((StatusCode::ACCEPTED, Json(body)))
 }

@@ -12,7 +12,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::docs::Docs;
 use super::problem::Problem;
 use super::state::ApiState;
-use super::{browser, idempotency, middleware, openapi, session};
+use super::{browser, idempotency, keys, middleware, openapi, session};
 
 /// Returns the API's router. Its fallback responds to every unknown path, also for the routers that it is merged with.
 pub fn router(state: ApiState) -> Router {
@@ -27,12 +27,14 @@ pub fn router(state: ApiState) -> Router {
         .route_layer(from_fn_with_state(state.clone(), session::protect))
         .route("/openapi.json", get(serve_document))
         .route("/docs", get(async move || docs.response()))
-        .with_state(state);
+        .with_state(state.clone());
+    let public = Router::new().route(keys::PUBLIC_KEYS_PATH, get(keys::public_keys)).with_state(state);
     let router = match &*base_path {
         "" => operations,
         path => Router::new().nest(path, operations),
     };
     router
+        .merge(public)
         .fallback(async || Problem::not_found("nothing is at this path"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(CatchPanicLayer::custom(middleware::respond_to_panic))

@@ -8,7 +8,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::domain::delivery::ErrorKind;
 use crate::domain::event::EventKind;
-use crate::manage::{OUTCOMES, StatusClass};
+use crate::manage::feed::DeliveryState;
+use crate::manage::{JOB_KINDS, JobState, OUTCOMES, Ordering, Signing, StatusClass};
 
 macro_rules! names {
     ($type:ident, $name:literal, $names:expr) => {
@@ -32,4 +33,9 @@ macro_rules! names {
 names!(EventName, "Event", EventKind::ALL.iter().map(|kind| kind.as_str()));
 names!(OutcomeName, "Outcome", OUTCOMES.iter().map(|outcome| outcome.as_str()));
 names!(StatusClassName, "StatusClass", StatusClass::NAMES);
+names!(DeliveryStateName, "DeliveryState", DeliveryState::ALL.iter().map(|state| state.as_str()));
+names!(OrderingName, "Ordering", Ordering::ALL.iter().map(|ordering| ordering.as_str()));
+names!(SigningName, "Signing", Signing::ALL.iter().map(|signing| signing.as_str()));
+names!(JobKindName, "JobKind", JOB_KINDS);
+names!(JobStateName, "JobState", JobState::ALL.iter().map(|state| state.as_str()));
 names!(ErrorKindName, "ErrorKind", ErrorKind::ALL.iter().map(|kind| kind.as_str()));

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{ServiceExt, service_fn};
 
-use super::clients::{Client, Clients, Evict, Registration, SilenceLimits};
+use super::clients::{Client, Clients, Evict, Occupied, Registration, SilenceLimits};
 use super::problem::Problem;
 use crate::config::Http;
 use crate::store::cancel_on_drop;
@@ -37,6 +37,8 @@ const READ_BUFFER: usize = 64 << 10;
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause between two attempts to disconnect a client in favour of a new one.
 const EVICTION_PAUSE: Duration = Duration::from_millis(50);
+/// How long the clients of ended streams have to read their end at shutdown. Much less than `shutdown.drain`.
+const LAST_READ: Duration = Duration::from_secs(5);
 /// The pause after `accept` fails, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -128,10 +130,10 @@ impl Server {
     async fn run(self, listener: TcpListener) {
         let tasks = TaskTracker::new();
         while let Some((stream, permit)) = self.closed.run_until_cancelled(self.accept(&listener)).await {
-            let (server, registration) = (self.clone(), self.clients.register());
+            let (server, registration) = (self.clone(), self.clients.register(self.connections.clone(), permit));
             tasks.spawn(async move {
                 server.connection(stream, &registration).await;
-                drop((registration, permit));
+                drop(registration);
             });
         }
         drop(listener);
@@ -189,11 +191,20 @@ impl Server {
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
         let mut expired = pin!(registration.client.expired(self.limits.silence));
         let mut is_ending = false;
+        let has_waited = registration.client.clone();
+        let last_read = async move {
+            match has_waited.has_been_parked() {
+                true => tokio::time::sleep(LAST_READ).await,
+                false => std::future::pending().await,
+            }
+        };
+        let mut last_read = pin!(last_read);
         loop {
             tokio::select! {
                 // Errors of a client are not logged.
                 _ = connection.as_mut() => return,
                 () = &mut expired => return,
+                () = &mut last_read, if is_ending => return,
                 () = self.closed.cancelled(), if !is_ending => {
                     is_ending = true;
                     connection.as_mut().graceful_shutdown();
@@ -205,11 +216,13 @@ impl Server {
     /// Handles a request. Dropped when the client disconnects, which cancels the request's statements.
     async fn respond(&self, request: Request, client: &Arc<Client>) -> Response {
         let _handling = client.handling();
-        let Some(_permit) = self.request_permit().await else {
+        let Some(permit) = self.request_permit().await else {
             metrics::counter!(telemetry::HTTP_REFUSED, "limit" => "requests").increment(1);
             return Problem::overloaded().into_response();
         };
-        let request = request.map(|body| client.watch_request(body));
+        let mut request = request.map(|body| client.watch_request(body));
+        let occupied = Occupied::new(client, permit);
+        request.extensions_mut().insert(occupied.clone());
         let response = cancel_on_drop(self.router.clone().oneshot(request));
         match tokio::time::timeout(self.limits.request_timeout, response).await {
             Ok(Ok(response)) => response.map(|body| client.watch_response(body)),

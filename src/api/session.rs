@@ -43,7 +43,7 @@ pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor
     let Some(id) = state.session_id(headers) else { return Ok(None) };
     let Some(actor) = state.manage().session_actor(id).await? else { return Ok(None) };
     let user = Uuid::new_v5(&SESSION_USERS, actor.user.0.as_bytes());
-    state.throttle.check(user).map_err(Problem::rate_limited)?;
+    state.throttle.check(&user).map_err(Problem::rate_limited)?;
     Ok(Some(actor))
 }
 

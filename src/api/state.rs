@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::jwt::JwtVerifier;
 use crate::config::Config;
@@ -22,11 +24,13 @@ pub struct ApiState {
     /// Without a trailing slash.
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
-    pub(super) throttle: Arc<RateLimit>,
+    pub(super) throttle: Arc<RateLimit<Uuid>>,
     jwt: Option<Arc<JwtVerifier>>,
     /// The origins whose pages may call the API from a browser.
     cors_origins: Arc<[HeaderValue]>,
     request_timeout: Duration,
+    /// Cancelled when the listener closes: streams and long polls end.
+    closed: CancellationToken,
 }
 
 impl ApiState {
@@ -41,7 +45,13 @@ impl ApiState {
             jwt: None,
             cors_origins: http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             request_timeout: MAX_REQUEST_TIME + config.delivery.timeout.0,
+            closed: CancellationToken::new(),
         }
+    }
+
+    /// Ends streams and long polls when the listener closes.
+    pub fn with_closed(self, closed: CancellationToken) -> ApiState {
+        ApiState { closed, ..self }
     }
 
     /// Accepts the platform's tokens too.
@@ -77,6 +87,10 @@ impl ApiState {
     /// The verifier of the platform's tokens. None if they are not accepted.
     pub fn jwt(&self) -> Option<&JwtVerifier> {
         self.jwt.as_deref()
+    }
+
+    pub(super) fn closed(&self) -> &CancellationToken {
+        &self.closed
     }
 
     pub(super) fn cors_origins(&self) -> &[HeaderValue] {

@@ -1,5 +1,7 @@
 //! Operations that list, create, read, edit and delete webhooks.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -13,14 +15,16 @@ use uuid::Uuid;
 
 use super::auth::{Caller, Changer};
 use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, string};
+use super::options::{self, MaskedHeaders, OptionsBody};
 use super::problem::{FieldError, MAX_ERRORS, Problem, ProblemBody};
-use super::query::{Page, Parameters, UNKNOWN_EVENT, WebhookId};
-use super::schema::EventName;
+use super::query::{self, Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
+use super::schema::{EventName, OrderingName, SigningName};
 use super::state::ApiState;
+use crate::domain::subject::EventFilter;
 use crate::domain::time::millis;
 use crate::manage::{
-    EventSet, Fault, Manage, ReceiverUrl, Settings, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch,
-    version,
+    Description, EventSet, Fault, FilterDraft, HeaderDraft, Manage, Metadata, OptionsDraft, Ordering, ReceiverUrl,
+    Settings, Signing, UrlWarning, Webhook, WebhookDraft, WebhookName, WebhookPatch, public_key_text, version,
 };
 
 /// A webhook, without its secret
@@ -36,6 +40,17 @@ pub struct WebhookBody {
     events: Vec<String>,
     /// Whether events are delivered
     active: bool,
+    /// Which deliveries are delivered one after the other: none, those of the same release, or all
+    #[schema(value_type = OrderingName)]
+    ordering: &'static str,
+    #[schema(schema_with = options::description_schema, required = true)]
+    description: Option<String>,
+    #[schema(schema_with = options::metadata_schema)]
+    metadata: BTreeMap<String, String>,
+    #[schema(schema_with = options::headers_schema)]
+    headers: MaskedHeaders,
+    #[schema(schema_with = options::filter_schema, required = true)]
+    filter: Option<EventFilter>,
     /// Successful deliveries
     success_count: i64,
     /// Failed attempts since the webhook was created or reactivated after an automatic disablement
@@ -47,18 +62,29 @@ pub struct WebhookBody {
     /// When it was disabled automatically; null if it was not, or was reactivated
     #[schema(required = true, format = DateTime)]
     disabled_at: Option<String>,
-    /// Why it was disabled: how its attempts failed, with the log's kind of error in parentheses: `HTTP 500 answers (http_status)`
+    /// Why it was disabled: how its attempts failed, with the log's kind of error in parentheses: `HTTP 500 answers (http_status)`.
+    /// `gone` if the receiver answered 410 Gone
     #[schema(required = true)]
     disabled_reason: Option<String>,
     #[schema(format = DateTime)]
     created_at: String,
     #[schema(format = DateTime)]
     updated_at: String,
+    /// How `webhook-signature` is made
+    #[schema(value_type = SigningName)]
+    signing: &'static str,
+    /// The webhook's own ed25519 key, as `/.well-known/walhook-keys.json` lists it; null unless `signing` names ed25519
+    #[schema(required = true, example = "whpk_…")]
+    public_key: Option<String>,
+    /// When the previous secret stops signing; null if it does not sign any more
+    #[schema(required = true, format = DateTime)]
+    previous_secret_expires_at: Option<String>,
 }
 
 impl From<Webhook> for WebhookBody {
     fn from(webhook: Webhook) -> Self {
-        let Settings { name, url, events, active } = webhook.settings;
+        let Settings { name, url, events, active, ordering, signing, options } = webhook.settings;
+        let OptionsBody { description, metadata, headers, filter } = options.into();
         let time = |at: Option<Timestamp>| at.map(millis);
         WebhookBody {
             id: webhook.id,
@@ -66,6 +92,11 @@ impl From<Webhook> for WebhookBody {
             url,
             events,
             active,
+            ordering: ordering.as_str(),
+            description,
+            metadata,
+            headers,
+            filter,
             success_count: webhook.success_count,
             failure_count: webhook.failure_count,
             consecutive_failures: webhook.consecutive_failures,
@@ -74,6 +105,9 @@ impl From<Webhook> for WebhookBody {
             disabled_reason: webhook.disabled_reason,
             created_at: millis(webhook.created_at),
             updated_at: millis(webhook.updated_at),
+            signing: signing.as_str(),
+            public_key: webhook.public_key.as_deref().map(public_key_text),
+            previous_secret_expires_at: time(webhook.previous_secret_expires_at),
         }
     }
 }
@@ -118,15 +152,6 @@ pub struct UpdatedBody {
     warnings: Vec<Warning>,
 }
 
-/// A webhook's new secret, which is shown only this once
-#[derive(Serialize, ToSchema)]
-pub struct NewSecret {
-    id: Uuid,
-    /// The key of the signatures: the whole string's bytes
-    #[schema(example = "whsec_…")]
-    secret: String,
-}
-
 /// A webhook to create
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -141,6 +166,20 @@ pub struct CreateWebhook {
     events: EventSet,
     #[schema(default = true, required = false)]
     active: bool,
+    /// Which deliveries are delivered one after the other: `none`, those of the same release, or all (`strict`)
+    #[schema(value_type = OrderingName, default = "none", required = false)]
+    ordering: Ordering,
+    #[schema(schema_with = options::description_schema, required = false)]
+    description: Option<Description>,
+    #[schema(schema_with = options::new_metadata_schema, required = false)]
+    metadata: Option<Metadata>,
+    #[schema(schema_with = options::new_headers_schema, required = false)]
+    headers: Option<HeaderDraft>,
+    #[schema(schema_with = options::filter_schema, required = false)]
+    filter: Option<FilterDraft>,
+    /// With ed25519, the webhook gets a key pair
+    #[schema(value_type = SigningName, default = "hmac", required = false)]
+    signing: Signing,
 }
 
 impl FromMembers for CreateWebhook {
@@ -149,8 +188,15 @@ impl FromMembers for CreateWebhook {
         let url = members.required("url", string(Ok::<_, String>));
         let events = members.required("events", events);
         let active = members.optional("active", boolean);
+        let ordering = members.optional("ordering", ordering);
+        let options = options::options(members);
+        let signing = members.optional("signing", string(signing));
         let url = url.and_then(|url| receiver_url(members, manage, url));
-        Some(CreateWebhook { name: name?, url: url?, events: events?, active: active?.unwrap_or(true) })
+        let OptionsDraft { description, metadata, headers, filter } = options?;
+        let (name, url, events) = (name?, url?, events?);
+        let (active, ordering) = (active?.unwrap_or(true), ordering?.unwrap_or(Ordering::None));
+        let signing = signing?.unwrap_or(Signing::Hmac);
+        Some(CreateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter })
     }
 }
 
@@ -167,6 +213,20 @@ pub struct UpdateWebhook {
     /// False cancels pending deliveries; true after an automatic disablement resets the failure counters
     #[schema(nullable = false)]
     active: Option<bool>,
+    /// Applies to deliveries that are made afterwards
+    #[schema(value_type = Option<OrderingName>, nullable = false)]
+    ordering: Option<Ordering>,
+    #[schema(schema_with = options::description_schema, required = false)]
+    description: Option<Description>,
+    #[schema(schema_with = options::new_metadata_schema, required = false)]
+    metadata: Option<Metadata>,
+    #[schema(schema_with = options::new_headers_schema, required = false)]
+    headers: Option<HeaderDraft>,
+    #[schema(schema_with = options::filter_schema, required = false)]
+    filter: Option<FilterDraft>,
+    /// With ed25519, a webhook without a key pair gets one. `hmac` removes the key pair
+    #[schema(value_type = Option<SigningName>, nullable = false)]
+    signing: Option<Signing>,
 }
 
 impl FromMembers for UpdateWebhook {
@@ -175,16 +235,30 @@ impl FromMembers for UpdateWebhook {
         let url = members.optional("url", string(Ok::<_, String>));
         let events = members.optional("events", events);
         let active = members.optional("active", boolean);
+        let ordering = members.optional("ordering", ordering);
+        let options = options::options(members);
+        let signing = members.optional("signing", string(signing));
         let url = match url? {
             Some(url) => Some(receiver_url(members, manage, url)?),
             None => None,
         };
-        Some(UpdateWebhook { name: name?, url, events: events?, active: active? })
+        let OptionsDraft { description, metadata, headers, filter } = options?;
+        let (name, events, active, ordering, signing) = (name?, events?, active?, ordering?, signing?);
+        Some(UpdateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter })
     }
+}
+
+fn signing(name: String) -> Result<Signing, String> {
+    Signing::named(&name).ok_or_else(|| query::one_of(&["hmac", "hmac+ed25519"]))
 }
 
 fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
     manage.receiver_url(url).map_err(|fault| members.error("/url", fault.to_string())).ok()
+}
+
+fn ordering(value: Value) -> Checked<Ordering> {
+    let names = || one_of(&["none", "release", "strict"]);
+    string(|name: String| Ordering::named(&name).ok_or_else(names))(value)
 }
 
 fn events(value: Value) -> Checked<EventSet> {
@@ -254,8 +328,11 @@ pub async fn list(
     )
 )]
 pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body: Object) -> Result<Response, Problem> {
-    let CreateWebhook { name, url, events, active } = body.read(state.manage())?;
-    let created = state.manage().create_webhook(&actor, WebhookDraft { name, url, events, active }).await?;
+    let CreateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter } =
+        body.read(state.manage())?;
+    let options = OptionsDraft { description, metadata, headers, filter };
+    let draft = WebhookDraft { name, url, events, active, ordering, signing, options };
+    let created = state.manage().create_webhook(&actor, draft).await?;
     let etag = etag(&created.webhook.settings);
     let location = format!("{}/webhooks/{}", state.base_path(), created.webhook.id);
     let location = HeaderValue::try_from(location).map_err(|_| Problem::internal())?;
@@ -271,7 +348,7 @@ pub async fn create(State(state): State<ApiState>, Changer(actor): Changer, body
     get, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "readWebhook",
     params(("webhook" = Uuid, Path, description = "The webhook's id")),
     responses((status = 200, description = "The webhook", body = WebhookBody,
-               headers(("ETag" = String, description = "Its version: of name, url, events and active"))))
+               headers(("ETag" = String, description = "The version of its settings, whatever its counters are"))))
 )]
 pub async fn read(
     State(state): State<ApiState>,
@@ -308,8 +385,10 @@ pub async fn update(
     if !condition(&state.manage().webhook(&actor.user, id).await?.settings) {
         return Err(Fault::VersionMismatch.into());
     }
-    let UpdateWebhook { name, url, events, active } = body.read(state.manage())?;
-    let patch = WebhookPatch { name, url, events, active };
+    let UpdateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter } =
+        body.read(state.manage())?;
+    let options = OptionsDraft { description, metadata, headers, filter };
+    let patch = WebhookPatch { name, url, events, active, ordering, signing, options };
     let updated = state.manage().update_webhook(&actor, id, patch, &condition).await?;
     let etag = etag(&updated.webhook.settings);
     let body = UpdatedBody { webhook: updated.webhook.into(), warnings: warnings(updated.warning) };
@@ -336,21 +415,4 @@ pub async fn delete(
     let condition = |settings: &Settings| if_match(&headers, settings);
     state.manage().delete_webhook(&actor, id, &condition).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Regenerate the secret
-///
-/// The old secret stops working immediately. The new one is shown only this once.
-#[utoipa::path(
-    post, path = "/webhooks/{webhook}/regenerate-secret", tag = "webhooks", operation_id = "regenerateSecret",
-    params(("webhook" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 200, description = "The new secret", body = NewSecret))
-)]
-pub async fn regenerate_secret(
-    State(state): State<ApiState>,
-    Changer(actor): Changer,
-    WebhookId(id): WebhookId,
-) -> Result<Json<NewSecret>, Problem> {
-    let secret = state.manage().regenerate_secret(&actor, id).await?;
-    Ok(Json(NewSecret { id, secret: secret.expose_secret().to_owned() }))
 }

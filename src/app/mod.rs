@@ -27,6 +27,7 @@ use crate::api::{self, ApiState, JwtVerifier, ServeLimits};
 use crate::capture::CaptureError;
 use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
+use crate::domain::delivery::lease_length;
 use crate::handoff::{Handoff, handoff};
 use crate::health::Health;
 use crate::manage::Manage;
@@ -214,7 +215,11 @@ impl App {
         let (store, schedule) = (self.store.clone(), self.config.delivery.schedule());
         let policy = self.config.disable.policy();
         let (tracer, give_up) = (self.tracer.clone(), tasks.give_up.clone());
-        tasks.spawn("recording", record::run(store, schedule, policy, answers, tracer, give_up).map(Ok));
+        let lease_length = lease_length(self.settings.timeout);
+        let promotion = record::Promotion { handoff: handoff.clone(), lease_length };
+        tasks.spawn("recording", record::run(store, schedule, policy, promotion, answers, tracer, give_up).map(Ok));
+        let search = record::promote_stranded(self.store.clone(), tasks.shutdown.clone());
+        tasks.spawn("stranded deliveries", search.map(Ok));
         handoff
     }
 
@@ -224,7 +229,8 @@ impl App {
         let (api_store, vault) = (self.api_store.clone(), self.vault.clone());
         let manage = Manage::new(&self.config, api_store, vault, Arc::new(receivers));
         let state = ApiState::new(&self.config, manage)
-            .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?);
+            .with_jwt(self.config.auth.jwt.as_ref().map(JwtVerifier::new).transpose()?)
+            .with_closed(tasks.ending().closed);
         let listen = self.config.http.listen;
         let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));

@@ -9,14 +9,15 @@ use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::deliver::guard::{self, Guard};
-use crate::deliver::request::{self, Notification};
+use crate::deliver::request::{self, Notification, Signer};
 use crate::deliver::resolver::{Resolver, Sources};
 use crate::deliver::{Sender, Settings};
 use crate::domain::delivery::{Attempt, Attempted, Delivery, Signatures};
-use crate::domain::webhook::Target;
+use crate::domain::headers::MASK;
 use crate::manage::{self, LogDetail, RenderedRequest, Unreachable};
 use crate::record;
 use crate::store::Store;
+use crate::store::options::open_headers;
 use crate::traces::Tracer;
 use crate::vault::Vault;
 
@@ -58,18 +59,25 @@ impl manage::Receivers for Receivers {
         let notification = Notification {
             delivery: entry.delivery,
             webhook: logged.webhook,
-            event: logged.event,
+            event: entry.event,
             kind: entry.event_kind.parse().ok()?,
             occurred_at: event.occurred_at,
             data: &event.data,
             attempt: entry.attempt.try_into().ok()?,
+            sequence: entry.sequence,
             test: entry.test,
         };
         let digest = |bytes: &Option<Vec<u8>>| Some(bytes.as_deref()?.try_into().unwrap_or_default());
-        let signatures = Signatures { body: digest(&logged.signature)?, standard: digest(&logged.standard_signature)? };
+        let signatures = Signatures {
+            body: digest(&logged.signature)?,
+            standard: digest(&logged.standard_signature)?,
+            more: logged.more_signatures.clone().unwrap_or_default(),
+        };
         let request = request::replay(&notification, entry.started_at, signatures, &self.user_agent);
+        let headers = request.headers.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let custom = logged.custom_headers.iter().map(|name| (name.clone(), MASK.to_owned()));
         Some(RenderedRequest {
-            headers: request.headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            headers: headers.chain(custom).collect(),
             body: String::from_utf8_lossy(&request.body).into_owned(),
         })
     }
@@ -78,10 +86,10 @@ impl manage::Receivers for Receivers {
         async move {
             let found = self.store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
-            let secret = self.vault.open_text(found.webhook, &found.secret_key_id, &found.secret)?;
-            let target = Target { webhook: found.webhook, url: found.url.into(), active: found.active, secret };
+            let signer = Signer::open(&self.vault, &found)?;
+            let headers = open_headers(&self.vault, found.webhook, found.headers.as_ref())?;
             let notification = Notification { test: true, ..(&delivery).into() };
-            let attempt = self.sender.attempt(&target, &notification).await?;
+            let attempt = self.sender.attempt_signed(&found.url, &headers, &signer, &notification).await?;
             let attempted = Attempted { delivery, attempt };
             let log = record::record_test(&self.store, &self.tracer, &attempted).await?;
             Ok((log, attempted.attempt))

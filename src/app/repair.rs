@@ -10,6 +10,7 @@ use crate::domain::lsn::Lsn;
 use crate::domain::table::Table;
 use crate::enqueue::repair::{RepairEnqueue, Repaired};
 use crate::lookup::Lookups;
+use crate::record;
 use crate::repair::{Found, Repair, Request};
 use crate::store::capture::OpenGap;
 use crate::store::ledger::change_ledger;
@@ -69,6 +70,9 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
         Ok(report) => match transaction.commit().await.map_err(StoreError::from) {
             Ok(()) => {
                 repair.end().await;
+                if let Err(error) = record::promote_all_stranded(&store).await {
+                    tracing::info!(%error, "the first deliveries of ordered webhooks are due when a replica has found them");
+                }
                 Ok(report)
             }
             // The commit may have succeeded: then dropping the slot would cause the next gap.

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, SystemClock};
 use crate::health::{Health, StageHealth};
 use crate::partitions::{self, Maintained};
-use crate::store::{Store, StoreError, audit, idempotency, notices, sessions, superseded};
-use crate::telemetry::Condition;
+use crate::store::{Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, superseded};
+use crate::telemetry::{Activity, Condition};
 
 /// The name of this stage in readiness.
 const STAGE: &str = "maintenance";
@@ -32,12 +32,18 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let (health, waiting) = (health.stage(STAGE, "maintaining the store"), Condition::new());
+    let indexing = Activity::new("building the indexes of partitions");
     let mut first_run = Some(first_run);
     loop {
         let result = run_once(&store, retention_days).await;
         drop(first_run.take());
         let wait = match result {
-            Ok(done) => report(&done, &health, &waiting),
+            Ok(done) => {
+                let wait = report(&done, &health, &waiting);
+                // Last, because it may take minutes. Everything but the feed works without these indexes.
+                let indexed = shutdown.run_until_cancelled(build_indexes(&store, &indexing)).await;
+                if indexed == Some(true) { wait } else { wait.min(AFTER_WAITING) }
+            }
             Err(error) => {
                 let text = format!("{error:#}");
                 match error.downcast_ref().is_some_and(is_server_error) {
@@ -50,6 +56,26 @@ pub async fn run(
         };
         if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
             return Ok(());
+        }
+    }
+}
+
+/// Builds the indexes that partitions lack. Returns whether no build failed.
+async fn build_indexes(store: &Store, activity: &Activity) -> bool {
+    match partitions::build_indexes(store).await {
+        Ok(done) => {
+            if !done.built.is_empty() {
+                tracing::info!(indexes = ?done.built, "built indexes of partitions that are older than the index");
+            }
+            match done.failed.first() {
+                None => activity.succeeded(),
+                Some(error) => activity.failed(error),
+            }
+            done.failed.is_empty()
+        }
+        Err(error) => {
+            activity.failed(&error);
+            false
         }
     }
 }
@@ -101,6 +127,8 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
         tracing::warn!(unsent, "unsent notices were dropped: they are older than retention.days");
     }
     sessions::remove_old(store).await?;
+    keys::remove_expired(store).await?;
     superseded::remove_old(store).await?;
+    sequences::remove_orphans(store).await?;
     Ok(done)
 }

@@ -18,6 +18,7 @@ use crate::deliver::guard::Guard;
 use crate::deliver::request::Notification;
 use crate::deliver::{Sender, Settings};
 use crate::domain::event::{EventKind, delivery_id};
+use crate::domain::headers::CustomHeaders;
 use crate::domain::time::{micros, millis};
 use crate::domain::webhook::Target;
 use crate::tls;
@@ -87,7 +88,8 @@ impl Forwarder {
             extra_ca_file: options.ca_file.clone(),
             ..Settings::from_config(&Config::default())?
         };
-        let target = Target { webhook, url: options.forward_to.as_str().into(), active: true, secret };
+        let (url, headers) = (options.forward_to.as_str().into(), CustomHeaders::default());
+        let target = Target { webhook, url, active: true, secret, headers };
         Ok(Forwarder { sender: Sender::new(&settings, Arc::new(SystemClock))?, target, json: options.json })
     }
 
@@ -104,6 +106,7 @@ impl Forwarder {
             kind: event.kind,
             occurred_at: event.occurred_at,
             data: &event.data,
+            sequence: None,
             attempt: 1,
             test: reason == Reason::Test,
         };

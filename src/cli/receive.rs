@@ -13,12 +13,14 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use sha2::Sha256;
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 
 use super::CommandResult;
 
@@ -103,10 +105,10 @@ impl Verifier {
         // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison takes
         // constant time: with `==`, its duration would reveal how much of a guessed signature is right.
         let claimed = text(headers, "x-webhook-signature").ok_or(Rejection::MissingSignature)?;
-        let key = self.secret.expose_secret().as_bytes();
-        let mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-        let expected = hex::encode(mac.chain_update(body).finalize().into_bytes());
-        if !bool::from(expected.as_bytes().ct_eq(claimed.as_bytes())) {
+        let expected = hex::encode(hmac(self.secret.expose_secret().as_bytes(), &[body]));
+        let is_genuine = expected.as_bytes().ct_eq(claimed.as_bytes());
+        // While a secret is replaced with an overlap, the old one signs `webhook-signature` only.
+        if !bool::from(is_genuine) && !self.is_signed_for_standard_webhooks(headers, body) {
             return Err(Rejection::WrongSignature);
         }
 
@@ -122,6 +124,28 @@ impl Verifier {
         }
         Ok(())
     }
+
+    /// Verifies `webhook-signature` as the libraries for Standard Webhooks do: one of its `v1` entries must be the HMAC-SHA256 of id,
+    /// timestamp and body. The key is the secret's decoded base64.
+    fn is_signed_for_standard_webhooks(&self, headers: &HeaderMap, body: &[u8]) -> bool {
+        let encoded = self.secret.expose_secret().trim_start_matches("whsec_");
+        let (Ok(key), Some(id), Some(timestamp), Some(entries)) = (
+            STANDARD.decode(encoded),
+            text(headers, "webhook-id"),
+            text(headers, "webhook-timestamp"),
+            text(headers, "webhook-signature"),
+        ) else {
+            return false;
+        };
+        let expected = STANDARD.encode(hmac(&key, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body]));
+        let given = entries.split(' ').filter_map(|entry| entry.strip_prefix("v1,"));
+        given.fold(Choice::from(0), |found, entry| found | expected.as_bytes().ct_eq(entry.as_bytes())).into()
+    }
+}
+
+fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    parts.iter().fold(mac, |mac, part| mac.chain_update(part)).finalize().into_bytes().into()
 }
 
 fn signed_timestamp(body: &[u8]) -> Option<Timestamp> {
@@ -213,6 +237,30 @@ mod tests {
         let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
         let unsigned = verifier.verify(&HeaderMap::new(), BODY.as_bytes(), now.parse().unwrap());
         assert_eq!(unsigned, Err(Rejection::MissingSignature));
+    }
+
+    #[test]
+    fn during_an_overlap_the_old_secret_is_accepted_by_the_standard_signature() {
+        let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
+        let verify = |entries: &str| {
+            let mut headers = HeaderMap::new();
+            let values = [
+                ("x-webhook-signature", "00"),
+                ("x-webhook-timestamp", SENT),
+                ("webhook-id", "d"),
+                ("webhook-timestamp", "1"),
+            ];
+            for (name, value) in values.into_iter().chain([("webhook-signature", entries)]) {
+                headers.insert(name, value.parse().unwrap());
+            }
+            verifier.verify(&headers, BODY.as_bytes(), SENT.parse().unwrap())
+        };
+        // printf %s "d.1.$BODY" | openssl dgst -sha256 -hmac secret -binary | base64
+        let old = "RQtUdYVcChI1HeumkVlSUxnXo4RUUCu/uFYngII2KNQ=";
+        assert_eq!(verify(&format!("v1,AAAA v1,{old} v1a,BBBB")), Ok(()));
+        for wrong in [format!("v1a,{old}"), old.to_owned(), format!("v1,AAAA v1a,{old}"), String::new()] {
+            assert_eq!(verify(&wrong), Err(Rejection::WrongSignature), "{wrong}");
+        }
     }
 
     #[test]

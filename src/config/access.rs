@@ -28,7 +28,11 @@ pub fn check(config: &Config) -> Result<(), String> {
 }
 
 fn check_limits(http: &Http) -> Result<(), String> {
-    let counts = [("max_connections", http.max_connections), ("max_requests", http.max_requests)];
+    let counts = [
+        ("max_connections", http.max_connections),
+        ("max_requests", http.max_requests),
+        ("max_streams", http.max_streams),
+    ];
     if let Some((name, _)) = counts.iter().find(|(_, count)| !(1..=MAX_CONNECTIONS).contains(count)) {
         return Err(format!("http.{name} must be from 1 to {MAX_CONNECTIONS}"));
     }

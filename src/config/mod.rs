@@ -96,6 +96,9 @@ section! { Http:
     max_connections: usize = 1_024,
     /// Requests in flight. Further requests wait up to two seconds and are then answered with 503.
     max_requests: usize = 256,
+    /// Open streams and long polls of the feed. They count neither as connections nor as requests in flight; each takes about 20 KiB of
+    /// memory. Further ones are answered with 429.
+    max_streams: usize = 2_048,
     /// Deadline for the head of a connection's first request.
     header_timeout: Period = Period::secs(10),
     /// How long an idle connection is kept. Set it longer than the load balancer in front keeps idle connections.
@@ -113,12 +116,18 @@ section! { Delivery:
     retry_schedule: Vec<Period> = [30, 60, 120, 240, 480, 960, 1_920, 3_840, 7_680].map(Period::secs).to_vec(),
     /// A random duration up to this is added to each wait.
     retry_jitter: Period = Period::secs(30),
+    /// Postpone the next attempt if a receiver answers 429 or 503 with `Retry-After`, by at most 24 hours. It is never made earlier than
+    /// by the schedule, and counts as any other.
+    honor_retry_after: bool,
     /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`.
     max_payload_bytes: usize = 65_536,
     /// Requests in flight over all webhooks.
     concurrency: usize = 256,
     /// Requests in flight per webhook.
     per_webhook_concurrency: usize = 64,
+    /// Send fewer requests at once to receivers that answer 429 or 503 or do not answer in time, down to one, and gradually more when they
+    /// answer again, up to `per_webhook_concurrency`.
+    adaptive_concurrency: bool = true,
     /// Retries per second while first attempts are waiting. Without waiting first attempts, retries are not limited.
     retries_per_second: u32 = 1_000,
     /// Allow receivers with plain `http` URLs.
@@ -153,6 +162,8 @@ section! { Disable:
     /// Consecutive policy: the failures must also have lasted this long. With `5m`, a receiver that restarts under load is not
     /// disabled.
     min_duration: Period = Period::secs(0),
+    /// Disable a webhook at once when its receiver answers 410 Gone.
+    on_gone: bool,
 }
 
 impl Disable {
@@ -162,7 +173,7 @@ impl Disable {
             DisablePolicy::Consecutive => CountedFailures::Consecutive { min_duration: self.min_duration.0 },
             DisablePolicy::Cumulative => CountedFailures::Cumulative,
         };
-        Policy { counted, threshold: self.threshold }
+        Policy { counted, threshold: self.threshold, on_gone: self.on_gone }
     }
 }
 
@@ -178,6 +189,8 @@ pub enum DisablePolicy {
 section! { Limits:
     /// Webhooks that one user may have.
     webhooks_per_user: u32 = 10,
+    /// Open streams and long polls of the feed that one user may have. Each new event is read once for each of them.
+    streams_per_user: u32 = 100,
     /// API requests per second and API token (per user with the platform's own tokens).
     requests_per_second: u32 = 100,
     /// API requests that may exceed the rate at once.

@@ -28,14 +28,15 @@ impl<'de> Deserialize<'de> for Period {
 
 impl Serialize for Period {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let millis = self.0.as_millis();
-        let text = match millis {
-            0 => "0s".to_owned(),
-            _ if !millis.is_multiple_of(1_000) => format!("{millis}ms"),
-            _ if !millis.is_multiple_of(60_000) => format!("{}s", millis / 1_000),
-            _ => format!("{}m", millis / 60_000),
-        };
-        serializer.serialize_str(&text)
+        const UNITS: [(u128, &str); 4] =
+            [(60_000_000_000, "m"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+        let nanos = self.0.as_nanos();
+        let whole = UNITS.iter().find(|(unit, _)| nanos.is_multiple_of(*unit));
+        serializer.serialize_str(&match whole {
+            _ if nanos == 0 => "0s".to_owned(),
+            Some((unit, name)) => format!("{}{name}", nanos / unit),
+            None => format!("{nanos}ns"),
+        })
     }
 }
 
@@ -57,6 +58,19 @@ impl Serialize for Size {
         match whole {
             Some((unit, name)) => serializer.serialize_str(&format!("{}{name}", self.0 / unit)),
             None => serializer.serialize_u64(self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_printed_as_they_can_be_read() {
+        for text in ["0s", "5m", "90s", "200ms", "1500ms", "500us", "1500us", "7ns"] {
+            let period: Period = serde_json::from_value(text.into()).unwrap();
+            assert_eq!(serde_json::to_value(period).unwrap(), text);
         }
     }
 }

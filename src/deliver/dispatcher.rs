@@ -16,7 +16,7 @@ use super::schedule::{Finished, Limits, Schedule};
 use super::sender::Sender;
 use super::settings::Settings;
 use super::targets::{Destination, Lookup, Targets};
-use crate::domain::delivery::{Attempted, Delivery};
+use crate::domain::delivery::{Attempted, Delivery, Feedback, TIME_TO_RECORD};
 use crate::domain::webhook::SealedTarget;
 use crate::handoff::{DeliveryBudget, FreshDeliveries};
 use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
@@ -24,8 +24,6 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, recurring};
 use crate::vault::Vault;
 
-/// How much of a lease must remain after the request's timeout, for recording the answer.
-const TIME_TO_RECORD: Duration = Duration::from_secs(2);
 /// The wait before webhooks are read again while the store does not answer.
 const READ_RETRY: Duration = Duration::from_millis(250);
 /// How long a permit is held after a fault on Walhook's side, so that deliveries are not tried as fast as they fail.
@@ -88,7 +86,11 @@ impl Dispatcher {
     ) -> Dispatcher {
         let (permits, returned) = mpsc::unbounded_channel();
         let settings = &context.settings;
-        let limits = Limits { total: settings.concurrency, per_webhook: settings.per_webhook_concurrency };
+        let limits = Limits {
+            total: settings.concurrency,
+            per_webhook: settings.per_webhook_concurrency,
+            adaptive: settings.adaptive_concurrency,
+        };
         let schedule = Schedule::new(limits, settings.retries_per_second, settings.timeout, budget, Instant::now());
         Dispatcher {
             schedule,
@@ -111,6 +113,7 @@ impl Dispatcher {
 
     pub async fn run(mut self, stop: CancellationToken) {
         let in_flight = metrics::gauge!(telemetry::IN_FLIGHT);
+        let limited = metrics::gauge!(telemetry::LIMITED_WEBHOOKS);
         let mut fresh_is_open = true;
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
@@ -120,6 +123,7 @@ impl Dispatcher {
             self.start_claim(now);
             self.reap();
             in_flight.set(self.schedule.in_flight() as f64);
+            limited.set(self.schedule.limited() as f64);
             let wake_at = self.schedule.wake_at(now);
             let wake_at = self.retry_read_at.map_or(wake_at, |retry_at| retry_at.min(wake_at));
             // Reset only if it must fire earlier, which most iterations do not require.
@@ -149,9 +153,10 @@ impl Dispatcher {
     }
 
     fn finish(&mut self, first: Finished) {
-        self.schedule.finish(first);
+        let now = Instant::now();
+        self.schedule.finish(first, now);
         while let Ok(finished) = self.returned.try_recv() {
-            self.schedule.finish(finished);
+            self.schedule.finish(finished, now);
         }
     }
 
@@ -167,7 +172,7 @@ impl Dispatcher {
     fn start_attempts(&mut self, now: Instant) {
         while let Some(delivery) = self.schedule.next(now) {
             let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
-            let finished = Finished { webhook, class, bytes, took: None };
+            let finished = Finished { webhook, class, bytes, request: None, took: None, feedback: Feedback::None };
             let permit = Permit { finished, returns: self.permits.clone() };
             match self.targets.recent(webhook) {
                 Some(lookup) => self.start(delivery, permit, lookup),
@@ -183,11 +188,17 @@ impl Dispatcher {
         delivery.lease.until < Instant::now() + self.context.settings.timeout + TIME_TO_RECORD
     }
 
-    fn start(&mut self, delivery: Delivery, permit: Permit, lookup: Lookup) {
+    fn start(&mut self, delivery: Delivery, mut permit: Permit, lookup: Lookup) {
         let destination = match lookup {
             Lookup::Found(destination) if !self.is_lease_too_short(&delivery) => destination,
             Lookup::Found(_) | Lookup::Deleted | Lookup::Unreadable => return,
         };
+        // The webhook was switched off and on since: this delivery was cancelled. If it was stored in between, it is claimed again when
+        // its lease ends.
+        if delivery.activation != destination.activation {
+            return;
+        }
+        permit.finished.request = Some(self.schedule.start_request(delivery.webhook, Instant::now()));
         let (sender, attempted) = (self.context.sender.clone(), self.attempted.clone());
         self.tasks.spawn(attempt(delivery, permit, destination, sender, attempted));
     }
@@ -330,7 +341,7 @@ async fn attempt(
     sender: Sender,
     attempted: mpsc::Sender<Attempted>,
 ) {
-    let Destination { endpoint, active, signer } = &*destination;
+    let Destination { endpoint, active, signer, .. } = &*destination;
     let attempt = match active {
         true => sender.send(endpoint, signer, &(&delivery).into()).await,
         false => Ok(sender.cancelled()),
@@ -340,6 +351,7 @@ async fn attempt(
         return tokio::time::sleep(PAUSE_AFTER_OWN_FAULT).await;
     };
     permit.finished.took = attempt.sent.as_ref().map(|sent| sent.duration);
+    permit.finished.feedback = attempt.answer.feedback();
     if attempted.send(Attempted { delivery, attempt }).await.is_err() {
         recurring!(error, "attempts cannot be recorded: the recording stage has ended");
     }

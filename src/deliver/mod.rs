@@ -5,9 +5,11 @@ mod dispatcher;
 pub mod guard;
 pub mod request;
 pub mod resolver;
+mod retry_after;
 pub mod schedule;
 mod sender;
 mod settings;
+mod signer;
 mod targets;
 
 use tokio::sync::mpsc;

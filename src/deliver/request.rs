@@ -1,18 +1,15 @@
 //! Renders requests: body, signatures and headers. No I/O.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
-use sha2::Sha256;
 use uuid::Uuid;
 
+pub use super::signer::Signer;
+
+use super::signer::standard_header;
 use crate::domain::delivery::{Delivery, Signatures};
 use crate::domain::event::EventKind;
 use crate::domain::time;
-
-const SECRET_PREFIX: &str = "whsec_";
 
 /// The content of a request, without the time and the signatures.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +21,7 @@ pub struct Notification<'a> {
     pub occurred_at: Timestamp,
     pub data: &'a str,
     pub attempt: u16,
+    pub sequence: Option<i64>,
     /// Requested by the webhook's owner, not raised by the platform.
     pub test: bool,
 }
@@ -38,40 +36,10 @@ impl<'a> From<&'a Delivery> for Notification<'a> {
             occurred_at: delivery.occurred_at,
             data: &delivery.data,
             attempt: delivery.attempt,
+            sequence: delivery.sequence,
             test: false,
         }
     }
-}
-
-/// Signs requests with a webhook's secret. Holds the two HMAC keys, prepared for use.
-#[derive(Clone)]
-pub struct Signer {
-    body: Hmac<Sha256>,
-    standard: Hmac<Sha256>,
-}
-
-impl Signer {
-    /// The key of `X-Webhook-Signature` is the whole secret; the key of Standard Webhooks' signature is the decoded base64.
-    pub fn new(secret: &str) -> Signer {
-        let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
-        let decoded = STANDARD.decode(encoded).map(zeroize::Zeroizing::new);
-        let standard = decoded.as_ref().map_or(secret.as_bytes(), |key| key.as_slice());
-        Signer { body: mac(secret.as_bytes()), standard: mac(standard) }
-    }
-
-    pub fn sign(&self, delivery: Uuid, at: Timestamp, body: &[u8]) -> Signatures {
-        let mut id = Uuid::encode_buffer();
-        let id = delivery.hyphenated().encode_lower(&mut id);
-        let standard = self.standard.clone().chain_update(id).chain_update(format!(".{}.", at.as_second()));
-        Signatures {
-            body: self.body.clone().chain_update(body).finalize().into_bytes().into(),
-            standard: standard.chain_update(body).finalize().into_bytes().into(),
-        }
-    }
-}
-
-fn mac(key: &[u8]) -> Hmac<Sha256> {
-    Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
 /// A request, ready to be sent.
@@ -152,8 +120,9 @@ fn headers(
         ("X-Webhook-Occurred-At", time::micros(notification.occurred_at)),
         ("webhook-id", delivery),
         ("webhook-timestamp", at.as_second().to_string()),
-        ("webhook-signature", format!("v1,{}", STANDARD.encode(signatures.standard))),
+        ("webhook-signature", standard_header(signatures)),
     ];
+    headers.extend(notification.sequence.map(|sequence| ("X-Webhook-Sequence", sequence.to_string())));
     if notification.test {
         headers.push(("X-Webhook-Test", "true".to_owned()));
     }
@@ -176,6 +145,7 @@ mod tests {
             occurred_at: "2026-03-01T09:04:59.123456Z".parse().unwrap(),
             data,
             attempt: 3,
+            sequence: Some(1_042),
             test: false,
         }
     }
@@ -213,6 +183,7 @@ mod tests {
             ("webhook-id", "0195504c-a3a0-7abc-8def-0123456789ab"),
             ("webhook-timestamp", "1772355900"),
             ("webhook-signature", "v1,cvzK7yhjhYBvU/TW3LsxbfsjUkdSUjCTkX2PCDyyajE="),
+            ("X-Webhook-Sequence", "1042"),
         ];
         let headers: Vec<(&str, &str)> = request.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!(headers, expected);
@@ -220,8 +191,9 @@ mod tests {
 
     #[test]
     fn tests_have_a_header_of_their_own() {
-        let test = Notification { test: true, ..notification("{}") };
+        let test = Notification { test: true, sequence: None, ..notification("{}") };
         let request = render(&test, Timestamp::UNIX_EPOCH, &Signer::new(SECRET), "W", 1_000).unwrap();
+        assert!(request.headers.iter().all(|(name, _)| *name != "X-Webhook-Sequence"));
         assert!(request.headers.contains(&("X-Webhook-Test", "true".to_owned())));
     }
 

@@ -7,9 +7,11 @@ use secrecy::ExposeSecret;
 
 use super::client::{Client, Endpoint, OwnFault};
 use super::request::{self, Notification, Signer, TooLarge};
+use super::retry_after;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::domain::delivery::{Answer, Attempt, Sent};
+use crate::domain::headers::CustomHeaders;
 use crate::domain::trace::{Sampling, SpanId};
 use crate::domain::webhook::Target;
 
@@ -30,8 +32,20 @@ impl Sender {
 
     /// Makes one attempt, even if the webhook is inactive.
     pub async fn attempt(&self, target: &Target, notification: &Notification<'_>) -> Result<Attempt, OwnFault> {
-        let endpoint = Endpoint::new(&target.url, &self.0.settings.guard);
-        self.send(&endpoint, &Signer::new(target.secret.expose_secret()), notification).await
+        self.attempt_signed(&target.url, &target.headers, &Signer::new(target.secret.expose_secret()), notification)
+            .await
+    }
+
+    /// Makes one attempt that is signed with all keys of the webhook.
+    pub async fn attempt_signed(
+        &self,
+        url: &str,
+        headers: &CustomHeaders,
+        signer: &Signer,
+        notification: &Notification<'_>,
+    ) -> Result<Attempt, OwnFault> {
+        let endpoint = Endpoint::new(url, &self.0.settings.guard).with_headers(headers);
+        self.send(&endpoint, signer, notification).await
     }
 
     /// Makes one attempt at an endpoint that has been checked.
@@ -41,7 +55,7 @@ impl Sender {
         signer: &Signer,
         notification: &Notification<'_>,
     ) -> Result<Attempt, OwnFault> {
-        let Inner { client, settings, .. } = &*self.0;
+        let Inner { client, settings, clock } = &*self.0;
         let started_at = self.now();
         let rendered =
             request::render(notification, started_at, signer, &settings.user_agent, settings.max_payload_bytes);
@@ -53,8 +67,14 @@ impl Sender {
         };
         request.headers.extend(settings.sampling.map(|sampling| traceparent(sampling, notification, started_at)));
         let exchange = client.post(endpoint, &request).await?;
-        let signatures = request.signatures;
-        let sent = Sent { url: endpoint.url(), signatures, duration: exchange.duration, excerpt: exchange.excerpt };
+        let retry_after = exchange.retry_after.filter(|_| settings.honor_retry_after);
+        let sent = Sent {
+            url: endpoint.url(),
+            signatures: request.signatures,
+            duration: exchange.duration,
+            excerpt: exchange.excerpt,
+            retry_after: retry_after.and_then(|value| retry_after::parse(value.to_str().ok()?, clock.now())),
+        };
         Ok(Attempt { started_at, answer: exchange.answer, sent: Some(sent) })
     }
 

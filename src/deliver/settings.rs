@@ -15,6 +15,10 @@ pub struct Settings {
     pub per_webhook_concurrency: usize,
     /// Applies while there are first attempts to make.
     pub retries_per_second: u32,
+    /// Whether a webhook's concurrency follows its receiver's answers.
+    pub adaptive_concurrency: bool,
+    /// Whether receivers can postpone retries.
+    pub honor_retry_after: bool,
     pub max_payload_bytes: usize,
     pub user_agent: String,
     pub guard: Guard,
@@ -40,6 +44,8 @@ impl Settings {
             concurrency: delivery.concurrency,
             per_webhook_concurrency: delivery.per_webhook_concurrency,
             retries_per_second: delivery.retries_per_second,
+            adaptive_concurrency: delivery.adaptive_concurrency,
+            honor_retry_after: delivery.honor_retry_after,
             max_payload_bytes: delivery.max_payload_bytes,
             user_agent: format!("{name}-Webhooks/1.0"),
             guard: Guard::new(delivery.allow_http, delivery.allow_networks.clone())

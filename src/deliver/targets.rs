@@ -1,4 +1,5 @@
-//! The destinations of deliveries: webhooks as they were read from the store shortly before, with their secrets decrypted.
+//! The destinations of deliveries: webhooks as they were read from the store shortly before, with their secrets and custom headers
+//! decrypted.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -6,13 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
-use secrecy::ExposeSecret;
 use uuid::Uuid;
 
 use super::client::Endpoint;
 use super::guard::Guard;
 use super::request::Signer;
 use crate::domain::webhook::SealedTarget;
+use crate::store::options::open_headers;
 use crate::telemetry::recurring;
 use crate::vault::Vault;
 
@@ -26,6 +27,7 @@ const MAX_PREPARED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 pub struct Destination {
     pub endpoint: Endpoint,
     pub active: bool,
+    pub activation: i32,
     pub signer: Signer,
 }
 
@@ -33,7 +35,7 @@ pub struct Destination {
 pub enum Lookup {
     Found(Arc<Destination>),
     Deleted,
-    /// The secret cannot be decrypted. The receiver is not to blame.
+    /// The secret or the custom headers cannot be decrypted. The receiver is not to blame.
     Unreadable,
 }
 
@@ -95,17 +97,20 @@ impl Targets {
         if let Some((_, destination)) = self.prepared.get(&webhook).filter(|(known, _)| *known == target) {
             return Lookup::Found(Arc::clone(destination));
         }
-        let secret = match self.vault.open_text(webhook, &target.secret_key_id, &target.secret) {
-            Ok(secret) => secret,
+        let signer = Signer::open(&self.vault, &target);
+        let headers = || open_headers(&self.vault, webhook, target.headers.as_ref());
+        let (signer, headers) = match signer.and_then(|signer| Ok((signer, headers()?))) {
+            Ok(opened) => opened,
             Err(error) => {
                 recurring!(error, %webhook, %error, "secrets of webhooks cannot be decrypted: their deliveries wait");
                 return Lookup::Unreadable;
             }
         };
         let destination = Arc::new(Destination {
-            endpoint: Endpoint::new(&target.url, &self.guard),
+            endpoint: Endpoint::new(&target.url, &self.guard).with_headers(&headers),
             active: target.active,
-            signer: Signer::new(secret.expose_secret()),
+            activation: target.activation,
+            signer,
         });
         self.prepared.put(webhook, (target, Arc::clone(&destination)));
         Lookup::Found(destination)
@@ -115,7 +120,8 @@ impl Targets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vault;
+    use crate::domain::webhook::SealedHeaders;
+    use crate::vault::{self, Owner, Sealed};
 
     fn sealed(vault: &Vault, webhook: Uuid, secret: &str) -> SealedTarget {
         let sealed = vault.seal(webhook, secret.as_bytes());
@@ -125,6 +131,9 @@ mod tests {
             active: true,
             secret: sealed.bytes,
             secret_key_id: sealed.key_id,
+            headers: None,
+            keys: Default::default(),
+            activation: 0,
         }
     }
 
@@ -164,6 +173,23 @@ mod tests {
         targets.store_read(Instant::now(), &[deleted, unreadable], vec![sealed(&other, unreadable, "s")]);
         assert!(matches!(targets.last_read(deleted), Lookup::Deleted));
         assert!(matches!(targets.last_read(unreadable), Lookup::Unreadable));
+    }
+
+    #[test]
+    fn headers_that_cannot_be_decrypted_make_deliveries_wait() {
+        let (vault, webhook) = (vault(), Uuid::from_u128(1));
+        let mut targets = Targets::new(vault.clone(), guard());
+        let good = vault.seal(Owner::headers(webhook), br#"[["X-Key","v"]]"#);
+        // The webhook's secret in the place of its headers.
+        let bad = vault.seal(webhook, br#"[["X-Key","v"]]"#);
+        let mut lookup = |Sealed { bytes, key_id }: Sealed| {
+            let headers = Some(SealedHeaders { bytes, key_id });
+            let target = SealedTarget { headers, ..sealed(&vault, webhook, "whsec_a") };
+            targets.store_read(Instant::now(), &[webhook], vec![target]);
+            targets.last_read(webhook)
+        };
+        assert!(matches!(lookup(good), Lookup::Found(_)));
+        assert!(matches!(lookup(bad), Lookup::Unreadable));
     }
 
     #[test]

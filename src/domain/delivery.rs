@@ -23,6 +23,12 @@ pub struct Lease {
 /// deliveries of a dead replica wait. Leases are never renewed: a request starts only if it fits in the rest of its lease.
 const LEASE_MARGIN: Duration = Duration::from_secs(10);
 
+/// How much of a lease must remain after the request's timeout, for recording the answer.
+pub const TIME_TO_RECORD: Duration = Duration::from_secs(2);
+
+/// How long after a claim the requests of its deliveries may start.
+pub const TIME_TO_START: Duration = LEASE_MARGIN.saturating_sub(TIME_TO_RECORD);
+
 /// Returns the length of a lease if requests may take `timeout`.
 pub const fn lease_length(timeout: Duration) -> Duration {
     timeout.saturating_add(LEASE_MARGIN)
@@ -41,6 +47,13 @@ pub struct Delivery {
     pub round: u16,
     /// The number of the next attempt in this round, from 1.
     pub attempt: u16,
+    /// Its number within its webhook. None for tests and for deliveries of earlier builds.
+    pub sequence: Option<i64>,
+    /// Deliveries of one webhook with the same key are delivered one after the other. None for a delivery that is outside any order.
+    pub order_key: Option<i64>,
+    /// The activation of the webhook under which the delivery was created or claimed. If the webhook was switched off and on since, the
+    /// delivery was cancelled.
+    pub activation: i32,
     pub lease: Lease,
 }
 
@@ -95,13 +108,16 @@ pub enum Answer {
     Inactive,
 }
 
-/// The HMAC-SHA256 signatures of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The signatures of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signatures {
-    /// Over the body: `X-Webhook-Signature`.
+    /// HMAC-SHA256 of the body: `X-Webhook-Signature`.
     pub body: [u8; 32],
-    /// Over id, timestamp and body: `webhook-signature`.
+    /// HMAC-SHA256 of id, timestamp and body: the first entry of `webhook-signature`.
     pub standard: [u8; 32],
+    /// The other entries of `webhook-signature`, concatenated: an HMAC with the previous secret, then ed25519 signatures. Most
+    /// requests have none.
+    pub more: Vec<u8>,
 }
 
 /// A finished attempt.
@@ -122,6 +138,8 @@ pub struct Sent {
     pub duration: Duration,
     /// The first bytes of the response body.
     pub excerpt: Vec<u8>,
+    /// The wait until the next attempt that the receiver asks for (`Retry-After`), if that is to be honored.
+    pub retry_after: Option<Duration>,
 }
 
 /// A delivery with its finished attempt, to be recorded.
@@ -141,6 +159,9 @@ named! {
     }
 }
 
+/// The longest wait that a receiver can ask for. After a day its owner should look at it, and longer waits would outlast short retention.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// What happens to a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -150,7 +171,34 @@ pub enum Next {
     Retry { after: Duration, attempt: u16 },
 }
 
+/// What an answer says about the load that the receiver can bear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feedback {
+    /// It responded in time.
+    Responsive,
+    /// It asked for fewer requests: 429 or 503.
+    Overloaded,
+    /// It did not respond in time.
+    TimedOut,
+    /// Nothing.
+    None,
+}
+
 impl Answer {
+    pub const fn feedback(&self) -> Feedback {
+        match self {
+            Answer::Failed { status: Some(429 | 503), .. } => Feedback::Overloaded,
+            Answer::Accepted { .. } | Answer::Failed { status: Some(_), .. } => Feedback::Responsive,
+            Answer::Failed { kind: ErrorKind::ConnectTimeout | ErrorKind::ResponseTimeout, .. } => Feedback::TimedOut,
+            Answer::Failed { .. } | Answer::TooLarge { .. } | Answer::Inactive => Feedback::None,
+        }
+    }
+
+    /// Returns whether the receiver states that it no longer exists.
+    pub const fn is_gone(&self) -> bool {
+        matches!(self, Answer::Failed { status: Some(410), .. })
+    }
+
     /// Returns the status of the receiver's response, if there was one.
     pub const fn status(&self) -> Option<u16> {
         match self {
@@ -186,6 +234,15 @@ impl Next {
         match self {
             Next::End(outcome) => outcome,
             Next::Retry { .. } => Outcome::Failed,
+        }
+    }
+
+    /// Postpones a retry to the time that the receiver asks for. It is never made earlier, and postponed to at most
+    /// [`MAX_RETRY_AFTER`].
+    pub fn not_before(self, asked: Duration) -> Next {
+        match self {
+            Next::Retry { after, attempt } => Next::Retry { after: after.max(asked.min(MAX_RETRY_AFTER)), attempt },
+            end @ Next::End(_) => end,
         }
     }
 }
@@ -225,5 +282,20 @@ mod tests {
             Next::End(Outcome::PermanentlyFailed)
         );
         assert_eq!(next(2, &Answer::Inactive, &schedule, || 0.0), Next::End(Outcome::Cancelled));
+    }
+
+    #[test]
+    fn a_receiver_can_postpone_a_retry_by_at_most_a_day_and_never_advance_it() {
+        let schedule = RetrySchedule::new(vec![Duration::from_secs(60)], Duration::from_secs(30));
+        let failed = Answer::Failed { kind: ErrorKind::HttpStatus, message: String::new(), status: Some(429) };
+        let retry = |seconds| Next::Retry { after: Duration::from_secs(seconds), attempt: 2 };
+        for (asked, seconds) in [(0, 75), (74, 75), (76, 76), (86_400, 86_400), (86_401, 86_400), (u64::MAX, 86_400)] {
+            let next = next(1, &failed, &schedule, || 0.5).not_before(Duration::from_secs(asked));
+            assert_eq!(next, retry(seconds), "{asked}");
+        }
+        let last = next(2, &failed, &schedule, || 0.5);
+        assert_eq!(last.not_before(Duration::from_secs(90)), Next::End(Outcome::PermanentlyFailed));
+        let weekly = Next::Retry { after: 7 * MAX_RETRY_AFTER, attempt: 2 };
+        assert_eq!(weekly.not_before(Duration::MAX), weekly, "a longer wait of the schedule is kept");
     }
 }

@@ -13,6 +13,8 @@ pub struct Policy {
     pub counted: CountedFailures,
     /// The number of failures that disables a webhook; at least 1.
     pub threshold: u32,
+    /// Whether an answer with 410 Gone disables a webhook at once.
+    pub on_gone: bool,
 }
 
 /// Which failures count towards the threshold.
@@ -62,6 +64,11 @@ impl Policy {
         }
     }
 
+    /// Returns whether a webhook is disabled regardless of its failures. `is_gone`: its receiver has answered with 410 Gone.
+    pub fn disables_gone(&self, standing: &Standing, is_gone: bool) -> bool {
+        self.on_gone && is_gone && standing.active
+    }
+
     /// Returns the number of failures that count towards the threshold.
     pub fn count(&self, standing: &Standing) -> u64 {
         match self.counted {
@@ -91,10 +98,10 @@ mod tests {
 
     use super::*;
 
-    const CUMULATIVE: Policy = Policy { counted: CountedFailures::Cumulative, threshold: 10 };
+    const CUMULATIVE: Policy = Policy { counted: CountedFailures::Cumulative, threshold: 10, on_gone: false };
     const MINUTES: Duration = Duration::from_secs(300);
     const CONSECUTIVE: Policy =
-        Policy { counted: CountedFailures::Consecutive { min_duration: MINUTES }, threshold: 10 };
+        Policy { counted: CountedFailures::Consecutive { min_duration: MINUTES }, threshold: 10, on_gone: false };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -120,7 +127,7 @@ mod tests {
     fn consecutive_failures_only_warn_until_the_minimum_duration() {
         assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 299)), Verdict::Warn);
         assert_eq!(CONSECUTIVE.judge(&standing(500, 500, 300)), Verdict::Disable);
-        let at_once = Policy { counted: CountedFailures::Consecutive { min_duration: Duration::ZERO }, threshold: 10 };
+        let at_once = Policy { counted: CountedFailures::Consecutive { min_duration: Duration::ZERO }, ..CONSECUTIVE };
         assert_eq!(at_once.judge(&standing(10, 10, 0)), Verdict::Disable);
     }
 
@@ -133,6 +140,15 @@ mod tests {
         assert_eq!(CUMULATIVE.judge(&inactive), Verdict::Nothing);
         let first = Policy { threshold: 1, ..CUMULATIVE };
         assert_eq!(first.judge(&standing(1, 1, 0)), Verdict::Disable);
+    }
+
+    #[test]
+    fn a_gone_receiver_is_disabled_only_if_configured_and_active() {
+        let on_gone = Policy { on_gone: true, ..CUMULATIVE };
+        let active = standing(1, 1, 0);
+        assert!(on_gone.disables_gone(&active, true) && !on_gone.disables_gone(&active, false));
+        assert!(!CUMULATIVE.disables_gone(&active, true));
+        assert!(!on_gone.disables_gone(&Standing { active: false, ..active }, true));
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -190,7 +206,7 @@ mod tests {
         ) {
             let min_duration = Duration::from_secs(min_seconds);
             for counted in [CountedFailures::Cumulative, CountedFailures::Consecutive { min_duration }] {
-                let policy = Policy { counted, threshold };
+                let policy = Policy { counted, threshold, on_gone: false };
                 let ((alone, _), (together, _)) = (run(&policy, &attempts, 1), run(&policy, &attempts, batch));
                 // A success ends the failures before it in the same batch, so a batch may disable later.
                 prop_assert!(alone || !together);
@@ -204,7 +220,7 @@ mod tests {
 
         #[test]
         fn warnings_start_at_half_the_threshold_and_are_a_day_apart(attempts in attempts(), batch in 1..20_usize, threshold in 2..80_u32) {
-            let policy = Policy { counted: CountedFailures::Cumulative, threshold };
+            let policy = Policy { threshold, ..CUMULATIVE };
             let (_, warnings) = run(&policy, &attempts, batch);
             prop_assert!(warnings.windows(2).all(|pair| has_passed(BETWEEN_WARNINGS, Some(pair[0]), pair[1])));
             let failures = attempts.iter().filter(|attempt| attempt.fails).count() as u32;

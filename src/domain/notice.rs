@@ -6,6 +6,9 @@ use uuid::Uuid;
 use super::event::UserId;
 use super::named::named;
 
+/// The reason in notices about webhooks that were disabled because their receiver is gone.
+pub const GONE: &str = "the receiver answered 410 Gone";
+
 /// A notice, with the webhook's name and URL at the time of the event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
@@ -23,6 +26,13 @@ pub struct Notice {
     pub failures: u64,
     /// The number of failures that disables the webhook.
     pub threshold: u64,
+}
+
+impl Notice {
+    /// Returns whether the webhook was disabled at once, because its receiver is gone.
+    pub fn is_gone(&self) -> bool {
+        self.kind == NoticeKind::Disabled && self.reason == GONE
+    }
 }
 
 named! {

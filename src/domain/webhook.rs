@@ -7,6 +7,8 @@ use secrecy::SecretString;
 use uuid::Uuid;
 
 use super::delivery::{Answer, Attempt, ErrorKind};
+use super::headers::CustomHeaders;
+use super::signing::SealedKeys;
 
 /// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed URL, state or secret also
 /// applies to pending deliveries.
@@ -16,9 +18,10 @@ pub struct Target {
     pub url: Arc<str>,
     pub active: bool,
     pub secret: SecretString,
+    pub headers: CustomHeaders,
 }
 
-/// A [`Target`] as stored: the secret is encrypted.
+/// A [`Target`] as stored: the secret and the custom headers are encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedTarget {
     pub webhook: Uuid,
@@ -26,6 +29,18 @@ pub struct SealedTarget {
     pub active: bool,
     pub secret: Vec<u8>,
     pub secret_key_id: String,
+    /// None without custom headers.
+    pub headers: Option<SealedHeaders>,
+    pub keys: SealedKeys,
+    /// Changes whenever the webhook is switched on again.
+    pub activation: i32,
+}
+
+/// Encrypted custom headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedHeaders {
+    pub bytes: Vec<u8>,
+    pub key_id: String,
 }
 
 /// The changes that a sequence of attempts makes to a webhook's counters.
@@ -37,6 +52,8 @@ pub struct Tally {
     pub trailing_failures: u64,
     /// The last failure, which the notice to the owner names.
     pub last_failure: Option<Failure>,
+    /// Whether the receiver answered an attempt with 410 Gone.
+    pub is_gone: bool,
     /// When the latest attempt started, whether or not it reached the receiver.
     pub last_triggered_at: Option<Timestamp>,
 }
@@ -50,6 +67,9 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The answer of a receiver that no longer exists.
+    pub const GONE: Failure = Failure { kind: ErrorKind::HttpStatus, status: Some(410) };
+
     /// Describes the failure for a reader without technical background: `connection timeout`, `HTTP 500 answers`.
     pub fn describe(&self) -> String {
         let description = match self.kind {
@@ -82,6 +102,7 @@ impl Tally {
                 self.failures += 1;
                 self.trailing_failures += 1;
                 self.last_failure = Some(Failure { kind: *kind, status: *status });
+                self.is_gone |= attempt.answer.is_gone();
             }
             Answer::Failed { .. } | Answer::TooLarge { .. } | Answer::Inactive => return,
         }

@@ -225,7 +225,7 @@ impl<C: Clock> Enqueue<C> {
             let (advanced, subscriptions, first_time) = tokio::try_join!(
                 biased;
                 advance_checkpoint(&*transaction, &self.slot, from, &batch.checkpoint, batch.reader),
-                subscriptions_of(&*transaction, events),
+                subscriptions_of(&*transaction, events, true),
                 claim_distributed(&*transaction, distributed),
             )?;
             if !advanced {

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use super::derive::{Raised, derive_found};
 use super::error::EnqueueError;
 use super::fan_out::fan_out;
-use super::save::{insert, subscriptions_of};
+use super::save::{insert_repaired, subscriptions_of};
 use crate::domain::change::Change;
 use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
 use crate::lookup::Lookups;
-use crate::store::Transaction;
-use crate::store::enqueue::{NewLease, claim_distributed, insert_unrouted, undistributed};
+use crate::store::enqueue::{claim_distributed, insert_unrouted, undistributed};
+use crate::store::{Transaction, sequences};
 
 /// The events of one part of the found changes.
 #[derive(Debug, Default)]
@@ -39,14 +39,16 @@ impl RepairEnqueue {
         let mut raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
         let first_time = self.first_distributions(transaction, &raised).await?;
         raised.once.keep_first(&mut raised.events, first_time);
-        let subscriptions = subscriptions_of(transaction, &raised.events).await?;
-        let fanned_out = fan_out(&raised.events, &subscriptions, |_, _| false);
+        // A dry run locks no numbers: others may make deliveries meanwhile.
+        let (subscriptions, mut sequences) = subscriptions_of(transaction, &raised.events, !self.dry_run).await?;
+        let fanned_out = fan_out(&raised.events, &subscriptions, &mut sequences, |_, _, _, _| false);
         if !self.dry_run {
-            insert(transaction, &raised.events, &fanned_out, NewLease::NONE, true).await?;
+            insert_repaired(transaction, &raised.events, &fanned_out).await?;
+            sequences::store(transaction, &sequences.changed()).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }
         Ok(Repaired {
-            deliveries: fanned_out.deliveries.len(),
+            deliveries: fanned_out.deliveries.len() + fanned_out.ordered.len(),
             missed: fanned_out.missed.len(),
             unrouted: raised.unrouted.len(),
             events: raised.events,

@@ -1,88 +1,135 @@
 //! Stores events with their deliveries inside a transaction.
 
+use std::collections::HashSet;
+
 use metrics::counter;
+use uuid::Uuid;
 
 use super::fan_out::{EVENTS_AT_ONCE, FannedOut, Subscriptions, fan_out};
-use crate::domain::event::Event;
+use crate::domain::event::{Event, EventKind};
+use crate::domain::sequence::Sequences;
+use crate::domain::webhook::SealedTarget;
 use crate::handoff::HandoffBatch;
 use crate::store::enqueue::{NewLease, Unrouted, insert_deliveries, insert_events, insert_missed, subscriptions};
-use crate::store::{GenericClient, StoreError};
+use crate::store::{GenericClient, StoreError, order, sequences};
 use crate::telemetry::{self, recurring};
 
 /// When fresh deliveries are handed off to the local dispatcher.
 pub(super) enum HandOffWhen {
     /// With the last statements: requests do not wait for the commit. If it fails, the same changes are read again and lead to the same
-    /// deliveries.
+    /// deliveries. Those that may have to wait for others are always handed off after the commit.
     BeforeCommit,
     /// After the commit. For the first transaction, and after a failed one: otherwise receivers would get a request with each retry.
     AfterCommit,
 }
 
-/// Reads the webhooks of the owners of `events`.
+/// Reads the webhooks of the owners of `events`. With `numbered`, also locks and returns the numbers of their last deliveries. This takes
+/// another statement only for a webhook that has no number yet.
 pub(super) async fn subscriptions_of(
     transaction: &impl GenericClient,
     events: &[Event],
-) -> Result<Subscriptions, StoreError> {
+    numbered: bool,
+) -> Result<(Subscriptions, Sequences), StoreError> {
     let mut users: Vec<&str> = events.iter().map(|event| &*event.user.0).collect();
     users.sort_unstable();
     users.dedup();
-    let mut by_user = Subscriptions::new();
+    let mut kinds: Vec<EventKind> = events.iter().filter(|_| numbered).map(|event| event.kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let (mut by_user, mut sequences, mut unnumbered) = (Subscriptions::new(), Sequences::default(), Vec::new());
     if !users.is_empty() {
-        for subscription in subscriptions(transaction, &users).await? {
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+        for subscription in subscriptions(transaction, &users, &names).await? {
+            let webhook = subscription.target.webhook;
+            match subscription.last {
+                Some(last) => sequences.insert(webhook, last),
+                None if subscription.takes_any(&kinds) => unnumbered.push(webhook),
+                None => {}
+            }
             by_user.entry(subscription.user.clone()).or_default().push(subscription);
         }
     }
-    Ok(by_user)
+    if !unnumbered.is_empty() {
+        sequences::start(transaction, &unnumbered, &mut sequences).await?;
+    }
+    Ok((by_user, sequences))
 }
 
 /// Stores events with their deliveries, part by part. `commit` is sent with the last part.
 pub(super) async fn store_events(
     transaction: &impl GenericClient,
     events: &[Event],
-    subscriptions: Subscriptions,
+    (subscriptions, mut sequences): (Subscriptions, Sequences),
     lease: NewLease,
     mut handoff: HandoffBatch<'_>,
     when: HandOffWhen,
     commit: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
-    let mut fan_out =
-        |part| fan_out(part, &subscriptions, |event, delivery| handoff.add(event, delivery.id, delivery.webhook));
+    let mut fan_out = |part| {
+        fan_out(part, &subscriptions, &mut sequences, |event, delivery, key, target| {
+            handoff.add(event, delivery.id, delivery.webhook, delivery.sequence, key, target.activation)
+        })
+    };
     let mut parts = events.chunks(EVENTS_AT_ONCE);
     let last = parts.next_back().unwrap_or_default();
+    let mut heads = HashSet::new();
     for part in parts {
-        insert(transaction, part, &fan_out(part), lease, false).await?;
+        heads.extend(insert(transaction, part, &fan_out(part), lease).await?);
     }
     let fanned_out = fan_out(last);
-    let store_last = async { tokio::try_join!(biased; insert(transaction, last, &fanned_out, lease, false), commit) };
-    let targets = subscriptions.into_values().flatten().map(|subscription| subscription.target);
+    let numbers = sequences.changed();
+    let store_last = async {
+        tokio::try_join!(
+            biased;
+            insert(transaction, last, &fanned_out, lease),
+            sequences::store(transaction, &numbers),
+            commit
+        )
+    };
+    let targets: Vec<SealedTarget> =
+        subscriptions.into_values().flatten().map(|subscription| subscription.target).collect();
+    let targets_of_heads = if handoff.has_ordered() { targets.clone() } else { Vec::new() };
     match when {
         HandOffWhen::BeforeCommit => {
             handoff.send(targets);
-            store_last.await?;
+            heads.extend(store_last.await?.0);
         }
         HandOffWhen::AfterCommit => {
-            store_last.await?;
+            heads.extend(store_last.await?.0);
             handoff.send(targets);
         }
     }
+    handoff.send_heads(&heads, targets_of_heads);
     Ok(())
 }
 
-/// Inserts events with their deliveries. `repaired` marks events that a repair found.
-pub(super) async fn insert(
+/// Inserts events with their deliveries. Returns the deliveries with an order key that are leased.
+async fn insert(
     transaction: &impl GenericClient,
     events: &[Event],
     fanned_out: &FannedOut,
     lease: NewLease,
-    repaired: bool,
-) -> Result<(), StoreError> {
-    tokio::try_join!(
+) -> Result<Vec<Uuid>, StoreError> {
+    let ((), (), heads, ()) = tokio::try_join!(
         biased;
-        insert_events(transaction, events, repaired),
+        insert_events(transaction, events, false),
         insert_deliveries(transaction, &fanned_out.deliveries, lease),
+        order::insert(transaction, &fanned_out.ordered, lease),
         insert_missed(transaction, &fanned_out.missed),
     )?;
-    Ok(())
+    Ok(heads)
+}
+
+/// Inserts events that a repair found, with their deliveries. None is leased, and all with an order key are parked.
+pub(super) async fn insert_repaired(
+    transaction: &impl GenericClient,
+    events: &[Event],
+    fanned_out: &FannedOut,
+) -> Result<(), StoreError> {
+    insert_events(transaction, events, true).await?;
+    insert_deliveries(transaction, &fanned_out.deliveries, NewLease::NONE).await?;
+    order::insert_parked(transaction, &fanned_out.ordered).await?;
+    insert_missed(transaction, &fanned_out.missed).await
 }
 
 /// Counts stored events, unrouted events and ignored transitions.

@@ -10,6 +10,7 @@ mod preflight;
 mod release;
 mod row;
 mod rule;
+mod statuses;
 mod stream_radar;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ mod transcode;
 mod value;
 
 pub use self::rule::{Derived, Fact, Facts, LookupKey, NoEvent, Release, Rule, TranscodedFile};
+pub use self::statuses::{Statuses, statuses};
 use crate::domain::event::EventKind;
 use crate::domain::table::Table;
 

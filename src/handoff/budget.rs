@@ -22,10 +22,11 @@ const SHARE_OF_FREE: usize = 4;
 const RESERVED: usize = 4;
 /// A receiver is responsive if its last request took at most this long: a fraction of the default timeout, and longer than receivers
 /// that work need.
-const RESPONSIVE: Duration = Duration::from_secs(1);
+pub const RESPONSIVE: Duration = Duration::from_secs(1);
 /// Responsive webhooks that are remembered while nothing is held for them. Those forgotten count as unproven until their next answer.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
-/// Webhooks that one claim is limited to when unproven ones have used up their share: the claim searches this list linearly.
+/// Webhooks that one claim is limited to when unproven ones have used up their share: the claim searches this list linearly. The next claim
+/// is for the webhooks after them.
 const MAX_CLAIMED_ALONE: usize = 1_024;
 
 /// Returns the part of `total` that unproven webhooks may use together. At least one.
@@ -65,7 +66,7 @@ impl Load {
 #[derive(Clone, Copy, Debug, Default)]
 struct Webhook {
     load: Load,
-    /// Whether the last request took at most [`RESPONSIVE`]. Until there was one, the webhook is unproven.
+    /// Whether the last request took at most [`RESPONSIVE`], and none has taken longer since. Until there was one, the webhook is unproven.
     is_responsive: bool,
 }
 
@@ -162,6 +163,11 @@ impl Counters {
         has_changed
     }
 
+    /// Notes that a request in flight has taken longer than [`RESPONSIVE`]. Returns whether that has made a responsive webhook unproven.
+    pub fn note_slow(&mut self, webhook: Uuid) -> bool {
+        self.set_responsive(webhook, false)
+    }
+
     fn set_responsive(&mut self, id: Uuid, is_responsive: bool) -> bool {
         match is_responsive {
             true => drop(self.responsive.put(id, ())),
@@ -196,20 +202,40 @@ impl Counters {
         free_of(is_responsive, total, self.total.in_flight, self.unproven.in_flight)
     }
 
-    /// Returns how many deliveries of each webhook a claim may take, if none is to hold more than `ahead`: a number that applies to all
-    /// webhooks but those listed, and a list of webhooks with their own numbers.
-    pub fn claim_limits(&self, ahead: usize) -> (usize, Vec<(Uuid, usize)>) {
-        let limit = |webhook: Webhook| ahead.saturating_sub(webhook.load.deliveries).min(self.free_for(webhook));
-        let of_others = limit(Webhook::default());
-        let listed = match of_others {
-            // Only responsive webhooks are listed: the budget would not admit most deliveries of the others.
-            0 => {
-                self.responsive.iter().map(|(id, ())| (*id, limit(self.webhook(*id)))).take(MAX_CLAIMED_ALONE).collect()
-            }
-            _ => self.by_webhook.iter().map(|(id, webhook)| (*id, limit(*webhook))).collect(),
+    /// Returns how many deliveries of each webhook a claim may take that visits webhooks after `start_after`, if none is to hold more than
+    /// `ahead`, or than its number in `lower`.
+    pub fn claim_limits(&self, ahead: usize, lower: &HashMap<Uuid, usize>, start_after: Uuid) -> ClaimLimits {
+        let limit = |id: &Uuid, webhook: Webhook| {
+            let ahead = lower.get(id).map_or(ahead, |lower| ahead.min(*lower));
+            ahead.saturating_sub(webhook.load.deliveries).min(self.free_for(webhook))
         };
-        (of_others, listed)
+        let of_others = ahead.min(self.free_for(Webhook::default()));
+        if of_others > 0 {
+            let held = self.by_webhook.iter().map(|(id, webhook)| (*id, limit(id, *webhook)));
+            let others = lower.keys().filter(|id| !self.by_webhook.contains_key(id));
+            let listed = held.chain(others.map(|id| (*id, limit(id, self.webhook(*id))))).collect();
+            return ClaimLimits { of_others, listed, ends_with: None };
+        }
+        // Only responsive webhooks are listed: the budget would not admit most deliveries of the others.
+        let mut ids: Vec<Uuid> = self.responsive.iter().map(|(id, ())| *id).filter(|id| *id > start_after).collect();
+        let ends_with = (ids.len() > MAX_CLAIMED_ALONE).then(|| {
+            let last = *ids.select_nth_unstable(MAX_CLAIMED_ALONE - 1).1;
+            ids.truncate(MAX_CLAIMED_ALONE);
+            last
+        });
+        let listed = ids.iter().map(|id| (*id, limit(id, self.webhook(*id)))).collect();
+        ClaimLimits { of_others, listed, ends_with }
     }
+}
+
+/// How many deliveries of each webhook a claim may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimLimits {
+    /// Of each webhook that is not listed.
+    pub of_others: usize,
+    pub listed: Vec<(Uuid, usize)>,
+    /// The last webhook of the list, if the list is not complete: the next claim is for those after it.
+    pub ends_with: Option<Uuid>,
 }
 
 /// The counters, shared between the hand-off and the dispatcher.
@@ -348,12 +374,13 @@ mod tests {
         let budget = DeliveryBudget::default();
         deliver(&budget, 1..3, QUICK);
         assert!(budget.reserve(id(2), 1) && budget.reserve(id(10), 1));
-        let (others, mut listed) = budget.counters().claim_limits(16);
-        listed.sort_unstable();
-        assert_eq!((others, listed), (16, vec![(id(2), 15), (id(10), 15)]));
+        let limits = || {
+            let mut limits = budget.counters().claim_limits(16, &HashMap::from([(id(1), 5)]), Uuid::nil());
+            limits.listed.sort_unstable();
+            (limits.of_others, limits.listed, limits.ends_with)
+        };
+        assert_eq!(limits(), (16, vec![(id(1), 5), (id(2), 15), (id(10), 15)], None));
         fill(&budget, 10..20_000, 1);
-        let (others, mut listed) = budget.counters().claim_limits(16);
-        listed.sort_unstable();
-        assert_eq!((others, listed), (0, vec![(id(1), 16), (id(2), 15)]));
+        assert_eq!(limits(), (0, vec![(id(1), 5), (id(2), 15)], None));
     }
 }

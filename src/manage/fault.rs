@@ -1,5 +1,6 @@
 //! The faults of use cases. The variants are stable: adapters match on them. The texts can be shown to users.
 
+use super::options::OptionFault;
 use crate::store::StoreError;
 
 /// Why a use case failed.
@@ -9,10 +10,23 @@ pub enum Fault {
     NoSuchWebhook,
     #[error("the webhook's log has no such entry")]
     NoSuchLogEntry,
+    #[error("there is no such event, or it is older than the retention period")]
+    NoSuchEvent,
+    /// The indexes of the feed are being built.
+    #[error("the feed is being prepared after an upgrade: try again in a few minutes")]
+    FeedInPreparation,
+    /// As many clients follow the feed as allowed, of this user or of all.
+    #[error("too many streams and long polls are open: close one first")]
+    TooManyStreams,
+    #[error("the webhook has no such job")]
+    NoSuchJob,
     /// Every other check of the URL passed, but its host resolves to an address that must not be called. DNS may change, so the
     /// same request may succeed later.
     #[error("{0}")]
     BlockedHost(String),
+    /// Options that are invalid for this webhook: for its events, or for the headers that it has.
+    #[error("{}", describe(.0))]
+    InvalidOptions(Vec<OptionFault>),
     #[error("a user may have {limit} webhooks: delete one first")]
     WebhookLimit { limit: u32 },
     /// The caller's condition on the webhook's settings does not hold.
@@ -24,7 +38,7 @@ pub enum Fault {
     NotRedeliverable(#[from] NotRedeliverable),
     #[error("the delivery's event is older than the retention period")]
     EventExpired,
-    #[error("the webhook has too many unfinished recoveries: wait until one has finished")]
+    #[error("the webhook has too many unfinished recoveries and replays: wait until one has finished, or cancel one")]
     TooManyRecoveries,
     /// Too many tests of the webhook are in flight.
     #[error("several tests of this webhook are in flight: wait for their responses")]
@@ -32,11 +46,20 @@ pub enum Fault {
     /// The user has sent many tests.
     #[error("many tests were sent in the last hours: wait {retry_after_seconds} s before the next one")]
     TestQuota { retry_after_seconds: u64 },
+    /// The user searches delivery logs too often, or with too many requests at once.
+    #[error("too many filtered requests for delivery logs: wait {retry_after_seconds} s before the next one")]
+    SearchLimit { retry_after_seconds: u64 },
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A fault of Walhook itself. It is logged where it occurs.
     #[error("internal error")]
     Internal,
+}
+
+fn describe(faults: &[OptionFault]) -> String {
+    let described: Vec<String> =
+        faults.iter().map(|fault| format!("{}: {}", fault.path.join(" "), fault.detail)).collect();
+    described.join("; ")
 }
 
 /// Why a log entry's delivery can never be redelivered.

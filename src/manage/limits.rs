@@ -8,21 +8,20 @@ use std::sync::{Arc, Mutex};
 
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use uuid::Uuid;
 
 /// Limits how often something happens, by key.
-pub struct RateLimit {
+pub struct RateLimit<K: Eq + Hash + Clone> {
     /// None if the rate is unlimited.
-    limiter: Option<DefaultKeyedRateLimiter<Uuid>>,
+    limiter: Option<DefaultKeyedRateLimiter<K>>,
     checks: AtomicU64,
 }
 
 /// Keys that were not used for a while are removed after this many checks, which bounds the memory that they take.
 const CHECKS_BETWEEN_SWEEPS: u64 = 10_000;
 
-impl RateLimit {
+impl<K: Eq + Hash + Clone> RateLimit<K> {
     /// Allows `rate` checks a second, and `burst` at once. A rate of zero means no limit.
-    pub fn per_second(rate: u32, burst: u32) -> RateLimit {
+    pub fn per_second(rate: u32, burst: u32) -> RateLimit<K> {
         let quota = NonZeroU32::new(rate).map(|rate| {
             let quota = Quota::per_second(rate);
             NonZeroU32::new(burst).map_or(quota, |burst| quota.allow_burst(burst))
@@ -31,18 +30,18 @@ impl RateLimit {
     }
 
     /// Allows `burst` checks at once, and one more each minute.
-    pub fn one_per_minute(burst: NonZeroU32) -> RateLimit {
+    pub fn one_per_minute(burst: NonZeroU32) -> RateLimit<K> {
         let quota = Quota::per_minute(NonZeroU32::MIN).allow_burst(burst);
         RateLimit { limiter: Some(RateLimiter::keyed(quota)), checks: AtomicU64::new(0) }
     }
 
     /// Counts one use of the key. The error is the number of seconds to wait.
-    pub fn check(&self, key: Uuid) -> Result<(), u64> {
+    pub fn check(&self, key: &K) -> Result<(), u64> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         if self.checks.fetch_add(1, Ordering::Relaxed) % CHECKS_BETWEEN_SWEEPS == CHECKS_BETWEEN_SWEEPS - 1 {
             limiter.retain_recent();
         }
-        limiter.check_key(&key).map_err(|refusal| {
+        limiter.check_key(key).map_err(|refusal| {
             let wait = refusal.wait_time_from(DefaultClock::default().now());
             wait.as_millis().div_ceil(1_000).max(1) as u64
         })
@@ -92,6 +91,8 @@ impl<K: Eq + Hash> Drop for Permit<K> {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
 
     #[test]

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::fault::{Fault, NotRedeliverable, Result};
+use super::limits::Permit;
 use super::page::{Cursor, Page};
 use super::receivers::RenderedRequest;
 use super::service::Manage;
@@ -49,9 +50,18 @@ impl Manage {
         before: Option<Cursor>,
         limit: usize,
     ) -> Result<Page<Entry>> {
+        let _search = if filter.is_empty() { None } else { Some(self.begin_search(user)?) };
         let before = before.map(|cursor| cursor.0);
         let found = logs::list(&self.store, user, webhook, filter, before, limit + 1).await?;
         Ok(Page::new(found.entries, limit, |entry| entry.id).or_continue_after(found.horizon))
+    }
+
+    /// Counts a filtered search, which lasts until the permit is dropped.
+    fn begin_search(&self, user: &UserId) -> Result<Permit<UserId>> {
+        let refused = |retry_after_seconds| Fault::SearchLimit { retry_after_seconds };
+        let permit = self.searches.acquire(user).ok_or(refused(1))?;
+        self.search_rate.check(user).map_err(refused)?;
+        Ok(permit)
     }
 
     /// Returns an entry of the webhook's log with its request.

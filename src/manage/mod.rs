@@ -1,4 +1,4 @@
-//! The use cases of users and operators: managing webhooks, sending tests, reading and redelivering the delivery log, recovery,
+//! The use cases of users and operators: managing webhooks, reading the feed of events, sending tests, reading and redelivering the delivery log, recoveries and replays,
 //! statistics, API tokens, sessions of the web UI, idempotency keys, and erasing a user.
 //!
 //! `api`, `ui` and `cli` are adapters. They translate JSON, forms and arguments into the drafts of this module, and its results
@@ -7,12 +7,17 @@
 
 pub mod erase;
 mod fault;
+pub mod feed;
 mod idempotency;
+mod jobs;
+mod keys;
 pub mod limits;
 mod logs;
+mod options;
 mod page;
 mod receivers;
 mod recover;
+mod reserved;
 mod service;
 mod sessions;
 mod settings;
@@ -23,16 +28,30 @@ mod webhooks;
 
 pub use self::fault::{Fault, NotRedeliverable};
 pub use self::idempotency::IdempotencyClaim;
+pub use self::jobs::{JOB_KINDS, MAX_LABELS, ReplayDraft, ReplayEventFault, replayable};
+pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, PublicKeys, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
+pub use self::options::{
+    Checked, Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS,
+    MAX_METADATA, MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata, OptionFault,
+    OptionsDraft,
+};
 pub use self::page::{Cursor, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};
-pub use self::recover::{PeriodFault, Recovery, RecoveryDraft, RecoveryScope};
+pub use self::recover::{JobScope, PeriodFault, RecoveryDraft, StartedJob};
 pub use self::service::Manage;
 pub use self::settings::{EventSet, ReceiverUrl, SettingFault, UrlWarning, WebhookName};
 pub use self::stats::{BriefHour, Counts, Hour};
 pub use self::test_delivery::TestReport;
 pub use self::webhooks::{CreatedWebhook, UpdatedWebhook, WebhookDraft, WebhookPatch, version};
+pub use crate::domain::ordering::Ordering;
+pub use crate::domain::signing::Signing;
 pub use crate::store::audit::{Actor, Via};
+pub use crate::store::feed::{
+    Delivery as EventDelivery, Event, Filter as FeedFilter, Headline as EventHeadline, PageSize as FeedPageSize,
+};
+pub use crate::store::jobs::{Job, JobState};
 pub use crate::store::logs::{Detail as LogDetail, Entry, EventData, Filter as LogFilter, Pending, StatusClass};
+pub use crate::store::options::Options;
 pub use crate::store::sessions::LONGEST_LIFE as SESSION_LIFETIME;
 pub use crate::store::webhooks::{Condition, Settings, Webhook};

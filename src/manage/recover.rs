@@ -10,11 +10,33 @@ use crate::domain::event::UserId;
 use crate::store::audit::Actor;
 use crate::store::recovery::{self, Scope};
 
+/// A valid time range: from `since` on and before `until`, or up to now.
+#[derive(Clone, Copy, Debug)]
+pub struct Period {
+    since: Timestamp,
+    until: Option<Timestamp>,
+}
+
+impl Period {
+    pub fn new(since: Timestamp, until: Option<Timestamp>) -> Result<Period, PeriodFault> {
+        match until {
+            Some(until) if until <= since => Err(PeriodFault::UntilNotAfterSince),
+            _ if since > Timestamp::now() => Err(PeriodFault::SinceInFuture),
+            _ => Ok(Period { since, until }),
+        }
+    }
+
+    /// Limits the range to what is stored: from `oldest` to `now`.
+    fn limited(self, now: Timestamp, oldest: Timestamp) -> (Timestamp, Timestamp) {
+        let since = self.since.clamp(oldest, now);
+        (since, self.until.unwrap_or(now).clamp(since, now))
+    }
+}
+
 /// What to recover: a valid time range.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoveryDraft {
-    since: Timestamp,
-    until: Option<Timestamp>,
+    period: Period,
     outcome: Option<Outcome>,
 }
 
@@ -37,67 +59,65 @@ impl RecoveryDraft {
         until: Option<Timestamp>,
         outcome: Option<Outcome>,
     ) -> Result<RecoveryDraft, PeriodFault> {
-        match until {
-            Some(until) if until <= since => Err(PeriodFault::UntilNotAfterSince),
-            _ if since > Timestamp::now() => Err(PeriodFault::SinceInFuture),
-            _ => Ok(RecoveryDraft { since, until, outcome }),
-        }
+        Ok(RecoveryDraft { period: Period::new(since, until)?, outcome })
     }
 
-    /// Limits the range to what is stored: from `oldest` to `now`.
-    fn scope(self, now: Timestamp, oldest: Timestamp) -> Scope {
-        let since = self.since.clamp(oldest, now);
-        let until = self.until.unwrap_or(now).clamp(since, now);
+    fn scope(self, since: Timestamp, until: Timestamp) -> Scope {
         let outcomes =
             self.outcome.map_or_else(|| vec![Outcome::PermanentlyFailed, Outcome::Cancelled], |one| vec![one]);
         Scope { since, until, outcomes, missed: self.outcome.is_none() }
     }
 }
 
-/// What a recovery covers.
+/// What a job covers.
 #[derive(Clone, Copy, Debug)]
-pub struct RecoveryScope {
+pub struct JobScope {
     /// The number of deliveries.
     pub count: u64,
-    /// False if the log is too large to count exactly: there may be more deliveries.
+    /// False if there is too much to count exactly. Then the number of a recovery is a lower bound, and that of a replay an estimate.
     pub is_exact: bool,
     pub since: Timestamp,
     pub until: Timestamp,
 }
 
-/// A recovery that was started. It runs in the background.
+/// A job that was started. It runs in the background.
 #[derive(Clone, Copy, Debug)]
-pub struct Recovery {
+pub struct StartedJob {
     pub id: Uuid,
-    pub scope: RecoveryScope,
+    pub scope: JobScope,
 }
 
 impl Manage {
     /// Counts what [`Manage::recover`] would redeliver.
-    pub async fn preview_recovery(&self, user: &UserId, webhook: Uuid, draft: RecoveryDraft) -> Result<RecoveryScope> {
+    pub async fn preview_recovery(&self, user: &UserId, webhook: Uuid, draft: RecoveryDraft) -> Result<JobScope> {
         self.webhook(user, webhook).await?;
         Ok(self.count_recovery(webhook, draft).await?.1)
     }
 
     /// Starts a recovery of the webhook's deliveries.
-    pub async fn recover(&self, actor: &Actor, webhook: Uuid, draft: RecoveryDraft) -> Result<Recovery> {
+    pub async fn recover(&self, actor: &Actor, webhook: Uuid, draft: RecoveryDraft) -> Result<StartedJob> {
         if !self.webhook(&actor.user, webhook).await?.settings.active {
             return Err(Fault::WebhookInactive);
         }
         let (scope, counted) = self.count_recovery(webhook, draft).await?;
-        let started = recovery::begin(&self.store, actor, webhook, &scope).await?;
+        let started = recovery::begin(&self.store, actor, webhook, &scope, counted.count).await?;
         let id = started.ok_or(Fault::TooManyRecoveries)?;
         tracing::info!(%webhook, recovery = %id, count = counted.count, user = %actor.user, "recovery started");
-        Ok(Recovery { id, scope: counted })
+        Ok(StartedJob { id, scope: counted })
     }
 
-    async fn count_recovery(&self, webhook: Uuid, draft: RecoveryDraft) -> Result<(Scope, RecoveryScope)> {
+    async fn count_recovery(&self, webhook: Uuid, draft: RecoveryDraft) -> Result<(Scope, JobScope)> {
+        let (since, until) = self.stored_period(draft.period);
+        let scope = draft.scope(since, until);
+        let counted = recovery::count(&self.store, webhook, &scope).await?;
+        Ok((scope, JobScope { count: counted.count, is_exact: counted.is_exact, since, until }))
+    }
+
+    /// Limits a period to what is stored now.
+    pub(super) fn stored_period(&self, period: Period) -> (Timestamp, Timestamp) {
         let now = Timestamp::now();
         let retention = SignedDuration::from_hours(i64::from(self.retention_days) * 24);
-        let scope = draft.scope(now, now.checked_sub(retention).unwrap_or(Timestamp::UNIX_EPOCH));
-        let counted = recovery::count(&self.store, webhook, &scope).await?;
-        let Scope { since, until, .. } = scope;
-        Ok((scope, RecoveryScope { count: counted.count, is_exact: counted.is_exact, since, until }))
+        period.limited(now, now.checked_sub(retention).unwrap_or(Timestamp::UNIX_EPOCH))
     }
 }
 
@@ -109,23 +129,28 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn scope(draft: RecoveryDraft) -> Scope {
-        draft.scope(at("2026-03-31T00:00:00Z"), at("2026-03-01T00:00:00Z"))
+    fn limited(since: &str, until: Option<&str>) -> (Timestamp, Timestamp) {
+        let period = Period { since: at(since), until: until.map(at) };
+        period.limited(at("2026-03-31T00:00:00Z"), at("2026-03-01T00:00:00Z"))
     }
 
     #[test]
-    fn the_scope_is_limited_to_the_retention_period() {
-        let wide = scope(RecoveryDraft::new(at("2020-01-01T00:00:00+02:00"), None, None).unwrap());
-        assert_eq!((wide.since, wide.until), (at("2026-03-01T00:00:00Z"), at("2026-03-31T00:00:00Z")));
-        assert!(wide.missed && wide.outcomes == [Outcome::PermanentlyFailed, Outcome::Cancelled]);
-        let until = Some(at("2027-01-01T00:00:00Z"));
-        let narrow = RecoveryDraft { since: at("2026-03-02T00:00:00Z"), until, outcome: Some(Outcome::Failed) };
-        let narrow = scope(narrow);
-        assert!(!narrow.missed && narrow.outcomes == [Outcome::Failed]);
-        assert_eq!(narrow.until, wide.until);
-        let until = Some(at("2020-01-02T00:00:00Z"));
-        let expired = scope(RecoveryDraft::new(at("2020-01-01T00:00:00Z"), until, None).unwrap());
-        assert_eq!(expired.since, expired.until, "no event of this range is stored");
+    fn the_period_is_limited_to_the_retention_period() {
+        let wide = limited("2020-01-01T00:00:00+02:00", None);
+        assert_eq!(wide, (at("2026-03-01T00:00:00Z"), at("2026-03-31T00:00:00Z")));
+        let until_later = limited("2026-03-02T00:00:00Z", Some("2027-01-01T00:00:00Z"));
+        assert_eq!(until_later, (at("2026-03-02T00:00:00Z"), wide.1));
+        let expired = limited("2020-01-01T00:00:00Z", Some("2020-01-02T00:00:00Z"));
+        assert_eq!(expired.0, expired.1, "no event of this range is stored");
+    }
+
+    #[test]
+    fn an_outcome_excludes_missed_events() {
+        let (since, until) = (at("2026-03-02T00:00:00Z"), at("2026-03-03T00:00:00Z"));
+        let scope = |outcome| RecoveryDraft::new(since, None, outcome).unwrap().scope(since, until);
+        assert!(scope(None).missed && scope(None).outcomes == [Outcome::PermanentlyFailed, Outcome::Cancelled]);
+        let failed = scope(Some(Outcome::Failed));
+        assert!(!failed.missed && failed.outcomes == [Outcome::Failed]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::feed::Feed;
 use super::limits::{ConcurrencyLimit, RateLimit};
 use super::receivers::Receivers;
 use crate::config::Config;
@@ -18,6 +19,12 @@ const MAX_LOOKUPS: usize = 2;
 const MAX_TESTS_IN_FLIGHT: usize = 4;
 /// Tests that one user may send at once; then one a minute. Each is stored for the retention period.
 const TEST_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
+/// Filtered pages of delivery logs that one user may request per second, and at once. Each examines up to 10,000 entries, which takes the
+/// store about ten milliseconds: without this limit one user could keep it busy.
+const SEARCHES_PER_SECOND: u32 = 10;
+const SEARCH_BURST: u32 = 20;
+/// Searches of one user in progress, of the eight connections that all users share.
+const MAX_SEARCHES: usize = 2;
 
 /// The use cases of webhooks' owners. Clones share the limits.
 #[derive(Clone)]
@@ -32,7 +39,10 @@ pub struct Shared {
     pub(super) retention_days: u32,
     pub(super) lookups: ConcurrencyLimit<UserId>,
     pub(super) tests: ConcurrencyLimit<Uuid>,
-    pub(super) test_quota: RateLimit,
+    pub(super) test_quota: RateLimit<UserId>,
+    pub(super) search_rate: RateLimit<UserId>,
+    pub(super) searches: ConcurrencyLimit<UserId>,
+    pub(super) feed: Feed,
 }
 
 impl std::ops::Deref for Manage {
@@ -46,6 +56,7 @@ impl std::ops::Deref for Manage {
 impl Manage {
     pub fn new(config: &Config, store: Store, vault: Arc<Vault>, receivers: Arc<dyn Receivers>) -> Manage {
         Manage(Arc::new(Shared {
+            feed: Feed::new(config, store.clone()),
             store,
             vault,
             receivers,
@@ -54,6 +65,8 @@ impl Manage {
             lookups: ConcurrencyLimit::new(MAX_LOOKUPS),
             tests: ConcurrencyLimit::new(MAX_TESTS_IN_FLIGHT),
             test_quota: RateLimit::one_per_minute(TEST_BURST),
+            search_rate: RateLimit::per_second(SEARCHES_PER_SECOND, SEARCH_BURST),
+            searches: ConcurrencyLimit::new(MAX_SEARCHES),
         }))
     }
 }

@@ -14,9 +14,6 @@ use crate::store::audit::Actor;
 use crate::store::logs;
 use crate::telemetry::recurring;
 
-/// The namespace of the rate limit's keys, which are UUIDs made from the ids of users.
-const TEST_USERS: Uuid = Uuid::from_u128(0x8d3e_5b70_19c4_4f6a_a2d1_6e0b_93f7_45c8);
-
 /// The result of a test.
 #[derive(Clone, Debug)]
 pub struct TestReport {
@@ -35,8 +32,8 @@ impl Manage {
         let settings = self.webhook(&actor.user, webhook).await?.settings;
         let first = || settings.events.iter().find_map(|event| event.parse().ok());
         let kind = event.or_else(first).ok_or(Fault::Internal)?;
-        let user = Uuid::new_v5(&TEST_USERS, actor.user.0.as_bytes());
-        self.test_quota.check(user).map_err(|retry_after_seconds| Fault::TestQuota { retry_after_seconds })?;
+        let refused = |retry_after_seconds| Fault::TestQuota { retry_after_seconds };
+        self.test_quota.check(&actor.user).map_err(refused)?;
         let permit = self.tests.acquire(&webhook).ok_or(Fault::TooManyTests)?;
         // A task of its own: the attempt is logged even if the client disconnects.
         let (manage, actor) = (self.clone(), actor.clone());
@@ -60,6 +57,9 @@ impl Manage {
             data: data.into(),
             round: 1,
             attempt: 1,
+            sequence: None,
+            order_key: None,
+            activation: 0,
             // The delivery is not in the store, so no replica can claim it and the lease has no meaning.
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         };

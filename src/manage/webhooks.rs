@@ -5,11 +5,15 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
+use super::options::{OptionsDraft, PreparedOptions, check_filter};
 use super::page::{Cursor, Page};
 use super::service::Manage;
 use super::settings::{EventSet, ReceiverUrl, UrlWarning, WebhookName};
-use crate::domain::event::UserId;
+use crate::domain::event::{EventKind, UserId};
+use crate::domain::ordering::Ordering;
+use crate::domain::signing::Signing;
 use crate::store::audit::Actor;
+use crate::store::options::Options;
 use crate::store::webhooks::{self, Changes, Condition, Conditional, Settings, Webhook, event_names};
 use crate::vault::{Sealed, new_webhook_secret};
 
@@ -20,6 +24,9 @@ pub struct WebhookDraft {
     pub url: ReceiverUrl,
     pub events: EventSet,
     pub active: bool,
+    pub ordering: Ordering,
+    pub signing: Signing,
+    pub options: OptionsDraft,
 }
 
 /// The settings of a webhook to change. The others stay as they are.
@@ -30,6 +37,11 @@ pub struct WebhookPatch {
     pub events: Option<EventSet>,
     /// False cancels pending deliveries. True after an automatic disablement resets the failure counters.
     pub active: Option<bool>,
+    /// Applies to deliveries that are made afterwards.
+    pub ordering: Option<Ordering>,
+    /// With ed25519, a webhook without a key pair gets one. Without it, the webhook's key pair is removed.
+    pub signing: Option<Signing>,
+    pub options: OptionsDraft,
 }
 
 /// A new webhook with its secret, which is shown once.
@@ -65,13 +77,21 @@ impl Manage {
 
     /// Creates a webhook with a new secret. Fails if its host is blocked, or if the user has as many webhooks as allowed.
     pub async fn create_webhook(&self, actor: &Actor, draft: WebhookDraft) -> Result<CreatedWebhook> {
-        let warning = self.check_host(&actor.user, &draft.url).await?;
-        let WebhookDraft { name, url, events, active } = draft;
-        let settings = Settings { name: name.0, url: url.0, events: event_names(&events.0), active };
+        let WebhookDraft { name, url, events, active, ordering, signing, options } = draft;
         let id = Uuid::now_v7();
+        let PreparedOptions { changes, .. } = self.prepare_options(id, &Options::default(), options).await?;
+        let options = changes.applied_to(&Options::default());
+        check_options(&options, &events.0)?;
+        let warning = self.check_host(&actor.user, &url).await?;
+        let settings =
+            Settings { name: name.0, url: url.0, events: event_names(&events.0), active, ordering, signing, options };
         let (secret, sealed) = self.new_secret(id);
+        let headers = changes.headers.and_then(|new| new.sealed);
+        let pair = self.key_pair_for(signing, id);
         let limit = self.webhooks_per_user;
-        let created = webhooks::create(&self.store, actor, id, &settings, &sealed, limit).await?;
+        let created =
+            webhooks::create(&self.store, actor, id, &settings, &sealed, headers.as_ref(), pair.as_ref(), limit)
+                .await?;
         let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
         Ok(CreatedWebhook { webhook, secret, warning })
@@ -85,21 +105,33 @@ impl Manage {
         patch: WebhookPatch,
         condition: Condition<'_>,
     ) -> Result<UpdatedWebhook> {
-        let mut warning = None;
-        if let Some(url) = &patch.url {
-            // Checked before the lookup as well, so that only the owner of a webhook causes DNS lookups.
-            if !condition(&self.webhook(&actor.user, id).await?.settings) {
-                return Err(Fault::VersionMismatch);
-            }
-            warning = self.check_host(&actor.user, url).await?;
+        let found = self.webhook(&actor.user, id).await?.settings;
+        // Checked before the change as well, so that only the owner of this version causes DNS lookups and learns of errors.
+        if !condition(&found) {
+            return Err(Fault::VersionMismatch);
         }
+        let WebhookPatch { name, url, events, active, ordering, signing, options } = patch;
+        let PreparedOptions { changes: options, kept } = self.prepare_options(id, &found.options, options).await?;
         let changes = Changes {
-            name: patch.name.map(|name| name.0),
-            url: patch.url.map(|url| url.0),
-            events: patch.events.map(|events| events.0),
-            active: patch.active,
+            name: name.map(|name| name.0),
+            url: url.as_ref().map(|url| url.0.clone()),
+            events: events.map(|events| events.0),
+            active,
+            ordering,
+            signing,
+            key_pair: signing.and_then(|signing| self.key_pair_for(signing, id)),
+            options,
         };
-        let webhook = applied(webhooks::update(&self.store, actor, id, &changes, condition).await?)?;
+        check_changes(&changes, &found)?;
+        let warning = match &url {
+            Some(url) => self.check_host(&actor.user, url).await?,
+            None => None,
+        };
+        let is_allowed = |present: &Settings| {
+            let is_kept = kept.as_ref().is_none_or(|kept| present.options.headers == *kept);
+            condition(present) && is_kept && check_changes(&changes, present).is_ok()
+        };
+        let webhook = applied(webhooks::update(&self.store, actor, id, &changes, &is_allowed).await?)?;
         Ok(UpdatedWebhook { webhook, warning })
     }
 
@@ -110,17 +142,7 @@ impl Manage {
         Ok(())
     }
 
-    /// Replaces the secret. The old one stops working immediately.
-    pub async fn regenerate_secret(&self, actor: &Actor, id: Uuid) -> Result<SecretString> {
-        let (secret, sealed) = self.new_secret(id);
-        if !webhooks::set_secret(&self.store, actor, id, &sealed).await? {
-            return Err(Fault::NoSuchWebhook);
-        }
-        tracing::info!(webhook = %id, user = %actor.user, "webhook secret replaced");
-        Ok(secret)
-    }
-
-    fn new_secret(&self, webhook: Uuid) -> (SecretString, Sealed) {
+    pub(super) fn new_secret(&self, webhook: Uuid) -> (SecretString, Sealed) {
         let secret = new_webhook_secret();
         let sealed = self.vault.seal(webhook, secret.expose_secret().as_bytes());
         (secret, sealed)
@@ -129,9 +151,27 @@ impl Manage {
 
 /// Returns the version of a webhook's settings. It does not depend on the counters, so that a busy webhook can be edited.
 pub fn version(settings: &Settings) -> String {
-    let Settings { name, url, events, active } = settings;
-    let canonical = serde_json::to_vec(&(name, url, events, active)).expect("strings and booleans can be serialized");
+    let Settings { name, url, events, active, ordering, signing, options } = settings;
+    let Options { description, metadata, filter, headers } = options;
+    // The headers' values are not here, but each change of one changes the time.
+    let options = (description, metadata, filter, &headers.names, headers.changed_at);
+    let canonical = serde_json::to_vec(&(name, url, events, active, ordering.as_str(), signing.as_str(), options));
+    let canonical = canonical.expect("strings, numbers and booleans can be serialized");
     hex::encode(&Sha256::digest(canonical)[..16])
+}
+
+/// Checks the filter that a change leads to, if the change concerns it.
+fn check_changes(changes: &Changes, present: &Settings) -> Result<()> {
+    if changes.events.is_none() && changes.options.filter.is_none() {
+        return Ok(());
+    }
+    let stored = || present.events.iter().filter_map(|event| event.parse().ok()).collect();
+    check_options(&changes.options.applied_to(&present.options), &changes.events.clone().unwrap_or_else(stored))
+}
+
+fn check_options(options: &Options, events: &[EventKind]) -> Result<()> {
+    let faults = options.filter.as_ref().map(|filter| check_filter(filter, events)).unwrap_or_default();
+    if faults.is_empty() { Ok(()) } else { Err(Fault::InvalidOptions(faults)) }
 }
 
 /// Converts the result of a conditional statement.

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::decided::Decided;
 use super::unmatched::Unmatched;
-use crate::domain::delivery::Attempted;
+use crate::domain::delivery::{Answer, Attempted};
 
 /// The most attempts in one transaction.
 pub const MAX_BATCH: usize = 512;
@@ -15,6 +15,10 @@ pub const MAX_BATCH: usize = 512;
 const MAX_RETRIED: usize = 128;
 /// How long a batch is collected: a transaction that records several attempts costs little more than one that records a single attempt.
 const COLLECTION_TIME: Duration = Duration::from_millis(25);
+
+fn may_end_wait(attempted: &Attempted) -> bool {
+    attempted.delivery.order_key.is_some() && matches!(attempted.attempt.answer, Answer::Accepted { .. })
+}
 
 /// The attempts to record, batch by batch: new ones, and unmatched ones.
 pub struct Batches {
@@ -51,7 +55,10 @@ impl Batches {
         }
         let missing = (MAX_BATCH - retried).saturating_sub(fresh.len());
         if missing > 0 {
-            tokio::time::sleep(COLLECTION_TIME).await;
+            // Others may wait for the end of a delivery with an order key, so it is recorded at once.
+            if !fresh.iter().any(may_end_wait) {
+                tokio::time::sleep(COLLECTION_TIME).await;
+            }
             fresh.extend(std::iter::from_fn(|| self.attempted.try_recv().ok()).take(missing));
         }
         Some((fresh, self.unmatched.take_due(Instant::now(), retried)))

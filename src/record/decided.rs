@@ -22,7 +22,10 @@ pub struct Decided {
 
 impl Decided {
     pub fn new(mut attempted: Attempted, schedule: &RetrySchedule) -> Decided {
-        let next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
+        let mut next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
+        if let Some(asked) = attempted.attempt.sent.as_ref().and_then(|sent| sent.retry_after) {
+            next = next.not_before(asked);
+        }
         // Frees the event's data: it is not recorded, and too large to keep with an unmatched attempt.
         attempted.delivery.data = Arc::default();
         Decided { id: log_id(attempted.attempt.started_at), attempted, next, arrived_at: Instant::now() }

@@ -2,6 +2,7 @@
 
 mod batches;
 mod decided;
+mod stranded;
 mod superseded;
 mod transaction;
 mod unmatched;
@@ -13,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::domain::backoff::RetrySchedule;
-use crate::domain::delivery::{Answer, Attempted, Outcome};
+use crate::domain::delivery::{Answer, Attempted, Delivery, Outcome};
 use crate::domain::disablement::Policy;
+use crate::handoff::Handoff;
 use crate::retry::Backoff;
 use crate::store::record::{AttemptRow, CompletedAttempt};
 use crate::store::{Store, StoreError};
@@ -24,9 +26,16 @@ use crate::traces::Tracer;
 use batches::Batches;
 pub use batches::MAX_BATCH;
 use decided::{Decided, log_id};
+pub use stranded::{promote_all_stranded, promote_stranded};
 pub use transaction::{Disabled, Recorded, record};
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+
+/// Where deliveries go that waited for one that has ended.
+pub struct Promotion {
+    pub handoff: Handoff,
+    pub lease_length: Duration,
+}
 
 /// Records attempts until the channel is closed and empty. While the store does not answer, recording is retried, and the full
 /// channel keeps the dispatcher from starting further requests; `give_up` ends the retries when the process must end.
@@ -34,11 +43,12 @@ pub async fn run(
     store: Store,
     schedule: RetrySchedule,
     policy: Policy,
+    promotion: Promotion,
     attempted: mpsc::Receiver<Attempted>,
     tracer: Tracer,
     give_up: CancellationToken,
 ) {
-    let mut batches = Batches::new(attempted);
+    let (recorder, mut batches) = (Recorder { store, policy, promotion }, Batches::new(attempted));
     while let Some((fresh, mut batch)) = batches.next().await {
         for attempted in fresh {
             let decided = Decided::new(attempted, &schedule);
@@ -46,7 +56,7 @@ pub async fn run(
             batch.push(decided);
         }
         let settled = tokio::select! {
-            settled = save(&store, &batch, &policy) => settled,
+            settled = recorder.save(&batch) => settled,
             () = give_up.cancelled() => {
                 let count = batch.len() + batches.count();
                 tracing::error!(count, "attempts were not recorded before the shutdown; they are repeated when their leases end");
@@ -58,57 +68,79 @@ pub async fn run(
     }
 }
 
-/// Saves a batch. Returns, for each attempt, whether it is settled: it was counted, or the store rejects it.
-async fn save(store: &Store, batch: &[Decided], policy: &Policy) -> Vec<bool> {
-    if let Ok(counted) = try_save(store, batch, policy, true).await {
-        return counted;
-    }
-    // The store rejected one of the attempts, which must not delay the others.
-    let mut settled = Vec::new();
-    for decided in batch.chunks(1) {
-        settled.push(save_alone(store, decided, policy).await);
-    }
-    settled
+struct Recorder {
+    store: Store,
+    policy: Policy,
+    promotion: Promotion,
 }
 
-async fn save_alone(store: &Store, decided: &[Decided], policy: &Policy) -> bool {
-    let delivery = decided[0].attempted.delivery.id;
-    let error = match try_save(store, decided, policy, true).await {
-        Ok(counted) => return counted[0],
-        Err(error) => error,
-    };
-    recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
-    match try_save(store, decided, policy, false).await {
-        Ok(counted) => counted[0],
-        Err(error) => {
-            recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
-            true
+impl Recorder {
+    /// Saves a batch. Returns, for each attempt, whether it is settled: it was counted or superseded, or the store rejects it.
+    async fn save(&self, batch: &[Decided]) -> Vec<bool> {
+        if let Ok(settled) = self.try_save(batch, true).await {
+            return settled;
+        }
+        // The store rejected one of the attempts, which must not delay the others.
+        let mut settled = Vec::new();
+        for decided in batch.chunks(1) {
+            settled.push(self.save_alone(decided).await);
+        }
+        settled
+    }
+
+    async fn save_alone(&self, decided: &[Decided]) -> bool {
+        let delivery = decided[0].attempted.delivery.id;
+        let error = match self.try_save(decided, true).await {
+            Ok(settled) => return settled[0],
+            Err(error) => error,
+        };
+        recurring!(error, %delivery, %error, "the store rejects an attempt; recording it without the response's text");
+        match self.try_save(decided, false).await {
+            Ok(settled) => settled[0],
+            Err(error) => {
+                recurring!(error, %delivery, %error, "the store rejects an attempt; it is repeated when its lease ends");
+                true
+            }
         }
     }
-}
 
-/// Saves the whole batch and returns, for each attempt, whether it counted. Returns an error if the store rejects the data; after any
-/// other error it tries again.
-async fn try_save(
-    store: &Store,
-    batch: &[Decided],
-    policy: &Policy,
-    with_response: bool,
-) -> Result<Vec<bool>, StoreError> {
-    let attempts: Vec<CompletedAttempt<'_>> = batch.iter().map(|decided| decided.completed(with_response)).collect();
-    let (mut retries, recording) = (RETRIES, Activity::new("recording attempts"));
-    loop {
-        match record(store, &attempts, policy).await {
-            Ok(recorded) => {
-                recording.succeeded();
-                report(batch, &recorded);
-                return Ok(recorded.counted);
+    /// Saves the whole batch and returns, for each attempt, whether it is settled. Returns an error if the store rejects the data; after
+    /// any other error it tries again.
+    async fn try_save(&self, batch: &[Decided], with_response: bool) -> Result<Vec<bool>, StoreError> {
+        let attempts: Vec<CompletedAttempt<'_>> =
+            batch.iter().map(|decided| decided.completed(with_response)).collect();
+        let (mut retries, recording) = (RETRIES, Activity::new("recording attempts"));
+        let Promotion { handoff, lease_length } = &self.promotion;
+        loop {
+            // After the dispatcher's end, any replica may claim them.
+            let lease_length = (!handoff.is_closed()).then_some(*lease_length);
+            match record(&self.store, &attempts, &self.policy, lease_length).await {
+                Ok(mut recorded) => {
+                    recording.succeeded();
+                    report(batch, &recorded);
+                    self.hand_off(std::mem::take(&mut recorded.promoted)).await;
+                    return Ok(recorded.settled);
+                }
+                Err(error) if error.refuses_data() => return Err(error),
+                Err(error) => {
+                    recording.failed(&error);
+                    retries.wait().await;
+                }
             }
-            Err(error) if error.refuses_data() => return Err(error),
-            Err(error) => {
-                recording.failed(&error);
-                retries.wait().await;
-            }
+        }
+    }
+
+    /// Passes deliveries to the local dispatcher. Those for which it has no budget are due for any replica.
+    async fn hand_off(&self, promoted: Vec<Delivery>) {
+        if promoted.is_empty() {
+            return;
+        }
+        let refused = self.promotion.handoff.offer(promoted);
+        if refused.is_empty() {
+            return;
+        }
+        if let Err(error) = self.store.release(&refused).await {
+            tracing::debug!(%error, "leases were not released; their deliveries are due when they end");
         }
     }
 }
@@ -116,9 +148,9 @@ async fn try_save(
 /// Updates the metrics and the server log.
 fn report(batch: &[Decided], recorded: &Recorded) {
     batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.report());
-    for Disabled { webhook, user, failure } in &recorded.disabled {
+    for Disabled { webhook, user, failure, reason } in &recorded.disabled {
         // No warning: the owner gets an e-mail, and the operator has nothing to fix.
-        tracing::info!(%webhook, %user, reason = failure.describe(), "a webhook kept failing and was disabled");
+        tracing::info!(%webhook, %user, reason, "a webhook was disabled");
         metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
     }
 }

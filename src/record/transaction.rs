@@ -1,11 +1,12 @@
 //! The transaction that records a batch of attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::superseded::superseded;
-use crate::domain::delivery::Next;
+use super::superseded::{Superseded, superseded};
+use crate::domain::delivery::{Delivery, Lease, Next};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
 use crate::domain::webhook::{Failure, Tally};
@@ -13,23 +14,30 @@ use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::audit::{self, Action, Actor, Via};
 use crate::store::disable::{self, Failing};
 use crate::store::record::{self, AttemptRow, CompletedAttempt, Counters};
-use crate::store::{Result, Store, Transaction, hours, plan_by_index, webhooks};
+use crate::store::{Result, Store, Transaction, hours, order, plan_by_index, webhooks};
 
 /// The effects of recording a batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// For each attempt, whether it was made under its delivery's current lease. Others change neither delivery nor counters.
     pub counted: Vec<bool>,
+    /// For each attempt, whether nothing is left to do for it: it was counted, or its delivery was redelivered or cancelled in the
+    /// meantime. The delivery of any other is not stored yet, or another replica has claimed it.
+    pub settled: Vec<bool>,
     /// Webhooks that were disabled.
     pub disabled: Vec<Disabled>,
+    /// Deliveries that waited for one that has ended. They are leased to this process.
+    pub promoted: Vec<Delivery>,
 }
 
-/// A webhook that was disabled because it kept failing.
+/// A webhook that was disabled because it kept failing or its receiver is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disabled {
     pub webhook: Uuid,
     pub user: UserId,
     pub failure: Failure,
+    /// The reason, for the server log.
+    pub reason: String,
 }
 
 /// How one transaction ended.
@@ -42,12 +50,21 @@ enum Tried {
 
 /// Records attempts in one transaction. An attempt whose lease another replica has taken over changes nothing; one whose delivery was
 /// redelivered or cancelled in the meantime is logged and changes nothing else. Disables webhooks that have reached the threshold
-/// of `policy`, and warns their owners at half of it.
-pub async fn record(store: &Store, attempts: &[CompletedAttempt<'_>], policy: &Policy) -> Result<Recorded> {
+/// of `policy` or whose receiver is gone, and warns owners at half of the threshold. Deliveries that waited for those that end are leased for `lease_length`; if it is
+/// `None`, they are due for any replica.
+pub async fn record(
+    store: &Store,
+    attempts: &[CompletedAttempt<'_>],
+    policy: &Policy,
+    lease_length: Option<Duration>,
+) -> Result<Recorded> {
     // Each rollback adds at least one of the batch's webhooks, so the loop ends. Usually there is none.
     let mut locked = BTreeSet::new();
     loop {
-        match store.in_time(ANSWER_TIMEOUT, try_record(store, attempts, policy, &locked)).await? {
+        // The lease ends here first: the database reads its clock later.
+        let lease = |length| (Lease { token: Uuid::now_v7(), until: Instant::now() + length }, length);
+        let lease = lease_length.map(lease);
+        match store.in_time(ANSWER_TIMEOUT, try_record(store, attempts, policy, &locked, lease)).await? {
             Tried::Committed(recorded) => return Ok(recorded),
             Tried::MustLock(webhooks) => locked.extend(webhooks),
         }
@@ -61,6 +78,7 @@ async fn try_record(
     attempts: &[CompletedAttempt<'_>],
     policy: &Policy,
     locked: &BTreeSet<Uuid>,
+    lease: Option<(Lease, Duration)>,
 ) -> Result<Tried> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
@@ -77,14 +95,22 @@ async fn try_record(
         }
     };
     let ((), counted) = tokio::try_join!(biased; plan_by_index(&transaction), fence)?;
-    let late = superseded(&transaction, attempts, &counted).await?;
+    let Superseded { settled, logged: late } = superseded(&transaction, attempts, &counted).await?;
     let attempts: Vec<CompletedAttempt<'_>> =
         attempts.iter().zip(&counted).filter_map(|(attempt, counted)| counted.then_some(*attempt)).collect();
     let logged = [attempts.as_slice(), &late].concat();
-    let mut disabled = Vec::new();
+    let (mut disabled, mut promoted) = (Vec::new(), Vec::new());
     if !logged.is_empty() {
         let tallies = tallies(&attempts);
-        let failing = judge(&write(&transaction, &attempts, &logged, &tallies, all_end).await?, &tallies, policy);
+        let held = if all_end { &[] } else { attempts.as_slice() };
+        let end = async {
+            // Not sent together: a promotion must not see the deliveries that end. If all end, they were removed above.
+            record::end_deliveries(&transaction, held).await?;
+            promote(&transaction, &attempts, lease).await
+        };
+        let counters;
+        (promoted, counters) = tokio::try_join!(biased; end, write(&transaction, held, &logged, &tallies))?;
+        let failing = judge(&counters, &tallies, policy);
         let must_lock: Vec<Uuid> = failing
             .iter()
             .filter(|(verdict, failing)| *verdict == Verdict::Disable && !locked.contains(&failing.webhook))
@@ -95,21 +121,21 @@ async fn try_record(
             return Ok(Tried::MustLock(must_lock));
         }
         disabled = apply(&transaction, &failing).await?;
+        // Their deliveries were cancelled.
+        promoted.retain(|delivery| disabled.iter().all(|disabled| disabled.webhook != delivery.webhook));
     }
     transaction.commit().await?;
-    Ok(Tried::Committed(Recorded { counted, disabled }))
+    Ok(Tried::Committed(Recorded { counted, settled, disabled, promoted }))
 }
 
-/// Inserts the log's rows, moves deliveries to their next state and counts for the webhooks. Returns the new counters.
+/// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the new counters.
 async fn write(
     transaction: &Transaction<'_>,
-    attempts: &[CompletedAttempt<'_>],
+    held: &[CompletedAttempt<'_>],
     logged: &[CompletedAttempt<'_>],
     tallies: &BTreeMap<Uuid, Tally>,
-    are_ended: bool,
 ) -> Result<Vec<Counters>> {
     let rows: Vec<AttemptRow<'_>> = logged.iter().map(|attempt| attempt.row).collect();
-    let held = if are_ended { &[] } else { attempts };
     // Every transaction locks webhooks before their hours.
     let count = async {
         let counters = record::count_webhooks(transaction, tallies).await?;
@@ -117,14 +143,24 @@ async fn write(
         Ok(counters)
     };
     // Pipelined in this order: if one fails, its error is the first, and those of the others follow from it.
-    let ((), (), (), counters) = tokio::try_join!(
+    let ((), (), counters) = tokio::try_join!(
         biased;
         record::insert_attempts(transaction, &rows),
-        record::end_deliveries(transaction, held),
         record::retry_deliveries(transaction, held),
         count,
     )?;
     Ok(counters)
+}
+
+/// Makes the deliveries due that waited for those that have ended.
+async fn promote(
+    transaction: &Transaction<'_>,
+    attempts: &[CompletedAttempt<'_>],
+    lease: Option<(Lease, Duration)>,
+) -> Result<Vec<Delivery>> {
+    let ended = attempts.iter().filter(|attempt| matches!(attempt.next, Next::End(_)));
+    let key = |attempt: &CompletedAttempt<'_>| Some((attempt.delivery().webhook, attempt.delivery().order_key?));
+    order::promote(transaction, &ended.filter_map(key).collect(), lease).await
 }
 
 /// Returns the numbers that the batch adds to the counters of each webhook.
@@ -140,10 +176,15 @@ fn tallies(attempts: &[CompletedAttempt<'_>]) -> BTreeMap<Uuid, Tally> {
 /// Returns the webhooks to disable, and those whose owners to warn. Usually none.
 fn judge(counters: &[Counters], tallies: &BTreeMap<Uuid, Tally>, policy: &Policy) -> Vec<(Verdict, Failing)> {
     let judged = counters.iter().filter_map(|Counters { webhook, standing }| {
-        let failure = tallies.get(webhook)?.last_failure?;
-        let failures = policy.count(standing);
-        let failing = Failing { webhook: *webhook, failure, failures, threshold: policy.threshold };
-        Some((policy.judge(standing), failing))
+        let tally = tallies.get(webhook)?;
+        let last_failure = tally.last_failure?;
+        let is_gone = policy.disables_gone(standing, tally.is_gone);
+        let (verdict, failure) = match is_gone {
+            true => (Verdict::Disable, Failure::GONE),
+            false => (policy.judge(standing), last_failure),
+        };
+        let (failures, threshold) = (policy.count(standing), policy.threshold);
+        Some((verdict, Failing { webhook: *webhook, failure, is_gone, failures, threshold }))
     });
     judged.filter(|(verdict, _)| *verdict != Verdict::Nothing).collect()
 }
@@ -159,7 +200,7 @@ async fn apply(transaction: &Transaction<'_>, judged: &[(Verdict, Failing)]) -> 
             webhooks::cancel_deliveries(transaction, webhook, "the webhook was disabled automatically").await?;
             let actor = Actor { user, via: Via::Automatic };
             audit::record(transaction, &actor, Action::WebhookDisabled, webhook, &["active"]).await?;
-            disabled.push(Disabled { webhook, user: actor.user, failure });
+            disabled.push(Disabled { webhook, user: actor.user, failure, reason: failing.describe() });
         }
     }
     Ok(disabled)

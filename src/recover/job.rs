@@ -1,28 +1,33 @@
-//! One step of a recovery: redelivers a chunk of the attempt log, or delivers a chunk of the events that the webhook missed.
+//! One step of a job. Of a recovery: redelivers a chunk of the attempt log, or delivers a chunk of the events that the webhook missed.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::replay;
 use crate::domain::event::delivery_id;
+use crate::domain::sequence::Sequences;
 use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
-use crate::store::recovery::{self, Job, Phase, Progress, Scan};
-use crate::store::{Result, Store, Transaction};
+use crate::store::order::OrderedDelivery;
+use crate::store::recovery::{self, Criteria, Phase, Progress, Scan, Work};
+use crate::store::{Result, Store, Transaction, jobs, order, replay::exclude, sequences};
 
 /// The number of rows that one step reads. It starts at most as many deliveries, and its transaction stays short.
 const CHUNK: i64 = 500;
 /// No more deliveries are started while the webhook has this many pending first attempts: new events must not queue behind old
 /// ones.
-const MAX_PENDING: i64 = 500;
-/// How long a recovery then pauses.
-const PAUSE: Duration = Duration::from_millis(200);
+pub const MAX_PENDING: i64 = 500;
+/// How long a job then pauses.
+pub const PAUSE: Duration = Duration::from_millis(200);
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// No recovery is due.
+    /// No job is due.
     Idle,
     Worked,
+    /// The job has ended.
     Finished {
         recovery: Uuid,
         webhook: Uuid,
@@ -30,21 +35,33 @@ pub enum Step {
     },
 }
 
-/// Runs one step of the recovery that has been due longest. The deliveries that it starts and its progress are stored in one
-/// transaction: an interrupted step has no effect. Other replicas skip the recovery until the transaction ends.
+/// Runs one step of the job that has been due longest. The deliveries that it starts and its progress are stored in one
+/// transaction: an interrupted step has no effect. Other replicas skip the job until the transaction ends.
 pub async fn step(store: &Store) -> Result<Step> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let Some(job) = recovery::take(&transaction).await? else { return Ok(Step::Idle) };
-    let (id, webhook) = (job.id, job.criteria.webhook);
-    let Done { started, next, wait } = work(&transaction, &job).await?;
-    let progress = next.unwrap_or(job.progress);
-    let recovered = recovery::update(&transaction, id, progress, started, next.is_none(), wait).await?;
+    let ended = match &job.work {
+        _ if !job.active => jobs::end(&transaction, job.id).await?,
+        Work::Recovery(criteria, progress) => recover(&transaction, job.id, criteria, *progress).await?,
+        Work::Replay(replay) => replay::work(&transaction, replay).await?,
+    };
     transaction.commit().await?;
-    Ok(match next {
-        Some(_) => Step::Worked,
-        None => Step::Finished { recovery: id, webhook, recovered },
-    })
+    let finished = |recovered| Step::Finished { recovery: job.id, webhook: job.webhook, recovered };
+    Ok(ended.map_or(Step::Worked, finished))
+}
+
+/// Runs a step of a recovery. If it is the last one, returns how many deliveries the recovery has started.
+async fn recover(
+    transaction: &Transaction<'_>,
+    id: Uuid,
+    criteria: &Criteria,
+    progress: Progress,
+) -> Result<Option<i64>> {
+    let Done { started, next, wait } = work(transaction, criteria, progress).await?;
+    let is_finished = next.is_none();
+    let recovered = recovery::update(transaction, id, next.unwrap_or(progress), started, is_finished, wait).await?;
+    Ok(Some(recovered).filter(|_| is_finished))
 }
 
 /// The effects of a step, before they are committed.
@@ -55,26 +72,19 @@ struct Done {
     wait: Duration,
 }
 
-async fn work(transaction: &Transaction<'_>, job: &Job) -> Result<Done> {
-    let Job { active, criteria, progress, .. } = job;
+async fn work(transaction: &Transaction<'_>, criteria: &Criteria, progress: Progress) -> Result<Done> {
     let webhook = criteria.webhook;
-    if !active {
-        return Ok(Done { started: 0, next: None, wait: Duration::ZERO });
-    }
     if recovery::count_first_attempts(transaction, webhook, MAX_PENDING).await? >= MAX_PENDING {
-        return Ok(Done { started: 0, next: Some(*progress), wait: PAUSE });
+        return Ok(Done { started: 0, next: Some(progress), wait: PAUSE });
     }
     let (mut started, mut next) = (0, None);
     if criteria.includes(progress.phase) {
-        let Scan { read, last, deliveries, events, rounds, .. } =
-            recovery::scan(transaction, criteria, *progress, CHUNK, true).await?;
+        let Scan { read, last, logged, .. } = recovery::scan(transaction, criteria, progress, CHUNK, true).await?;
         started = match progress.phase {
-            Phase::AttemptLog => {
-                recovery::start_next_rounds(transaction, webhook, &deliveries, &events, &rounds, true).await?.len()
-            }
-            Phase::MissedEvents => deliver_missed(transaction, webhook, &events).await?,
+            Phase::AttemptLog => recovery::start_next_rounds(transaction, webhook, &logged, true).await?.len(),
+            Phase::MissedEvents => deliver_missed(transaction, webhook, &logged.events).await?,
         };
-        next = last.filter(|_| read == CHUNK).map(|position| Progress { position, ..*progress });
+        next = last.filter(|_| read == CHUNK).map(|position| Progress { position, ..progress });
     }
     if next.is_none() && progress.phase == Phase::AttemptLog && criteria.includes(Phase::MissedEvents) {
         next = Some(Progress { phase: Phase::MissedEvents, position: Uuid::nil() });
@@ -82,12 +92,40 @@ async fn work(transaction: &Transaction<'_>, job: &Job) -> Result<Done> {
     Ok(Done { started, next, wait: Duration::ZERO })
 }
 
-/// Creates deliveries of missed events, except those that another recovery has delivered in the meantime. Returns how many.
+/// Creates deliveries of missed events, except those that another job has delivered in the meantime. They are numbered behind the
+/// deliveries that exist, in the order of the events' commits. Returns how many there are.
 async fn deliver_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<usize> {
     let events = recovery::remove_missed(transaction, webhook, events).await?;
-    let delivery =
-        |event: &Uuid| NewDelivery { id: delivery_id(*event, webhook), webhook, event: *event, leased: false };
-    let deliveries: Vec<NewDelivery> = events.iter().map(delivery).collect();
+    if events.is_empty() {
+        return Ok(0);
+    }
+    let ids: Vec<Uuid> = events.iter().map(|(event, _)| *event).collect();
+    exclude(transaction, webhook, &ids).await?;
+    Ok(deliver_stored(transaction, webhook, &events).await?.len())
+}
+
+/// Creates deliveries of stored events, each with its release if it has one, numbered behind the deliveries that exist. Those of a webhook
+/// with an ordering wait for these. Returns the deliveries' ids.
+pub async fn deliver_stored(
+    transaction: &Transaction<'_>,
+    webhook: Uuid,
+    events: &[(Uuid, Option<i64>)],
+) -> Result<Vec<Uuid>> {
+    let mut sequences = Sequences::default();
+    sequences::start(transaction, &[webhook], &mut sequences).await?;
+    let ordering = order::ordering(transaction, webhook).await?;
+    let ids = events.iter().map(|(event, _)| delivery_id(*event, webhook)).collect();
+    let (mut deliveries, mut ordered, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
+    for (event, release) in events {
+        let (id, sequence) = (delivery_id(*event, webhook), sequences.next(webhook));
+        let delivery = NewDelivery { id, webhook, event: *event, leased: false, sequence };
+        match ordering.key(|| *release) {
+            None => deliveries.push(delivery),
+            Some(key) => ordered.push(OrderedDelivery { delivery, key, is_first: keys.insert(key) }),
+        }
+    }
     insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
-    Ok(deliveries.len())
+    order::insert(transaction, &ordered, NewLease::NONE).await?;
+    sequences::store(transaction, &sequences.changed()).await?;
+    Ok(ids)
 }

@@ -1,6 +1,7 @@
-//! The recovery stage: runs recoveries step by step. Any number of replicas can run it: each step locks its recovery.
+//! The recovery stage: runs recoveries and replays step by step. Any number of replicas can run it: each step locks its job.
 
 mod job;
+mod replay;
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::telemetry::Activity;
 
 pub use job::{Step, step};
 
-/// How long to wait when no recovery is due.
+/// How long to wait when no job is due.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Runs until `stop`, which rolls back the current step. Another replica, or this one after a restart, repeats it.

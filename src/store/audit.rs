@@ -42,6 +42,8 @@ pub enum Action {
     TokenRevoked,
     DeliveryRedelivered,
     RecoveryBegun,
+    ReplayStarted,
+    JobCancelled,
     WebhookTested,
     /// To the web UI.
     SignedIn,
@@ -61,6 +63,8 @@ impl Action {
             Action::TokenRevoked => "token.revoked",
             Action::DeliveryRedelivered => "webhook.redelivered",
             Action::RecoveryBegun => "webhook.recovery_begun",
+            Action::ReplayStarted => "webhook.replay_started",
+            Action::JobCancelled => "webhook.job_cancelled",
             Action::WebhookTested => "webhook.tested",
             Action::SignedIn => "user.signed_in",
             Action::UserErased => "user.erased",

@@ -10,7 +10,8 @@ use postgres_types::ToSql;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError, plan_by_index};
+use super::statement::Statements;
+use super::{Result, Store, StoreError, enqueue, order, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
 use crate::domain::webhook::SealedTarget;
 use crate::postgres::ANSWER_TIMEOUT;
@@ -110,11 +111,18 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Removes the deliveries of those `webhooks` that do not exist, and those of `deliveries` whose event does not.
-    pub async fn remove_orphans(&self, webhooks: &[Uuid], deliveries: &[Uuid]) -> Result<u64> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(REMOVE_ORPHANS).await?;
-        Ok(connection.execute(&statement, &[&webhooks, &deliveries]).await?)
+    /// Removes the deliveries of those `webhooks` that do not exist, and those of `deliveries` whose event does not. Deliveries that waited
+    /// for the latter are due.
+    pub async fn remove_orphans(&self, webhooks: &[Uuid], deliveries: &[Uuid]) -> Result<usize> {
+        let mut connection = self.connection().await?;
+        let transaction = connection.transaction().await?;
+        plan_by_index(&transaction).await?;
+        let removed: Vec<(Uuid, Option<i64>)> =
+            transaction.fetch_all(REMOVE_ORPHANS, &[&webhooks, &deliveries]).await?;
+        let keys = removed.iter().filter_map(|(webhook, key)| Some((*webhook, (*key)?))).collect();
+        order::promote(&transaction, &keys, None).await?;
+        transaction.commit().await?;
+        Ok(removed.len())
     }
 
     /// Reads those of `webhooks` that exist.
@@ -126,14 +134,7 @@ impl Store {
         let connection = self.connection().await?;
         let statement = connection.prepare_cached(TARGETS).await?;
         let rows = connection.query(&statement, &[&webhooks]).await?;
-        let target = |row: &Row| SealedTarget {
-            webhook: row.get("id"),
-            url: row.get("url"),
-            active: row.get("active"),
-            secret: row.get("secret"),
-            secret_key_id: row.get("secret_key_id"),
-        };
-        Ok(rows.iter().map(target).collect())
+        rows.iter().map(enqueue::target).collect()
     }
 }
 
@@ -169,7 +170,7 @@ async fn claim(
 }
 
 impl Claimed {
-    fn add(&mut self, id: Uuid, row: &Row, lease: Lease) -> Result<()> {
+    pub(super) fn add(&mut self, id: Uuid, row: &Row, lease: Lease) -> Result<()> {
         let Some(kind) = row.get::<_, Option<&str>>("kind") else {
             self.orphans.push(id);
             return Ok(());
@@ -192,6 +193,9 @@ impl Claimed {
             data: row.get::<_, &str>("data").into(),
             round: number("round")?,
             attempt: number("attempt")?,
+            sequence: row.get("sequence"),
+            order_key: row.get("order_key"),
+            activation: row.get("activation"),
             lease,
         });
         Ok(())

@@ -3,23 +3,30 @@
 use std::collections::BTreeSet;
 
 use deadpool_postgres::Transaction;
+use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::Result;
 use super::record::CompletedAttempt;
 use super::statement::Statements;
 use crate::domain::event::UserId;
+use crate::domain::notice;
 use crate::domain::webhook::Failure;
 
 const LOCK: &str = include_str!("../../sql/store/delivery_lock_with.sql");
 const DISABLE: &str = include_str!("../../sql/store/webhook_disable.sql");
 const WARN: &str = include_str!("../../sql/store/webhook_warn.sql");
 
-/// A webhook that keeps failing, and why.
+/// The `disabled_reason` of webhooks whose receiver is gone.
+const GONE: &str = "gone";
+
+/// A webhook that keeps failing or whose receiver is gone, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct Failing {
     pub webhook: Uuid,
     pub failure: Failure,
+    /// Whether the receiver is gone, so that the webhook is disabled regardless of its failures.
+    pub is_gone: bool,
     /// Failures that count towards the threshold.
     pub failures: u64,
     pub threshold: u32,
@@ -39,19 +46,38 @@ pub async fn lock_pending(
 
 /// Inserts a warning for the webhook's owner.
 pub async fn warn(transaction: &Transaction<'_>, failing: &Failing) -> Result<()> {
-    failing.notify(transaction, WARN).await.map(drop)
+    failing.notify(transaction, WARN, &[]).await.map(drop)
 }
 
 /// Disables the webhook and inserts a notice for its owner, who is returned. Does nothing if the webhook is inactive.
 pub async fn disable(transaction: &Transaction<'_>, failing: &Failing) -> Result<Option<UserId>> {
-    failing.notify(transaction, DISABLE).await
+    failing.notify(transaction, DISABLE, &[&failing.disabled_reason()]).await
 }
 
 impl Failing {
-    async fn notify(&self, transaction: &Transaction<'_>, sql: &str) -> Result<Option<UserId>> {
-        let (reason, kind) = (self.failure.describe(), self.failure.kind.as_str());
+    /// Returns the reason as it is logged.
+    pub fn describe(&self) -> String {
+        if self.is_gone { notice::GONE.to_owned() } else { self.failure.describe() }
+    }
+
+    /// Returns the reason as the webhook shows it.
+    fn disabled_reason(&self) -> String {
+        match self.is_gone {
+            true => GONE.to_owned(),
+            false => format!("{} ({})", self.failure.describe(), self.failure.kind),
+        }
+    }
+
+    async fn notify(
+        &self,
+        transaction: &Transaction<'_>,
+        sql: &str,
+        more: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<UserId>> {
+        let (reason, kind) = (self.describe(), self.failure.kind.as_str());
         let (failures, threshold) = (self.failures as i64, i64::from(self.threshold));
         let notice = Uuid::now_v7();
-        transaction.fetch_optional(sql, &[&self.webhook, &reason, &kind, &notice, &failures, &threshold]).await
+        let first: [&(dyn ToSql + Sync); 6] = [&self.webhook, &reason, &kind, &notice, &failures, &threshold];
+        transaction.fetch_optional(sql, &[&first[..], more].concat()).await
     }
 }

@@ -7,12 +7,16 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
+use super::keys::sealed_keys;
 use super::ledger::LEDGER_PUT;
+use super::options::filter;
 use super::statement::{Params, Statements, arrays, column, from_row};
-use super::{Result, Store};
+use super::{Result, Store, order, sequences};
 use crate::domain::event::{Event, EventKind, UserId};
+use crate::domain::ordering::Ordering;
 use crate::domain::position::Position;
-use crate::domain::webhook::SealedTarget;
+use crate::domain::subject::{EventFilter, Subject, is_wanted};
+use crate::domain::webhook::{SealedHeaders, SealedTarget};
 
 const SUBSCRIPTIONS: &str = include_str!("../../sql/store/subscriptions.sql");
 const EVENT_INSERT: &str = include_str!("../../sql/store/event_insert.sql");
@@ -27,18 +31,43 @@ pub struct Subscription {
     /// An inactive webhook gets no deliveries. The events that it misses are stored.
     pub target: SealedTarget,
     pub events: Vec<EventKind>,
+    pub ordering: Ordering,
+    /// The number of its last delivery, which is locked. None for a webhook that gets no delivery, or whose first this is.
+    pub last: Option<i64>,
+    pub filter: Option<EventFilter>,
 }
 
-from_row!(Subscription { user = "user_id", target: target, events: events });
+from_row!(Subscription { user = "user_id", target: target, events: events, ordering, filter: filter, last });
 
-fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
+impl Subscription {
+    /// Whether an event of one of `kinds` may make a delivery.
+    pub fn takes_any(&self, kinds: &[EventKind]) -> bool {
+        self.target.active && self.events.iter().any(|event| kinds.contains(event))
+    }
+
+    /// Returns whether the event goes to the webhook, if that is active.
+    pub fn wants(&self, event: &Subject<'_>) -> bool {
+        is_wanted(&self.events, self.filter.as_ref(), event)
+    }
+}
+
+/// Reads the webhook that a row describes.
+pub(super) fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
     Ok(SealedTarget {
         webhook: column(row, "id")?,
         active: column(row, "active")?,
         url: column(row, "url")?,
         secret: column(row, "secret")?,
         secret_key_id: column(row, "secret_key_id")?,
+        headers: sealed_headers(row)?,
+        keys: sealed_keys(row)?,
+        activation: column(row, "activation")?,
     })
+}
+
+fn sealed_headers(row: &tokio_postgres::Row) -> Result<Option<SealedHeaders>> {
+    let (bytes, key_id) = (column::<Option<_>>(row, "headers")?, column::<Option<_>>(row, "headers_key_id")?);
+    Ok(bytes.zip(key_id).map(|(bytes, key_id)| SealedHeaders { bytes, key_id }))
 }
 
 /// Leaves out the events of a newer version, which this one cannot raise.
@@ -54,6 +83,8 @@ pub struct NewDelivery {
     pub webhook: Uuid,
     pub event: Uuid,
     pub leased: bool,
+    /// Its number within its webhook.
+    pub sequence: Option<i64>,
 }
 
 /// The lease of all leased deliveries of one transaction.
@@ -104,17 +135,21 @@ pub async fn seed_distributed(transaction: &impl GenericClient, releases: &[i64]
     Ok(())
 }
 
-/// Returns the webhooks of `users`.
-pub async fn subscriptions(transaction: &impl GenericClient, users: &[&str]) -> Result<Vec<Subscription>> {
-    transaction.fetch_all(SUBSCRIPTIONS, &[&users]).await
+/// Returns the webhooks of `users`. Locks the numbers of those that may get a delivery of an event of `kinds`.
+pub async fn subscriptions(
+    transaction: &impl GenericClient,
+    users: &[&str],
+    kinds: &[&str],
+) -> Result<Vec<Subscription>> {
+    transaction.fetch_all(SUBSCRIPTIONS, &[&users, &kinds]).await
 }
 
-/// Prepares the inserts of events, deliveries and missed events, so that each can be sent without waiting for an answer.
+/// Prepares the statements that store events, deliveries, missed events and numbers, so that each can be sent without waiting for an answer.
 pub async fn prepare_inserts(client: &impl GenericClient) -> Result<()> {
-    for statement in [EVENT_INSERT, DELIVERY_INSERT, MISSED_EVENT_INSERT] {
+    for statement in [EVENT_INSERT, DELIVERY_INSERT, MISSED_EVENT_INSERT, sequences::STORE] {
         client.prepare_cached(statement).await?;
     }
-    Ok(())
+    order::prepare_insert(client).await
 }
 
 impl Store {
@@ -148,7 +183,7 @@ pub async fn insert_deliveries(
     deliveries: &[NewDelivery],
     lease: NewLease,
 ) -> Result<()> {
-    let rows = arrays!(deliveries, |new| (new.id, new.webhook, new.event, new.leased));
+    let rows = arrays!(deliveries, |new| (new.id, new.webhook, new.event, new.leased, new.sequence));
     let params = rows.followed_by(&[&lease.token, &lease.seconds]);
     run_unless_empty(transaction, DELIVERY_INSERT, deliveries.len(), &params).await
 }

@@ -29,13 +29,16 @@ const fn removal(what: &'static str, sql: &'static str) -> Removal {
     Removal { what, sql }
 }
 
-/// By webhook, in this order: a recovery creates deliveries, and the answer to a delivery creates rows of the log and the hours.
-pub const OF_WEBHOOK: [Removal; 5] = [
-    removal("recoveries", include_str!("../../sql/store/erase_recoveries.sql")),
+/// By webhook, in this order: a job creates deliveries, and the answer to a delivery creates rows of the log and the hours.
+pub const OF_WEBHOOK: [Removal; 7] = [
+    // Found by their recoveries.
+    removal("events that replays skip", include_str!("../../sql/store/erase_exclusions.sql")),
+    removal("recoveries and replays", include_str!("../../sql/store/erase_recoveries.sql")),
     removal("pending deliveries", include_str!("../../sql/store/erase_deliveries.sql")),
     removal("entries of the delivery log", include_str!("../../sql/store/erase_attempts.sql")),
     removal("missed events", include_str!("../../sql/store/erase_missed_events.sql")),
     removal("hours of statistics", include_str!("../../sql/store/erase_hours.sql")),
+    removal("delivery counters", include_str!("../../sql/store/erase_sequence.sql")),
 ];
 /// By user, before the webhooks: afterwards nobody can act as this user.
 pub const ACCESS: [Removal; 2] = [

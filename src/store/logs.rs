@@ -29,6 +29,9 @@ const INSERT_TEST_EVENT: &str = include_str!("../../sql/store/event_insert_test.
 pub struct Entry {
     pub id: Uuid,
     pub delivery: Uuid,
+    pub event: Uuid,
+    /// The delivery's number within its webhook. None for tests and for deliveries of earlier builds.
+    pub sequence: Option<i64>,
     pub event_kind: String,
     pub round: i16,
     pub attempt: i16,
@@ -45,7 +48,7 @@ pub struct Entry {
 
 from_row! {
     Entry {
-        id, delivery = "delivery_id", event_kind, round, attempt, test, repaired, started_at, duration_ms, outcome,
+        id, delivery = "delivery_id", event = "event_id", sequence, event_kind, round, attempt, test, repaired, started_at, duration_ms, outcome,
         response_status, error: error,
     }
 }
@@ -60,20 +63,22 @@ fn error(row: &Row) -> Result<Option<(String, String)>> {
 pub struct Detail {
     pub webhook: Uuid,
     pub entry: Entry,
-    pub event: Uuid,
     /// None if no request was sent.
     pub url: Option<String>,
     pub signature: Option<Vec<u8>>,
     pub standard_signature: Option<Vec<u8>>,
+    pub more_signatures: Option<Vec<u8>>,
     pub response_body: Option<Vec<u8>>,
     /// None if the event is older than the retention period.
     pub event_data: Option<EventData>,
+    /// The names of the custom headers, if they have not changed since.
+    pub custom_headers: Vec<String>,
 }
 
 from_row! {
     Detail {
-        webhook = "webhook_id", entry: Entry::from_row, event = "event_id", url, signature, standard_signature,
-        response_body, event_data: event_data,
+        webhook = "webhook_id", entry: Entry::from_row, url, signature, standard_signature,
+        more_signatures, response_body, event_data: event_data, custom_headers,
     }
 }
 
@@ -117,7 +122,7 @@ pub struct Filter {
 
 impl Filter {
     /// Whether every entry matches. Then a page examines no more entries than it lists.
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let Filter { event, outcome, since, until, status } = self;
         event.is_none() && outcome.is_none() && since.is_none() && until.is_none() && status.is_none()
     }

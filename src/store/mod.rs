@@ -11,20 +11,28 @@ pub mod deliver;
 pub mod disable;
 pub mod enqueue;
 pub mod erase;
+pub mod feed;
 pub mod hours;
 pub mod idempotency;
+pub mod jobs;
+pub mod keys;
 pub mod ledger;
 mod limited;
 pub mod logs;
 pub mod migrate;
 pub mod notices;
 pub mod observe;
+pub mod options;
+pub mod order;
+pub mod partition_indexes;
 pub mod partitions;
 mod pipelined;
 mod pool;
 pub mod record;
 pub mod recovery;
+pub mod replay;
 pub mod sealed;
+pub mod sequences;
 pub mod sessions;
 mod statement;
 pub mod superseded;
@@ -62,6 +70,15 @@ impl StoreError {
         error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
     }
 
+    /// Whether the store can be reached, and rejected a statement or holds something wrong.
+    pub fn is_rejection(&self) -> bool {
+        match self {
+            StoreError::Query(error) => crate::postgres::is_rejection(error),
+            StoreError::Migration(_) | StoreError::Corrupt(_) => true,
+            StoreError::Connect(_) | StoreError::Pool(_) | StoreError::Silent(_) => false,
+        }
+    }
+
     /// Whether a lock was not granted within `lock_timeout`.
     pub fn is_lock_timeout(&self) -> bool {
         matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
@@ -85,7 +102,7 @@ impl From<deadpool_postgres::PoolError> for StoreError {
 const PLAN_BY_INDEX: &str = include_str!("../../sql/store/plan_by_index.sql");
 
 /// Makes a transaction find deliveries by their ids, even if the plan was made while few deliveries were pending.
-pub async fn plan_by_index(transaction: &deadpool_postgres::Transaction<'_>) -> Result<()> {
+pub async fn plan_by_index(transaction: &impl GenericClient) -> Result<()> {
     Ok(transaction.batch_execute(PLAN_BY_INDEX).await?)
 }
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::logs::lowest_id_at;
 use super::statement::{FromRow, from_row};
-use super::{Result, Store, StoreError, hours, plan_by_index};
+use super::{Result, Store, StoreError, hours, order, plan_by_index};
 use crate::postgres::fill;
 
 const LIST: &str = include_str!("../../sql/store/partition_list.sql");
@@ -139,19 +139,23 @@ struct Expired {
     webhook: Uuid,
     removed: u64,
     logged: u64,
+    /// The order keys of those that have one.
+    keys: Vec<i64>,
 }
 
-from_row!(Expired { webhook = "webhook_id", removed, logged });
+from_row!(Expired { webhook = "webhook_id", removed, logged, keys });
 
-/// Cancels and logs a chunk of the deliveries of events below this id. Returns how many.
+/// Cancels and logs a chunk of the deliveries of events below this id. Deliveries that waited for them are due. Returns how many.
 async fn expire_deliveries(transaction: &Transaction<'_>, lowest: Uuid) -> Result<u64> {
     plan_by_index(transaction).await?;
-    let mut total = 0;
+    let (mut total, mut ended) = (0, BTreeSet::new());
     for row in transaction.query(DELIVERY_EXPIRE, &[&lowest, &CHUNK]).await? {
-        let Expired { webhook, removed, logged } = Expired::from_row(&row)?;
+        let Expired { webhook, removed, logged, keys } = Expired::from_row(&row)?;
         hours::add_cancelled(transaction, webhook, logged).await?;
         total += removed;
+        ended.extend(keys.into_iter().map(|key| (webhook, key)));
     }
+    order::promote(transaction, &ended, None).await?;
     Ok(total)
 }
 

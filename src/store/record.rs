@@ -116,7 +116,9 @@ pub async fn insert_attempts(transaction: &Transaction<'_>, rows: &[AttemptRow<'
         row.sent().map(|sent| &*sent.url),
         row.sent().map(|sent| &sent.signatures.body[..]),
         row.sent().map(|sent| &sent.signatures.standard[..]),
-        row.sent().filter(|_| row.with_response).map(|sent| &*sent.excerpt)
+        row.sent().filter(|_| row.with_response).map(|sent| &*sent.excerpt),
+        row.attempted.delivery.sequence,
+        row.sent().map(|sent| &*sent.signatures.more).filter(|more| !more.is_empty())
     ));
     transaction.run(ATTEMPT_INSERT, &arrays.params()).await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Redeliveries of single deliveries, and the queue of recoveries, which redeliver a time range.
+//! Redeliveries of single deliveries, recoveries, which redeliver a time range, and the queue of jobs.
 
 use std::time::Duration;
 
@@ -8,8 +8,10 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+use super::jobs::MAX_OPEN;
 use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
-use super::statement::{Column, Statements, from_row};
+use super::replay::{self, Replay};
+use super::statement::{Column, FromRow, Statements, column, from_row};
 use super::{Result, Store, superseded};
 use crate::domain::delivery::Outcome;
 
@@ -21,6 +23,7 @@ const MOVE: &str = include_str!("../../sql/store/recovery_move.sql");
 const SCAN_ATTEMPTS: &str = include_str!("../../sql/store/recovery_scan.sql");
 const SCAN_MISSED: &str = include_str!("../../sql/store/missed_event_scan.sql");
 const MISSED_DELETE: &str = include_str!("../../sql/store/missed_event_delete.sql");
+const EVENT_ORDER: &str = include_str!("../../sql/store/event_order.sql");
 const COUNT_FRESH: &str = include_str!("../../sql/store/delivery_count_fresh.sql");
 const EXPIRE: [&str; 2] =
     [include_str!("../../sql/store/recovery_expire.sql"), include_str!("../../sql/store/webhook_hour_expire.sql")];
@@ -28,8 +31,6 @@ const EXPIRE_ROUNDS: &str = include_str!("../../sql/store/delivery_round_expire.
 
 /// A count reads at most this many rows of the attempt log, and as many missed events. Beyond that it is a lower bound.
 const MAX_COUNTED: i64 = 50_000;
-/// The most unfinished recoveries of one webhook.
-const MAX_OPEN: i64 = 10;
 
 /// The result of a request to redeliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,15 +73,21 @@ pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     let found: Option<Logged> = transaction.fetch_optional(REDELIVER_FIND, &[&actor.user, &webhook, &log]).await?;
-    let (delivery, event) = match found {
+    let (delivery, event, sequence) = match found {
         None => return Ok(Redelivery::NoSuchLog),
         Some(Logged { test: true, .. }) => return Ok(Redelivery::Test),
         Some(Logged { kept: false, .. }) => return Ok(Redelivery::EventGone),
         Some(Logged { active: false, .. }) => return Ok(Redelivery::Inactive),
-        Some(Logged { delivery, event, .. }) => (delivery, event),
+        Some(Logged { delivery, event, sequence, .. }) => (delivery, event, sequence),
     };
     // Round 1, unless the store knows a later one.
-    let started = start_next_rounds(&transaction, webhook, &[delivery], &[event], &[1], false).await?;
+    let logged = LoggedDeliveries {
+        deliveries: vec![delivery],
+        events: vec![event],
+        rounds: vec![1],
+        sequences: vec![sequence],
+    };
+    let started = start_next_rounds(&transaction, webhook, &logged, false).await?;
     let Some((delivery, round)) = started.first().copied() else { return Ok(Redelivery::TooManyRounds) };
     audit::record(&transaction, actor, Action::DeliveryRedelivered, webhook, &[]).await?;
     transaction.commit().await?;
@@ -91,13 +98,14 @@ pub async fn redeliver(store: &Store, actor: &Actor, webhook: Uuid, log: Uuid) -
 struct Logged {
     delivery: Uuid,
     event: Uuid,
+    sequence: Option<i64>,
     test: bool,
     /// Whether the event is still stored.
     kept: bool,
     active: bool,
 }
 
-from_row!(Logged { delivery = "delivery_id", event = "event_id", test, kept, active });
+from_row!(Logged { delivery = "delivery_id", event = "event_id", sequence, test, kept, active });
 
 /// Returns how many deliveries a recovery of this scope would start.
 pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counted> {
@@ -113,14 +121,16 @@ pub async fn count(store: &Store, webhook: Uuid, scope: &Scope) -> Result<Counte
     Ok(counted)
 }
 
-/// Queues a recovery and returns its id. Returns `None` if the webhook has too many unfinished ones.
-pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope) -> Result<Option<Uuid>> {
+/// Queues a recovery that is expected to start `total` deliveries, and returns its id. Returns `None` if the webhook has too many
+/// unfinished jobs.
+pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope, total: u64) -> Result<Option<Uuid>> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let id = Uuid::now_v7();
+    let (id, total) = (Uuid::now_v7(), i64::try_from(total).unwrap_or(i64::MAX));
     let Criteria { since, until, outcomes, missed, .. } = &Criteria::new(webhook, scope);
-    let inserted =
-        transaction.run(INSERT, &[&id, &actor.user, &webhook, since, until, outcomes, missed, &MAX_OPEN]).await?;
+    let inserted = transaction
+        .run(INSERT, &[&id, &actor.user, &webhook, since, until, outcomes, missed, &total, &MAX_OPEN])
+        .await?;
     if inserted == 0 {
         return Ok(None);
     }
@@ -129,14 +139,21 @@ pub async fn begin(store: &Store, actor: &Actor, webhook: Uuid, scope: &Scope) -
     Ok(Some(id))
 }
 
-/// A recovery that is locked by this transaction.
+/// A job that is locked by this transaction.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub id: Uuid,
+    pub webhook: Uuid,
     /// Whether the webhook exists and is active.
     pub active: bool,
-    pub criteria: Criteria,
-    pub progress: Progress,
+    pub work: Work,
+}
+
+/// What a job does, and how far it has come.
+#[derive(Clone, Debug)]
+pub enum Work {
+    Recovery(Criteria, Progress),
+    Replay(Box<Replay>),
 }
 
 /// The scope of a recovery, as it is stored.
@@ -164,9 +181,16 @@ pub enum Phase {
     MissedEvents,
 }
 
-from_row!(Job { id, active, criteria: Criteria::from_row, progress: Progress::from_row });
+from_row!(Job { id, webhook = "webhook_id", active, work: work });
 from_row!(Criteria { webhook = "webhook_id", since, until, outcomes, missed });
 from_row!(Progress { phase, position });
+
+fn work(row: &tokio_postgres::Row) -> Result<Work> {
+    match column::<String>(row, "kind")?.as_str() {
+        "replay" => Replay::from_row(row).map(|replay| Work::Replay(Box::new(replay))),
+        _ => Ok(Work::Recovery(Criteria::from_row(row)?, Progress::from_row(row)?)),
+    }
+}
 
 impl Criteria {
     fn new(webhook: Uuid, Scope { since, until, outcomes, missed }: &Scope) -> Criteria {
@@ -201,7 +225,7 @@ impl Column for Phase {
     }
 }
 
-/// Locks the recovery that has been due longest and that no other replica holds.
+/// Locks the job that has been due longest and that no other replica holds.
 pub async fn take(transaction: &Transaction<'_>) -> Result<Option<Job>> {
     transaction.fetch_optional(TAKE, &[]).await
 }
@@ -234,13 +258,23 @@ pub struct Scan {
     pub last: Option<Uuid>,
     /// How many deliveries, or missed events, are to be delivered. The lists contain them, unless only the number was requested.
     pub found: u64,
+    /// Of missed events, only the events.
+    pub logged: LoggedDeliveries,
+}
+
+/// Deliveries of the attempt log, in ascending order, as parallel lists.
+#[derive(Clone, Debug)]
+pub struct LoggedDeliveries {
     pub deliveries: Vec<Uuid>,
     pub events: Vec<Uuid>,
     /// The rounds that the deliveries are in.
     pub rounds: Vec<i16>,
+    /// The numbers of the deliveries within the webhook.
+    pub sequences: Vec<Option<i64>>,
 }
 
-from_row!(Scan { read = "examined", last, found, deliveries, events, rounds });
+from_row!(Scan { read = "examined", last, found, logged: LoggedDeliveries::from_row });
+from_row!(LoggedDeliveries { deliveries, events, rounds, sequences });
 
 /// Reads up to `limit` rows of the phase, after the position. Returns the deliveries or events to deliver, or only counts them.
 pub async fn scan(
@@ -264,34 +298,43 @@ pub async fn scan(
 }
 
 /// Starts the next round of each delivery, and returns the deliveries with their new rounds. With `only_if_unchanged`, skips deliveries
-/// that are no longer in the round in `rounds`: another transaction has started their next one. `deliveries` are in ascending order.
+/// that are no longer in the round in `rounds`: another transaction has started their next one.
 pub async fn start_next_rounds(
     transaction: &Transaction<'_>,
     webhook: Uuid,
-    deliveries: &[Uuid],
-    events: &[Uuid],
-    rounds: &[i16],
+    LoggedDeliveries { deliveries, events, rounds, sequences }: &LoggedDeliveries,
     only_if_unchanged: bool,
 ) -> Result<Vec<(Uuid, u16)>> {
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
     superseded::note(transaction, deliveries).await?;
-    transaction.fetch_all(REDELIVER, &[&deliveries, &events, &rounds, &webhook, &only_if_unchanged]).await
+    transaction.fetch_all(REDELIVER, &[deliveries, events, rounds, &webhook, sequences, &only_if_unchanged]).await
 }
 
-/// Removes missed events of the webhook. Returns those that no other transaction removed first.
-pub async fn remove_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<Vec<Uuid>> {
-    transaction.fetch_all(MISSED_DELETE, &[&webhook, &events]).await
+/// Removes missed events of the webhook. Returns those that no other transaction removed first, in the order of their
+/// commits, with the release of each event that has one.
+pub async fn remove_missed(
+    transaction: &Transaction<'_>,
+    webhook: Uuid,
+    events: &[Uuid],
+) -> Result<Vec<(Uuid, Option<i64>)>> {
+    let removed: Vec<Uuid> = transaction.fetch_all(MISSED_DELETE, &[&webhook, &events]).await?;
+    in_commit_order(transaction, &removed).await
+}
+
+/// Sorts stored events in the order of their commits. Returns each with its release, if it has one.
+pub async fn in_commit_order(transaction: &Transaction<'_>, events: &[Uuid]) -> Result<Vec<(Uuid, Option<i64>)>> {
+    transaction.fetch_all(EVENT_ORDER, &[&events]).await
 }
 
 impl Store {
-    /// Removes finished recoveries, hourly statistics and rounds from before `oldest`.
+    /// Removes ended jobs, hourly statistics and rounds from before `oldest`.
     pub async fn expire_recoveries(&self, oldest: Timestamp) -> Result<()> {
         for statement in EXPIRE {
             self.run(statement, &[&oldest]).await?;
         }
         self.run(EXPIRE_ROUNDS, &[&lowest_id_at(oldest.as_millisecond())]).await?;
-        Ok(())
+        replay::expire(self).await
     }
 }

@@ -1,20 +1,50 @@
 //! Re-encrypts secrets and stored responses when the master key is replaced.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
 use super::statement::{Statements, from_row};
 use super::{Result, Store};
-use crate::vault::{Sealed, Vault};
+use crate::vault::{Owner, Sealed, Vault};
 
 const KEYS: &str = include_str!("../../sql/store/sealed_keys.sql");
-/// For each encrypted column, the statements that find values under other keys and replace one of them.
-const COLUMNS: [(&str, &str); 2] = [
-    (include_str!("../../sql/store/sealed_webhooks.sql"), include_str!("../../sql/store/sealed_webhook_replace.sql")),
-    (include_str!("../../sql/store/sealed_answers.sql"), include_str!("../../sql/store/sealed_answer_replace.sql")),
+const WEBHOOKS: &str = include_str!("../../sql/store/sealed_webhooks.sql");
+const WEBHOOK_REPLACE: &str = include_str!("../../sql/store/sealed_webhook_replace.sql");
+/// The encrypted columns of a webhook, for which these statements are repeated with another column's name, and their owners by the
+/// webhook's id. Those of previous keys are last: a key that is replaced in the meantime moves to them.
+const WEBHOOK_COLUMNS: [(&str, fn(Uuid) -> Owner); 5] = [
+    ("secret", Owner::from),
+    ("headers", Owner::headers),
+    ("private_key", Owner::from),
+    ("previous_secret", Owner::from),
+    ("previous_private_key", Owner::from),
 ];
+
+/// An encrypted column.
+struct Column {
+    /// Finds values under other keys.
+    find: String,
+    /// Replaces one of them.
+    replace: String,
+    /// Returns the value's owner by the row's id.
+    owner: fn(Uuid) -> Owner,
+}
+
+static COLUMNS: LazyLock<Vec<Column>> = LazyLock::new(|| {
+    let of_webhook = |(column, owner): (&str, fn(Uuid) -> Owner)| {
+        let [find, replace] = [WEBHOOKS, WEBHOOK_REPLACE].map(|statement| statement.replace("secret", column));
+        Column { find, replace, owner }
+    };
+    let answers = Column {
+        find: include_str!("../../sql/store/sealed_answers.sql").to_owned(),
+        replace: include_str!("../../sql/store/sealed_answer_replace.sql").to_owned(),
+        owner: Owner::from,
+    };
+    WEBHOOK_COLUMNS.into_iter().map(of_webhook).chain([answers]).collect()
+});
 /// The number of values that are read at a time.
 const PAGE: i64 = 500;
 
@@ -45,18 +75,18 @@ from_row!(Encrypted { id, bytes = "sealed", key_id });
 pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     let connection = store.connection().await?;
     let mut result = Reencrypted::default();
-    for (find, replace) in COLUMNS {
+    for Column { find, replace, owner } in &*COLUMNS {
         let mut after = Uuid::nil();
         loop {
             let page: Vec<Encrypted> = connection.fetch_all(find, &[&vault.first_key(), &after, &PAGE]).await?;
             let Some(last) = page.last() else { break };
             after = last.id;
             for Encrypted { id, bytes, key_id } in page {
-                let Ok(opened) = vault.open(id, &key_id, &bytes) else {
+                let Ok(opened) = vault.open(owner(id), &key_id, &bytes) else {
                     *result.unreadable.entry(key_id).or_default() += 1;
                     continue;
                 };
-                let Sealed { bytes: new_bytes, key_id } = vault.seal(id, &Zeroizing::new(opened));
+                let Sealed { bytes: new_bytes, key_id } = vault.seal(owner(id), &Zeroizing::new(opened));
                 result.done += connection.run(replace, &[&id, &bytes, &new_bytes, &key_id]).await?;
             }
         }

@@ -14,7 +14,7 @@ use crate::vault::Sealed;
 /// The longest duration of a session: a working day. Then its user signs in again.
 pub const LONGEST_LIFE: Duration = Duration::from_secs(12 * 3_600);
 /// A session ends when it has not been used for this long.
-const LONGEST_IDLE: Duration = Duration::from_secs(2 * 3_600);
+pub(super) const LONGEST_IDLE: Duration = Duration::from_secs(2 * 3_600);
 /// Sessions of one user: a new one ends the oldest.
 const MOST_OF_A_USER: i64 = 20;
 /// How long the page of a new secret can be reloaded.

@@ -22,6 +22,8 @@ use uuid::Uuid;
 use super::{Result, Store, StoreError};
 use crate::domain::event::UserId;
 use crate::domain::lsn::Lsn;
+use crate::domain::ordering::Ordering;
+use crate::domain::signing::Signing;
 
 /// A statement's parameters, `$1` first.
 pub type Params<'a> = [&'a (dyn ToSql + Sync)];
@@ -132,7 +134,7 @@ macro_rules! columns {
     ($($type:ty),+ $(,)?) => { columns! { $($type = $type: |value| Ok(value)),+ } };
 }
 
-columns! { bool, i16, i32, i64, f64, String, Uuid, Timestamp, Vec<u8>, Vec<i16>, Vec<i32>, Vec<String>, Vec<Uuid> }
+columns! { bool, i16, i32, i64, f64, String, Uuid, Timestamp, Vec<u8>, Vec<i16>, Vec<i32>, Vec<i64>, Vec<Option<i64>>, Vec<String>, Vec<Uuid> }
 // `u32` is an `integer`, not an `oid`.
 columns! {
     u16 = i16: |number| u16::try_from(number).map_err(|_| format!("{number} is negative")),
@@ -140,6 +142,9 @@ columns! {
     u64 = i64: |number| u64::try_from(number).map_err(|_| format!("{number} is negative")),
     Lsn = PgLsn: |lsn| Ok(Lsn(lsn.into())),
     UserId = String: |user| Ok(UserId(user.into())),
+    // A later build may know more.
+    Ordering = String: |name| Ok(Ordering::named(&name).unwrap_or(Ordering::None)),
+    Signing = String: |name| Signing::named(&name).ok_or_else(|| format!("{name} is not known to this build")),
 }
 
 impl<T: Column> Column for Option<T> {

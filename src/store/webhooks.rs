@@ -4,13 +4,19 @@ use deadpool_postgres::Transaction;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use postgres_types::ToSql;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+use super::keys::SealedKeyPair;
+use super::options::{OptionChanges, Options};
 use super::statement::{Statements, from_row};
-use super::{Result, Store, StoreError, hours};
+use super::{Result, Store, StoreError, hours, sequences};
 use crate::domain::event::{EventKind, UserId};
+use crate::domain::ordering::Ordering;
+use crate::domain::sequence::Sequences;
+use crate::domain::signing::Signing;
 use crate::vault::Sealed;
 
 const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
@@ -20,7 +26,6 @@ const GET: &str = include_str!("../../sql/store/webhook_get.sql");
 const GET_FOR_UPDATE: &str = include_str!("../../sql/store/webhook_get_for_update.sql");
 const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
 const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
-const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
 const LOCK_DELIVERIES: &str = include_str!("../../sql/store/delivery_lock.sql");
 const CANCEL_DELIVERIES: &str = include_str!("../../sql/store/delivery_cancel.sql");
 /// A webhook whose receiver was down for long may have a million deliveries to cancel, which takes longer than the API's other
@@ -42,6 +47,10 @@ pub struct Webhook {
     pub disabled_reason: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// The ed25519 key. None unless `signing` names it.
+    pub public_key: Option<Vec<u8>>,
+    /// When the previous secret stops signing. None if it does not sign any more.
+    pub previous_secret_expires_at: Option<Timestamp>,
 }
 
 /// The settings of a webhook, which its owner can change.
@@ -52,6 +61,10 @@ pub struct Settings {
     /// In the catalogue's order, without duplicates.
     pub events: Vec<String>,
     pub active: bool,
+    /// Which deliveries wait for each other. A change applies to deliveries that are made afterwards.
+    pub ordering: Ordering,
+    pub signing: Signing,
+    pub options: Options,
 }
 
 from_row!(Webhook {
@@ -64,30 +77,45 @@ from_row!(Webhook {
     disabled_at,
     disabled_reason,
     created_at,
-    updated_at
+    updated_at,
+    public_key,
+    previous_secret_expires_at
 });
 
-from_row!(Settings { name, url, events, active });
+from_row!(Settings { name, url, events, active, ordering, signing, options: Options::from_row });
 
-/// The names of the settings.
-const FIELDS: [&str; 4] = ["name", "url", "events", "active"];
+/// The names of the settings that every webhook has.
+const FIELDS: [&str; 6] = ["name", "url", "events", "active", "ordering", "signing"];
 
 impl Settings {
     /// Returns the names of the settings that differ.
     fn differences(&self, other: &Settings) -> Vec<&'static str> {
-        let Settings { name, url, events, active } = self;
-        let differs = [*name != other.name, *url != other.url, *events != other.events, *active != other.active];
-        FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
+        let Settings { name, url, events, active, ordering, signing, options } = self;
+        let differs = [
+            *name != other.name,
+            *url != other.url,
+            *events != other.events,
+            *active != other.active,
+            *ordering != other.ordering,
+            *signing != other.signing,
+        ];
+        let fields = FIELDS.into_iter().zip(differs).filter(|(_, differs)| *differs).map(|(field, _)| field);
+        fields.chain(options.differences(&other.options)).collect()
     }
 }
 
 /// New values of settings. `None` keeps the old value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Changes {
     pub name: Option<String>,
     pub url: Option<String>,
     pub events: Option<Vec<EventKind>>,
     pub active: Option<bool>,
+    pub ordering: Option<Ordering>,
+    pub signing: Option<Signing>,
+    /// Stored if the new settings need a key pair and the webhook has none.
+    pub key_pair: Option<SealedKeyPair>,
+    pub options: OptionChanges,
 }
 
 /// The result of a change with a condition.
@@ -103,25 +131,55 @@ pub enum Conditional<T> {
 pub type Condition<'a> = &'a (dyn Fn(&Settings) -> bool + Send + Sync);
 
 /// Creates a webhook. Returns `None` if the user has `limit` of them: a lock makes the creations of one user consecutive.
+/// `headers` are the custom headers that `settings` names.
 pub async fn create(
     store: &Store,
     actor: &Actor,
     id: Uuid,
     settings: &Settings,
     secret: &Sealed,
+    headers: Option<&Sealed>,
+    pair: Option<&SealedKeyPair>,
     limit: u32,
 ) -> Result<Option<Webhook>> {
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
-    let Settings { name, url, events, active } = settings;
+    let Settings { name, url, events, active, ordering, signing, options } = settings;
+    let (ordering, signing) = (ordering.as_str(), signing.as_str());
     let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
-    let created: Option<Webhook> =
-        transaction.fetch_optional(INSERT, &[user, &id, name, url, events, active, bytes, key_id, &limit]).await?;
+    let (metadata, filter) = options.json();
+    let (headers, headers_key) = sealed_parts(headers);
+    let (private, private_key_id, public) = pair_columns(pair);
+    let params: [&(dyn ToSql + Sync); 20] = [
+        user,
+        &id,
+        name,
+        url,
+        events,
+        active,
+        bytes,
+        key_id,
+        &limit,
+        &options.description,
+        &metadata,
+        &filter,
+        &options.headers.names,
+        &headers,
+        &headers_key,
+        &ordering,
+        &signing,
+        &private,
+        &private_key_id,
+        &public,
+    ];
+    let created: Option<Webhook> = transaction.fetch_optional(INSERT, &params).await?;
     if created.is_some() {
-        audit::record(&transaction, actor, Action::WebhookCreated, id, &FIELDS).await?;
+        sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
+        let fields = [&FIELDS[..], &options.differences(&Options::default())].concat();
+        audit::record(&transaction, actor, Action::WebhookCreated, id, &fields).await?;
     }
     transaction.commit().await?;
     Ok(created)
@@ -171,8 +229,34 @@ async fn try_update(
         return Ok(Conditional::Done(found));
     }
     let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
-    let Settings { name, url, events, active } = &wanted;
-    let changed = transaction.fetch_one(UPDATE, &[user, &id, name, url, events, active, &reset]).await?;
+    let Settings { name, url, events, active, ordering, signing, options } = &wanted;
+    let (ordering, signing) = (ordering.as_str(), signing.as_str());
+    let (metadata, filter) = options.json();
+    let replaced = changes.options.headers.as_ref();
+    let (headers, headers_key) = sealed_parts(replaced.and_then(|new| new.sealed.as_ref()));
+    let (private, private_key_id, public) = pair_columns(changes.key_pair.as_ref());
+    let params: [&(dyn ToSql + Sync); 19] = [
+        user,
+        &id,
+        name,
+        url,
+        events,
+        active,
+        &reset,
+        &options.description,
+        &metadata,
+        &filter,
+        &replaced.is_some(),
+        &options.headers.names,
+        &headers,
+        &headers_key,
+        &ordering,
+        &signing,
+        &private,
+        &private_key_id,
+        &public,
+    ];
+    let changed = transaction.fetch_one(UPDATE, &params).await?;
     if found.settings.active && !wanted.active {
         cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
     }
@@ -204,16 +288,10 @@ async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
     Ok(Conditional::Done(()))
 }
 
-/// Replaces the webhook's secret. Returns false if there is no such webhook.
-pub async fn set_secret(store: &Store, actor: &Actor, id: Uuid, secret: &Sealed) -> Result<bool> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
-    if transaction.run(SET_SECRET, &[&actor.user, &id, &secret.bytes, &secret.key_id]).await? == 0 {
-        return Ok(false);
-    }
-    audit::record(&transaction, actor, Action::SecretRegenerated, id, &["secret"]).await?;
-    transaction.commit().await?;
-    Ok(true)
+/// Returns the columns of a key pair: the private key, the id of its master key, and the public key.
+fn pair_columns(pair: Option<&SealedKeyPair>) -> (Option<&[u8]>, Option<&str>, Option<&[u8]>) {
+    let private = pair.map(|pair| &pair.private);
+    (private.map(|key| &*key.bytes), private.map(|key| &*key.key_id), pair.map(|pair| &pair.public[..]))
 }
 
 async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: Uuid) -> Result<()> {
@@ -240,6 +318,11 @@ pub(super) async fn retry_deadlocks<'a, T>(transaction: impl Fn() -> BoxFuture<'
     transaction().await
 }
 
+/// The columns of an encrypted value that may be absent.
+fn sealed_parts(sealed: Option<&Sealed>) -> (Option<&[u8]>, Option<&str>) {
+    sealed.map(|Sealed { bytes, key_id }| (&**bytes, &**key_id)).unzip()
+}
+
 impl Changes {
     fn applied_to(&self, settings: &Settings) -> Settings {
         Settings {
@@ -247,6 +330,9 @@ impl Changes {
             url: self.url.clone().unwrap_or_else(|| settings.url.clone()),
             events: self.events.as_deref().map_or_else(|| settings.events.clone(), event_names),
             active: self.active.unwrap_or(settings.active),
+            ordering: self.ordering.unwrap_or(settings.ordering),
+            options: self.options.applied_to(&settings.options),
+            signing: self.signing.unwrap_or(settings.signing),
         }
     }
 }

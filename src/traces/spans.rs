@@ -182,13 +182,17 @@ mod tests {
             data: "{}".into(),
             round: 1,
             attempt: 1,
+            sequence: None,
+            order_key: None,
+            activation: 0,
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         };
         let sent = url.map(|url| Sent {
             url: Arc::from(url),
-            signatures: Signatures { body: [0; 32], standard: [0; 32] },
+            signatures: Signatures { body: [0; 32], standard: [0; 32], more: Vec::new() },
             duration: Duration::from_millis(1_500),
             excerpt: Vec::new(),
+            retry_after: None,
         });
         Attempted { delivery, attempt: Attempt { started_at: at(101), answer, sent } }
     }

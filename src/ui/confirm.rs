@@ -28,19 +28,26 @@ pub struct Question {
     /// The label of the button, and the path below the webhook that it posts to.
     verb: &'static str,
     action: &'static str,
+    /// Whether to ask how long the old secret stays valid.
+    has_overlap: bool,
 }
+
+/// The overlaps to choose from: the value of the field, and its label.
+pub const OVERLAPS: [(&str, &str); 4] = [("0s", "None"), ("1h", "1 hour"), ("24h", "24 hours"), ("168h", "7 days")];
 
 pub const DELETE: Question = Question {
     title: "Delete webhook",
     text: "Pending deliveries are cancelled, and the delivery log can no longer be read. This cannot be undone.",
     verb: "Delete",
     action: "delete",
+    has_overlap: false,
 };
 pub const REGENERATE: Question = Question {
     title: "Regenerate secret",
-    text: "The current secret stops working immediately. Your receiver will reject deliveries until it has the new secret.",
+    text: "Without an overlap, the current secret stops working immediately. Your receiver will reject deliveries until it has the new secret.",
     verb: "Regenerate",
     action: "secret",
+    has_overlap: true,
 };
 
 /// Shows the page that asks for confirmation.

@@ -9,7 +9,8 @@ use super::catalogue::{FAMILIES, addon_name, family};
 use super::error::PageError;
 use super::fields::Fields;
 use super::flash::Flash;
-use super::format::sentence;
+use super::format::{ordering_label, sentence};
+use super::options::{OptionErrors, OptionFields};
 use super::page::{Frame, Section, page, redirect, with_status};
 use super::secret;
 use super::state::webhook_path;
@@ -17,7 +18,8 @@ use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
 use crate::events::{CATALOGUE, Rule};
 use crate::manage::{
-    EventSet, Fault, Manage, SettingFault, Settings, UrlWarning, WebhookDraft, WebhookName, WebhookPatch, version,
+    EventSet, Fault, Manage, Options, Ordering, SettingFault, Settings, Signing, UrlWarning, WebhookDraft, WebhookName,
+    WebhookPatch, version,
 };
 
 #[derive(Template)]
@@ -27,6 +29,7 @@ struct Page {
     /// The webhook to edit. None for a new one.
     webhook: Option<Uuid>,
     settings: Settings,
+    options: OptionFields,
     /// The version of the settings that the form was filled from. If it has changed, saving fails once with a warning.
     version: String,
     errors: Errors,
@@ -35,6 +38,10 @@ struct Page {
 impl Page {
     fn families(&self) -> [(&'static str, Vec<&'static Rule>); 5] {
         FAMILIES.map(|name| (name, CATALOGUE.iter().copied().filter(|rule| family(rule.kind) == name).collect()))
+    }
+
+    fn orderings(&self) -> [(Ordering, &'static str); 3] {
+        [Ordering::None, Ordering::Release, Ordering::Strict].map(|ordering| (ordering, ordering_label(&ordering)))
     }
 
     fn is_chosen(&self, kind: &EventKind) -> bool {
@@ -48,13 +55,15 @@ struct Errors {
     name: Option<String>,
     url: Option<String>,
     events: Option<String>,
+    options: OptionErrors,
     /// Concerns the form as a whole.
     form: Option<String>,
 }
 
 impl Errors {
     fn any(&self) -> bool {
-        [&self.name, &self.url, &self.events, &self.form].iter().any(|error| error.is_some())
+        let errors = [&self.name, &self.url, &self.events, &self.form];
+        errors.iter().any(|error| error.is_some()) || self.options.any()
     }
 }
 
@@ -65,10 +74,13 @@ fn entered(fields: &Fields) -> Settings {
         url: fields.one("url").trim().to_owned(),
         events: fields.all("events").map(str::to_owned).collect(),
         active: !fields.one("active").is_empty(),
+        ordering: Ordering::named(fields.one("ordering")).unwrap_or(Ordering::None),
+        signing: Signing::named(fields.one("signing")).unwrap_or(Signing::Hmac),
+        options: Options::default(),
     }
 }
 
-fn draft(manage: &Manage, settings: &Settings) -> Result<WebhookDraft, Errors> {
+fn draft(manage: &Manage, settings: &Settings, options: &OptionFields) -> Result<WebhookDraft, Errors> {
     let name = WebhookName::new(settings.name.clone());
     let url = manage.receiver_url(settings.url.clone());
     let events: Result<Vec<EventKind>, _> = settings.events.iter().map(|event| event.parse()).collect();
@@ -76,12 +88,16 @@ fn draft(manage: &Manage, settings: &Settings) -> Result<WebhookDraft, Errors> {
         .map_err(|_| "Select events from the list.")
         .and_then(|events| EventSet::new(events).map_err(|_| "Select at least one event."));
     let message = |subject: &str, fault: SettingFault| sentence(&format!("{subject} {fault}"));
-    match (name, url, events) {
-        (Ok(name), Ok(url), Ok(events)) => Ok(WebhookDraft { name, url, events, active: settings.active }),
-        (name, url, events) => Err(Errors {
+    match (name, url, events, options.draft()) {
+        (Ok(name), Ok(url), Ok(events), Ok(options)) => {
+            let Settings { active, ordering, signing, .. } = *settings;
+            Ok(WebhookDraft { name, url, events, active, ordering, signing, options })
+        }
+        (name, url, events, options) => Err(Errors {
             name: name.err().map(|fault| message("The name", fault)),
             url: url.err().map(|fault| message("The URL", fault)),
             events: events.err().map(str::to_owned),
+            options: options.err().unwrap_or_default(),
             form: None,
         }),
     }
@@ -93,6 +109,9 @@ fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
     match fault {
         Fault::BlockedHost(reason) => {
             Ok((StatusCode::UNPROCESSABLE_ENTITY, Errors { url: Some(sentence(&reason)), ..Errors::default() }))
+        }
+        Fault::InvalidOptions(faults) => {
+            Ok((StatusCode::UNPROCESSABLE_ENTITY, Errors { options: faults.into(), ..Errors::default() }))
         }
         fault @ Fault::WebhookLimit { .. } => Ok((StatusCode::CONFLICT, form(sentence(&fault.to_string())))),
         Fault::VersionMismatch => {
@@ -109,14 +128,17 @@ fn with_warning(message: &str, warning: Option<UrlWarning>) -> Flash {
 }
 
 pub async fn new(visit: Visit) -> Response {
-    let settings = Settings { name: String::new(), url: String::new(), events: Vec::new(), active: true };
+    let (ordering, signing, options) = (Ordering::None, Signing::Hmac, Options::default());
+    let fields = OptionFields::from(&options);
+    let (name, url) = (String::new(), String::new());
+    let settings = Settings { name, url, events: Vec::new(), active: true, ordering, signing, options };
     let (frame, errors) = (visit.frame(Section::Webhooks), Errors::default());
-    page(&Page { frame, webhook: None, settings, version: String::new(), errors })
+    page(&Page { frame, webhook: None, settings, options: fields, version: String::new(), errors })
 }
 
 pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError> {
-    let settings = entered(&fields);
-    let (status, errors) = match draft(visit.manage(), &settings) {
+    let (settings, options) = (entered(&fields), OptionFields::entered(&fields));
+    let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
         Ok(draft) => match visit.manage().create_webhook(&visit.actor, draft).await {
             Ok(created) => {
@@ -127,23 +149,33 @@ pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError>
         },
     };
     let frame = visit.frame(Section::Webhooks);
-    Ok(with_status(status, &Page { frame, webhook: None, settings, version: String::new(), errors }))
+    Ok(with_status(status, &Page { frame, webhook: None, settings, options, version: String::new(), errors }))
 }
 
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
     let settings = visit.manage().webhook(visit.user(), id).await?.settings;
     let (frame, version) = (visit.frame(Section::Webhooks), version(&settings));
-    Ok(page(&Page { frame, webhook: Some(id), settings, version, errors: Errors::default() }))
+    let (options, errors) = (OptionFields::from(&settings.options), Errors::default());
+    Ok(page(&Page { frame, webhook: Some(id), settings, options, version, errors }))
 }
 
 pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let found = visit.manage().webhook(visit.user(), id).await?.settings;
-    let settings = entered(&fields);
+    let (settings, options) = (entered(&fields), OptionFields::entered(&fields));
     let mut known = fields.one("version").to_owned();
-    let (status, errors) = match draft(visit.manage(), &settings) {
+    let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
-        Ok(WebhookDraft { name, url, events, active }) => {
-            let patch = WebhookPatch { name: Some(name), url: Some(url), events: Some(events), active: Some(active) };
+        Ok(WebhookDraft { name, url, events, active, ordering, signing, options }) => {
+            let patch = WebhookPatch {
+                name: Some(name),
+                url: Some(url),
+                events: Some(events),
+                active: Some(active),
+                // A page of an earlier version has no such field.
+                ordering: (!fields.one("ordering").is_empty()).then_some(ordering),
+                signing: Some(signing),
+                options,
+            };
             let is_known = |present: &Settings| version(present) == known;
             match visit.manage().update_webhook(&visit.actor, id, patch, &is_known).await {
                 Ok(updated) => {
@@ -158,5 +190,5 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         known = version(&found);
     }
     let frame = visit.frame(Section::Webhooks);
-    Ok(with_status(status, &Page { frame, webhook: Some(id), settings, version: known, errors }))
+    Ok(with_status(status, &Page { frame, webhook: Some(id), settings, options, version: known, errors }))
 }

@@ -24,6 +24,7 @@ struct Page {
     frame: Frame,
     webhook: Webhook,
     attempts: u16,
+    event: Uuid,
     line: Line,
     /// The next attempt of the delivery.
     next: Option<Pending>,
@@ -80,6 +81,7 @@ pub async fn show(visit: Visit, Ids((id, log)): Ids<(Uuid, Uuid)>) -> Result<Res
         frame: visit.frame(Section::Webhooks),
         webhook,
         attempts,
+        event: detail.entry.event,
         next,
         url: detail.url,
         request,

@@ -1,7 +1,7 @@
 //! Errors of pages. Handlers return a [`PageError`]; `error_page` renders it.
 
 use axum::body::Body;
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 
 use crate::api::Problem;
@@ -22,6 +22,8 @@ pub struct Reason {
     pub status: StatusCode,
     pub title: &'static str,
     pub detail: String,
+    /// The header `Retry-After`.
+    pub retry_after: Option<HeaderValue>,
 }
 
 impl PageError {
@@ -32,7 +34,8 @@ impl PageError {
     /// Returns an empty response that carries the reason.
     pub fn mark<B: Default>(self) -> Response<B> {
         let PageError(problem) = self;
-        let reason = Reason { status: problem.status(), title: problem.title(), detail: problem.detail().to_owned() };
+        let (status, title, detail) = (problem.status(), problem.title(), problem.detail().to_owned());
+        let reason = Reason { status, title, detail, retry_after: problem.retry_after_value().cloned() };
         let mut response = Response::new(B::default());
         *response.status_mut() = problem.status();
         response.extensions_mut().insert(reason);

@@ -11,8 +11,8 @@ use super::error::PageError;
 use super::state::{HOME, UiState};
 use crate::api::read_body;
 
-/// Far more than the longest form.
-const MAX_FORM_BYTES: usize = 64 << 10;
+/// More than the longest form: twenty pairs of metadata with 500 characters, each of which is sent as up to twelve bytes.
+const MAX_FORM_BYTES: usize = 256 << 10;
 
 /// The fields in their order: of the body, or of the query of a GET request.
 pub struct Fields(Vec<(String, String)>);

@@ -3,6 +3,8 @@
 use std::borrow::Borrow;
 use std::fmt;
 
+use crate::manage::Ordering;
+
 /// A number with commas between the thousands.
 pub struct Count<T>(pub T);
 
@@ -60,6 +62,14 @@ pub fn sentence(text: &str) -> String {
     format!("{first}{}{end}", chars.as_str())
 }
 
+/// Returns why a webhook was disabled, as a sentence.
+pub fn disabled_reason(reason: &str) -> String {
+    match reason {
+        "gone" => "Gone: the receiver answered 410 Gone.".to_owned(),
+        other => sentence(other),
+    }
+}
+
 /// Returns the label of an outcome and the class of its badge.
 pub fn outcome_label(outcome: &str) -> (&'static str, &'static str) {
     match outcome {
@@ -67,6 +77,15 @@ pub fn outcome_label(outcome: &str) -> (&'static str, &'static str) {
         "failed" => ("Failed, will retry", "warn"),
         "permanently_failed" => ("Failed permanently", "bad"),
         _ => ("Cancelled", "muted"),
+    }
+}
+
+/// Returns the label of an ordering.
+pub fn ordering_label(ordering: &Ordering) -> &'static str {
+    match ordering {
+        Ordering::None => "Any order",
+        Ordering::Release => "One after the other for each release",
+        Ordering::Strict => "One after the other (strict)",
     }
 }
 

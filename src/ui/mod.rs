@@ -10,15 +10,19 @@ mod edit;
 mod entry;
 mod error;
 mod error_page;
+mod events;
 mod fields;
 mod flash;
 mod format;
 mod headers;
+mod jobs;
 mod list;
 mod log_line;
 mod logs;
+mod options;
 mod page;
 mod recover;
+mod replay;
 mod secret;
 mod sign_in;
 mod state;
@@ -57,6 +61,9 @@ pub fn router(state: UiState) -> Router {
         .route("/new-secret", get(secret::show).post(secret::hide))
         .route("/test", get(test::form))
         .route("/recover", get(recover::form).post(recover::start))
+        .route("/replay", get(replay::form).post(replay::start))
+        .route("/jobs", get(jobs::show))
+        .route("/jobs/{job}/cancel", get(jobs::ask).post(jobs::cancel))
         .route("/logs", get(logs::show))
         .route("/logs/{log}", get(entry::show))
         .route("/logs/{log}/redeliver", post(entry::redeliver));
@@ -68,7 +75,9 @@ pub fn router(state: UiState) -> Router {
         .route("/ui/webhooks", get(async || Redirect::to(HOME)).post(edit::create))
         .route("/ui/webhooks/new", get(edit::new))
         .nest("/ui/webhooks/{webhook}", webhook)
-        .route("/ui/events", get(catalogue::show))
+        .route("/ui/events", get(events::list))
+        .route("/ui/events/{event}", get(events::show))
+        .route("/ui/event-types", get(catalogue::show))
         .route("/ui/test", post(test::send))
         .route("/ui/assets/{name}", get(assets::serve))
         .route("/ui/", get(async || Redirect::to(HOME)))

@@ -16,7 +16,7 @@ use super::stats::day_before;
 use super::time::{Exact, field};
 use super::visit::{Ids, Visit};
 use crate::domain::time::millis;
-use crate::manage::{self, Fault, OUTCOMES, PeriodFault, RecoveryDraft, RecoveryScope, Webhook};
+use crate::manage::{self, Fault, JobScope, OUTCOMES, PeriodFault, RecoveryDraft, Webhook};
 
 #[derive(Template)]
 #[template(path = "ui/recover.html")]
@@ -29,7 +29,7 @@ struct Page {
     errors: Vec<String>,
     /// Events from before this time are no longer stored.
     oldest: Timestamp,
-    preview: Option<RecoveryScope>,
+    preview: Option<JobScope>,
 }
 
 fn parse(fields: &Fields) -> Result<RecoveryDraft, Vec<String>> {
@@ -40,18 +40,22 @@ fn parse(fields: &Fields) -> Result<RecoveryDraft, Vec<String>> {
     match since {
         _ if !errors.is_empty() => Err(errors),
         None => Err(vec!["“Since” is required.".to_owned()]),
-        Some(since) => RecoveryDraft::new(since, until, outcome).map_err(|fault| {
-            let text = match fault {
-                PeriodFault::SinceInFuture => "“Since” must not be in the future.",
-                PeriodFault::UntilNotAfterSince => "“Until” must be after “Since”.",
-            };
-            vec![text.to_owned()]
-        }),
+        Some(since) => {
+            RecoveryDraft::new(since, until, outcome).map_err(|fault| vec![period_message(fault).to_owned()])
+        }
+    }
+}
+
+/// Why a time range is invalid.
+pub fn period_message(fault: PeriodFault) -> &'static str {
+    match fault {
+        PeriodFault::SinceInFuture => "“Since” must not be in the future.",
+        PeriodFault::UntilNotAfterSince => "“Until” must be after “Since”.",
     }
 }
 
 /// A preview, or why the fields are not accepted.
-type Shown = Result<Option<RecoveryScope>, (StatusCode, Vec<String>)>;
+type Shown = Result<Option<JobScope>, (StatusCode, Vec<String>)>;
 
 /// Shows the form, with a preview if `since` is set.
 pub async fn form(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
@@ -82,8 +86,8 @@ pub async fn start(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<R
 }
 
 /// Returns "1 delivery", or "1,000 or more deliveries" if the log is too long to count all.
-fn counted(preview: &RecoveryScope) -> String {
-    let RecoveryScope { count, is_exact, .. } = *preview;
+fn counted(preview: &JobScope) -> String {
+    let JobScope { count, is_exact, .. } = *preview;
     if is_exact { deliveries(count) } else { format!("{} or more deliveries", Count(count)) }
 }
 

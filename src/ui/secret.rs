@@ -6,12 +6,14 @@ use axum::response::Response;
 use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
+use super::confirm::OVERLAPS;
 use super::error::PageError;
+use super::fields::Fields;
 use super::flash::Flash;
 use super::page::{Frame, Section, redirect, secret_page};
 use super::state::webhook_path;
 use super::visit::{Ids, Visit};
-use crate::manage::Webhook;
+use crate::manage::{Overlap, Webhook};
 
 #[derive(Template)]
 #[template(path = "ui/secret.html")]
@@ -21,9 +23,15 @@ struct Page {
     secret: SecretString,
 }
 
-pub async fn regenerate(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
-    visit.manage().regenerate_secret(&visit.actor, id).await?;
-    reveal(&visit, id, Flash::good("The old secret no longer works.")).await
+pub async fn regenerate(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
+    let chosen = OVERLAPS.iter().find(|(value, _)| *value == fields.one("overlap"));
+    let overlap = chosen.and_then(|(value, _)| value.parse().ok()).unwrap_or(Overlap::NONE);
+    visit.manage().regenerate_secret(&visit.actor, id, overlap).await?;
+    let text = match chosen {
+        Some((_, label)) if overlap != Overlap::NONE => format!("The old secret also signs for {label}."),
+        _ => "The old secret no longer works.".to_owned(),
+    };
+    reveal(&visit, id, Flash::good(text)).await
 }
 
 /// Allows the session to show the webhook's secret, and redirects to it.

@@ -6,17 +6,22 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::error::PageError;
-use super::format::{Count, Millis, Percent, failure_label, sentence};
+use super::format::{Count, Millis, Percent, disabled_reason, failure_label, ordering_label};
+use super::jobs::JobLine;
 use super::log_line::Line;
+use super::options::listed;
 use super::page::{Frame, Section, page};
 use super::stats::{Panel, day_before, panels};
 use super::time::{Ago, Exact};
 use super::verify::{SNIPPETS, Snippet};
 use super::visit::{Ids, Visit};
-use crate::manage::{LogFilter, Webhook};
+use crate::domain::headers::MASK;
+use crate::manage::{LogFilter, Webhook, public_key_text};
 
 /// The number of log entries that the page shows.
 const RECENT: usize = 8;
+/// The number of jobs that the page shows.
+const RECENT_JOBS: usize = 3;
 /// The number of log entries whose failures are counted. It bounds the duration of the query.
 const EXAMINED: i64 = 1_000;
 
@@ -27,6 +32,7 @@ struct Page {
     webhook: Webhook,
     panels: [Panel; 2],
     lines: Vec<Line>,
+    jobs: Vec<JobLine>,
     failures: Vec<(String, i64)>,
     snippets: &'static [Snippet],
 }
@@ -37,8 +43,9 @@ pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     let webhook = manage.webhook(user, id).await?;
     let hours = manage.hours(user, id, now).await?;
     let recent = manage.log(user, id, &LogFilter::default(), None, RECENT).await?.items;
+    let jobs = manage.jobs(user, id, None, RECENT_JOBS).await?.items.into_iter().map(JobLine).collect();
     let failures = manage.failure_kinds(user, id, day_before(now), EXAMINED).await?;
     let lines = recent.into_iter().map(|entry| Line::new(entry, visit.state.attempts)).collect();
     let (frame, panels) = (visit.frame(Section::Webhooks), panels(&hours, now));
-    Ok(page(&Page { frame, webhook, panels, lines, failures, snippets: &SNIPPETS }))
+    Ok(page(&Page { frame, webhook, panels, lines, jobs, failures, snippets: &SNIPPETS }))
 }

@@ -158,16 +158,22 @@ impl Receivers for StandIn {
         };
         async move {
             anyhow::ensure!(delivery.kind != EventKind::TranscodeFailed, "the vault is shut");
-            let signatures = Signatures { body: [0; 32], standard: [0; 32] };
+            let signatures = Signatures { body: [0; 32], standard: [0; 32], more: Vec::new() };
             let duration = Duration::from_millis(31);
-            let sent = Some(Sent { url: "https://a.example".into(), signatures, duration, excerpt: Vec::new() });
+            let sent = Some(Sent {
+                url: "https://a.example".into(),
+                signatures,
+                duration,
+                excerpt: Vec::new(),
+                retry_after: None,
+            });
             Ok((delivery.id, Attempt { started_at: delivery.occurred_at, answer, sent }))
         }
         .boxed()
     }
 }
 
-fn vault() -> Vault {
+pub fn vault() -> Vault {
     Vault::new(&[MASTER_KEY.to_owned().into()]).unwrap()
 }
 

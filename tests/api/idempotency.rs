@@ -222,3 +222,18 @@ async fn beyond_the_limit_of_keys_new_ones_are_rejected_and_stored_responses_are
     walhook::store::idempotency::remove_old(&service.store).await.unwrap();
     post(&api, "/webhooks", "new", Some(&body())).await.expect(201);
 }
+
+#[tokio::test]
+async fn the_type_of_the_body_is_part_of_the_request() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let body = body();
+    let typed = async |content_type: &str| {
+        let headers = [("idempotency-key", "k"), ("content-type", content_type)];
+        api.send("POST", "/webhooks", &headers, Some(&body)).await
+    };
+    // Beside the type that every request with a body has.
+    typed("text/plain").await.expect(415);
+    expect_problem(post(&api, "/webhooks", "k", Some(&body)).await, 422, "idempotency-key-reused");
+    assert_eq!(api.webhooks().await.len(), 0);
+}

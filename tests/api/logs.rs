@@ -150,3 +150,23 @@ async fn a_single_entry_has_the_request_and_the_response() {
     let (other, _) = api.create_webhook(URL, &["delivery.failed"]).await;
     api.get(&format!("/webhooks/{other}/logs/{}", attempt.id)).await.expect(404);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_searches_without_pause_has_to_wait_and_nobody_else_does() {
+    let service = Service::start().await;
+    let (hasty, other) = (service.api("1").await, service.api("2").await);
+    let (searched, _) = hasty.create_webhook(URL, &["delivery.failed"]).await;
+    let (others, _) = other.create_webhook(URL, &["delivery.failed"]).await;
+    let path = format!("/webhooks/{searched}/logs?outcome=failed");
+    let refused = loop {
+        let response = hasty.get(&path).await;
+        if response.status != 200 {
+            break response.expect(429);
+        }
+    };
+    let wait: u32 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!(wait >= 1, "{wait}");
+    assert!(refused.json()["detail"].as_str().unwrap().contains("filtered requests"));
+    hasty.get(&format!("/webhooks/{searched}/logs")).await.expect(200);
+    other.get(&format!("/webhooks/{others}/logs?outcome=failed")).await.expect(200);
+}

@@ -13,12 +13,16 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-const WEBHOOK_KEYS: [&str; 13] = [
+const WEBHOOK_KEYS: [&str; 20] = [
     "id",
     "name",
     "url",
     "events",
     "active",
+    "description",
+    "metadata",
+    "headers",
+    "filter",
     "success_count",
     "failure_count",
     "consecutive_failures",
@@ -27,6 +31,9 @@ const WEBHOOK_KEYS: [&str; 13] = [
     "disabled_reason",
     "created_at",
     "updated_at",
+    "signing",
+    "public_key",
+    "previous_secret_expires_at",
 ];
 
 fn new_webhook(name: &str) -> Value {
@@ -78,7 +85,7 @@ async fn a_new_secret_replaces_the_old_one_and_is_shown_once() {
     let (id, old) = api.create_webhook(URL, &["delivery.failed"]).await;
     let answer = api.send("POST", &format!("/webhooks/{id}/regenerate-secret"), &[], None).await.expect(200);
     let new = answer.json();
-    assert_eq!(keys(&new), ["id", "secret"]);
+    assert_eq!(keys(&new), ["id", "secret", "public_key", "previous_secret_expires_at"]);
     assert_ne!(new["secret"], old);
     assert_eq!(service.stored_secret(&id).await, new["secret"].as_str().unwrap());
     let path = format!("/webhooks/{id}");
@@ -111,6 +118,9 @@ async fn an_edit_changes_only_the_given_settings() {
         ("url", json!("https://other.example/")),
         ("events", json!(["delivery.completed", "payment.statement_ready"])),
         ("active", json!(false)),
+        ("description", json!("For the\nlabel office")),
+        ("metadata", json!({ "team": "ops" })),
+        ("filter", json!({ "statuses": ["complete"] })),
     ];
     let mut expected = before.clone();
     for (key, value) in edits {

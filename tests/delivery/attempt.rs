@@ -20,8 +20,13 @@ async fn failures_are_reported_by_kind() {
     let mut receiver = Receiver::start().await;
     let sender = bench.sender();
     let probe = async |url: String| {
-        let target =
-            Target { webhook: Uuid::now_v7(), url: url.into(), active: true, secret: vault::new_webhook_secret() };
+        let target = Target {
+            webhook: Uuid::now_v7(),
+            url: url.into(),
+            active: true,
+            secret: vault::new_webhook_secret(),
+            headers: Default::default(),
+        };
         let notification = deliver::request::Notification {
             delivery: Uuid::now_v7(),
             webhook: target.webhook,
@@ -30,6 +35,7 @@ async fn failures_are_reported_by_kind() {
             occurred_at: Timestamp::now(),
             data: DATA,
             attempt: 1,
+            sequence: None,
             test: true,
         };
         let attempt = sender.attempt(&target, &notification).await.unwrap();
@@ -89,7 +95,7 @@ async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() 
     });
     let sender = bench.sender();
     let (webhook, secret) = bench.webhook(&url).await;
-    let target = Target { webhook, url: url.as_str().into(), active: true, secret };
+    let target = Target { webhook, url: url.as_str().into(), active: true, secret, headers: Default::default() };
     bench.delivery(webhook).await;
     let [delivery] = bench.claim().await.try_into().unwrap();
     let endless = sender.attempt(&target, &(&delivery).into()).await.unwrap();

@@ -49,7 +49,7 @@ async fn record(bench: &Bench, deliveries: Vec<Delivery>, answers: Vec<Answer>) 
             CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
         })
         .collect();
-    walhook::record::record(&bench.store, &entries, &bench.config.disable.policy()).await
+    walhook::record::record(&bench.store, &entries, &bench.config.disable.policy(), None).await
 }
 
 /// Records one batch of fresh deliveries with these answers, in this order. Returns whether that disabled the webhook.

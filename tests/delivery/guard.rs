@@ -223,7 +223,7 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
     let sender = Sender::new(&settings, Arc::new(SystemClock)).unwrap();
     let id = Uuid::now_v7();
     let secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=".to_owned().into();
-    let target = Target { webhook: id, url: url.into(), active: true, secret };
+    let target = Target { webhook: id, url: url.into(), active: true, secret, headers: Default::default() };
     let notification = Notification {
         delivery: id,
         webhook: id,
@@ -232,6 +232,7 @@ async fn attempt(guard: Guard, url: &str) -> Option<ErrorKind> {
         occurred_at: jiff::Timestamp::UNIX_EPOCH,
         data: "{}",
         attempt: 1,
+        sequence: None,
         test: false,
     };
     sender.attempt(&target, &notification).await.unwrap().answer.error()

@@ -209,7 +209,7 @@ async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
         sender.send(attempted(delivery, answer)).await.unwrap();
     }
     drop(sender);
-    bench.recorder(outcomes).await;
+    bench.recorder(walhook::handoff::handoff().0, outcomes).await;
     for delivery in [good, bad] {
         assert_eq!(bench.log(delivery).await, [(1, "failed".to_owned(), Some("tls".to_owned()), None)]);
     }
@@ -266,4 +266,26 @@ async fn claims_are_planned_for_a_backlog_while_there_is_none() {
     };
     let (all, _) = eventually("the claim in the statistics", statistics).await;
     assert!(all < 5_000, "the claim has read the whole table: {all} rows");
+}
+
+/// First attempts whose delivery is not stored yet are tried again until their leases end.
+#[tokio::test]
+async fn superseded_attempts_are_settled_and_those_of_unknown_deliveries_are_not() {
+    let bench = Bench::new().await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    let actor = Actor { user: UserId("u".into()), via: Via::CommandLine };
+    for _ in 0..2 {
+        bench.delivery(webhook).await;
+    }
+    let [first, second] = bench.claim().await.try_into().unwrap();
+    let unknown = Delivery { id: Uuid::now_v7(), ..first.clone() };
+    let off = Changes { active: Some(false), ..Changes::default() };
+    webhooks::update(&bench.store, &actor, webhook, &off, &|_| true).await.unwrap();
+    let [first, second] = [attempted(first, status(200)), attempted(second, domain::Answer::Inactive)];
+    let (unknown, ok) = (attempted(unknown, status(200)), Next::End(domain::Outcome::Delivered));
+    let entries = [entry(&first, ok), entry(&second, Next::End(domain::Outcome::Cancelled)), entry(&unknown, ok)];
+    let recorded = walhook::record::record(&bench.store, &entries, &bench.config.disable.policy()).await.unwrap();
+    assert_eq!((recorded.counted, recorded.settled), (vec![false; 3], vec![true, true, false]));
+    assert_eq!(bench.log(first.delivery.id).await.len(), 2, "its cancellation and its request");
+    assert_eq!(bench.log(second.delivery.id).await.len(), 1, "nothing was sent");
 }

@@ -50,3 +50,22 @@ async fn a_mail_login_without_tls_is_a_warning() {
         assert_eq!(login(url).await, None, "{url}");
     }
 }
+
+#[tokio::test]
+async fn a_rejected_statement_is_not_taken_for_an_unreachable_store() {
+    let mut app = TestApp::prepare().await;
+    app.setup().await;
+    let store = app.store().await;
+    store.batch_execute("alter table walhook.gap rename to gap_away").await.unwrap();
+    // Its database is reached before the statement fails.
+    let output = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+    let failed = output.lines().find(|line| line.starts_with("fail  store: ")).unwrap_or_else(|| panic!("{output}"));
+    assert!(
+        output.contains("walhook.gap") && output.contains("can be reached: fix what the message names"),
+        "{output}"
+    );
+    assert!(!failed.contains("credentials") && !output.contains("can be reached from here"), "{output}");
+    app.set("store.url", "postgres://127.0.0.1:9/none");
+    let refused = app.walhook(&["check"]).await.stdout;
+    assert!(String::from_utf8_lossy(&refused).contains("can be reached from here with these credentials"));
+}

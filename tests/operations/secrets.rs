@@ -144,6 +144,49 @@ async fn only_two_responses_contain_a_secret() {
 }
 
 #[tokio::test]
+async fn the_values_of_custom_headers_reach_only_the_receiver() {
+    const VALUE: &str = "Bearer-of-the-gateway-Wq93";
+    let mut app = TestApp::prepare().await;
+    app.set_environment("RUST_LOG", "trace");
+    app.setup().await;
+    app.run().await;
+    let mut hidden = Hidden::default();
+    hidden.add("a header's value", VALUE);
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let receiver = Receiver::start().await;
+    let api = app.api(&user.to_string()).await;
+    let mut body = json!({ "name": "x", "url": receiver.url("/in"), "events": ["payment.statement_ready"] });
+    body["headers"] = json!({ "Authorization": VALUE });
+    let created = api.send("POST", "/webhooks", &[("idempotency-key", "one")], Some(&body)).await.expect(201);
+    let webhook = created.json()["id"].as_str().unwrap().to_owned();
+    platform.payment(user, "ready").await;
+    assert_eq!(receiver.wait_for(1).await[0].header("authorization"), VALUE);
+    let logs = api.wait_for_logs(&webhook, "an entry", |logs| !logs.is_empty()).await;
+
+    let path = format!("/webhooks/{webhook}");
+    let mut answers = every_other_answer(&api, &path, logs[0]["id"].as_str().unwrap()).await;
+    answers.push(created);
+    for (value, status) in [("***", 200), (VALUE, 200)] {
+        answers.push(api.patch(&path, json!({ "headers": { "Authorization": value } })).await.expect(status));
+    }
+    answers.push(api.patch(&path, json!({ "headers": { "Authorization": format!("{VALUE}\n") } })).await.expect(422));
+    answers.push(api.patch(&path, json!({ "headers": { "Host": VALUE } })).await.expect(422));
+    assert!(answers.iter().any(|answer| answer.body.contains(r#""Authorization":"***""#)));
+    for answer in answers {
+        hidden.assert_not_in("an answer", &format!("{:?} {}", answer.headers, answer.body));
+    }
+    app.stop().await;
+    let log = std::fs::read(app.log_file()).unwrap();
+    let log = String::from_utf8_lossy(&log);
+    assert!(log.contains("TRACE") && log.contains(&webhook), "the log has every level");
+    hidden.assert_not_in("the log", &log);
+    let dump = dump(&app).await;
+    assert!(dump.contains("Authorization"), "the names are in clear");
+    hidden.assert_not_in("the store's dump", &dump);
+}
+
+#[tokio::test]
 async fn errors_of_configuration_and_connection_contain_no_password() {
     let app = TestApp::prepare().await;
     let source = with_password(&app.source_url, SOURCE_PASSWORD);
@@ -193,7 +236,8 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
     let user = platform.user(&[]).await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
-    let body = json!({ "name": "x", "url": receiver.url("/in"), "events": ["payment.statement_ready"] });
+    let mut body = json!({ "name": "x", "url": receiver.url("/in"), "events": ["payment.statement_ready"] });
+    body["headers"] = json!({ "Authorization": "Bearer of-the-gateway" });
     let create = async |api: &Api| {
         let answer = api.send("POST", "/webhooks", &[("idempotency-key", "one")], Some(&body)).await;
         answer.expect(201).json()["secret"].as_str().unwrap().to_owned()
@@ -203,25 +247,27 @@ async fn a_rotated_key_can_be_removed_and_everything_keeps_working() {
 
     app.set("secrets.master_key", &format!("{NEW_KEY},{MASTER_KEY}"));
     let checked = app.walhook_ok(&["check"]).await;
-    assert!(checked.contains("warn  secrets at rest: 602 are encrypted with an older key"), "{checked}");
+    assert!(checked.contains("warn  secrets at rest: 603 are encrypted with an older key"), "{checked}");
     app.restart().await;
-    assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("602 re-encrypted with key "));
+    assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("603 re-encrypted with key "));
     assert!(app.walhook_ok(&["secrets", "reencrypt"]).await.starts_with("0 re-encrypted"));
     assert!(app.walhook_ok(&["check"]).await.contains("ok    secrets at rest: "));
 
     app.set("secrets.master_key", NEW_KEY);
     app.restart().await;
     platform.payment(user, "ready").await;
-    assert!(receiver.wait_for(1).await[0].is_signed_with(&secret));
+    let received = receiver.wait_for(1).await.remove(0);
+    assert!(received.is_signed_with(&secret));
+    assert_eq!(received.header("authorization"), "Bearer of-the-gateway");
     let api = api.at(&app.sidecar().api_url);
     assert_eq!(create(&api).await, secret, "a stored response is returned unchanged");
 
     app.set("secrets.master_key", MASTER_KEY);
     let checked = app.walhook(&["check"]).await;
-    assert!(String::from_utf8_lossy(&checked.stdout).contains("fail  secrets at rest: 602 "), "{checked:?}");
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("fail  secrets at rest: 603 "), "{checked:?}");
     let refused = app.walhook(&["secrets", "reencrypt"]).await;
     assert!(
-        !refused.status.success() && String::from_utf8_lossy(&refused.stdout).contains("602 encrypted with key "),
+        !refused.status.success() && String::from_utf8_lossy(&refused.stdout).contains("603 encrypted with key "),
         "{refused:?}"
     );
 }

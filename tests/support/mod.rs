@@ -16,6 +16,7 @@ pub mod proxy;
 mod receiver;
 mod sidecar;
 mod smtp;
+pub mod sse;
 mod stages;
 pub mod storm;
 mod tls;

@@ -15,12 +15,12 @@ use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
 use walhook::deliver::request::Notification;
 use walhook::deliver::{self, Context, OwnFault, Sender, Settings};
-use walhook::domain::delivery::{Attempt, Attempted, Delivery};
+use walhook::domain::delivery::{Attempt, Attempted, Delivery, lease_length};
 use walhook::domain::event::EventKind;
 use walhook::domain::webhook::Target;
 use walhook::handoff::{FreshDeliveries, Handoff, handoff};
 use walhook::private_postgres::PrivatePostgres;
-use walhook::record;
+use walhook::record::{self, Promotion};
 use walhook::store::deliver::{ClaimRequest, DeliveryClass};
 use walhook::store::record::CompletedAttempt;
 use walhook::store::{Store, migrate};
@@ -104,7 +104,7 @@ impl Bench {
             sender: Sender::new(&settings, Arc::new(SystemClock)).unwrap(),
             settings,
         };
-        let recorder = self.recorder(outcomes);
+        let recorder = self.recorder(handoff.clone(), outcomes);
         let deliverer = deliver::run(context, fresh, handoff.budget.clone(), attempted, stop.clone());
         let stages = tokio::spawn(async move {
             tokio::join!(deliverer, recorder);
@@ -113,15 +113,20 @@ impl Bench {
     }
 
     /// Records until the channel is closed.
-    pub fn recorder(&self, outcomes: mpsc::Receiver<Attempted>) -> impl Future<Output = ()> + Send + use<> {
+    pub fn recorder(
+        &self,
+        handoff: Handoff,
+        outcomes: mpsc::Receiver<Attempted>,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let (schedule, policy) = (self.config.delivery.schedule(), self.config.disable.policy());
         let store = self.store.clone();
-        record::run(store, schedule, policy, outcomes, Tracer::default(), CancellationToken::new())
+        let promotion = Promotion { handoff, lease_length: lease_length(self.config.delivery.timeout.0) };
+        record::run(store, schedule, policy, promotion, outcomes, Tracer::default(), CancellationToken::new())
     }
 
     /// Records attempts. Returns for each whether it was counted.
     pub async fn record(&self, entries: &[CompletedAttempt<'_>]) -> Vec<bool> {
-        record::record(&self.store, entries, &self.config.disable.policy()).await.unwrap().counted
+        record::record(&self.store, entries, &self.config.disable.policy(), None).await.unwrap().counted
     }
 
     pub async fn webhook(&self, url: &str) -> (Uuid, SecretString) {
@@ -197,7 +202,13 @@ impl Bench {
 /// Makes one attempt at a URL, for a webhook that is not stored.
 pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
     let id = Uuid::now_v7();
-    let target = Target { webhook: id, url: url.into(), active: true, secret: vault::new_webhook_secret() };
+    let target = Target {
+        webhook: id,
+        url: url.into(),
+        active: true,
+        secret: vault::new_webhook_secret(),
+        headers: Default::default(),
+    };
     let notification = Notification {
         delivery: id,
         webhook: id,
@@ -206,6 +217,7 @@ pub async fn attempt(sender: &Sender, url: &str) -> Result<Attempt, OwnFault> {
         occurred_at: jiff::Timestamp::now(),
         data: DATA,
         attempt: 1,
+        sequence: None,
         test: false,
     };
     sender.attempt(&target, &notification).await

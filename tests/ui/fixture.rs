@@ -14,6 +14,8 @@ pub struct Stage {
 }
 
 pub const REVIEW: &str = "release.review.status_changed";
+/// The ID of an unfinished job of a webhook with a log.
+const RUNNING_JOB: &str = "00000000-0000-7000-8000-000000000002";
 pub const DISTRIBUTED: &str = "release.distributed";
 
 impl Stage {
@@ -49,7 +51,7 @@ impl Stage {
     pub async fn webhook_with_log(&self, name: &str) -> String {
         let url = self.receiver.url("/hooks");
         let events = [REVIEW, DISTRIBUTED, "delivery.completed"];
-        let body = json!({ "name": name, "url": url, "events": events });
+        let body = json!({ "name": name, "url": url, "events": events, "signing": "hmac+ed25519" });
         let created = self.api.post("/webhooks", body).await.expect(201).json();
         let id = created["id"].as_str().expect("an id").to_owned();
         let failing = "delivery.completed";
@@ -67,7 +69,18 @@ impl Stage {
         self.platform.distribution(release, outlet, "complete").await;
         self.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
         self.api.wait_for_logs(&id, "four deliveries and a test", |logs| logs.len() >= 5).await;
+        self.jobs_of(&id).await;
         id
+    }
+
+    /// Adds a finished recovery and a replay that never ends.
+    async fn jobs_of(&self, webhook: &str) {
+        let insert = "insert into walhook.recovery (id, webhook_id, since, until, outcomes, missed, kind, due_at, total, recovered,
+                          finished_at)
+                      select id::uuid, $1::text::uuid, now(), now(), '{}', false, kind, 'infinity', 2000, 1204, finished_at
+                      from (values ('00000000-0000-7000-8000-000000000001', 'recover', now()), ($2::text, 'replay', null))
+                          as job (id, kind, finished_at)";
+        self.app.store().await.execute(insert, &[&webhook, &RUNNING_JOB]).await.expect("two jobs");
     }
 
     /// Returns the ID of the newest log entry with that outcome.
@@ -81,6 +94,8 @@ impl Stage {
     pub async fn pages(&self, webhook: &str) -> Vec<(&'static str, String)> {
         let at = |rest: &str| format!("/ui/webhooks/{webhook}{rest}");
         let (good, bad) = (self.entry(webhook, "delivered").await, self.entry(webhook, "failed").await);
+        let events = self.api.get("/events").await.expect(200).json();
+        let event = events["data"][0]["id"].as_str().expect("an event").to_owned();
         vec![
             ("list", "/ui".into()),
             ("new", "/ui/webhooks/new".into()),
@@ -97,7 +112,15 @@ impl Stage {
             ("entry-failed", at(&format!("/logs/{bad}"))),
             ("recover", at("/recover")),
             ("recover-preview", at("/recover?since=2026-01-01T00%3A00")),
+            ("replay", at("/replay")),
+            ("replay-preview", at("/replay?since=2026-01-01T00%3A00&label_ids=1,2")),
+            ("replay-invalid", at("/replay?since=2026-01-01T00%3A00&label_ids=x")),
+            ("jobs", at("/jobs")),
+            ("cancel-job", at(&format!("/jobs/{RUNNING_JOB}/cancel"))),
             ("events", "/ui/events".into()),
+            ("event", format!("/ui/events/{event}")),
+            ("events-empty", "/ui/events?event=transcode.failed".into()),
+            ("event-types", "/ui/event-types".into()),
             ("not-found", "/ui/no-such-page".into()),
         ]
     }

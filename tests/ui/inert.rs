@@ -55,10 +55,12 @@ async fn stored_text_is_not_interpreted() {
     let reason = "update walhook.webhook set disabled_at = now(), active = false, disabled_reason = $1";
     stage.app.store().await.execute(reason, &[&everything]).await.unwrap();
     let entry = stage.entry(id, "failed").await;
+    let events = stage.api.get("/events").await.expect(200).json();
+    let event = format!("/ui/events/{}", events["data"][0]["id"].as_str().unwrap());
     let at = |rest: &str| format!("/ui/webhooks/{id}{rest}");
-    let paths = ["", "/edit", "/delete", "/secret", "/test", "/logs", "/recover"].map(at);
+    let paths = ["", "/edit", "/delete", "/secret", "/test", "/logs", "/recover", "/replay", "/jobs"].map(at);
     let entry = at(&format!("/logs/{entry}"));
-    for path in paths.iter().chain([&entry, &"/ui".to_owned(), &"/ui/events".to_owned()]) {
+    for path in paths.iter().chain([&entry, &"/ui".to_owned(), &"/ui/events".to_owned(), &event]) {
         browser.visit(path).await;
         assert_inert(&browser, path).await;
     }

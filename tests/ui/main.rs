@@ -5,10 +5,16 @@ mod support;
 
 mod audit;
 mod browser;
+mod events;
 mod fixture;
 mod inert;
+mod jobs;
+mod keys;
+mod libraries;
 mod operations;
+mod options;
 mod pages;
+mod receivers;
 mod screenshots;
 mod sign_in;
 mod tenants;

@@ -127,7 +127,7 @@ impl Walkthrough {
         self.submit("a[href$='/secret']", "form").await;
         let new = self.secret().await;
         assert_ne!(new, old);
-        self.browser.visit("/ui/events").await;
+        self.browser.visit("/ui/event-types").await;
         self.browser.click("[id='payment.statement_ready'] form button").await;
         self.browser.wait_for_text("Test delivered: 200").await;
         let sent = self.stage.receiver.wait_for(2).await;

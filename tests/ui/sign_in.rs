@@ -3,9 +3,10 @@
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, Response};
 use serde_json::{Value, json};
+use walhook::private_postgres::{Options, StopMode};
 
 use crate::fixture::Stage;
-use crate::support::{TestApp, hs256_token};
+use crate::support::{TestApp, eventually, hs256_token};
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
 /// The audience of sign-in links if that of the API is `walhook`.
@@ -36,7 +37,7 @@ impl Visitor {
         request.header("content-type", "application/x-www-form-urlencoded").body(form.to_owned()).send().await.unwrap()
     }
 
-    async fn get(&self, path: &str, cookie: &str) -> Response {
+    pub async fn get(&self, path: &str, cookie: &str) -> Response {
         self.send(Method::GET, path, &[(COOKIE.as_str(), cookie)], "").await
     }
 
@@ -355,4 +356,22 @@ async fn pages_have_security_headers_and_assets_are_cached() {
     assert!(created.text().await.unwrap().contains("whsec_"));
     let list = visitor.send(Method::GET, "/ui", &headers, "").await;
     assert_eq!(list.headers()["content-encoding"], "gzip");
+}
+
+#[tokio::test]
+async fn an_error_page_says_when_to_try_again() {
+    let app = TestApp::prepare_alone(Options::default()).await;
+    let server = app.server.clone();
+    let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let visitor = Visitor { stage: Stage::start_with(app).await, client };
+    let session = visitor.sign_in("/ui").await.1;
+    server.stop(StopMode::Immediate).await.unwrap();
+    let unavailable = async || {
+        let page = visitor.get("/ui", &session).await;
+        (page.status() == 503).then_some(page)
+    };
+    // The first connection may still report the shutdown.
+    let page = eventually("the store to be unavailable", unavailable).await;
+    assert_eq!(page.headers()[reqwest::header::RETRY_AFTER], "1");
+    assert!(page.text().await.unwrap().contains("cannot reach its store"));
 }

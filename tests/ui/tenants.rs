@@ -17,14 +17,23 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
     let (id, _) = owner.create_webhook(&url, &["delivery.failed"]).await;
     let tested = owner.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200).json();
     let log = tested["log_id"].as_str().expect("an id");
+    let recovery = owner.post(&format!("/webhooks/{id}/recover"), json!({ "since": "2026-01-01T00:00:00Z" })).await;
+    let cancel = format!("/jobs/{}/cancel", recovery.expect(202).json()["job_id"].as_str().expect("an id"));
     let before = owner.webhook(&id).await;
 
     let at = |webhook: &str, rest: &str| format!("/ui/webhooks/{webhook}{rest}");
     let entry = format!("/logs/{log}");
     let since = "since=2026-01-01T00:00";
-    let pages = ["", "/edit", "/delete", "/secret", "/new-secret", "/test", "/recover", "/logs", &entry]
-        .map(|rest| at(&id, rest));
-    let queries = [at(&id, &format!("/recover?{since}")), at(&id, "/logs?outcome=failed"), at(&own, &entry)];
+    let pages =
+        ["", "/edit", "/delete", "/secret", "/new-secret", "/test", "/recover", "/replay", "/jobs", "/logs", &entry]
+            .map(|rest| at(&id, rest));
+    let queries = [
+        at(&id, &format!("/recover?{since}")),
+        at(&id, "/logs?outcome=failed"),
+        at(&own, &entry),
+        at(&id, &cancel),
+        at(&own, &cancel),
+    ];
     for page in pages.iter().chain(&queries) {
         let answer = visitor.send(Method::GET, page, &cookie, "").await;
         assert_eq!(answer.status(), 404, "{page}");
@@ -41,6 +50,10 @@ async fn another_user_s_webhook_is_not_found_by_any_page_or_form() {
         (at(&id, "/new-secret"), ""),
         (at(&id, "/recover"), since),
         (at(&id, "/recover"), "since=yesterday"),
+        (at(&id, "/replay"), since),
+        (at(&id, "/replay"), "since=yesterday"),
+        (at(&id, &cancel), ""),
+        (at(&own, &cancel), ""),
         (at(&id, &redeliver), ""),
         (at(&own, &redeliver), ""),
         ("/ui/test".to_owned(), first.as_str()),

@@ -10,6 +10,8 @@ use super::CommandResult;
 use crate::config::{Config, SmtpTls, without_password};
 use crate::lookup::try_queries;
 use crate::notify::Mailer;
+use crate::postgres;
+use crate::primary::error::PrimaryError;
 use crate::primary::finding::{Finding, Severity};
 use crate::primary::inspect::{Database, inspect_primary};
 use crate::store::{Store, sealed};
@@ -24,7 +26,7 @@ pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     if let Ok(url) = config.store_url()
         && let Err(error) = store::inspect(&config.source, url, primary.as_ref(), &mut findings).await
     {
-        findings.push(unreachable("store", error, url));
+        findings.push(failed("store", &error, error.is_rejection(), url));
     }
     findings.extend(secrets_at_rest(&config).await);
     findings.extend(lookups(&config).await);
@@ -64,14 +66,20 @@ async fn primary(config: &Config, findings: &mut Vec<Finding>) -> Option<Databas
             Some(database)
         }
         Err(error) => {
-            findings.push(unreachable("primary", error, url));
+            let is_rejection = matches!(&error, PrimaryError::Query(error) if postgres::is_rejection(error));
+            findings.push(failed("primary", &error, is_rejection, url));
             None
         }
     }
 }
 
-fn unreachable(subject: &str, error: impl fmt::Display, url: &str) -> Finding {
-    let remedy = format!("check that {} can be reached from here with these credentials", without_password(url));
+/// The finding about a database that could not be inspected. `is_rejection`: it can be reached, and rejected a statement.
+fn failed(subject: &str, error: &dyn fmt::Display, is_rejection: bool, url: &str) -> Finding {
+    let url = without_password(url);
+    let remedy = match is_rejection {
+        true => format!("{url} can be reached: fix what the message names, such as a missing privilege or table"),
+        false => format!("check that {url} can be reached from here with these credentials"),
+    };
     Finding::fail(subject, error.to_string(), remedy)
 }
 

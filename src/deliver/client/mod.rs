@@ -1,5 +1,6 @@
 //! Makes one HTTP exchange with a receiver, and reports its outcome as the delivery log does.
 
+mod custom;
 mod direct;
 mod failure;
 mod limits;
@@ -13,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 
+use self::custom::ParsedHeaders;
 pub use self::failure::OwnFault;
 use self::failure::{Cause, Failure, failed};
 use self::transport::{Response, Target, Transport};
@@ -22,6 +24,7 @@ use super::guard::Guard;
 use super::request::Rendered;
 use super::settings::Settings;
 use crate::domain::delivery::{Answer, ErrorKind};
+use crate::domain::headers::CustomHeaders;
 use crate::telemetry::{self, Condition, recurring};
 use crate::tls;
 
@@ -33,18 +36,25 @@ const EXCERPT_BYTES: usize = 4 << 10;
 /// deadline is reported as such, and not as a missing answer. A response that arrives in this time is too late all the same.
 const GRACE: Duration = Duration::from_millis(25);
 
-/// A webhook's URL, parsed and checked once for all of its requests.
+/// A webhook's URL and custom headers, parsed and checked once for all of its requests.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     url: Arc<str>,
     /// `Err` if the URL may not be called: the answer to log instead.
     checked: Result<Target, Answer>,
+    /// Sent with every request.
+    headers: ParsedHeaders,
 }
 
 impl Endpoint {
     /// Checks the URL again: the rules may have become stricter since the webhook was saved.
     pub fn new(url: &str, guard: &Guard) -> Endpoint {
-        Endpoint { checked: check(url, guard), url: url.into() }
+        Endpoint { checked: check(url, guard), url: url.into(), headers: ParsedHeaders::default() }
+    }
+
+    /// Adds the webhook's custom headers to all requests.
+    pub fn with_headers(self, headers: &CustomHeaders) -> Endpoint {
+        Endpoint { headers: headers.into(), ..self }
     }
 
     pub fn url(&self) -> Arc<str> {
@@ -73,8 +83,23 @@ pub struct Client {
 pub struct Exchange {
     pub answer: Answer,
     pub duration: Duration,
+    /// The value of `Retry-After` in a response with 429 or 503.
+    pub retry_after: Option<HeaderValue>,
     /// The first 4 KiB of the response body.
     pub excerpt: Vec<u8>,
+}
+
+/// The answer, with the parts of the response that the attempt needs.
+struct Answered {
+    answer: Answer,
+    retry_after: Option<HeaderValue>,
+    excerpt: Vec<u8>,
+}
+
+impl Answered {
+    fn without_response(answer: Answer) -> Answered {
+        Answered { answer, retry_after: None, excerpt: Vec::new() }
+    }
 }
 
 impl Client {
@@ -88,12 +113,12 @@ impl Client {
     pub async fn post(&self, endpoint: &Endpoint, request: &Rendered) -> Result<Exchange, OwnFault> {
         let started = Instant::now();
         let result = match &endpoint.checked {
-            Ok(target) => self.exchange(target, request, started).await,
-            Err(blocked) => Ok((blocked.clone(), Vec::new())),
+            Ok(target) => self.exchange(target, &endpoint.headers, request, started).await,
+            Err(blocked) => Ok(Answered::without_response(blocked.clone())),
         };
         self.report(result.as_ref().err());
-        let (answer, excerpt) = result?;
-        Ok(Exchange { answer, duration: started.elapsed(), excerpt })
+        let Answered { answer, retry_after, excerpt } = result?;
+        Ok(Exchange { answer, duration: started.elapsed(), retry_after, excerpt })
     }
 
     fn report(&self, fault: Option<&OwnFault>) {
@@ -124,18 +149,22 @@ impl Client {
     async fn exchange(
         &self,
         target: &Target,
+        custom: &ParsedHeaders,
         request: &Rendered,
         started: Instant,
-    ) -> Result<(Answer, Vec<u8>), OwnFault> {
-        let mut response = match tokio::time::timeout(self.timeout + GRACE, self.send(target, request)).await {
+    ) -> Result<Answered, OwnFault> {
+        let sent = self.send(target, custom, request);
+        let mut response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
-            Ok(Err(failure)) => return Ok((failure.into_answer()?, Vec::new())),
+            Ok(Err(failure)) => return Ok(Answered::without_response(failure.into_answer()?)),
             Ok(Ok(_)) | Err(_) => {
                 let message = format!("no answer within {:?}", self.timeout);
-                return Ok((failed(ErrorKind::ResponseTimeout, message), Vec::new()));
+                return Ok(Answered::without_response(failed(ErrorKind::ResponseTimeout, message)));
             }
         };
         let status = response.status();
+        let may_postpone = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let retry_after = response.headers().get(RETRY_AFTER).filter(|_| may_postpone).cloned();
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(started.elapsed());
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
@@ -144,13 +173,13 @@ impl Client {
             true => Answer::Accepted { status: status.as_u16() },
             false => refused(status),
         };
-        Ok((answer, excerpt))
+        Ok(Answered { answer, retry_after, excerpt })
     }
 
     /// Sends the request and waits for the head of the response. Sends it again if the connection was an idle one that the
     /// receiver closed. A receiver that processed the first request recognises the delivery by its id.
-    async fn send(&self, target: &Target, request: &Rendered) -> Result<Response, Failure> {
-        let send = || self.transport.send(target, headers(request), request.body.clone());
+    async fn send(&self, target: &Target, custom: &ParsedHeaders, request: &Rendered) -> Result<Response, Failure> {
+        let send = || self.transport.send(target, headers(request, custom), request.body.clone());
         let (sent, is_new) = reuse::watch(send()).await;
         match sent {
             Err(failure) if failure.is_closed && !is_new => send().await,
@@ -159,9 +188,11 @@ impl Client {
     }
 }
 
-fn headers(request: &Rendered) -> HeaderMap {
+fn headers(request: &Rendered, ParsedHeaders(custom): &ParsedHeaders) -> HeaderMap {
     // One more for the `Accept` that the transport adds.
-    let mut headers = HeaderMap::with_capacity(request.headers.len() + 1);
+    let mut headers = HeaderMap::with_capacity(request.headers.len() + custom.len() + 1);
+    headers.extend(custom.iter().cloned());
+    // After the custom ones, which must not replace these even if they were saved before a name was reserved.
     for (name, value) in &request.headers {
         headers.insert(header_name(name), HeaderValue::from_str(value).expect("header values are printable ASCII"));
     }
@@ -244,6 +275,7 @@ mod tests {
             occurred_at: jiff::Timestamp::UNIX_EPOCH,
             data: "{}",
             attempt: 1,
+            sequence: Some(1),
             test: true,
         };
         let request = render(&test, jiff::Timestamp::UNIX_EPOCH, &Signer::new("s"), "W", 1_000).unwrap();

@@ -77,6 +77,13 @@ impl Response {
         }
     }
 
+    pub fn headers(&self) -> &HeaderMap {
+        match self {
+            Response::Direct(response) => response.headers(),
+            Response::Tunnel(response) => response.headers(),
+        }
+    }
+
     /// Returns the next part of the body. `None` if the body ends or breaks off.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         match self {

@@ -3,6 +3,8 @@
 //! are sent with hyper: reqwest gives a proxy the name from the URL.
 
 use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -33,6 +35,10 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 type BoxError = Box<dyn Error + Send + Sync>;
 pub type TunnelClient = legacy::Client<BoxCloneSyncService<Uri, MaybeHttpsStream<Stream>, BoxError>, Full<Bytes>>;
 
+/// Tunnels have this share of the timeout to open. Then a proxy that does not respond is noticed before the connection's own timer blames
+/// the receiver, and TLS with a receiver that the proxy reached late still has some time.
+const TUNNEL_SHARE: f64 = 0.9;
+
 /// No connection to the receiver was established in time.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection within {0:?}")]
@@ -58,7 +64,7 @@ pub fn client(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> 
     let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http().enable_http1();
     // Half of the timeout: if the proxy's host does not answer, this must be noticed before the tunnel's own timer blames the receiver.
     let to_proxy = to_proxy.wrap_connector(tcp(timeout / 2));
-    let tunnels = Tunnels::new(settings.guard.clone(), proxy, to_proxy)?;
+    let tunnels = Tunnels::new(settings, proxy, to_proxy)?;
     let dialer = service_fn(move |url: Uri| {
         let tunnels = tunnels.clone();
         async move { tunnels.open(&url).await }
@@ -107,29 +113,51 @@ fn tcp(connect_timeout: Duration) -> HttpConnector {
 struct Tunnels {
     guard: Guard,
     tunnel: Tunnel<ToProxy>,
+    timeout: Duration,
+    /// How many requests for tunnels the proxy has answered.
+    answered: Arc<AtomicU64>,
 }
 
 impl Tunnels {
-    fn new(guard: Guard, proxy: &Proxy, to_proxy: ToProxy) -> anyhow::Result<Tunnels> {
+    fn new(settings: &Settings, proxy: &Proxy, to_proxy: ToProxy) -> anyhow::Result<Tunnels> {
         let mut tunnel = Tunnel::new(proxy.url.as_str().parse().context("delivery.proxy")?, to_proxy);
         if let Some(authorization) = &proxy.authorization {
             let value = HeaderValue::from_str(authorization.expose_secret()).context("delivery.proxy")?;
             tunnel = tunnel.with_auth(value);
         }
-        Ok(Tunnels { guard, tunnel })
+        let (guard, timeout) = (settings.guard.clone(), settings.timeout);
+        Ok(Tunnels { guard, tunnel, timeout, answered: Arc::default() })
+    }
+
+    /// Opens a tunnel to the receiver. If the proxy does not answer, it is to blame, unless it has answered other requests in the
+    /// meantime: then it waits for the receiver.
+    async fn open(&self, url: &Uri) -> Result<Stream, BoxError> {
+        let before = self.answered.load(Ordering::Relaxed);
+        let opened = tokio::time::timeout(self.timeout.mul_f64(TUNNEL_SHARE), self.open_any(url)).await;
+        opened.unwrap_or_else(|_| match self.answered.load(Ordering::Relaxed) == before {
+            true => {
+                Err(ProxyFault(format!("no answer to CONNECT within {:?}", self.timeout.mul_f64(TUNNEL_SHARE))).into())
+            }
+            false => Err(ConnectTimeout(self.timeout).into()),
+        })
     }
 
     /// Opens a tunnel to the first of the receiver's addresses that the proxy reaches. Plain http uses a tunnel too: in a request
     /// to the proxy itself, the address would have to replace the `Host`.
-    async fn open(&self, url: &Uri) -> Result<Stream, BoxError> {
+    async fn open_any(&self, url: &Uri) -> Result<Stream, BoxError> {
         let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_tls = url.scheme_str() == Some("https");
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         for address in self.guard.resolve(host, port).await? {
             let to = Uri::builder().scheme("https").authority(address.to_string()).path_and_query("/").build()?;
             match self.tunnel.clone().oneshot(to).await {
-                Ok(stream) => return Ok(stream),
-                Err(TunnelError::TunnelUnsuccessful) => {}
+                Ok(stream) => {
+                    self.answered.fetch_add(1, Ordering::Relaxed);
+                    return Ok(stream);
+                }
+                Err(TunnelError::TunnelUnsuccessful) => {
+                    self.answered.fetch_add(1, Ordering::Relaxed);
+                }
                 Err(error) => return Err(ProxyFault(with_root_cause(&error)).into()),
             }
         }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
+use super::congestion::Congestion;
 use crate::domain::delivery::Delivery;
-use crate::handoff::{CAPACITY, DeliveryBudget};
+use crate::handoff::{CAPACITY, ClaimLimits, DeliveryBudget};
 use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
 /// The pause between two claims if the last one took everything that was due.
@@ -38,6 +39,8 @@ pub struct ClaimSchedule {
     timeout: Duration,
     per_webhook_concurrency: usize,
     start_after: Uuid,
+    /// The last webhook that the current claim may take deliveries of, if there are more.
+    ends_with: Option<Uuid>,
     next_at: Instant,
     /// Whether to claim again as soon as there is budget: the cycle is not complete, or some due deliveries were not claimed.
     has_more: bool,
@@ -55,6 +58,7 @@ impl ClaimSchedule {
             timeout,
             per_webhook_concurrency,
             start_after: Uuid::nil(),
+            ends_with: None,
             next_at: now,
             has_more: false,
             has_skipped: false,
@@ -77,7 +81,13 @@ impl ClaimSchedule {
     }
 
     /// Returns the next claim. `None` if there is no budget for another delivery.
-    pub fn start(&mut self, now: Instant, budget: &DeliveryBudget, queued_retries: usize) -> Option<ClaimRequest> {
+    pub fn start(
+        &mut self,
+        now: Instant,
+        budget: &DeliveryBudget,
+        congestion: &Congestion,
+        queued_retries: usize,
+    ) -> Option<ClaimRequest> {
         let counters = budget.counters();
         let (free, max_bytes) = (counters.free(), counters.free_bytes());
         let max_rows = match self.class {
@@ -90,7 +100,10 @@ impl ClaimSchedule {
             return None;
         }
         let fitting = max_bytes / self.average_bytes.max(1);
-        let (per_webhook, limits) = counters.claim_limits(self.per_webhook_concurrency.saturating_mul(AHEAD));
+        let ahead = self.per_webhook_concurrency.saturating_mul(AHEAD);
+        let lower: HashMap<Uuid, usize> = congestion.claim_limits(AHEAD).collect();
+        let ClaimLimits { of_others, listed, ends_with } = counters.claim_limits(ahead, &lower, self.start_after);
+        self.ends_with = ends_with;
         Some(ClaimRequest {
             class: self.class,
             timeout: self.timeout,
@@ -98,8 +111,8 @@ impl ClaimSchedule {
             max_webhooks: MAX_WEBHOOKS,
             max_rows: max_rows.min(MAX_ROWS).min(fitting.max(1)),
             max_bytes,
-            per_webhook,
-            limits,
+            per_webhook: of_others,
+            limits: listed,
         })
     }
 
@@ -118,12 +131,14 @@ impl ClaimSchedule {
         self.average_bytes = bytes.checked_div(claimed.deliveries.len()).unwrap_or(self.average_bytes);
         // A full claim may have ended anywhere: the next one starts after the last webhook that it has deliveries of.
         let ended_at = claimed.deliveries.iter().map(|delivery| delivery.webhook).max().filter(|_| all_taken);
-        self.start_after = ended_at.or(claimed.last_visited).unwrap_or(Uuid::nil());
+        // Webhooks after the last one of the list were visited in vain.
+        let visited = [claimed.last_visited, self.ends_with].into_iter().flatten().min();
+        self.start_after = ended_at.or(visited).unwrap_or(Uuid::nil());
         self.has_more = self.has_skipped || !self.start_after.is_nil();
         if self.start_after.is_nil() {
             self.has_skipped = false;
         }
-        self.next_at = match claimed.last_visited {
+        self.next_at = match visited {
             Some(_) => now,
             None if queued > 0 && self.class == DeliveryClass::Fresh => now + BUSY,
             None => now + IDLE,
@@ -140,10 +155,15 @@ impl ClaimSchedule {
 mod tests {
     use super::super::fair_queue::tests::delivery;
     use super::*;
+    use crate::domain::delivery::Feedback;
     use crate::handoff::CAPACITY_BYTES;
 
     fn fresh(now: Instant) -> ClaimSchedule {
         ClaimSchedule::new(DeliveryClass::Fresh, Duration::from_secs(10), 4, now)
+    }
+
+    fn congestion() -> Congestion {
+        Congestion::new(4, true, Duration::from_secs(10))
     }
 
     fn claimed(webhook: u128, count: usize) -> Claimed {
@@ -152,7 +172,7 @@ mod tests {
 
     /// Claims with the whole budget free, and finds this.
     fn claim(schedule: &mut ClaimSchedule, now: Instant, found: &Claimed) -> ClaimRequest {
-        let request = schedule.start(now, &DeliveryBudget::default(), 0).unwrap();
+        let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
         schedule.succeed(now, &request, found, 0);
         request
     }
@@ -197,7 +217,7 @@ mod tests {
     fn a_claim_that_skipped_deliveries_is_repeated_as_soon_as_others_have_finished() {
         let now = Instant::now();
         let mut schedule = fresh(now);
-        let request = schedule.start(now, &DeliveryBudget::default(), 0).unwrap();
+        let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
         assert_eq!(request.per_webhook, 4 * AHEAD);
         schedule.succeed(now, &request, &claimed(1, 4 * AHEAD), 60);
         assert!(!schedule.is_due(now, 60));
@@ -210,7 +230,44 @@ mod tests {
     fn nothing_is_claimed_for_a_webhook_with_enough_deliveries_here() {
         let (now, budget, webhook) = (Instant::now(), DeliveryBudget::default(), Uuid::from_u128(1));
         assert!((0..4 * AHEAD).all(|_| budget.reserve(webhook, 1)));
-        assert_eq!(fresh(now).start(now, &budget, 0).unwrap().limits, [(webhook, 0)]);
+        assert_eq!(fresh(now).start(now, &budget, &congestion(), 0).unwrap().limits, [(webhook, 0)]);
+    }
+
+    #[test]
+    fn less_is_claimed_for_a_webhook_whose_receiver_is_overloaded() {
+        let (now, budget, mut congestion) = (Instant::now(), DeliveryBudget::default(), congestion());
+        let (webhook, took) = (Uuid::from_u128(1), Duration::from_secs(3));
+        congestion.note(webhook, now, took, Feedback::Overloaded, now + took);
+        let request = fresh(now).start(now, &budget, &congestion, 0).unwrap();
+        assert_eq!((request.per_webhook, request.limits), (4 * AHEAD, vec![(webhook, 2 * 2)]));
+        assert!(budget.reserve(webhook, 1));
+        let request = fresh(now).start(now, &budget, &congestion, 0).unwrap();
+        assert_eq!(request.limits, [(webhook, 3)], "one is here already");
+    }
+
+    #[test]
+    fn while_unproven_webhooks_use_up_their_share_all_proven_ones_are_claimed_for_in_turn() {
+        let (now, budget, congestion) = (Instant::now(), DeliveryBudget::default(), congestion());
+        const PROVEN: u128 = 5_000;
+        for webhook in (1..=PROVEN).rev().map(Uuid::from_u128) {
+            assert!(budget.reserve(webhook, 1));
+            let mut counters = budget.counters();
+            counters.start(webhook);
+            counters.finish(webhook, 1, Some(Duration::ZERO));
+        }
+        for webhook in 10_000..20_000 {
+            budget.reserve(Uuid::from_u128(webhook), 1);
+        }
+        let (mut schedule, mut listed) = (fresh(now), std::collections::BTreeSet::new());
+        for _ in 0..10 {
+            let request = schedule.start(now, &budget, &congestion, 0).unwrap();
+            assert!(request.per_webhook == 0 && request.limits.len() <= 1_024);
+            let of_request = request.limits.iter().filter(|(id, _)| *id > request.start_after);
+            listed.extend(of_request.map(|(id, _)| id.as_u128()));
+            // The statement visits all webhooks that have deliveries: here they are few.
+            schedule.succeed(now, &request, &Claimed::default(), 0);
+        }
+        assert_eq!(listed.len(), PROVEN as usize);
     }
 
     #[test]
@@ -220,7 +277,7 @@ mod tests {
         let last = Uuid::from_u128(77);
         claim(&mut schedule, now, &Claimed { last_visited: Some(last), ..claimed(1, 1) });
         assert!(schedule.is_due(now, 1));
-        let request = schedule.start(now, &DeliveryBudget::default(), 0).unwrap();
+        let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
         assert_eq!(request.start_after, last);
         schedule.succeed(now, &request, &claimed(99, request.max_rows), 0);
         assert_eq!(claim(&mut schedule, now, &Claimed::default()).start_after, Uuid::from_u128(99));
@@ -234,22 +291,22 @@ mod tests {
         let mut large = claimed(1, 3);
         large.deliveries.iter_mut().for_each(|delivery| delivery.data = "x".repeat(256 << 10).into());
         assert_eq!(claim(&mut schedule, now, &large).max_rows, MAX_ROWS);
-        let request = schedule.start(now, &budget, 0).unwrap();
+        let request = schedule.start(now, &budget, &congestion(), 0).unwrap();
         assert_eq!((request.max_rows, request.max_bytes), (256, CAPACITY_BYTES));
         assert!(budget.reserve(Uuid::from_u128(1), CAPACITY_BYTES - 1));
-        let request = schedule.start(now, &budget, 0).unwrap();
+        let request = schedule.start(now, &budget, &congestion(), 0).unwrap();
         assert_eq!((request.max_rows, request.max_bytes), (1, 1));
         budget.release(Uuid::from_u128(1), CAPACITY_BYTES - 1);
         assert!(budget.reserve(Uuid::from_u128(1), CAPACITY_BYTES));
-        assert!(schedule.start(now, &budget, 0).is_none());
+        assert!(schedule.start(now, &budget, &congestion(), 0).is_none());
     }
 
     #[test]
     fn retries_are_bounded_and_without_free_budget_nothing_is_claimed() {
         let now = Instant::now();
         let retries = || ClaimSchedule { class: DeliveryClass::Retry, ..fresh(now) };
-        assert!(retries().start(now, &DeliveryBudget::default(), MAX_RETRIES).is_none());
-        assert!(retries().start(now, &DeliveryBudget::default(), MAX_RETRIES - 1).is_some());
+        assert!(retries().start(now, &DeliveryBudget::default(), &congestion(), MAX_RETRIES).is_none());
+        assert!(retries().start(now, &DeliveryBudget::default(), &congestion(), MAX_RETRIES - 1).is_some());
         let budget = DeliveryBudget::default();
         let webhooks = || (0..CAPACITY as u128).map(Uuid::from_u128);
         for webhook in webhooks() {
@@ -259,6 +316,6 @@ mod tests {
             counters.finish(webhook, 1, Some(Duration::ZERO));
         }
         assert!(webhooks().all(|webhook| budget.reserve(webhook, 1)));
-        assert!(fresh(now).start(now, &budget, 0).is_none());
+        assert!(fresh(now).start(now, &budget, &congestion(), 0).is_none());
     }
 }

@@ -2,11 +2,13 @@
 //! I/O.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use crate::domain::delivery::Delivery;
+use super::congestion::Congestion;
+use super::running::{Request, Running};
+use crate::domain::delivery::{Delivery, Feedback};
 use crate::handoff::{Counters, DeliveryBudget};
 use crate::store::deliver::DeliveryClass;
 
@@ -19,6 +21,8 @@ const SHARE_OF_FREE: usize = 2;
 pub struct Limits {
     pub total: usize,
     pub per_webhook: usize,
+    /// Whether a webhook's limit follows its receiver's answers.
+    pub adaptive: bool,
 }
 
 impl Limits {
@@ -34,8 +38,11 @@ pub struct Finished {
     pub webhook: Uuid,
     pub class: DeliveryClass,
     pub bytes: usize,
+    /// The request, if one was started.
+    pub request: Option<Request>,
     /// How long the request took, if one was made.
     pub took: Option<Duration>,
+    pub feedback: Feedback,
 }
 
 /// The deliveries that wait for a permit.
@@ -43,11 +50,21 @@ pub struct Finished {
 pub struct FairQueue {
     limits: Limits,
     budget: DeliveryBudget,
+    congestion: Congestion,
+    running: Running,
     fresh: Ring,
     retry: Ring,
     retries_in_flight: usize,
     /// The class that is served next if both have deliveries.
     next: DeliveryClass,
+}
+
+/// What decides which webhooks get a permit.
+#[derive(Clone, Copy)]
+struct Permits<'a> {
+    counters: &'a Counters,
+    limits: Limits,
+    congestion: &'a Congestion,
 }
 
 /// The queues of one class. `responsive` and `unproven` are the orders in which webhooks are served: each webhook that has a queue is in
@@ -78,24 +95,25 @@ impl Ring {
     }
 
     /// Takes the next delivery for which there is a permit.
-    fn pop(&mut self, counters: &Counters, limits: Limits) -> Option<Delivery> {
+    fn pop(&mut self, permits: Permits<'_>) -> Option<Delivery> {
         let first = !self.is_unproven_next;
-        let delivery = self.pop_of(first, counters, limits).or_else(|| self.pop_of(!first, counters, limits))?;
-        self.is_unproven_next = counters.is_responsive(delivery.webhook);
+        let delivery = self.pop_of(first, permits).or_else(|| self.pop_of(!first, permits))?;
+        self.is_unproven_next = permits.counters.is_responsive(delivery.webhook);
         Some(delivery)
     }
 
     /// Takes the next delivery of a responsive or of an unproven webhook. Webhooks that are skipped have a request in flight, so
     /// there are never more of them than permits.
-    fn pop_of(&mut self, is_responsive: bool, counters: &Counters, limits: Limits) -> Option<Delivery> {
+    fn pop_of(&mut self, is_responsive: bool, permits: Permits<'_>) -> Option<Delivery> {
+        let Permits { counters, limits, congestion } = permits;
         let free = counters.free_permits(limits.total, is_responsive);
         if free == 0 {
             return None;
         }
-        let limit = limits.per_webhook.min(free.div_ceil(SHARE_OF_FREE));
+        let share = free.div_ceil(SHARE_OF_FREE);
         for _ in 0..self.order(is_responsive).len() {
             let webhook = self.order(is_responsive).pop_front()?;
-            if counters.in_flight_of(webhook) >= limit {
+            if counters.in_flight_of(webhook) >= congestion.limit(webhook).min(share) {
                 self.order(is_responsive).push_back(webhook);
                 continue;
             }
@@ -123,10 +141,13 @@ impl Ring {
 }
 
 impl FairQueue {
-    pub fn new(limits: Limits, budget: DeliveryBudget) -> FairQueue {
+    /// Requests may take `timeout`.
+    pub fn new(limits: Limits, timeout: Duration, budget: DeliveryBudget) -> FairQueue {
         FairQueue {
             limits,
             budget,
+            congestion: Congestion::new(limits.per_webhook, limits.adaptive, timeout),
+            running: Running::default(),
             fresh: Ring::default(),
             retry: Ring::default(),
             retries_in_flight: 0,
@@ -149,9 +170,13 @@ impl FairQueue {
             DeliveryClass::Fresh => [DeliveryClass::Fresh, DeliveryClass::Retry],
             DeliveryClass::Retry => [DeliveryClass::Retry, DeliveryClass::Fresh],
         };
-        let limits = self.limits;
+        let FairQueue { fresh, retry, limits, congestion, .. } = self;
+        let permits = Permits { counters: &counters, limits: *limits, congestion };
         let mut classes = order.into_iter().filter(|class| may_retry || *class == DeliveryClass::Fresh);
-        let delivery = classes.find_map(|class| self.ring(class).pop(&counters, limits))?;
+        let delivery = classes.find_map(|class| match class {
+            DeliveryClass::Fresh => fresh.pop(permits),
+            DeliveryClass::Retry => retry.pop(permits),
+        })?;
         counters.start(delivery.webhook);
         match DeliveryClass::of(&delivery) {
             DeliveryClass::Fresh => self.next = DeliveryClass::Retry,
@@ -163,17 +188,50 @@ impl FairQueue {
         Some(delivery)
     }
 
+    /// Notes that the request of a delivery that was taken starts.
+    pub fn start_request(&mut self, webhook: Uuid, now: Instant) -> Request {
+        self.running.start(webhook, now)
+    }
+
     /// Returns the permit of a delivery that was taken, and releases its budget.
-    pub fn finish(&mut self, Finished { webhook, class, bytes, took }: Finished) {
+    pub fn finish(&mut self, finished: Finished, now: Instant) {
+        let Finished { webhook, class, bytes, request, took, feedback } = finished;
+        if let Some(request) = request {
+            self.running.end(request);
+            self.congestion.note(webhook, request.started_at, took.unwrap_or_default(), feedback, now);
+        }
         let mut counters = self.budget.counters();
         let has_changed = counters.finish(webhook, bytes, took);
         let is_responsive = counters.is_responsive(webhook);
         drop(counters);
         if has_changed {
-            self.fresh.move_queue(webhook, is_responsive);
-            self.retry.move_queue(webhook, is_responsive);
+            self.move_queues(webhook, is_responsive);
         }
         self.retries_in_flight -= usize::from(class == DeliveryClass::Retry);
+    }
+
+    /// Makes webhooks unproven whose requests are slow. Otherwise proven webhooks that hang would get permits until the first timeout.
+    pub fn note_slow(&mut self, now: Instant) {
+        while let Some(webhook) = self.running.next_slow(now) {
+            let has_changed = self.budget.counters().note_slow(webhook);
+            if has_changed {
+                self.move_queues(webhook, false);
+            }
+        }
+    }
+
+    /// Returns when to call [`note_slow`](Self::note_slow) again.
+    pub fn next_slow_at(&self) -> Option<Instant> {
+        self.running.next_slow_at()
+    }
+
+    fn move_queues(&mut self, webhook: Uuid, is_responsive: bool) {
+        self.fresh.move_queue(webhook, is_responsive);
+        self.retry.move_queue(webhook, is_responsive);
+    }
+
+    pub fn congestion(&mut self) -> &mut Congestion {
+        &mut self.congestion
     }
 
     pub fn in_flight(&self) -> usize {
@@ -223,12 +281,16 @@ pub mod tests {
             data: "{}".into(),
             round: 1,
             attempt,
+            sequence: None,
+            order_key: None,
+            activation: 0,
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         }
     }
 
     fn queue(total: usize, per_webhook: usize) -> FairQueue {
-        FairQueue::new(Limits { total, per_webhook }, DeliveryBudget::default())
+        let limits = Limits { total, per_webhook, adaptive: true };
+        FairQueue::new(limits, HANGING, DeliveryBudget::default())
     }
 
     /// Queues a delivery, as the budget admits it.
@@ -241,7 +303,8 @@ pub mod tests {
     fn finish(queue: &mut FairQueue, webhook: u128, attempt: u16, took: Option<Duration>) {
         let delivery = delivery(webhook, 0, attempt);
         let class = DeliveryClass::of(&delivery);
-        queue.finish(Finished { webhook: delivery.webhook, class, bytes: delivery.bytes(), took });
+        let (webhook, bytes, feedback) = (delivery.webhook, delivery.bytes(), Feedback::None);
+        queue.finish(Finished { webhook, class, bytes, request: None, took, feedback }, Instant::now());
     }
 
     /// Has each of the webhooks answer a request quickly.
@@ -314,6 +377,31 @@ pub mod tests {
             (1..=10).for_each(|webhook| finish(&mut queue, webhook, 1, Some(QUICK)));
         }
         assert_eq!(queue.in_flight(), 192);
+    }
+
+    #[test]
+    fn proven_webhooks_that_hang_get_no_more_permits_than_unproven_ones_after_a_second() {
+        let mut queue = queue(256, 32);
+        prove(&mut queue, 1..=1_000);
+        let mut now = Instant::now();
+        let start = |queue: &mut FairQueue, now: Instant| {
+            let started = pop_all(queue);
+            for (webhook, _) in &started {
+                queue.start_request(Uuid::from_u128(*webhook), now);
+            }
+            started.len()
+        };
+        // A hundred of them hang from now on, and deliveries arrive for a quarter of these every 200 ms.
+        let mut hanging = 0;
+        for arrival in 0..40 {
+            (1..=25).for_each(|webhook| push(&mut queue, arrival % 4 * 25 + webhook, arrival, 1));
+            hanging += start(&mut queue, now);
+            now += Duration::from_millis(200);
+            queue.note_slow(now);
+        }
+        assert!((150..=205).contains(&hanging), "{hanging}");
+        (900..=940).for_each(|webhook| push(&mut queue, webhook, 1, 1));
+        assert_eq!(start(&mut queue, now), 41, "others still find permits");
     }
 
     #[test]

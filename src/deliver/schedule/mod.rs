@@ -4,16 +4,21 @@
 //! here. An admitted delivery waits in its webhook's queue until it gets a permit, and holds budget and permit until it has finished.
 
 mod claims;
+mod congestion;
 mod fair_queue;
 mod retry_throttle;
+mod running;
 
 use std::time::{Duration, Instant};
+
+use uuid::Uuid;
 
 use self::claims::ClaimSchedule;
 pub use self::claims::MAX_ROWS;
 use self::fair_queue::FairQueue;
 pub use self::fair_queue::{Finished, Limits};
 use self::retry_throttle::RetryThrottle;
+pub use self::running::Request;
 use crate::domain::delivery::Delivery;
 use crate::handoff::DeliveryBudget;
 use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
@@ -44,7 +49,7 @@ impl Schedule {
     ) -> Schedule {
         let claims = |class| ClaimSchedule::new(class, timeout, limits.per_webhook, now);
         Schedule {
-            queue: FairQueue::new(limits, budget.clone()),
+            queue: FairQueue::new(limits, timeout, budget.clone()),
             throttle: RetryThrottle::new(retries_per_second, now),
             fresh_claims: claims(DeliveryClass::Fresh),
             retry_claims: claims(DeliveryClass::Retry),
@@ -61,6 +66,7 @@ impl Schedule {
 
     /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish).
     pub fn next(&mut self, now: Instant) -> Option<Delivery> {
+        self.queue.note_slow(now);
         let delivery = self.queue.pop(self.throttle.opens_at(now) <= now)?;
         if DeliveryClass::of(&delivery) == DeliveryClass::Retry {
             self.throttle.note_retry(now);
@@ -68,9 +74,14 @@ impl Schedule {
         Some(delivery)
     }
 
+    /// Notes that the request of a delivery starts. Part of what [`finish`](Self::finish) is told.
+    pub fn start_request(&mut self, webhook: Uuid, now: Instant) -> Request {
+        self.queue.start_request(webhook, now)
+    }
+
     /// Returns the permit of a delivery, and releases its budget.
-    pub fn finish(&mut self, finished: Finished) {
-        self.queue.finish(finished);
+    pub fn finish(&mut self, finished: Finished, now: Instant) {
+        self.queue.finish(finished, now);
         self.fresh_claims.note_finished(1);
         self.retry_claims.note_finished(1);
     }
@@ -85,8 +96,10 @@ impl Schedule {
         let mut claims = [&mut self.fresh_claims, &mut self.retry_claims];
         // The one that has been due longest: a backlog of one class must not keep the other from being claimed.
         claims.sort_by_key(|claims| claims.next_at());
+        let congestion = self.queue.congestion();
+        congestion.forget_idle(now);
         let mut due = claims.into_iter().filter(|claims| claims.is_due(now, queued));
-        let request = due.find_map(|claims| claims.start(now, &self.budget, queued_retries));
+        let request = due.find_map(|claims| claims.start(now, &self.budget, congestion, queued_retries));
         self.is_claiming = request.is_some();
         request
     }
@@ -125,9 +138,15 @@ impl Schedule {
         } else {
             self.fresh_claims.next_at().min(self.retry_claims.next_at())
         };
+        let claim_at = self.queue.next_slow_at().map_or(claim_at, |slow_at| slow_at.min(claim_at));
         // If no permit is free, the return of one wakes the dispatcher.
         let opens_at = self.throttle.opens_at(now);
         if self.queue.queued_retries() > 0 && opens_at > now { claim_at.min(opens_at) } else { claim_at }
+    }
+
+    /// Returns how many webhooks get fewer requests at once because their receivers are overloaded.
+    pub fn limited(&mut self) -> usize {
+        self.queue.congestion().limited()
     }
 
     pub fn in_flight(&self) -> usize {
@@ -148,11 +167,12 @@ impl Schedule {
 mod tests {
     use super::fair_queue::tests::delivery;
     use super::*;
+    use crate::domain::delivery::Feedback;
 
     #[test]
     fn retries_are_claimed_while_there_is_a_backlog_of_first_attempts() {
         let mut now = Instant::now();
-        let limits = Limits { total: 4_096, per_webhook: 4_096 };
+        let limits = Limits { total: 4_096, per_webhook: 4_096, adaptive: true };
         let mut schedule = Schedule::new(limits, 1_000, Duration::from_secs(10), DeliveryBudget::default(), now);
         let mut retry_claims = 0;
         for _ in 0..50 {
@@ -164,7 +184,8 @@ mod tests {
             // Receivers answer at once, so that no first attempt is queued when the next claim is made.
             while let Some(delivery) = schedule.next(now) {
                 let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
-                schedule.finish(Finished { webhook, class, bytes, took: Some(Duration::ZERO) });
+                let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
+                schedule.finish(Finished { webhook, class, bytes, request: None, took, feedback }, now);
             }
             retry_claims += usize::from(is_retry);
             now += Duration::from_millis(20);

@@ -3,6 +3,7 @@
 mod crash;
 mod events;
 mod failures;
+mod feed;
 mod lease;
 mod load;
 mod pooler;

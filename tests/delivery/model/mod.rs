@@ -16,7 +16,8 @@ use proptest::test_runner::{Config, TestRunner};
 use self::pair::Pair;
 
 const CASES: u32 = 200;
-const WEBHOOKS: usize = 2;
+/// One for each ordering.
+const WEBHOOKS: usize = 3;
 /// Few, so that sequences reach the end of a round.
 const ATTEMPTS: u16 = 3;
 /// The owner of the webhooks.
@@ -125,6 +126,7 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
             let mut pair = Pair::new(&bench).await;
             for (number, operation) in operations.iter().enumerate() {
                 pair.apply(operation).await;
+                pair.model.settle();
                 assert_eq!(pair.view().await, pair.model.view, "after operation {number}, {operation:?}");
                 let too_many = pair.model.view.log.values().flatten().any(|line| line.1 > ATTEMPTS as i16);
                 assert!(!too_many, "more attempts than the schedule has");

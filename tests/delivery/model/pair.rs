@@ -8,12 +8,17 @@ use uuid::Uuid;
 use walhook::domain::backoff::RetrySchedule;
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Lease, Outcome, next};
 use walhook::domain::event::{EventKind, UserId, delivery_id};
+use walhook::domain::ordering::Ordering;
+use walhook::domain::sequence::Sequences;
 use walhook::recover::Step;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::deliver::{ClaimRequest, DeliveryClass};
 use walhook::store::enqueue::{NewDelivery, NewLease, insert_deliveries, insert_missed, subscriptions};
+use walhook::store::keys::{self, SealedKeyPair};
+use walhook::store::order::{self, OrderedDelivery};
 use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::recovery::{self, Redelivery, Scope};
+use walhook::store::sequences;
 use walhook::store::webhooks::{self, Changes, Conditional};
 
 use super::pure::{Model, ModelWebhook, Pending, View};
@@ -24,7 +29,10 @@ use crate::support::Bench;
 pub struct Pair<'a> {
     bench: &'a Bench,
     pub model: Model,
+    /// By ordering.
     webhooks: Vec<Uuid>,
+    /// The release of each event.
+    releases: BTreeMap<Uuid, Option<i64>>,
     claims: Vec<Delivery>,
     schedule: RetrySchedule,
     actor: Actor,
@@ -44,12 +52,15 @@ fn answer(reply: Reply) -> Answer {
 impl<'a> Pair<'a> {
     pub async fn new(bench: &'a Bench) -> Pair<'a> {
         let tables = "delivery, attempt, event, missed_event, delivery_round, recovery, webhook_hour, audit, webhook, \
-                      superseded_attempt";
+                      superseded_attempt, webhook_sequence";
         let clean: String = tables.split(", ").map(|table| format!("delete from walhook.{table};")).collect();
         bench.client.batch_execute(&clean).await.unwrap();
         let mut webhooks = Vec::new();
         for _ in 0..WEBHOOKS {
-            webhooks.push(bench.webhook("http://127.0.0.1:9/").await.0);
+            let id = bench.webhook("http://127.0.0.1:9/").await.0;
+            let ordering = "update walhook.webhook set ordering = $2 where id = $1";
+            bench.client.execute(ordering, &[&id, &Ordering::ALL[webhooks.len()].as_str()]).await.unwrap();
+            webhooks.push(id);
         }
         let mut pair = Pair {
             bench,
@@ -57,10 +68,12 @@ impl<'a> Pair<'a> {
                 view: View::default(),
                 rounds: BTreeMap::new(),
                 created: Vec::new(),
+                order: BTreeMap::new(),
                 ended_leases: Vec::new(),
                 superseded: Vec::new(),
             },
             webhooks,
+            releases: BTreeMap::new(),
             claims: Vec::new(),
             schedule: RetrySchedule::new(vec![Duration::ZERO; usize::from(ATTEMPTS) - 1], Duration::ZERO),
             actor: Actor { user: UserId(USER.into()), via: Via::CommandLine },
@@ -75,7 +88,8 @@ impl<'a> Pair<'a> {
         let webhooks = "select id, active, secret, success_count, failure_count, consecutive_failures,
                                (failing_since is not null) = (consecutive_failures > 0) as is_sound
                         from walhook.webhook";
-        let pending = "select id, webhook_id, round, attempt, lease from walhook.delivery";
+        let pending =
+            "select id, webhook_id, round, attempt, lease, due_at = 'infinity' as parked from walhook.delivery";
         let log = "select delivery_id, round, attempt, outcome from walhook.attempt order by 1, 2, 3, 4";
         let missed = "select webhook_id, event_id from walhook.missed_event order by 1, 2";
         let (webhooks, pending, log, missed) = tokio::try_join!(
@@ -91,7 +105,8 @@ impl<'a> Pair<'a> {
             view.webhooks.insert(row.get(0), ModelWebhook { active: row.get(1), secret: row.get(2), counters });
         }
         for row in pending {
-            let pending = Pending { webhook: row.get(1), round: row.get(2), attempt: row.get(3), lease: row.get(4) };
+            let (round, attempt, lease) = (row.get(2), row.get(3), row.get(4));
+            let pending = Pending { webhook: row.get(1), round, attempt, lease, parked: row.get(5) };
             view.pending.insert(row.get(0), pending);
         }
         for row in log {
@@ -149,21 +164,48 @@ impl<'a> Pair<'a> {
         }
     }
 
+    fn ordering(&self, webhook: Uuid) -> Ordering {
+        let index = self.webhooks.iter().position(|id| *id == webhook).expect("a webhook of this sequence");
+        Ordering::ALL[index]
+    }
+
+    fn order_key(&self, webhook: Uuid, event: Uuid) -> Option<i64> {
+        self.ordering(webhook).key(|| self.releases[&event])
+    }
+
+    /// Inserts an event of one of two releases, or of none.
+    async fn new_event(&mut self) -> Uuid {
+        let release = Some(self.releases.len() as i64 % 3).filter(|release| *release > 0);
+        let data = release.map_or("{}".to_owned(), |release| format!("{{\"release_id\": {release}}}"));
+        let event = self.bench.event(&data).await;
+        self.releases.insert(event, release);
+        event
+    }
+
     /// Stores an event as the enqueue stage does.
     async fn event(&mut self, webhook: Uuid) {
-        let event = self.bench.event("{}").await;
+        let event = self.new_event().await;
+        let key = self.order_key(webhook, event);
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
-        let found = subscriptions(&transaction, &[USER]).await.unwrap();
+        let found = subscriptions(&transaction, &[USER], &["release.distributed"]).await.unwrap();
         let found = found.into_iter().find(|subscription| subscription.target.webhook == webhook);
         assert_eq!(found.as_ref().map(|found| found.target.active), self.state(webhook).map(|state| state.active));
         match found.map(|found| found.target.active) {
             Some(true) => {
-                let id = delivery_id(event, webhook);
-                let delivery = NewDelivery { id, webhook, event, leased: false };
-                let lease = NewLease { token: Uuid::nil(), seconds: 0.0 };
-                insert_deliveries(&transaction, &[delivery], lease).await.unwrap();
-                self.model.create(webhook, event);
+                let (id, mut sequences) = (delivery_id(event, webhook), Sequences::default());
+                sequences::start(&transaction, &[webhook], &mut sequences).await.unwrap();
+                let sequence = sequences.next(webhook);
+                let delivery = NewDelivery { id, webhook, event, leased: false, sequence };
+                match key {
+                    None => insert_deliveries(&transaction, &[delivery], NewLease::NONE).await.unwrap(),
+                    Some(key) => {
+                        let ordered = OrderedDelivery { delivery, key, is_first: true };
+                        order::insert(&transaction, &[ordered], NewLease::NONE).await.unwrap();
+                    }
+                }
+                sequences::store(&transaction, &sequences.changed()).await.unwrap();
+                self.model.create(webhook, event, key);
             }
             Some(false) => {
                 insert_missed(&transaction, &[(webhook, event)]).await.unwrap();
@@ -176,17 +218,31 @@ impl<'a> Pair<'a> {
     }
 
     async fn hand_off(&mut self, webhook: Uuid, commits: bool, reply: Reply) {
-        if !self.state(webhook).is_some_and(|state| state.active) {
+        // Deliveries that may have to wait are handed off after the commit.
+        if self.ordering(webhook) != Ordering::None || !self.state(webhook).is_some_and(|state| state.active) {
             return;
         }
-        let event = self.bench.event("{}").await;
+        let event = self.new_event().await;
         let (id, token) = (delivery_id(event, webhook), Uuid::now_v7());
         let lease = Lease { token, until: Instant::now() + Duration::from_secs(20) };
         let (kind, occurred_at) = (EventKind::ReleaseDistributed, Timestamp::now());
-        let held = Delivery { id, webhook, event, kind, occurred_at, data: "{}".into(), round: 1, attempt: 1, lease };
+        let held = Delivery {
+            id,
+            webhook,
+            event,
+            kind,
+            occurred_at,
+            data: "{}".into(),
+            round: 1,
+            attempt: 1,
+            sequence: None,
+            order_key: None,
+            activation: 0,
+            lease,
+        };
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
-        let delivery = NewDelivery { id, webhook, event, leased: true };
+        let delivery = NewDelivery { id, webhook, event, leased: true, sequence: None };
         insert_deliveries(&transaction, &[delivery], NewLease { token, seconds: 20.0 }).await.unwrap();
         // The store does not know it yet.
         self.answer(vec![held.clone()], reply).await;
@@ -195,7 +251,7 @@ impl<'a> Pair<'a> {
             false => transaction.rollback().await.unwrap(),
         }
         if commits {
-            self.model.create(webhook, event);
+            self.model.create(webhook, event, None);
             self.model.view.pending.get_mut(&id).expect("it was created").lease = Some(token);
         }
         self.answer(vec![held.clone()], reply).await;
@@ -270,9 +326,11 @@ impl<'a> Pair<'a> {
 
     async fn new_secret(&mut self, webhook: Uuid) {
         let sealed = self.bench.vault.seal(webhook, b"another secret");
-        let set = webhooks::set_secret(&self.bench.store, &self.actor, webhook, &sealed).await.unwrap();
+        let pair = SealedKeyPair { private: sealed.clone(), public: [0; 32] };
+        let overlap = Duration::ZERO;
+        let set = keys::replace(&self.bench.store, &self.actor, webhook, &sealed, &pair, overlap).await.unwrap();
         let state = self.model.view.webhooks.get_mut(&webhook);
-        assert_eq!(set, state.is_some());
+        assert_eq!(set.is_some(), state.is_some());
         if let Some(state) = state {
             state.secret = sealed.bytes;
         }
@@ -304,7 +362,7 @@ impl<'a> Pair<'a> {
             outcomes: vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
             missed: true,
         };
-        let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope).await.unwrap();
+        let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope, 0).await.unwrap();
         assert_eq!(recovery.is_some(), self.state(webhook).is_some());
         let mut recovered = 0;
         loop {
@@ -325,7 +383,7 @@ impl<'a> Pair<'a> {
             self.model.view.missed = others;
             let mine: Vec<(Uuid, Uuid)> = mine;
             for (webhook, event) in mine {
-                self.model.create(webhook, event);
+                self.model.create(webhook, event, self.order_key(webhook, event));
                 expected += 1;
             }
         }

@@ -20,6 +20,8 @@ pub struct Pending {
     pub round: i16,
     pub attempt: i16,
     pub lease: Option<Uuid>,
+    /// Whether it waits for another with the same order key.
+    pub parked: bool,
 }
 
 pub type Line = (i16, i16, String);
@@ -41,6 +43,8 @@ pub struct Model {
     pub rounds: BTreeMap<Uuid, i16>,
     /// Every delivery so far, with its webhook.
     pub created: Vec<(Uuid, Uuid)>,
+    /// Webhook, order key and number of the pending deliveries that have an order key.
+    pub order: BTreeMap<Uuid, (Uuid, i64, usize)>,
     /// Deliveries whose leases ended without an answer.
     pub ended_leases: Vec<Uuid>,
     /// Delivery and lease of attempts that were in flight when their delivery was redelivered or cancelled.
@@ -54,17 +58,29 @@ impl Model {
         lines.sort_unstable();
     }
 
-    pub fn create(&mut self, webhook: Uuid, event: Uuid) {
+    pub fn create(&mut self, webhook: Uuid, event: Uuid, order_key: Option<i64>) {
         let id = delivery_id(event, webhook);
         self.created.push((id, webhook));
         self.rounds.insert(id, 1);
-        self.view.pending.insert(id, Pending { webhook, round: 1, attempt: 1, lease: None });
+        self.view.pending.insert(id, Pending { webhook, round: 1, attempt: 1, lease: None, parked: false });
+        self.order.extend(order_key.map(|key| (id, (webhook, key, self.created.len()))));
+    }
+
+    /// After each operation: a delivery waits while an earlier one with the same key is pending.
+    pub fn settle(&mut self) {
+        self.order.retain(|id, _| self.view.pending.contains_key(id));
+        for (id, pending) in &mut self.view.pending {
+            let waits_for = |(webhook, key, number): &(Uuid, i64, usize)| {
+                self.order.values().any(|(of, other, earlier)| of == webhook && other == key && earlier < number)
+            };
+            pending.parked = self.order.get(id).is_some_and(waits_for);
+        }
     }
 
     pub fn claimable(&self, retries: bool) -> Vec<Uuid> {
         let due = |(id, pending): (&Uuid, &Pending)| {
             let is_free = pending.lease.is_none() || self.ended_leases.contains(id);
-            (is_free && (pending.attempt > 1) == retries).then_some(*id)
+            (is_free && !pending.parked && (pending.attempt > 1) == retries).then_some(*id)
         };
         self.view.pending.iter().filter_map(due).collect()
     }
@@ -83,7 +99,7 @@ impl Model {
         match next {
             Next::End(_) => drop(self.view.pending.remove(&held.id)),
             Next::Retry { attempt, .. } => {
-                let retry = Pending { webhook, round, attempt: attempt as i16, lease: None };
+                let retry = Pending { webhook, round, attempt: attempt as i16, lease: None, parked: false };
                 self.view.pending.insert(held.id, retry);
             }
         }
@@ -97,12 +113,12 @@ impl Model {
         true
     }
 
-    /// An attempt that was in flight when its delivery was redelivered or cancelled is logged once, and changes nothing else.
+    /// An attempt that was in flight when its delivery was redelivered or cancelled is logged once if a request was made, and changes nothing else.
     fn answer_late(&mut self, held: &Delivery, answer: &Answer, next: Next) {
         let attempt = (held.id, held.lease.token);
-        if *answer != Answer::Inactive && self.superseded.contains(&attempt) {
+        if self.superseded.contains(&attempt) {
             self.superseded.retain(|other| *other != attempt);
-            if self.view.webhooks.contains_key(&held.webhook) {
+            if *answer != Answer::Inactive && self.view.webhooks.contains_key(&held.webhook) {
                 self.log(held.id, held.round as i16, held.attempt as i16, next.outcome());
             }
         }
@@ -123,7 +139,7 @@ impl Model {
     pub fn next_round(&mut self, delivery: Uuid, webhook: Uuid) -> i16 {
         let round = self.rounds.get_mut(&delivery).expect("it was created");
         *round += 1;
-        let pending = Pending { webhook, round: *round, attempt: 1, lease: None };
+        let pending = Pending { webhook, round: *round, attempt: 1, lease: None, parked: false };
         let before = self.view.pending.insert(delivery, pending);
         self.superseded.extend(before.and_then(|before| before.lease).map(|lease| (delivery, lease)));
         self.ended_leases.retain(|ended| *ended != delivery);

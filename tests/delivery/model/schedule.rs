@@ -8,15 +8,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use uuid::Uuid;
-use walhook::deliver::schedule::{Finished, Limits, Schedule};
-use walhook::domain::delivery::{Delivery, Lease};
+use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
+use walhook::domain::delivery::{Delivery, Feedback, Lease};
 use walhook::domain::event::EventKind;
 use walhook::handoff::{CAPACITY, DeliveryBudget, unproven_share};
 use walhook::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
 const CASES: u32 = 300;
 const WEBHOOKS: u128 = 6;
-const LIMITS: Limits = Limits { total: 8, per_webhook: 3 };
+const LIMITS: Limits = Limits { total: 8, per_webhook: 3, adaptive: true };
 /// Of attempts that fail, the last.
 const ATTEMPTS: u16 = 3;
 
@@ -69,6 +69,8 @@ struct Pair {
     /// Ids by webhook and class, in the order in which they must start.
     queued: BTreeMap<(Uuid, bool), VecDeque<Uuid>>,
     in_flight: Vec<Delivery>,
+    /// By delivery.
+    requests: BTreeMap<Uuid, Request>,
     is_responsive: BTreeMap<Uuid, bool>,
 }
 
@@ -87,6 +89,7 @@ impl Pair {
             stored: Vec::new(),
             queued: BTreeMap::new(),
             in_flight: Vec::new(),
+            requests: BTreeMap::new(),
             is_responsive: BTreeMap::new(),
         }
     }
@@ -117,6 +120,9 @@ impl Pair {
             data: "{}".into(),
             round: 1,
             attempt: 1,
+            sequence: None,
+            order_key: None,
+            activation: 0,
             lease: Lease { token: Uuid::nil(), until: self.now },
         };
         // Every third waits in the store, as if there had been no budget.
@@ -181,6 +187,7 @@ impl Pair {
         let queue = self.queued.get_mut(&(delivery.webhook, is_retry(&delivery)));
         assert_eq!(queue.and_then(VecDeque::pop_front), Some(delivery.id), "each queue keeps its order");
         self.in_flight.push(delivery.clone());
+        self.requests.insert(delivery.id, self.schedule.start_request(delivery.webhook, self.now));
         let count = |of: &dyn Fn(&Delivery) -> bool| self.in_flight.iter().filter(|delivery| of(delivery)).count();
         assert!(self.in_flight.len() <= LIMITS.total);
         assert!(count(&|other| other.webhook == delivery.webhook) <= LIMITS.per_webhook);
@@ -193,7 +200,14 @@ impl Pair {
     fn finish(&mut self, index: usize, took: Option<Duration>, is_accepted: bool) {
         let delivery = self.in_flight.swap_remove(index);
         let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
-        self.schedule.finish(Finished { webhook, class, bytes, took });
+        let request = self.requests.remove(&delivery.id);
+        let feedback = match (took, is_accepted) {
+            (None, _) => Feedback::None,
+            (Some(_), true) => Feedback::Responsive,
+            (Some(took), false) if took > Duration::from_secs(1) => Feedback::TimedOut,
+            (Some(_), false) => Feedback::Overloaded,
+        };
+        self.schedule.finish(Finished { webhook, class, bytes, request, took, feedback }, self.now);
         if let Some(took) = took {
             self.is_responsive.insert(webhook, took < Duration::from_secs(1));
         }

@@ -2,5 +2,5 @@
 
 pub const LATER: [(&str, &str); 2] = [
     ("delivery_priority", include_str!("later/delivery_priority.sql")),
-    ("webhook_description", include_str!("later/webhook_description.sql")),
+    ("webhook_contact", include_str!("later/webhook_contact.sql")),
 ];

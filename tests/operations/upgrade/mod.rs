@@ -126,7 +126,7 @@ fn since_commit(received: &Received) -> Option<Duration> {
 
 /// The build refuses to run after a migration that removed something it uses.
 async fn refuses_a_schema_that_is_too_new(app: &TestApp) {
-    let history = "insert into walhook.refinery_schema_history values (1000, 'drop_description_needs_999', '2026-01-01T00:00:00Z', '0')";
+    let history = "insert into walhook.refinery_schema_history values (1000, 'drop_contact_needs_999', '2026-01-01T00:00:00Z', '0')";
     app.store().await.execute(history, &[]).await.expect("a history");
     for command in ["run", "setup", "check"] {
         let output = app.walhook(&[command]).await;

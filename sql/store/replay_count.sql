@@ -1,0 +1,44 @@
+-- Counts what a replay would deliver, among a limited number of events and of rows of the attempt log. `except` is never planned as a
+-- nested loop.
+-- $1 user, $2 webhook, $3 and $4 the ids of events, $5 and $6 the ids of events without a number,
+-- $7 and $8 the ids of attempts, $9 events, $10 labels, $11 since, $12 until, $13 rows to read of each
+with numbered as materialized (
+    select id, sequence, kind, label_id, occurred_at
+    from walhook.event
+    where user_id = $1 and sequence > 0 and id > $3 and id < $4
+    order by sequence
+    limit $13
+),
+unnumbered as materialized (
+    select id, user_id, sequence, ordinal, kind, label_id, occurred_at
+    from walhook.event
+    where id > $5 and id < $6
+    order by id
+    limit $13
+),
+events as (
+    select id, kind, label_id, occurred_at from numbered
+    union all
+    select id, kind, label_id, occurred_at from unnumbered where user_id = $1 and sequence is null and ordinal is not null
+),
+logged as materialized (
+    select event_id from walhook.attempt where webhook_id = $2 and id > $7 and id < $8 order by id limit $13
+),
+pending as materialized (
+    select event_id from walhook.delivery where webhook_id = $2 and (attempt = 1 or attempt > 1) limit $13
+),
+found as (
+    select id
+    from events
+    where kind = any ($9::text[]) and ($10::bigint[] is null or label_id = any ($10)) and occurred_at >= $11 and occurred_at < $12
+    except
+    select event_id from (select event_id from logged union all select event_id from pending) as had
+)
+select (select count(*) from found) as found,
+    (select count(*) from numbered) as numbered,
+    greatest((select count(*) from unnumbered), (select count(*) from logged), (select count(*) from pending)) as others,
+    (select min(sequence) from numbered) as first,
+    (select max(sequence) from numbered) as last,
+    -- Of the last event that might be delivered.
+    (select sequence from walhook.event where user_id = $1 and sequence > 0 and id > $3 and id < $4 order by sequence desc limit 1)
+        as highest

@@ -1,0 +1,301 @@
+//! Reads the feed of events: page by page, with long polls, or as a stream; and single events with their deliveries.
+
+use axum::Json;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::time::{Duration, Instant};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::auth::{Caller, authenticate, bearer_token};
+use super::clients::Occupied;
+use super::problem::{Problem, ProblemBody};
+use super::query::{EventId, Parameters};
+use super::schema::{DeliveryStateName, EventName};
+use super::state::ApiState;
+use super::stream;
+use crate::domain::event::{EventKind, UnknownEvent, UserId};
+use crate::domain::time::{micros, millis};
+use crate::manage::feed::{Access, Cursors, DeliveryState, FeedPage, Position};
+use crate::manage::{Event, EventDelivery, FeedFilter, FeedPageSize, MalformedCursor, Via};
+
+/// A page ends after the event that exceeds this length, so that a hundred large events do not occupy much memory.
+const MAX_PAGE_BYTES: usize = 1 << 20;
+/// Shorter than the idle timeouts of usual proxies, which are 60 seconds.
+const LONGEST_WAIT: u64 = 30;
+const EVENT_STREAM: &str = "text/event-stream";
+pub const LAST_EVENT_ID: &str = "last-event-id";
+
+/// An event
+#[derive(Serialize, ToSchema)]
+#[schema(as = FeedEvent)]
+pub struct EventBody {
+    /// The same as in X-Webhook-Event-Id
+    id: Uuid,
+    #[schema(value_type = EventName)]
+    event: String,
+    /// When the event's change was committed
+    #[schema(format = DateTime)]
+    occurred_at: String,
+    /// The label that the event is about; null for events of the account
+    #[schema(required = true)]
+    label_id: Option<i64>,
+    /// The same as in deliveries
+    #[schema(value_type = Object)]
+    data: Box<RawValue>,
+}
+
+/// A page of the feed
+#[derive(Serialize, ToSchema)]
+#[schema(as = FeedPage)]
+pub struct PageBody {
+    data: Vec<EventBody>,
+    /// The place after this page: `after` of the next request. Always present, because there will be more events
+    next_cursor: String,
+}
+
+/// An event with its deliveries
+#[derive(Serialize, ToSchema)]
+#[schema(as = EventDetail)]
+pub struct EventDetailBody {
+    #[serde(flatten)]
+    event: EventBody,
+    /// To the webhooks that exist now
+    deliveries: Vec<DeliveryBody>,
+}
+
+/// A delivery of an event to one webhook
+#[derive(Serialize, ToSchema)]
+#[schema(as = EventDelivery)]
+pub struct DeliveryBody {
+    id: Uuid,
+    webhook_id: Uuid,
+    /// `ended` if the webhook's log has too many later entries to find the outcome
+    #[schema(value_type = DeliveryStateName)]
+    state: &'static str,
+    /// Attempts so far, of all rounds
+    attempts: i64,
+    /// Null while an attempt is in flight, and after the last one
+    #[schema(required = true, format = DateTime)]
+    next_attempt_at: Option<String>,
+}
+
+impl TryFrom<Event> for EventBody {
+    type Error = Problem;
+
+    fn try_from(event: Event) -> Result<Self, Problem> {
+        let data = RawValue::from_string(event.data).map_err(|error| {
+            tracing::error!(event = %event.id, %error, "an event's data is not JSON");
+            Problem::internal()
+        })?;
+        let occurred_at = micros(event.occurred_at);
+        Ok(EventBody { id: event.id, event: event.kind, occurred_at, label_id: event.label, data })
+    }
+}
+
+impl From<EventDelivery> for DeliveryBody {
+    fn from(delivery: EventDelivery) -> Self {
+        let due_at = delivery.due_at.filter(|_| !delivery.leased);
+        DeliveryBody {
+            id: delivery.id,
+            webhook_id: delivery.webhook,
+            state: DeliveryState::of(&delivery).as_str(),
+            attempts: delivery.attempts,
+            next_attempt_at: due_at.map(|at: Timestamp| millis(at)),
+        }
+    }
+}
+
+/// A client that may wait for events.
+pub struct Reader {
+    pub user: UserId,
+    /// What its right to read depends on while it waits.
+    pub access: Access,
+    /// The platform's token that it was authenticated with, which expires.
+    pub token: Option<Box<str>>,
+    pub occupied: Option<Occupied>,
+}
+
+impl FromRequestParts<ApiState> for Reader {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Problem> {
+        let actor = authenticate(parts, state).await?;
+        let session = state.session_id(&parts.headers);
+        let (access, token) = match (actor.via, session) {
+            (Via::Token(id), _) => (Access::Token(id), None),
+            (Via::Session(_), Some(session)) => (Access::of_session(session), None),
+            _ => (Access::Other, bearer_token(&parts.headers).map(Box::from)),
+        };
+        Ok(Reader { user: actor.user, access, token, occupied: parts.extensions.get().cloned() })
+    }
+}
+
+/// Where to start.
+enum Start {
+    At(Position),
+    Latest,
+}
+
+impl Start {
+    fn parse(text: &str, cursors: &Cursors) -> Result<Start, String> {
+        match text {
+            "earliest" => Ok(Start::At(Position::EARLIEST)),
+            "latest" => Ok(Start::Latest),
+            cursor => cursors.parse(cursor).map(Start::At).map_err(|_: MalformedCursor| {
+                "expected `earliest`, `latest` or the `next_cursor` of an earlier response to this user".to_owned()
+            }),
+        }
+    }
+}
+
+/// Read events
+///
+/// Returns the account's events in the order of their commits, each exactly once, as far back as events are kept. Pass `next_cursor` as
+/// `after` to continue: a cursor stays valid for ever; if the events after it have expired, reading continues with the oldest event. With
+/// `event` or `label_id`, each request examines a bounded number of events: a page may be empty although there are more. Tests are not in
+/// the feed.
+///
+/// With `wait`, an empty page is held back until there is an event.
+///
+/// With `Accept: text/event-stream`, the response is a stream of Server-Sent Events that does not end: `id` is the cursor after the event,
+/// `event` its type, `data` the same object as in a page. Repeat the last `id` in `Last-Event-ID` to resume. A comment is sent every 15
+/// seconds. `limit` and `wait` do not apply.
+#[utoipa::path(
+    get, path = "/events", tag = "events", operation_id = "listEvents",
+    params(
+        ("after" = Option<String>, Query, description = "A `next_cursor`, `earliest` (the default) or `latest`",
+         pattern = "^(earliest|latest|[A-Za-z0-9_-]{21}[AQgw])$"),
+        ("limit" = Option<u8>, Query, description = "The number of events; 50 by default", minimum = 1, maximum = 100),
+        ("event" = Option<Vec<EventName>>, Query, description = "Only these events; separated by commas, or repeated", explode = false),
+        ("label_id" = Option<i64>, Query, description = "Only events of this label"),
+        ("wait" = Option<u8>, Query, description = "How many seconds to hold back an empty page; 0 by default", minimum = 0, maximum = 30),
+        ("Last-Event-ID" = Option<String>, Header, description = "For streams: the last `id` that was received. Replaces `after`"),
+    ),
+    responses(
+        (status = 200, description = "A page of the feed, or a stream",
+         content((PageBody = "application/json"), (String = "text/event-stream"))),
+        (status = 429, description = "Too many requests, or too many open streams and long polls; Retry-After is the number of seconds to wait",
+         body = ProblemBody, content_type = "application/problem+json",
+         headers(("Retry-After" = u64, description = "Seconds to wait"))),
+    )
+)]
+pub async fn list(
+    State(state): State<ApiState>,
+    reader: Reader,
+    headers: HeaderMap,
+    mut parameters: Parameters,
+) -> Result<Response, Problem> {
+    let cursors = state.manage().feed_cursors(&reader.user).await?;
+    let kind = |name: &str| name.parse().map_err(|error: UnknownEvent| error.to_string());
+    let mut kinds: Vec<EventKind> = parameters.all("event", kind);
+    kinds.sort_unstable();
+    kinds.dedup();
+    let label =
+        |text: &str| text.parse().map_err(|_: std::num::ParseIntError| "expected a label's id, a number".to_owned());
+    let filter = FeedFilter { kinds, label: parameters.optional("label_id", label) };
+    let (limit, wait) = (parameters.limit(), parameters.optional("wait", seconds));
+    let mut start = parameters.optional("after", |text| Start::parse(text, &cursors));
+    let is_stream = accepts_stream(&headers);
+    if let Some(last) = headers.get(LAST_EVENT_ID).filter(|last| is_stream && !last.is_empty()) {
+        match last.to_str().ok().and_then(|last| cursors.parse(last).ok()) {
+            Some(position) => start = Some(Start::At(position)),
+            None => parameters.reject("/Last-Event-ID", "expected the last `id` of an earlier stream to this user"),
+        }
+    }
+    parameters.finish()?;
+    let position = match start {
+        None => Position::EARLIEST,
+        Some(Start::At(position)) => position,
+        Some(Start::Latest) => state.manage().feed_latest().await?,
+    };
+    let mut response = match is_stream {
+        true => stream::respond(state, reader, cursors, filter, position)?,
+        false => {
+            let wait = Duration::from_secs(wait.unwrap_or(0));
+            let page = read_page(&state, &reader, &filter, position, limit, wait).await?;
+            let data = page.events.into_iter().map(EventBody::try_from).collect::<Result<_, _>>()?;
+            Json(PageBody { data, next_cursor: cursors.format(page.next) }).into_response()
+        }
+    };
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    Ok(response)
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let wait = text.parse().ok().filter(|wait| *wait <= LONGEST_WAIT);
+    wait.ok_or_else(|| format!("expected a number of seconds from 0 to {LONGEST_WAIT}"))
+}
+
+/// Whether the client prefers a stream: browsers and libraries for Server-Sent Events accept nothing else.
+fn accepts_stream(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
+    let mut types = accepted.flat_map(|line| line.split(',')).map(|range| range.split(';').next().unwrap_or_default());
+    types.any(|range| range.trim().eq_ignore_ascii_case(EVENT_STREAM))
+}
+
+/// Reads a page. If it is empty, waits for an event.
+async fn read_page(
+    state: &ApiState,
+    reader: &Reader,
+    filter: &FeedFilter,
+    mut position: Position,
+    limit: usize,
+    wait: Duration,
+) -> Result<FeedPage, Problem> {
+    let manage = state.manage();
+    let size = FeedPageSize { events: limit, bytes: MAX_PAGE_BYTES };
+    let until = Instant::now() + wait;
+    // Before the feed is read: an event after that wakes it.
+    let follower = match wait.is_zero() {
+        true => None,
+        false => Some(manage.follow_feed(&reader.user, reader.access)?),
+    };
+    loop {
+        let page = manage.feed_page(&reader.user, filter, position, size).await?;
+        let Some(follower) = follower.as_ref().filter(|_| page.events.is_empty()) else { return Ok(page) };
+        if Instant::now() >= until || state.closed().is_cancelled() {
+            return Ok(page);
+        }
+        position = page.next;
+        if !page.more {
+            let _parked = reader.occupied.as_ref().map(Occupied::park);
+            tokio::select! {
+                () = follower.woken() => {}
+                () = tokio::time::sleep_until(until) => return Ok(page),
+                () = state.closed().cancelled() => return Ok(page),
+            }
+        }
+        if follower.is_revoked() {
+            return Err(Problem::unauthorized());
+        }
+    }
+}
+
+/// Read an event
+///
+/// Returns an event and its deliveries. A delivery whose first attempt is not among the 20,000 entries of the webhook's log after the
+/// event is not listed.
+#[utoipa::path(
+    get, path = "/events/{id}", tag = "events", operation_id = "readEvent",
+    params(("id" = Uuid, Path, description = "The event's id")),
+    responses(
+        (status = 200, description = "The event with its deliveries", body = EventDetailBody),
+        (status = 404, description = "The user has no such event, or it has expired", body = ProblemBody,
+         content_type = "application/problem+json"),
+    )
+)]
+pub async fn read(
+    State(state): State<ApiState>,
+    Caller(user): Caller,
+    EventId(id): EventId,
+) -> Result<Json<EventDetailBody>, Problem> {
+    let (event, deliveries) = state.manage().event(&user, id).await?;
+    let deliveries = deliveries.into_iter().map(DeliveryBody::from).collect();
+    Ok(Json(EventDetailBody { event: event.try_into()?, deliveries }))
+}

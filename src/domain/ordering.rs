@@ -1,0 +1,64 @@
+//! The order of a webhook's deliveries.
+
+use serde::Deserialize;
+
+use super::named::named;
+
+named! {
+    /// Which deliveries of a webhook wait until those before them have ended.
+    pub enum Ordering {
+        None = "none",
+        /// Those of the same release. Events without a release do not wait.
+        Release = "release",
+        /// All.
+        Strict = "strict",
+    }
+}
+
+/// The order key of all deliveries of a webhook with [`Ordering::Strict`]. Releases have positive ids.
+const STRICT: i64 = 0;
+
+impl Ordering {
+    /// Parses an ordering by its name.
+    pub fn named(name: &str) -> Option<Ordering> {
+        Ordering::ALL.iter().copied().find(|ordering| ordering.as_str() == name)
+    }
+
+    /// Returns the order key of a delivery: those with the same key are delivered one after the other. `release` returns the release
+    /// that the event is about.
+    pub fn key(self, release: impl FnOnce() -> Option<i64>) -> Option<i64> {
+        match self {
+            Ordering::None => None,
+            Ordering::Release => release(),
+            Ordering::Strict => Some(STRICT),
+        }
+    }
+}
+
+/// Returns the release that an event is about, from its `data`. A payment statement, for example, has none.
+pub fn release_of(data: &str) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Data {
+        release_id: Option<i64>,
+    }
+    serde_json::from_str::<Data>(data).ok()?.release_id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_constant_when_strict_and_the_release_s_id_otherwise() {
+        let key = |ordering: Ordering, data: &str| ordering.key(|| release_of(data));
+        let of_release = r#"{"label_id": 1, "release_id": 20417, "nested": {"release_id": 5}}"#;
+        assert_eq!(
+            Ordering::ALL.iter().map(|ordering| key(*ordering, of_release)).collect::<Vec<_>>(),
+            [None, Some(20_417), Some(0)]
+        );
+        for without in ["{}", r#"{"release_id": null}"#, r#"{"release_id": "x"}"#, r#"{"nested": {"release_id": 5}}"#] {
+            assert_eq!((key(Ordering::Release, without), key(Ordering::Strict, without)), (None, Some(0)), "{without}");
+        }
+        assert_eq!([Ordering::named("strict"), Ordering::named("Strict")], [Some(Ordering::Strict), None]);
+    }
+}

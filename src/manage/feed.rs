@@ -1,0 +1,186 @@
+//! The feed: a user's events in the order of their commits, read page by page or followed as they occur.
+
+mod cursor;
+mod follow;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use metrics::counter;
+use tokio::sync::{OnceCell, Semaphore};
+use uuid::Uuid;
+
+pub use self::cursor::{Cursors, Position};
+pub use self::follow::{Access, Follower};
+
+use self::follow::Followers;
+use super::fault::{Fault, Result};
+use super::service::Manage;
+use super::tokens::hash;
+use crate::config::Config;
+use crate::domain::delivery::Outcome;
+use crate::domain::event::{EventKind, UserId, delivery_id};
+use crate::store::feed::{self, Delivery, Event, Filter, Headline, PageSize};
+use crate::store::{Store, StoreError};
+use crate::telemetry;
+
+/// Reads of the feed in progress. Half of the connections that requests share: when an event wakes many clients at once, the other
+/// half serves the rest of the API.
+const MOST_READS: usize = 4;
+/// The indexes without which reading the feed would read all events.
+const INDEXES: [&str; 2] = ["event_feed", "event_order"];
+/// Webhooks whose deliveries of an event are listed. More than a user has, unless an operator sets a very high limit.
+const MOST_WEBHOOKS: usize = 200;
+
+/// The state of the feed.
+pub struct Feed {
+    followers: Arc<Followers>,
+    cursor_key: OnceCell<Uuid>,
+    /// Whether every partition has the indexes. Partitions that are added later have them too.
+    is_indexed: AtomicBool,
+    reads: Semaphore,
+}
+
+impl Feed {
+    pub fn new(config: &Config, store: Store) -> Feed {
+        let of_user = usize::try_from(config.limits.streams_per_user).unwrap_or(usize::MAX);
+        Feed {
+            followers: Followers::new(store, of_user, config.http.max_streams),
+            cursor_key: OnceCell::new(),
+            is_indexed: AtomicBool::new(false),
+            reads: Semaphore::new(MOST_READS),
+        }
+    }
+}
+
+/// A page of the feed.
+#[derive(Debug)]
+pub struct FeedPage {
+    pub events: Vec<Event>,
+    /// No event that may still appear is before this place.
+    pub next: Position,
+    /// Whether there may be more events now.
+    pub more: bool,
+}
+
+/// The state of an event's delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryState {
+    /// Waits for an attempt, or an attempt is in flight.
+    Pending,
+    Delivered,
+    PermanentlyFailed,
+    Cancelled,
+    /// It has ended, but too many later entries are in the webhook's log to find out how.
+    Ended,
+}
+
+impl DeliveryState {
+    pub const ALL: [DeliveryState; 5] = [
+        DeliveryState::Pending,
+        DeliveryState::Delivered,
+        DeliveryState::PermanentlyFailed,
+        DeliveryState::Cancelled,
+        DeliveryState::Ended,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            DeliveryState::Pending => "pending",
+            DeliveryState::Delivered => Outcome::Delivered.as_str(),
+            DeliveryState::PermanentlyFailed => Outcome::PermanentlyFailed.as_str(),
+            DeliveryState::Cancelled => Outcome::Cancelled.as_str(),
+            DeliveryState::Ended => "ended",
+        }
+    }
+
+    /// Returns the state of a delivery.
+    pub fn of(delivery: &Delivery) -> DeliveryState {
+        let by_name = |outcome: &str| DeliveryState::ALL.into_iter().find(|state| state.as_str() == outcome);
+        match (&delivery.due_at, &delivery.outcome) {
+            (Some(_), _) => DeliveryState::Pending,
+            (None, outcome) => outcome.as_deref().and_then(by_name).unwrap_or(DeliveryState::Ended),
+        }
+    }
+}
+
+impl Manage {
+    /// Returns the user's cursors. Fails while the feed is being prepared, as after an upgrade from a build without it.
+    pub async fn feed_cursors(&self, user: &UserId) -> Result<Cursors> {
+        if !self.feed.is_indexed.load(Ordering::Relaxed) {
+            let missing = self.store.missing_indexes().await?;
+            if missing.iter().any(|index| INDEXES.contains(&&*index.parent)) {
+                return Err(Fault::FeedInPreparation);
+            }
+            self.feed.is_indexed.store(true, Ordering::Relaxed);
+        }
+        let read_key = async || Ok::<_, StoreError>(feed::counter(&self.store).await?.cursor_key);
+        let key = self.feed.cursor_key.get_or_try_init(read_key).await?;
+        Ok(Cursors::new(*key, user.clone()))
+    }
+
+    /// Returns the place after the last event.
+    pub async fn feed_latest(&self) -> Result<Position> {
+        Ok(Position(feed::counter(&self.store).await?.last))
+    }
+
+    /// Reads the user's events after a place, in the order of their commits. A filtered search examines a bounded number of events: its
+    /// page may be empty and still have more.
+    pub async fn feed_page(
+        &self,
+        user: &UserId,
+        filter: &Filter,
+        Position(after): Position,
+        size: PageSize,
+    ) -> Result<FeedPage> {
+        let _permit = self.feed.reads.acquire().await.expect("it is never closed");
+        counter!(telemetry::FEED_READS).increment(1);
+        let feed::Page { events, next, more } = feed::page(&self.store, user, filter, after, size).await?;
+        Ok(FeedPage { events, next: Position(next), more })
+    }
+
+    /// Registers a client that waits for the user's events. The caller reads the feed after this call, and whenever the client is woken.
+    pub fn follow_feed(&self, user: &UserId, access: Access) -> Result<Follower> {
+        self.feed.followers.follow(user, access).map_err(|_| Fault::TooManyStreams)
+    }
+
+    /// Lists the user's events before a place, or the newest ones, without their data. The newest is first.
+    pub async fn newest_events(
+        &self,
+        user: &UserId,
+        kind: Option<EventKind>,
+        before: Option<Position>,
+        limit: usize,
+    ) -> Result<(Vec<Headline>, Option<Position>)> {
+        let before = before.map_or(i64::MAX, |before| before.0);
+        let (mut found, horizon) = feed::newest(&self.store, user, kind, before, limit + 1).await?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|event| event.sequence).or(horizon);
+        Ok((found, next.map(Position)))
+    }
+
+    /// Returns an event of the user with its deliveries to the user's webhooks.
+    pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<Delivery>)> {
+        let event = feed::get(&self.store, user, id).await?.ok_or(Fault::NoSuchEvent)?;
+        let webhooks = self.webhooks(user, None, MOST_WEBHOOKS).await?.items;
+        let webhooks: Vec<Uuid> = webhooks.iter().map(|webhook| webhook.id).collect();
+        let ids: Vec<Uuid> = webhooks.iter().map(|webhook| delivery_id(id, *webhook)).collect();
+        let deliveries = feed::deliveries(&self.store, &webhooks, &ids, event.occurred_at).await?;
+        Ok((event, deliveries))
+    }
+}
+
+impl Access {
+    /// The access of a session, by the session's id.
+    pub fn of_session(session: &str) -> Access {
+        Access::Session(hash(session))
+    }
+}
+
+impl Position {
+    /// The place after an event.
+    pub fn after(event: &Event) -> Position {
+        Position(event.sequence)
+    }
+}

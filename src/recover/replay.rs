@@ -1,0 +1,146 @@
+//! One step of a replay: finds out which events the webhook has had, or delivers a chunk of the others.
+//!
+//! Replayed deliveries are ordinary first attempts, and a webhook's deliveries wait in one queue. So a replay never delays new events by
+//! more than one chunk: the next chunk follows when most of the last one was attempted, and its size is such that this takes about a
+//! second.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::job::{MAX_PENDING, PAUSE, deliver_stored};
+use crate::domain::event::delivery_id;
+use crate::domain::subject::Subject;
+use crate::store::enqueue::{Subscription, subscriptions};
+use crate::store::recovery::{in_commit_order, remove_missed};
+use crate::store::replay::{Pending, Phase, Progress, Read, Replay, StoredEvent};
+use crate::store::{Result, Transaction, plan_by_index};
+
+/// The size of the first chunk. Even a slow receiver with one request at a time answers it within a minute.
+const FIRST_CHUNK: i32 = 50;
+const MIN_CHUNK: i32 = 10;
+/// At most 500: the transaction stays short.
+const MAX_CHUNK: i32 = 500;
+/// The next chunk is twice as large if the last one took less than this many seconds, which include the pauses before it was noticed.
+const FAST: f64 = 1.0;
+/// It is half as large if the last one took longer than this.
+const SLOW: f64 = 2.0;
+/// No more deliveries are created while the webhook has this many pending retries: most of what would be created would become retries
+/// too.
+const MAX_RETRIES: i64 = 10_000;
+/// The number of rows of the attempt log that one step reads, which takes about 20 milliseconds.
+const LOG_ROWS: i64 = 5_000;
+/// The number of events that one step reads for each delivery that it may create, because not all events are selected.
+const EVENTS_PER_DELIVERY: i32 = 10;
+
+/// The effects of a step, before they are committed.
+struct Done {
+    created: Vec<Uuid>,
+    /// Where to continue. None when the replay is finished.
+    next: Option<Progress>,
+    wait: Duration,
+}
+
+impl Done {
+    /// Nothing was created. Continue at once.
+    fn at(next: Progress) -> Done {
+        Done { created: Vec::new(), next: Some(next), wait: Duration::ZERO }
+    }
+
+    fn pause(replay: &Replay) -> Done {
+        Done { wait: PAUSE, ..Done::at(replay.progress) }
+    }
+}
+
+/// Runs a step. If it is the last one, returns how many deliveries the replay has created.
+pub async fn work(transaction: &Transaction<'_>, replay: &Replay) -> Result<Option<i64>> {
+    plan_by_index(transaction).await?;
+    let size = next_chunk_size(replay);
+    let Done { created, next, wait } = match replay.progress.phase {
+        Phase::PendingDeliveries => exclude_pending(transaction, replay).await?,
+        Phase::AttemptLog => exclude_logged(transaction, replay).await?,
+        Phase::UnnumberedEvents | Phase::Events => deliver_chunk(transaction, replay, size).await?,
+    };
+    let size = if created.is_empty() { replay.chunk_size } else { size };
+    let progress = next.unwrap_or(replay.progress);
+    let total = replay.update(transaction, progress, &created, size, next.is_none(), wait).await?;
+    Ok(Some(total).filter(|_| next.is_none()))
+}
+
+/// Starts when the webhook's backlog is small: the deliveries that are pending now are read in one statement.
+async fn exclude_pending(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
+    let pending = replay.pending(transaction, (MAX_PENDING, MAX_RETRIES)).await?;
+    if has_backlog(pending) {
+        return Ok(Done::pause(replay));
+    }
+    replay.exclude_pending(transaction).await?;
+    Ok(Done::at(Progress { phase: Phase::AttemptLog, ..replay.progress }))
+}
+
+async fn exclude_logged(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
+    let Read { rows, last } = replay.exclude_logged(transaction, LOG_ROWS).await?;
+    let next = match last.filter(|_| rows == LOG_ROWS) {
+        Some(position) => Progress { position, ..replay.progress },
+        None => Progress { phase: Phase::UnnumberedEvents, position: Uuid::nil(), ..replay.progress },
+    };
+    Ok(Done::at(next))
+}
+
+async fn deliver_chunk(transaction: &Transaction<'_>, replay: &Replay, size: i32) -> Result<Done> {
+    let pending = replay.pending(transaction, (MAX_PENDING, MAX_RETRIES)).await?;
+    if has_backlog(pending) || !is_mostly_attempted(pending, replay.chunk.len()) {
+        return Ok(Done::pause(replay));
+    }
+    let scan = replay.scan(transaction, i64::from(size * EVENTS_PER_DELIVERY), i64::from(size)).await?;
+    let next = match replay.progress.phase {
+        Phase::Events => scan.next,
+        _ => Some(scan.next.unwrap_or(Progress { phase: Phase::Events, ..replay.progress })),
+    };
+    let created = deliver(transaction, replay, &scan.found).await?;
+    let wait = if created.is_empty() { Duration::ZERO } else { PAUSE };
+    Ok(Done { created, next, wait })
+}
+
+fn has_backlog(pending: Pending) -> bool {
+    pending.first_attempts >= MAX_PENDING || pending.retries >= MAX_RETRIES
+}
+
+/// Whether at least three quarters of the last chunk were attempted.
+fn is_mostly_attempted(pending: Pending, chunk: usize) -> bool {
+    pending.of_chunk.saturating_mul(4) <= chunk as i64
+}
+
+fn next_chunk_size(replay: &Replay) -> i32 {
+    let last = replay.chunk_size;
+    match replay.chunk_age {
+        None => FIRST_CHUNK,
+        Some(age) if age < FAST => (last * 2).min(MAX_CHUNK),
+        Some(age) if age > SLOW => (last / 2).max(MIN_CHUNK),
+        Some(_) => last,
+    }
+}
+
+/// Creates the deliveries of those events that go to the webhook and that it has not had. Returns their ids, in the order of the events.
+async fn deliver(transaction: &Transaction<'_>, replay: &Replay, found: &[StoredEvent]) -> Result<Vec<Uuid>> {
+    let webhook = replay.webhook;
+    let owned = subscriptions(transaction, &[&*replay.user.0], &[]).await?;
+    let Some(subscription) = owned.iter().find(|subscription| subscription.target.webhook == webhook) else {
+        return Ok(Vec::new());
+    };
+    let events: Vec<Uuid> = found.iter().filter(|event| goes_to(subscription, event)).map(|event| event.id).collect();
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Before the exclusions are read: it waits for a recovery that is delivering the same missed events.
+    remove_missed(transaction, webhook, &events).await?;
+    let ids: Vec<Uuid> = events.iter().map(|event| delivery_id(*event, webhook)).collect();
+    let excluded: HashSet<Uuid> = replay.excluded(transaction, &events, &ids).await?.into_iter().collect();
+    let events: Vec<Uuid> = events.into_iter().filter(|event| !excluded.contains(event)).collect();
+    deliver_stored(transaction, webhook, &in_commit_order(transaction, &events).await?).await
+}
+
+/// Whether an event goes to the webhook as it is now.
+fn goes_to(subscription: &Subscription, event: &StoredEvent) -> bool {
+    subscription.wants(&Subject::new(event.kind, event.label, &event.data))
+}

@@ -1,0 +1,232 @@
+//! Statements on the feed: a user's events in the order of their commits.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::logs::lowest_id_at;
+use super::sessions::{LONGEST_IDLE, LONGEST_LIFE};
+use super::statement::{Statements, column, from_row};
+use super::{Result, Store};
+use crate::domain::event::{EventKind, UserId};
+
+const COUNTER: &str = include_str!("../../sql/store/feed_counter.sql");
+const PAGE: &str = include_str!("../../sql/store/feed_page.sql");
+const HORIZON: &str = include_str!("../../sql/store/feed_horizon.sql");
+const NEWEST: &str = include_str!("../../sql/store/feed_newest.sql");
+const NEWEST_HORIZON: &str = include_str!("../../sql/store/feed_newest_horizon.sql");
+const USERS: &str = include_str!("../../sql/store/feed_users.sql");
+const TOKENS: &str = include_str!("../../sql/store/feed_tokens.sql");
+const SESSIONS: &str = include_str!("../../sql/store/feed_sessions.sql");
+const EVENT: &str = include_str!("../../sql/store/event_get.sql");
+const DELIVERIES: &str = include_str!("../../sql/store/event_deliveries.sql");
+
+/// Events that one filtered page examines, which takes about ten milliseconds. A filter that matches nothing would otherwise read all
+/// events of the user.
+const MOST_EXAMINED: i64 = 10_000;
+/// Entries of each webhook's log among which the attempts of an event are searched: about ten milliseconds per webhook.
+const MOST_LOG_ENTRIES: i64 = 20_000;
+/// An attempt's id may be older than its event by this much, because the clocks of the primary and of this host disagree.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
+
+/// The number of the last event, and the key of the cursors.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    pub last: i64,
+    pub cursor_key: Uuid,
+}
+
+from_row! { Counter { last, cursor_key } }
+
+/// An event as the feed shows it.
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub id: Uuid,
+    pub kind: String,
+    pub occurred_at: Timestamp,
+    pub label: Option<i64>,
+    /// The `data` object, as JSON.
+    pub data: String,
+    /// Zero if the build that stored the event did not number it.
+    pub sequence: i64,
+}
+
+from_row! { Event { id, kind, occurred_at, label = "label_id", data, sequence } }
+
+/// An event without its data.
+#[derive(Clone, Debug)]
+pub struct Headline {
+    pub id: Uuid,
+    pub kind: String,
+    pub occurred_at: Timestamp,
+    pub label: Option<i64>,
+    pub sequence: i64,
+}
+
+from_row! { Headline { id, kind, occurred_at, label = "label_id", sequence } }
+
+/// Which events to return.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Empty for all.
+    pub kinds: Vec<EventKind>,
+    pub label: Option<i64>,
+}
+
+impl Filter {
+    fn is_empty(&self) -> bool {
+        self.kinds.is_empty() && self.label.is_none()
+    }
+
+    fn names(&self) -> Option<Vec<&'static str>> {
+        (!self.kinds.is_empty()).then(|| self.kinds.iter().map(|kind| kind.as_str()).collect())
+    }
+}
+
+/// The limits of a page. It has at least one event, if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageSize {
+    pub events: usize,
+    /// The page ends after the event whose data exceeds this length.
+    pub bytes: usize,
+}
+
+/// A page of the feed.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    pub events: Vec<Event>,
+    /// Every event up to this number is in this page or an earlier one, or does not match the filter.
+    pub next: i64,
+    /// Whether there may be more events now.
+    pub more: bool,
+}
+
+/// A row of a page. The first has the counter even if there is no event.
+struct PageRow {
+    last: i64,
+    matching: Option<i64>,
+    event: Option<Event>,
+}
+
+from_row! { PageRow { last, matching, event: event } }
+
+fn event(row: &Row) -> Result<Option<Event>> {
+    let id: Option<Uuid> = column(row, "id")?;
+    id.map(|_| super::statement::FromRow::from_row(row)).transpose()
+}
+
+pub async fn counter(store: &Store) -> Result<Counter> {
+    store.fetch_one(COUNTER, &[]).await
+}
+
+/// Reads the user's events after the number `after`, in order.
+///
+/// No event can later appear at or below `next`. The transaction that stores events locks the counter's row until it has committed, and
+/// Postgres makes a transaction visible before it releases its locks: a snapshot that contains an event contains every event with a lower number.
+/// The last page reads the counter in the same snapshot as the events.
+pub async fn page(store: &Store, user: &UserId, filter: &Filter, after: i64, size: PageSize) -> Result<Page> {
+    let connection = store.connection().await?;
+    let horizon: Option<i64> = match filter.is_empty() {
+        true => None,
+        false => connection.fetch_optional(HORIZON, &[user, &after, &(MOST_EXAMINED - 1)]).await?,
+    };
+    let (limit, bytes) =
+        (i64::try_from(size.events).unwrap_or(i64::MAX), i64::try_from(size.bytes).unwrap_or(i64::MAX));
+    let highest = horizon.unwrap_or(i64::MAX);
+    let rows: Vec<PageRow> =
+        connection.fetch_all(PAGE, &[user, &after, &highest, &filter.names(), &filter.label, &limit, &bytes]).await?;
+    let (matching, last) = rows.first().map_or((0, after), |row| (row.matching.unwrap_or(0), row.last));
+    let events: Vec<Event> = rows.into_iter().filter_map(|row| row.event).collect();
+    let is_cut = matching == limit || (events.len() as i64) < matching;
+    let next = match (events.last().filter(|_| is_cut), horizon) {
+        (Some(event), _) => event.sequence,
+        (None, Some(horizon)) => horizon,
+        // A cursor from before a restore of the store may be higher than the counter.
+        (None, None) => last.max(after),
+    };
+    Ok(Page { events, next, more: is_cut || horizon.is_some() })
+}
+
+/// Lists the user's events with numbers below `before`, the newest first. The second value is where the search stopped, if that was early.
+pub async fn newest(
+    store: &Store,
+    user: &UserId,
+    kind: Option<EventKind>,
+    before: i64,
+    limit: usize,
+) -> Result<(Vec<Headline>, Option<i64>)> {
+    let connection = store.connection().await?;
+    let horizon: Option<i64> = match kind {
+        None => None,
+        Some(_) => connection.fetch_optional(NEWEST_HORIZON, &[user, &before, &(MOST_EXAMINED - 1)]).await?,
+    };
+    let (lowest, limit) = (horizon.unwrap_or(0), i64::try_from(limit).unwrap_or(i64::MAX));
+    let kind = kind.map(EventKind::as_str);
+    let found = connection.fetch_all(NEWEST, &[user, &before, &lowest, &kind, &limit]).await?;
+    Ok((found, horizon))
+}
+
+/// Which users have new events.
+#[derive(Clone, Debug)]
+pub struct NewEvents {
+    pub users: Vec<String>,
+    /// The highest number that was read. None if there is no event.
+    pub last: Option<i64>,
+    pub examined: i64,
+}
+
+from_row! { NewEvents { users, last, examined } }
+
+/// Returns which of `users` have events among the next `limit` events after a number.
+pub async fn users_with_events(store: &Store, after: i64, limit: i64, users: &[&str]) -> Result<NewEvents> {
+    store.fetch_one(USERS, &[&after, &limit, &users]).await
+}
+
+/// Returns those of the API tokens that are valid.
+pub async fn valid_tokens(store: &Store, ids: &[Uuid]) -> Result<Vec<Uuid>> {
+    store.fetch_all(TOKENS, &[&ids]).await
+}
+
+/// Returns those of the sessions, by their hashes, that have not ended.
+pub async fn valid_sessions(store: &Store, hashes: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
+    let (life, idle) = (LONGEST_LIFE.as_secs_f64(), LONGEST_IDLE.as_secs_f64());
+    store.fetch_all(SESSIONS, &[&hashes, &life, &idle]).await
+}
+
+/// Returns the user's event with this id, unless it is a test.
+pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Event>> {
+    store.fetch_optional(EVENT, &[user, &id]).await
+}
+
+/// A delivery of an event.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub id: Uuid,
+    pub webhook: Uuid,
+    /// Attempts in the log, of all rounds.
+    pub attempts: i64,
+    /// The outcome of the last log entry. None before the first attempt.
+    pub outcome: Option<String>,
+    /// The last log entry.
+    pub last_log: Option<Uuid>,
+    /// When the next attempt is due, or the lease ends. None if the delivery has ended.
+    pub due_at: Option<Timestamp>,
+    /// Whether an attempt is in flight.
+    pub leased: bool,
+}
+
+from_row! { Delivery { id, webhook = "webhook_id", attempts, outcome, last_log, due_at, leased } }
+
+/// Returns the deliveries with these ids to these webhooks of one user. Attempts that the webhook's log contains more than a bounded number
+/// of entries after `occurred_at` are not found.
+pub async fn deliveries(
+    store: &Store,
+    webhooks: &[Uuid],
+    deliveries: &[Uuid],
+    occurred_at: Timestamp,
+) -> Result<Vec<Delivery>> {
+    let lowest = lowest_id_at(occurred_at.as_millisecond() - CLOCK_TOLERANCE.as_millis() as i64);
+    store.fetch_all(DELIVERIES, &[&webhooks, &deliveries, &lowest, &MOST_LOG_ENTRIES]).await
+}

@@ -1,0 +1,100 @@
+//! The keys that sign deliveries: replacing them, removing expired ones, and publishing the public ones.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::audit::{self, Action, Actor};
+use super::statement::{Statements, column, from_row};
+use super::{Result, Store};
+use crate::domain::signing::{PreviousKeys, SealedKey, SealedKeys};
+use crate::vault::Sealed;
+
+const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
+const FORGET_PREVIOUS: &str = include_str!("../../sql/store/webhook_forget_previous.sql");
+const PUBLIC_KEYS: &str = include_str!("../../sql/store/public_keys.sql");
+const PUBLIC_KEYS_OF_WEBHOOK: &str = include_str!("../../sql/store/public_keys_of_webhook.sql");
+
+/// An ed25519 key pair to store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedKeyPair {
+    pub private: Sealed,
+    pub public: [u8; 32],
+}
+
+/// A webhook's keys after its secret was replaced.
+#[derive(Clone, Debug)]
+pub struct Replaced {
+    pub public_key: Option<Vec<u8>>,
+    pub previous_expires_at: Option<Timestamp>,
+}
+
+from_row!(Replaced { public_key, previous_expires_at });
+
+/// A key that verifies signatures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicKey {
+    pub key: Vec<u8>,
+    /// When it stops signing. None for a webhook's present key.
+    pub expires_at: Option<Timestamp>,
+}
+
+from_row!(PublicKey { key = "public_key", expires_at });
+
+/// Reads the keys that sign besides the secret.
+pub(super) fn sealed_keys(row: &Row) -> Result<SealedKeys> {
+    let key = |bytes: &str, key_id: &str| -> Result<Option<SealedKey>> {
+        let (bytes, key_id): (Option<_>, Option<_>) = (column(row, bytes)?, column(row, key_id)?);
+        Ok(bytes.zip(key_id).map(|(bytes, key_id)| SealedKey { bytes, key_id }))
+    };
+    let previous = match (key("previous_secret", "previous_secret_key_id")?, column(row, "previous_expires_at")?) {
+        (Some(secret), Some(expires_at)) => {
+            let private = key("previous_private_key", "previous_private_key_key_id")?;
+            Some(PreviousKeys { secret, private, expires_at })
+        }
+        _ => None,
+    };
+    Ok(SealedKeys { private: key("private_key", "private_key_key_id")?, previous })
+}
+
+/// Replaces the webhook's secret, and its key pair if it has one. The old ones sign for `overlap` longer, unless it is zero. Returns
+/// `None` if there is no such webhook.
+pub async fn replace(
+    store: &Store,
+    actor: &Actor,
+    webhook: Uuid,
+    secret: &Sealed,
+    pair: &SealedKeyPair,
+    overlap: Duration,
+) -> Result<Option<Replaced>> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let (user, public, seconds) = (&actor.user, &pair.public[..], overlap.as_secs_f64());
+    let Sealed { key_id, bytes } = &pair.private;
+    let replaced: Option<Replaced> = transaction
+        .fetch_optional(SET_SECRET, &[user, &webhook, &secret.bytes, &secret.key_id, bytes, key_id, &public, &seconds])
+        .await?;
+    if let Some(replaced) = &replaced {
+        let changed: &[&str] = if replaced.public_key.is_some() { &["secret", "public_key"] } else { &["secret"] };
+        audit::record(&transaction, actor, Action::SecretRegenerated, webhook, changed).await?;
+        transaction.commit().await?;
+    }
+    Ok(replaced)
+}
+
+/// Removes the keys whose overlap has ended, and returns of how many webhooks.
+pub async fn remove_expired(store: &Store) -> Result<u64> {
+    store.run(FORGET_PREVIOUS, &[]).await
+}
+
+/// Returns at most `limit` public keys of all webhooks, in their own order, after the key `after`.
+pub async fn public_keys(store: &Store, after: &[u8], limit: usize) -> Result<Vec<PublicKey>> {
+    store.fetch_all(PUBLIC_KEYS, &[&after, &i64::try_from(limit).unwrap_or(i64::MAX)]).await
+}
+
+/// Returns the public keys of one webhook: the present one, and the previous one during an overlap.
+pub async fn public_keys_of(store: &Store, webhook: Uuid) -> Result<Vec<PublicKey>> {
+    store.fetch_all(PUBLIC_KEYS_OF_WEBHOOK, &[&webhook]).await
+}

@@ -1,0 +1,160 @@
+//! Statements on deliveries that wait for each other. Of the deliveries of one webhook with the same order key, only the first is due or
+//! leased; the others are parked, where no claim visits them.
+//!
+//! Transactions that insert deliveries lock the webhook's number first (`sequences.rs`), so for one webhook they are consecutive: when a
+//! delivery is visible, those with lower numbers are visible too, or have ended. Two things are left to synchronise, an insert and the
+//! end of the delivery before it. The insert locks the last delivery of the key against removal and only then looks whether one is
+//! pending. If the end comes first, the insert waits for it and finds none. If the insert comes first, the end waits until it is
+//! committed, and finds the delivery to promote. Locks are taken in this order: numbers, deliveries by id, webhooks by id. A promotion
+//! comes after other deliveries were locked, so it skips rows that are locked.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use deadpool_postgres::Transaction;
+use uuid::Uuid;
+
+use super::deliver::Claimed;
+use super::enqueue::{NewDelivery, NewLease};
+use super::statement::{Statements, arrays, from_row};
+use super::{GenericClient, Result, Store, plan_by_index};
+use crate::domain::delivery::{Delivery, Lease};
+use crate::domain::ordering::Ordering;
+
+const LOCK_TAILS: &str = include_str!("../../sql/store/delivery_lock_tails.sql");
+const INSERT: &str = include_str!("../../sql/store/delivery_insert_ordered.sql");
+const PROMOTE: &str = include_str!("../../sql/store/delivery_promote.sql");
+const PROMOTE_STRANDED: &str = include_str!("../../sql/store/delivery_promote_stranded.sql");
+const ORDERING: &str = include_str!("../../sql/store/webhook_ordering.sql");
+
+/// A webhook and an order key.
+pub type Key = (Uuid, i64);
+
+/// A delivery with an order key, to store.
+#[derive(Clone, Copy, Debug)]
+pub struct OrderedDelivery {
+    pub delivery: NewDelivery,
+    pub key: i64,
+    /// Whether no earlier delivery in the same list has the same key. Only then can it be leased.
+    pub is_first: bool,
+}
+
+/// Stores deliveries that wait for earlier ones with the same key, in the order of their numbers. Returns those that wait for none and are
+/// leased. The transaction has locked the webhooks' numbers.
+pub async fn insert(
+    transaction: &impl GenericClient,
+    ordered: &[OrderedDelivery],
+    lease: NewLease,
+) -> Result<Vec<Uuid>> {
+    if ordered.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: BTreeSet<Key> = ordered.iter().map(|ordered| (ordered.delivery.webhook, ordered.key)).collect();
+    let tails = arrays!(keys, |key| (key.0, key.1));
+    let tails = tails.params();
+    // Otherwise they could be sent in another order. Usually the connection has prepared them.
+    prepare_insert(transaction).await?;
+    let ((), _, heads) = tokio::try_join!(
+        biased;
+        plan_by_index(transaction),
+        transaction.run(LOCK_TAILS, &tails),
+        insert_rows(transaction, ordered, lease),
+    )?;
+    Ok(heads)
+}
+
+/// Parks all of these deliveries, also those that wait for none. For a transaction that takes so long that it must not lock deliveries:
+/// afterwards, [`Store::promote_stranded`] makes the first ones due.
+pub async fn insert_parked(transaction: &impl GenericClient, ordered: &[OrderedDelivery]) -> Result<()> {
+    let parked: Vec<OrderedDelivery> =
+        ordered.iter().map(|ordered| OrderedDelivery { is_first: false, ..*ordered }).collect();
+    if !parked.is_empty() {
+        insert_rows(transaction, &parked, NewLease::NONE).await?;
+    }
+    Ok(())
+}
+
+async fn insert_rows(
+    transaction: &impl GenericClient,
+    ordered: &[OrderedDelivery],
+    lease: NewLease,
+) -> Result<Vec<Uuid>> {
+    let rows = arrays!(ordered, |ordered| (
+        ordered.delivery.id,
+        ordered.delivery.webhook,
+        ordered.delivery.event,
+        ordered.delivery.leased,
+        ordered.delivery.sequence,
+        ordered.key,
+        ordered.is_first,
+    ));
+    transaction.fetch_all(INSERT, &rows.followed_by(&[&lease.token, &lease.seconds])).await
+}
+
+/// Prepares the statements of [`insert`], so that they can be sent together.
+pub(super) async fn prepare_insert(client: &impl GenericClient) -> Result<()> {
+    for statement in [LOCK_TAILS, INSERT] {
+        client.prepare_cached(statement).await?;
+    }
+    Ok(())
+}
+
+/// Makes the first delivery of each key due, if it is parked: after the delivery before it was removed. Returns those that are leased.
+pub async fn promote(
+    transaction: &Transaction<'_>,
+    keys: &BTreeSet<Key>,
+    lease: Option<(Lease, Duration)>,
+) -> Result<Vec<Delivery>> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (token, seconds) = lease.map(|(lease, length)| (lease.token, length.as_secs_f64())).unzip();
+    let keys = arrays!(keys, |key| (key.0, key.1));
+    let statement = transaction.prepare_cached(PROMOTE).await?;
+    let rows = transaction.query(&statement, &keys.followed_by(&[&token, &seconds])).await?;
+    let mut promoted = Claimed::default();
+    if let Some((lease, _)) = lease {
+        for row in &rows {
+            promoted.add(row.get("id"), row, lease)?;
+        }
+    }
+    Ok(promoted.deliveries)
+}
+
+/// The result of looking for deliveries that are parked although nothing is pending before them.
+#[derive(Clone, Copy, Debug)]
+pub struct Visited {
+    pub keys: i64,
+    /// The last key that was visited. None if there was none.
+    webhook: Option<Uuid>,
+    key: Option<i64>,
+    /// How many deliveries were made due.
+    pub promoted: i64,
+}
+
+from_row!(Visited { keys = "visited", webhook, key, promoted });
+
+impl Visited {
+    /// The last key that was visited.
+    pub fn last(&self) -> Option<Key> {
+        self.webhook.zip(self.key)
+    }
+}
+
+impl Store {
+    /// Visits up to `limit` keys after `after`, and makes their first deliveries due if they are parked.
+    pub async fn promote_stranded(&self, (webhook, key): Key, limit: i32) -> Result<Visited> {
+        let mut connection = self.connection().await?;
+        let transaction = connection.transaction().await?;
+        plan_by_index(&transaction).await?;
+        let visited = transaction.fetch_one(PROMOTE_STRANDED, &[&webhook, &key, &limit]).await?;
+        transaction.commit().await?;
+        Ok(visited)
+    }
+}
+
+/// Returns the ordering of a webhook's new deliveries.
+pub async fn ordering(transaction: &Transaction<'_>, webhook: Uuid) -> Result<Ordering> {
+    let ordering: Option<Ordering> = transaction.fetch_optional(ORDERING, &[&webhook]).await?;
+    Ok(ordering.unwrap_or(Ordering::None))
+}

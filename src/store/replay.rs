@@ -1,0 +1,439 @@
+//! Statements of replays, which deliver stored events to a webhook that never had them.
+
+use std::time::Duration;
+
+use deadpool_postgres::{GenericClient, Transaction};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::audit::{self, Action, Actor};
+use super::jobs::MAX_OPEN;
+use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
+use super::recovery::Counted;
+use super::statement::{Column, Statements, column, from_row};
+use super::{Result, Store};
+use crate::domain::event::{EventKind, UserId};
+
+const COUNT: &str = include_str!("../../sql/store/replay_count.sql");
+const INSERT: &str = include_str!("../../sql/store/replay_insert.sql");
+const EXCLUDE: &str = include_str!("../../sql/store/replay_exclude.sql");
+const EXCLUDE_PENDING: &str = include_str!("../../sql/store/replay_exclude_pending.sql");
+const EXCLUDE_LOGGED: &str = include_str!("../../sql/store/replay_exclude_logged.sql");
+const EXCLUDED: &str = include_str!("../../sql/store/replay_excluded.sql");
+const UNNUMBERED_UNTIL: &str = include_str!("../../sql/store/replay_unnumbered_until.sql");
+const SCAN_UNNUMBERED: &str = include_str!("../../sql/store/replay_scan_unnumbered.sql");
+const SCAN: &str = include_str!("../../sql/store/replay_scan.sql");
+const PENDING: &str = include_str!("../../sql/store/replay_pending.sql");
+const MOVE: &str = include_str!("../../sql/store/replay_move.sql");
+const EXPIRE: &str = include_str!("../../sql/store/replay_expire.sql");
+
+/// A count reads at most this many events and as many rows of the attempt log, which takes about a tenth of a second. Beyond that it is an
+/// estimate.
+const MAX_COUNTED: i64 = 50_000;
+/// The most rows that one transaction removes.
+const EXPIRE_CHUNK: i64 = 10_000;
+const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
+/// The events that a replay delivers, unless the webhook has had them.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    pub since: Timestamp,
+    /// Exclusive.
+    pub until: Timestamp,
+    pub events: Vec<String>,
+    /// None for all labels.
+    pub labels: Option<Vec<i64>>,
+}
+
+from_row!(Selection { since, until, events, labels = "label_ids" });
+
+impl Selection {
+    /// The ids between which the events are. An event's id contains the time of its commit in milliseconds, rounded down.
+    fn ids(&self) -> (Uuid, Uuid) {
+        let (since, until) = (self.since.as_millisecond(), self.until.as_millisecond());
+        (lowest_id_at(since), lowest_id_at(until.saturating_add(1)))
+    }
+
+    /// The same, for whole days: each day is one partition.
+    fn ids_of_days(&self) -> (Uuid, Uuid) {
+        let (since, until) = (self.since.as_millisecond(), self.until.as_millisecond());
+        let start_of_day = |millis: i64| millis - millis.rem_euclid(DAY_MS);
+        (lowest_id_at(start_of_day(since)), lowest_id_at(start_of_day(until).saturating_add(DAY_MS)))
+    }
+
+    /// The ids between which the attempts of these events are, up to `until`. An attempt's id contains its time by a replica's clock.
+    fn attempt_ids(&self, until: Timestamp) -> (Uuid, Uuid) {
+        let since = self.since.as_millisecond().saturating_sub(ID_TOLERANCE_MS);
+        (lowest_id_at(since), lowest_id_at(until.as_millisecond().saturating_add(ID_TOLERANCE_MS)))
+    }
+}
+
+/// A replay that is locked by this transaction.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    pub id: Uuid,
+    pub webhook: Uuid,
+    pub user: UserId,
+    pub selection: Selection,
+    created_at: Timestamp,
+    last_sequence: i64,
+    pub progress: Progress,
+    /// The deliveries that were created last.
+    pub chunk: Vec<Uuid>,
+    /// How many they were at most.
+    pub chunk_size: i32,
+    /// How many seconds ago they were created. None if there were none yet.
+    pub chunk_age: Option<f64>,
+}
+
+from_row!(Replay {
+    id,
+    webhook = "webhook_id",
+    user = "user_id",
+    selection: Selection::from_row,
+    created_at,
+    last_sequence,
+    progress: Progress::from_row,
+    chunk,
+    chunk_size,
+    chunk_age
+});
+
+/// How far a replay has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub phase: Phase,
+    /// The last id of the phase that was read.
+    pub position: Uuid,
+    /// The number of the last event that was read.
+    pub sequence: i64,
+}
+
+from_row!(Progress { phase, position, sequence });
+
+/// The phases of a replay, in their order, by what it reads. The first two find the events that the webhook has had: a delivery that ends
+/// between them is in the log when the second begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    PendingDeliveries,
+    AttemptLog,
+    /// Events without a sequence number, in order of id: builds before version 15 of the schema stored them.
+    UnnumberedEvents,
+    /// The other events, in order of their numbers.
+    Events,
+}
+
+impl Phase {
+    const ALL: [Phase; 4] = [Phase::PendingDeliveries, Phase::AttemptLog, Phase::UnnumberedEvents, Phase::Events];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Phase::PendingDeliveries => "pending",
+            Phase::AttemptLog => "log",
+            Phase::UnnumberedEvents => "unnumbered",
+            Phase::Events => "events",
+        }
+    }
+}
+
+impl Column for Phase {
+    type Stored = String;
+
+    fn from_stored(stored: String) -> std::result::Result<Phase, String> {
+        let mut phases = Phase::ALL.into_iter();
+        phases.find(|phase| phase.as_str() == stored).ok_or_else(|| format!("unknown phase {stored}"))
+    }
+}
+
+/// What was counted for a preview.
+struct Count {
+    found: u64,
+    numbered: i64,
+    others: i64,
+    /// The numbers of the first and the last event that were read, and of the last that there is.
+    first: Option<i64>,
+    last: Option<i64>,
+    highest: Option<i64>,
+}
+
+from_row!(Count { found, numbered, others, first, last, highest });
+
+impl Count {
+    /// Extrapolates from the events that were read to all events.
+    fn counted(self) -> Counted {
+        let Count { found, numbered, others, .. } = self;
+        let span = |to: Option<i64>| Some((to? - self.first? + 1) as f64);
+        let share = match (span(self.last), span(self.highest)) {
+            (Some(read), Some(all)) if numbered > MAX_COUNTED => all / read,
+            _ => 1.0,
+        };
+        let is_exact = numbered <= MAX_COUNTED && others <= MAX_COUNTED;
+        Counted { count: (found as f64 * share.max(1.0)).round() as u64, is_exact }
+    }
+}
+
+/// Returns how many deliveries a replay of this selection would create.
+pub async fn count(store: &Store, user: &UserId, webhook: Uuid, selection: &Selection) -> Result<Counted> {
+    let connection = store.connection().await?;
+    let Selection { since, until, events, labels } = selection;
+    let ((from, to), (attempts_from, attempts_to)) = (selection.ids(), selection.attempt_ids(Timestamp::now()));
+    let unnumbered_to = unnumbered_until(&*connection).await?.map_or(to, |until| until.min(to));
+    let counted: Count = connection
+        .fetch_one(
+            COUNT,
+            &[
+                user,
+                &webhook,
+                &from,
+                &to,
+                &from,
+                &unnumbered_to,
+                &attempts_from,
+                &attempts_to,
+                events,
+                labels,
+                since,
+                until,
+                &(MAX_COUNTED + 1),
+            ],
+        )
+        .await?;
+    Ok(counted.counted())
+}
+
+/// The lowest id of the time after which every event has a number. None if it is unknown.
+async fn unnumbered_until(client: &impl GenericClient) -> Result<Option<Uuid>> {
+    let until: Option<Timestamp> = client.fetch_optional(UNNUMBERED_UNTIL, &[]).await?;
+    Ok(until.map(|until| lowest_id_at(until.as_millisecond())))
+}
+
+/// Queues a replay that is expected to create `total` deliveries, and returns its id. Returns `None` if the webhook has too many
+/// unfinished jobs.
+pub async fn begin(
+    store: &Store,
+    actor: &Actor,
+    webhook: Uuid,
+    selection: &Selection,
+    total: u64,
+) -> Result<Option<Uuid>> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let (id, total) = (Uuid::now_v7(), i64::try_from(total).unwrap_or(i64::MAX));
+    let Selection { since, until, events, labels } = selection;
+    let inserted =
+        transaction.run(INSERT, &[&id, &actor.user, &webhook, since, until, events, labels, &total, &MAX_OPEN]).await?;
+    if inserted == 0 {
+        return Ok(None);
+    }
+    audit::record(&transaction, actor, Action::ReplayStarted, webhook, &[]).await?;
+    transaction.commit().await?;
+    Ok(Some(id))
+}
+
+/// Excludes events from the webhook's unfinished replays, because another job delivers them.
+pub async fn exclude(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<()> {
+    transaction.run(EXCLUDE, &[&webhook, &events]).await.map(drop)
+}
+
+/// How much a statement has read.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    pub rows: i64,
+    /// The last id.
+    pub last: Option<Uuid>,
+}
+
+from_row!(Read { rows = "examined", last });
+
+/// An event that matches the selection.
+#[derive(Clone, Debug)]
+pub struct StoredEvent {
+    pub id: Uuid,
+    pub kind: EventKind,
+    pub label: Option<i64>,
+    pub data: String,
+}
+
+/// The next events of a phase.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// Where to continue. None at the end of the phase.
+    pub next: Option<Progress>,
+    pub found: Vec<StoredEvent>,
+}
+
+/// A row of a scan. The first columns are the same in all rows.
+struct ScanRow {
+    examined: i64,
+    last_sequence: Option<i64>,
+    last_id: Option<Uuid>,
+    id: Option<Uuid>,
+    sequence: Option<i64>,
+    event: Option<StoredEvent>,
+}
+
+from_row!(ScanRow { examined, last_sequence, last_id, id, sequence, event: event });
+
+/// Leaves out an event of a newer version, which this one cannot render.
+fn event(row: &tokio_postgres::Row) -> Result<Option<StoredEvent>> {
+    let (id, kind): (Option<Uuid>, Option<String>) = (column(row, "id")?, column(row, "kind")?);
+    let (label, data): (_, Option<String>) = (column(row, "label_id")?, column(row, "data")?);
+    let kind = kind.and_then(|kind| kind.parse().ok());
+    Ok(id.zip(kind).map(|(id, kind)| StoredEvent { id, kind, label, data: data.unwrap_or_default() }))
+}
+
+/// The pending deliveries of a webhook, counted up to a limit each.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    pub first_attempts: i64,
+    pub retries: i64,
+    /// First attempts among the deliveries that the replay created last.
+    pub of_chunk: i64,
+}
+
+from_row!(Pending { first_attempts, retries, of_chunk });
+
+impl Replay {
+    pub async fn pending(&self, transaction: &Transaction<'_>, limits: (i64, i64)) -> Result<Pending> {
+        transaction.fetch_one(PENDING, &[&self.webhook, &self.chunk, &limits.0, &limits.1]).await
+    }
+
+    /// Excludes the events of all pending deliveries.
+    pub async fn exclude_pending(&self, transaction: &Transaction<'_>) -> Result<()> {
+        let (from, to) = self.selection.ids();
+        transaction.run(EXCLUDE_PENDING, &[&self.id, &self.webhook, &from, &to]).await.map(drop)
+    }
+
+    /// Excludes the events of the next `limit` rows of the attempt log.
+    pub async fn exclude_logged(&self, transaction: &Transaction<'_>, limit: i64) -> Result<Read> {
+        let (from, to) = self.selection.ids();
+        let (attempts_from, attempts_to) = self.selection.attempt_ids(self.created_at);
+        let after = attempts_from.max(self.progress.position);
+        transaction
+            .fetch_one(EXCLUDE_LOGGED, &[&self.id, &self.webhook, &from, &to, &after, &attempts_to, &limit])
+            .await
+    }
+
+    /// Reads up to `limit` events of the phase, and returns the first `most` of those to deliver.
+    pub async fn scan(&self, transaction: &Transaction<'_>, limit: i64, most: i64) -> Result<Scan> {
+        let rows: Vec<ScanRow> = match self.progress.phase {
+            Phase::Events => self.scan_numbered(transaction, limit, most).await?,
+            _ => self.scan_unnumbered(transaction, limit, most).await?,
+        };
+        let Some(first) = rows.first() else { return Ok(Scan { next: None, found: Vec::new() }) };
+        let is_full = rows.iter().filter(|row| row.id.is_some()).count() as i64 >= most;
+        let (id, sequence) = match rows.last().filter(|_| is_full) {
+            Some(last) => (last.id, last.sequence),
+            None => (first.last_id, first.last_sequence),
+        };
+        let Progress { phase, position, sequence: before } = self.progress;
+        let next = Progress { phase, position: id.unwrap_or(position), sequence: sequence.unwrap_or(before) };
+        let next = Some(next).filter(|_| is_full || first.examined >= limit);
+        Ok(Scan { next, found: rows.into_iter().filter_map(|row| row.event).collect() })
+    }
+
+    async fn scan_numbered(&self, transaction: &Transaction<'_>, limit: i64, most: i64) -> Result<Vec<ScanRow>> {
+        let Selection { since, until, events, labels } = &self.selection;
+        let (from, to) = self.selection.ids_of_days();
+        transaction
+            .fetch_all(
+                SCAN,
+                &[
+                    &self.user,
+                    &self.progress.sequence,
+                    &self.last_sequence,
+                    &from,
+                    &to,
+                    &limit,
+                    &self.id,
+                    events,
+                    labels,
+                    since,
+                    until,
+                    &most,
+                ],
+            )
+            .await
+    }
+
+    async fn scan_unnumbered(&self, transaction: &Transaction<'_>, limit: i64, most: i64) -> Result<Vec<ScanRow>> {
+        let Selection { since, until, events, labels } = &self.selection;
+        let (from, to) = self.selection.ids();
+        let to = unnumbered_until(transaction).await?.map_or(to, |until| until.min(to));
+        let after = from.max(self.progress.position);
+        transaction
+            .fetch_all(
+                SCAN_UNNUMBERED,
+                &[&self.user, &after, &to, &limit, &self.id, events, labels, since, until, &most],
+            )
+            .await
+    }
+
+    /// Returns those of `events` that another job has delivered or whose delivery is pending.
+    pub async fn excluded(
+        &self,
+        transaction: &Transaction<'_>,
+        events: &[Uuid],
+        deliveries: &[Uuid],
+    ) -> Result<Vec<Uuid>> {
+        transaction.fetch_all(EXCLUDED, &[&self.id, &events, &deliveries]).await
+    }
+
+    /// Stores how far the replay has come, and the deliveries that were created. It is due again after `wait`, or finished. Returns
+    /// how many deliveries it has created.
+    pub async fn update(
+        &self,
+        transaction: &Transaction<'_>,
+        progress: Progress,
+        created: &[Uuid],
+        chunk_size: i32,
+        is_finished: bool,
+        wait: Duration,
+    ) -> Result<i64> {
+        let Progress { phase, position, sequence } = progress;
+        let (phase, wait) = (phase.as_str(), wait.as_secs_f64());
+        let params: [&(dyn postgres_types::ToSql + Sync); 8] =
+            [&self.id, &phase, &position, &sequence, &created, &chunk_size, &is_finished, &wait];
+        transaction.fetch_one(MOVE, &params).await
+    }
+}
+
+/// Removes what ended replays have excluded.
+pub(super) async fn expire(store: &Store) -> Result<()> {
+    while store.run(EXPIRE, &[&EXPIRE_CHUNK]).await? >= EXPIRE_CHUNK as u64 {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selection(since: &str, until: &str) -> Selection {
+        let at = |text: &str| text.parse().unwrap();
+        Selection { since: at(since), until: at(until), events: Vec::new(), labels: None }
+    }
+
+    #[test]
+    fn ids_of_days_include_every_id_of_the_period() {
+        let at = |text: &str| lowest_id_at(text.parse::<Timestamp>().unwrap().as_millisecond());
+        let of_two_days = selection("2026-03-01T10:00:00.000500Z", "2026-03-02T00:00:00.000001Z");
+        assert_eq!(of_two_days.ids(), (at("2026-03-01T10:00:00Z"), at("2026-03-02T00:00:00.001Z")));
+        assert_eq!(of_two_days.ids_of_days(), (at("2026-03-01T00:00:00Z"), at("2026-03-03T00:00:00Z")));
+    }
+
+    #[test]
+    fn a_count_that_is_not_complete_is_extrapolated() {
+        let count = |numbered, last| Count {
+            found: 1_000,
+            numbered,
+            others: 0,
+            first: Some(101),
+            last: Some(last),
+            highest: Some(1_100),
+        };
+        let counted = count(MAX_COUNTED, 600).counted();
+        assert_eq!((counted.count, counted.is_exact), (1_000, true));
+        let counted = count(MAX_COUNTED + 1, 600).counted();
+        assert_eq!((counted.count, counted.is_exact), (2_000, false));
+    }
+}

@@ -1,0 +1,116 @@
+//! The account's events: the list, the newest first, and the page of one event.
+
+use askama::Template;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::Value;
+use url::form_urlencoded::Serializer;
+use uuid::Uuid;
+
+use super::error::PageError;
+use super::fields::Fields;
+use super::format::outcome_label;
+use super::page::{Frame, Section, page, with_status};
+use super::state::webhook_path;
+use super::time::Exact;
+use super::visit::{Ids, Visit};
+use crate::domain::event::EventKind;
+use crate::manage::feed::DeliveryState;
+use crate::manage::{Event, EventDelivery, EventHeadline, Webhook};
+
+const PAGE: usize = 50;
+const PATH: &str = "/ui/events";
+/// More than a user has, unless an operator sets a very high limit.
+const MAX_WEBHOOKS: usize = 200;
+
+#[derive(Template)]
+#[template(path = "ui/events.html")]
+struct List {
+    frame: Frame,
+    fields: Fields,
+    errors: Vec<String>,
+    events: Vec<EventHeadline>,
+    is_filtered: bool,
+    is_first: bool,
+    /// The paths of the first page of this list, and of the next.
+    first: String,
+    next: Option<String>,
+}
+
+pub async fn list(visit: Visit, fields: Fields) -> Result<Response, PageError> {
+    let (manage, user) = (visit.manage(), visit.user());
+    let cursors = manage.feed_cursors(user).await?;
+    let mut errors = Vec::new();
+    let kind: Option<EventKind> =
+        fields.optional("event", |text| text.parse().ok(), "Select an event type from the list.", &mut errors);
+    let parse = |text: &str| cursors.parse(text).ok();
+    let before =
+        fields.optional("before", parse, "This page does not exist. Start from the newest events.", &mut errors);
+    let is_valid = errors.is_empty();
+    let (events, next) = match is_valid {
+        true => manage.newest_events(user, kind, before, PAGE).await?,
+        false => (Vec::new(), None),
+    };
+    let query = |before: Option<String>| {
+        let given = [("event", kind.map(|kind| kind.as_str().to_owned())), ("before", before)];
+        let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        format!("{PATH}?{}", Serializer::new(String::new()).extend_pairs(given).finish())
+    };
+    let template = List {
+        frame: visit.frame(Section::Events),
+        errors,
+        events,
+        is_filtered: kind.is_some(),
+        is_first: fields.one("before").is_empty(),
+        first: query(None).trim_end_matches('?').to_owned(),
+        next: next.map(|next| query(Some(cursors.format(next)))),
+        fields,
+    };
+    Ok(if is_valid { page(&template) } else { with_status(StatusCode::UNPROCESSABLE_ENTITY, &template) })
+}
+
+#[derive(Template)]
+#[template(path = "ui/event.html")]
+struct Page {
+    frame: Frame,
+    event: Event,
+    data: String,
+    deliveries: Vec<Line>,
+}
+
+/// A delivery with the name of its webhook.
+struct Line {
+    webhook: String,
+    /// The path of the last log entry. None before the first attempt.
+    log: Option<String>,
+    delivery: EventDelivery,
+}
+
+impl Line {
+    /// Returns the label of the state and the class of its badge.
+    fn state(&self) -> (&'static str, &'static str) {
+        match DeliveryState::of(&self.delivery) {
+            DeliveryState::Pending => ("Pending", "warn"),
+            DeliveryState::Ended => ("Ended", "muted"),
+            state => outcome_label(state.as_str()),
+        }
+    }
+}
+
+pub async fn show(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageError> {
+    let (manage, user) = (visit.manage(), visit.user());
+    let (event, deliveries) = manage.event(user, id).await?;
+    let webhooks = manage.webhooks(user, None, MAX_WEBHOOKS).await?.items;
+    let line = |delivery: EventDelivery| {
+        let of = |webhook: &&Webhook| webhook.id == delivery.webhook;
+        Line {
+            webhook: webhooks.iter().find(of).map(|webhook| webhook.settings.name.clone()).unwrap_or_default(),
+            log: delivery.last_log.map(|log| webhook_path(delivery.webhook, &format!("/logs/{log}"))),
+            delivery,
+        }
+    };
+    let data = serde_json::from_str::<Value>(&event.data);
+    let data = data.map_or_else(|_| event.data.clone(), |value| format!("{value:#}"));
+    let deliveries = deliveries.into_iter().map(line).collect();
+    Ok(page(&Page { frame: visit.frame(Section::Events), event, data, deliveries }))
+}

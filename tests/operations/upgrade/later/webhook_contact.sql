@@ -1,0 +1,1 @@
+alter table webhook add column contact text not null default '';

@@ -1,1 +1,0 @@
-alter table webhook add column description text not null default '';

@@ -1,0 +1,126 @@
+//! A client of Server-Sent Events.
+
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, HeaderMap};
+use reqwest::{Client, Response};
+use serde_json::Value;
+
+use super::{Api, DEADLINE};
+
+/// A block of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    pub id: Option<String>,
+    pub event: Option<String>,
+    pub data: Option<String>,
+    pub comment: Option<String>,
+    pub retry: Option<String>,
+}
+
+impl Block {
+    fn parse(text: &str) -> Block {
+        let mut block = Block::default();
+        for line in text.lines() {
+            let (field, value) = line.split_once(':').unwrap_or_else(|| panic!("no field in {line:?}"));
+            let value = Some(value.strip_prefix(' ').unwrap_or(value).to_owned());
+            match field {
+                "id" => block.id = value,
+                "event" => block.event = value,
+                "data" => block.data = value,
+                "" => block.comment = value,
+                "retry" => block.retry = value,
+                _ => panic!("an unknown field in {line:?}"),
+            }
+        }
+        block
+    }
+
+    /// Returns the event's object.
+    pub fn json(&self) -> Value {
+        let data = self.data.as_deref().unwrap_or_else(|| panic!("no data in {self:?}"));
+        serde_json::from_str(data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// An open stream of the feed.
+pub struct Stream {
+    response: Response,
+    rest: String,
+    /// The last id: where to resume.
+    pub last_id: Option<String>,
+}
+
+impl Stream {
+    /// Opens a stream and reads its first block.
+    pub async fn open(api: &Api, query: &str, last_id: Option<&str>) -> Stream {
+        let response = Stream::request(api, query, last_id).await;
+        let status = response.status();
+        assert_eq!(status, 200, "{}", response.text().await.unwrap_or_default());
+        assert_eq!(header(response.headers(), "content-type"), Some("text/event-stream"));
+        let mut stream = Stream { response, rest: String::new(), last_id: None };
+        let first = stream.next().await.expect("a first block");
+        assert!(first.id.is_some() && first.retry.is_some() && first.data.is_none(), "{first:?}");
+        stream
+    }
+
+    /// Sends the request of a stream.
+    pub async fn request(api: &Api, query: &str, last_id: Option<&str>) -> Response {
+        // A client for each, and thus a connection.
+        let client = Client::builder().no_proxy().build().expect("a client without TLS settings");
+        let mut request = client.get(format!("{}/events{query}", api.url)).bearer_auth(&api.token);
+        request = request.header(ACCEPT, "text/event-stream");
+        if let Some(last_id) = last_id {
+            request = request.header("last-event-id", last_id);
+        }
+        request.send().await.expect("a response")
+    }
+
+    /// Returns the next block. None at the end of the stream.
+    pub async fn next(&mut self) -> Option<Block> {
+        self.next_within(DEADLINE).await
+    }
+
+    pub async fn next_within(&mut self, limit: Duration) -> Option<Block> {
+        loop {
+            if let Some((block, rest)) = self.rest.split_once("\n\n") {
+                let (block, rest) = (Block::parse(block), rest.to_owned());
+                self.rest = rest;
+                self.last_id = block.id.clone().or(self.last_id.take());
+                return Some(block);
+            }
+            let chunk = tokio::time::timeout(limit, self.response.chunk()).await.expect("the next part of the stream");
+            let chunk = chunk.expect("the stream is not cut off")?;
+            self.rest.push_str(std::str::from_utf8(&chunk).expect("blocks are not split"));
+        }
+    }
+
+    /// Returns the next event.
+    pub async fn event(&mut self) -> Block {
+        loop {
+            let block = self.next().await.expect("the stream goes on");
+            if block.data.is_some() {
+                return block;
+            }
+        }
+    }
+
+    /// Returns the ids of the next `count` events.
+    pub async fn ids(&mut self, count: usize) -> Vec<String> {
+        let mut ids = Vec::new();
+        while ids.len() < count {
+            let event = self.event().await.json();
+            ids.push(event["id"].as_str().expect("an id").to_owned());
+        }
+        ids
+    }
+
+    /// Waits until the stream ends.
+    pub async fn end(mut self) {
+        while self.next().await.is_some() {}
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}

@@ -1,0 +1,71 @@
+//! The optional settings of a webhook in the form and on its page.
+
+use serde_json::json;
+
+use crate::audit;
+use crate::browser::{self, Browser, Kind};
+use crate::fixture::{REVIEW, Stage};
+
+async fn value(browser: &Browser, selector: &str) -> String {
+    browser.find(selector).await.value().await.unwrap().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn options_are_set_shown_and_kept_with_scripts() {
+    check(Kind::Desktop).await;
+}
+
+#[tokio::test]
+async fn options_are_set_shown_and_kept_on_a_phone() {
+    check(Kind::Phone).await;
+}
+
+async fn check(kind: Kind) {
+    if !browser::is_available() {
+        return;
+    }
+    let stage = Stage::start().await;
+    let browser = stage.browser(kind).await;
+    browser.visit("/ui/webhooks/new").await;
+    browser.fill("#name", "Shop").await;
+    browser.fill("#url", &stage.receiver.url("/in")).await;
+    browser.click(&format!("input[value='{REVIEW}']")).await;
+    browser.fill("#description", "<b>Shop</b>").await;
+    browser.fill("#headers", "Authorization: Bearer s3cret\nHost: evil").await;
+    browser.fill("#outlet_ids", "12").await;
+    browser.fill("#statuses", "approved, rejected").await;
+    browser.fill("#metadata", "team=ops").await;
+    browser.click("form.edit .primary").await;
+    assert!(browser.text_of("#headers-error").await.contains("Host: is reserved"), "{}", browser.text().await);
+    assert_eq!(value(&browser, "#statuses").await, "approved, rejected", "the input is kept");
+    audit::check(&browser).await;
+    browser.fill("#headers", "Authorization: Bearer s3cret").await;
+    browser.click("form.edit .primary").await;
+    assert!(browser.text_of("#filter-error").await.contains("has an outlet"), "{}", browser.text().await);
+    browser.fill("#outlet_ids", "").await;
+    browser.fill("#label_ids", &stage.label.to_string()).await;
+    browser.click("form.edit .primary").await;
+    browser.find("#secret").await;
+
+    let webhook = stage.api.webhooks().await.remove(0);
+    let id = webhook["id"].as_str().unwrap();
+    assert_eq!(webhook["filter"], json!({ "label_ids": [stage.label], "statuses": ["approved", "rejected"] }));
+    browser.visit(&format!("/ui/webhooks/{id}")).await;
+    let text = browser.text().await;
+    for shown in ["<b>Shop</b>", "Authorization: ***", "approved, rejected", "team"] {
+        assert!(text.contains(shown), "no {shown} in {text}");
+    }
+    assert!(!text.contains("s3cret"));
+    audit::check(&browser).await;
+
+    // Saving the form unchanged keeps the value of the header.
+    browser.visit(&format!("/ui/webhooks/{id}/edit")).await;
+    assert_eq!(value(&browser, "#headers").await, "Authorization: ***");
+    browser.fill("#description", "").await;
+    browser.click("form.edit .primary").await;
+    browser.wait_for_text("Changes saved.").await;
+    let saved = stage.api.webhook(id).await;
+    assert!(saved["description"].is_null() && saved["metadata"] == json!({ "team": "ops" }), "{saved}");
+    stage.api.post(&format!("/webhooks/{id}/test"), json!({})).await.expect(200);
+    assert_eq!(stage.receiver.wait_for(1).await[0].header("authorization"), "Bearer s3cret");
+}
