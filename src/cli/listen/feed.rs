@@ -181,7 +181,7 @@ impl Feed {
         let (severity, message) = match number {
             300..=399 => {
                 let target = header(LOCATION).unwrap_or("another URL");
-                (Severity::Foreign, format!("{url} redirects to {target} ({number}): set --api to the final URL"))
+                (Severity::Foreign, format!("{url} redirects to {target} ({number}): {API_EXPECTED}"))
             }
             401 | 403 => {
                 let fix =
@@ -253,10 +253,12 @@ struct FieldError {
 }
 
 impl Problem {
+    /// Returns the most specific description, after a colon.
     fn text(&self) -> String {
-        let what = if self.detail.is_empty() { &self.title } else { &self.detail };
-        let fields = self.errors.iter().map(|error| format!("; {}: {}", error.pointer, error.detail));
-        format!("{}{what}{}", if what.is_empty() { "" } else { ": " }, fields.collect::<String>())
+        let fields: Vec<String> =
+            self.errors.iter().map(|error| format!("{}: {}", error.pointer, error.detail)).collect();
+        let texts = [fields.join("; "), self.detail.clone(), self.title.clone()];
+        texts.into_iter().find(|text| !text.is_empty()).map_or_else(String::new, |text| format!(": {text}"))
     }
 
     fn fix(&self) -> &'static str {
@@ -322,9 +324,9 @@ mod tests {
     #[test]
     fn errors_show_the_problem_and_no_control_characters() {
         let feed = Feed::new(&base_url("http://w/").unwrap(), &"t".to_owned().into(), None, &[]).unwrap();
-        let body = br#"{"title":"T","detail":"2 errors\u001b[2J","errors":[{"pointer":"/after","detail":"is old"}]}"#;
+        let body = br#"{"title":"T","detail":"D","errors":[{"pointer":"/after","detail":"is \u001b[2Jold"}]}"#;
         let fault = feed.refusal(StatusCode::UNPROCESSABLE_ENTITY, &HeaderMap::new(), body);
-        let expected = "the API rejected the request (422: 2 errors[2J; /after: is old). Set --from to `earliest`, `latest` or another cursor";
+        let expected = "the API rejected the request (422: /after: is [2Jold). Set --from to `earliest`, `latest` or another cursor";
         assert!(fault.severity == Severity::Permanent && fault.message == expected, "{}", fault.message);
         let limited = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("7"))]);
         let fault = feed.refusal(StatusCode::TOO_MANY_REQUESTS, &limited, b"<html>");
