@@ -13,12 +13,13 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-const WEBHOOK_KEYS: [&str; 13] = [
+const WEBHOOK_KEYS: [&str; 14] = [
     "id",
     "name",
     "url",
     "events",
     "active",
+    "ordering",
     "success_count",
     "failure_count",
     "consecutive_failures",
