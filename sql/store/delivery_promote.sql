@@ -1,5 +1,5 @@
--- Makes the first delivery of each key due if it is parked, and returns it with its event: under a lease, or without one if $3 is null. The
--- transaction has removed the deliveries before it. A row that another transaction has locked is skipped: that one cancels it, or
+-- Makes the first delivery of each key due if it is parked, and returns it: under a lease and with its event, or without both if $3 is null.
+-- The transaction has removed the deliveries before it. A row that another transaction has locked is skipped: that one cancels it, or
 -- leaves it to delivery_promote_stranded.sql.
 -- $1 webhooks, $2 keys, $3 lease, $4 its length in seconds
 with first as materialized (
@@ -27,5 +27,7 @@ select promoted.id, promoted.webhook_id, promoted.event_id, promoted.round, prom
     coalesce((select activation from walhook.webhook where webhook.id = promoted.webhook_id), 0) as activation
 from promoted
 left join lateral (
-    select kind, occurred_at, data::text as data from walhook.event where event.id = promoted.event_id offset 0
+    select kind, occurred_at, data::text as data from walhook.event
+    where event.id = promoted.event_id and $3::uuid is not null
+    offset 0
 ) as event on true

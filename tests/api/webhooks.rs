@@ -13,12 +13,13 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-const WEBHOOK_KEYS: [&str; 20] = [
+const WEBHOOK_KEYS: [&str; 21] = [
     "id",
     "name",
     "url",
     "events",
     "active",
+    "ordering",
     "description",
     "metadata",
     "headers",
