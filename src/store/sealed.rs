@@ -10,24 +10,32 @@ use super::{Result, Store};
 use crate::vault::{Owner, Sealed, Vault};
 
 const KEYS: &str = include_str!("../../sql/store/sealed_keys.sql");
-/// For each encrypted column: the statements that find values under other keys and replace one of them, and the value's owner by the
-/// row's id.
-const COLUMNS: [(&str, &str, fn(Uuid) -> Owner); 3] = [
-    (
-        include_str!("../../sql/store/sealed_webhooks.sql"),
-        include_str!("../../sql/store/sealed_webhook_replace.sql"),
-        Owner::from,
-    ),
-    (
-        include_str!("../../sql/store/sealed_headers.sql"),
-        include_str!("../../sql/store/sealed_headers_replace.sql"),
-        Owner::headers,
-    ),
-    (
-        include_str!("../../sql/store/sealed_answers.sql"),
-        include_str!("../../sql/store/sealed_answer_replace.sql"),
-        Owner::from,
-    ),
+/// An encrypted column.
+struct Column {
+    /// The statement that finds values under other keys.
+    find: &'static str,
+    /// The statement that replaces one of them.
+    replace: &'static str,
+    /// The owner of a row's value, by the row's id.
+    owner: fn(Uuid) -> Owner,
+}
+
+const COLUMNS: [Column; 3] = [
+    Column {
+        find: include_str!("../../sql/store/sealed_webhooks.sql"),
+        replace: include_str!("../../sql/store/sealed_webhook_replace.sql"),
+        owner: Owner::from,
+    },
+    Column {
+        find: include_str!("../../sql/store/sealed_headers.sql"),
+        replace: include_str!("../../sql/store/sealed_headers_replace.sql"),
+        owner: Owner::headers,
+    },
+    Column {
+        find: include_str!("../../sql/store/sealed_answers.sql"),
+        replace: include_str!("../../sql/store/sealed_answer_replace.sql"),
+        owner: Owner::from,
+    },
 ];
 /// The number of values that are read at a time.
 const PAGE: i64 = 500;
@@ -59,7 +67,7 @@ from_row!(Encrypted { id, bytes = "sealed", key_id });
 pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
     let connection = store.connection().await?;
     let mut result = Reencrypted::default();
-    for (find, replace, owner) in COLUMNS {
+    for Column { find, replace, owner } in COLUMNS {
         let mut after = Uuid::nil();
         loop {
             let page: Vec<Encrypted> = connection.fetch_all(find, &[&vault.first_key(), &after, &PAGE]).await?;
