@@ -21,7 +21,7 @@ const NAMES: [&str; 18] = [
     "via",
     "date",
 ];
-/// `accept-`: the log shows the response as it is. `x-forwarded-`: receivers trust a proxy's word about the client.
+/// `accept-`: Walhook does not decode responses. `x-forwarded-`: receivers may read the client's address there.
 const PREFIXES: [&str; 6] = ["accept-", "content-", "proxy-", "webhook-", "x-forwarded-", "x-webhook-"];
 
 /// Returns whether a header has a reserved name, in any case.

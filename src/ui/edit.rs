@@ -55,7 +55,7 @@ struct Errors {
     name: Option<String>,
     url: Option<String>,
     events: Option<String>,
-    options: OptionErrors,
+    options: Box<OptionErrors>,
     /// Concerns the form as a whole.
     form: Option<String>,
 }
@@ -97,7 +97,7 @@ fn draft(manage: &Manage, settings: &Settings, options: &OptionFields) -> Result
             name: name.err().map(|fault| message("The name", fault)),
             url: url.err().map(|fault| message("The URL", fault)),
             events: events.err().map(str::to_owned),
-            options: options.err().unwrap_or_default(),
+            options: options.err().unwrap_or_default().into(),
             form: None,
         }),
     }
@@ -110,9 +110,10 @@ fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
         Fault::BlockedHost(reason) => {
             Ok((StatusCode::UNPROCESSABLE_ENTITY, Errors { url: Some(sentence(&reason)), ..Errors::default() }))
         }
-        Fault::InvalidOptions(faults) => {
-            Ok((StatusCode::UNPROCESSABLE_ENTITY, Errors { options: faults.into(), ..Errors::default() }))
-        }
+        Fault::InvalidOptions(faults) => Ok((
+            StatusCode::UNPROCESSABLE_ENTITY,
+            Errors { options: OptionErrors::from(faults).into(), ..Errors::default() },
+        )),
         fault @ Fault::WebhookLimit { .. } => Ok((StatusCode::CONFLICT, form(sentence(&fault.to_string())))),
         Fault::VersionMismatch => {
             let text = "This webhook was changed in the meantime. Save again to overwrite those changes.";

@@ -12,6 +12,7 @@ mod equivalence;
 mod events;
 mod failover;
 mod fencing;
+mod filters;
 mod giant;
 mod identity;
 mod lookups;
