@@ -96,7 +96,8 @@ fn fingerprint(parts: &Parts, body: &Bytes) -> [u8; 32] {
     hash.update([0]);
     hash.update(body);
     let content_type = parts.headers.get(header::CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-    if !body::is_json(&parts.headers) && !(body.is_empty() && content_type.is_empty()) {
+    let has_type = !body.is_empty() || !content_type.is_empty();
+    if has_type && !body::is_json(&parts.headers) {
         hash.update([0]);
         hash.update(content_type);
     }

@@ -87,6 +87,7 @@ async fn scraped_metrics_match_the_documentation() {
         "walhook_delivery_attempt_duration_seconds",
         "walhook_commit_to_receipt_seconds",
         "walhook_deliveries_in_flight",
+        "walhook_webhooks_limited",
         "walhook_deliveries_pending",
         "walhook_delivery_oldest_due_seconds",
         "walhook_webhooks",
