@@ -90,7 +90,7 @@ async fn a_fresh_event_overtakes_a_running_replay() {
     app.set("delivery.per_webhook_concurrency", "1");
     app.setup().await;
     app.run().await;
-    let scene = Scene::start(&app, 600).await;
+    let scene = Scene::start(&app, 300).await;
     // Every request waits for the one before it: replayed deliveries that were queued would delay a fresh one.
     scene.receiver.answer(|_| Answer::After(Duration::from_millis(10), 200));
     let job = scene.replay().await;
@@ -101,8 +101,8 @@ async fn a_fresh_event_overtakes_a_running_replay() {
     let shown = scene.api.get(&format!("/webhooks/{}/jobs/{job}", scene.webhook)).await.expect(200).json();
     assert_eq!(shown["state"], "running", "{shown}");
     let before = requests.iter().position(|request| payment(request) == fresh).unwrap();
-    assert!(before < 500, "{before} replayed deliveries came first");
-    let all = scene.receiver.wait_for_deliveries(601).await;
+    assert!(before < 250, "{before} replayed deliveries came first");
+    let all = scene.receiver.wait_for_deliveries(301).await;
     let different: HashSet<i64> = all.iter().map(payment).collect();
-    assert_eq!((all.len(), different.len()), (601, 601), "each arrives once");
+    assert_eq!((all.len(), different.len()), (301, 301), "each arrives once");
 }
