@@ -4,6 +4,8 @@
 //! Not with utoipa: its macros would repeat the shared responses at each handler, and cannot describe webhooks (OpenAPI 3.1) from a
 //! catalogue.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
 use super::problem::{FieldError, Problem};
@@ -135,140 +137,20 @@ fn add_examples(operation: &mut Value) {
         let alternatives = schema["oneOf"].as_array().into_iter().flatten();
         let reference = alternatives.chain([schema]).find_map(|schema| schema["$ref"].as_str());
         let name = reference.and_then(|reference| reference.rsplit('/').next()).unwrap_or_default();
-        if let Some(example) = example(name) {
-            media["example"] = example;
+        if let Some(example) = EXAMPLES.get(name) {
+            media["example"] = example.clone();
         }
     }
 }
 
-fn example(schema: &str) -> Option<Value> {
-    let settings = json!({
-        "name": "My label",
-        "url": "https://label.example/hooks",
-        "events": ["delivery.completed", "delivery.failed"],
-        "active": true,
-    });
-    let options = json!({
-        "description": "Tells the shop which releases are on sale",
-        "metadata": { "team": "storefront" },
-        "headers": { "Authorization": "***" },
-        "filter": { "label_ids": [311] },
-    });
-    let page = |entry: Option<Value>| json!({ "data": [entry], "next_cursor": null });
-    Some(match schema {
-        "CreateWebhook" => {
-            let mut create = settings;
-            create.as_object_mut()?.extend(options.as_object()?.clone());
-            create["headers"] = json!({ "Authorization": "Bearer of-your-gateway" });
-            create
-        }
-        "UpdateWebhook" => json!({ "active": false }),
-        "TestWebhook" => json!({ "event": "delivery.failed" }),
-        "Webhook" => {
-            let mut webhook = json!({ "id": EXAMPLE_ID });
-            let members = webhook.as_object_mut()?;
-            members.extend(settings.as_object()?.clone());
-            members.extend(options.as_object()?.clone());
-            let counters = json!({
-                "success_count": 1204,
-                "failure_count": 3,
-                "consecutive_failures": 0,
-                "last_triggered_at": EXAMPLE_TIME,
-                "disabled_at": null,
-                "disabled_reason": null,
-                "created_at": EXAMPLE_TIME,
-                "updated_at": EXAMPLE_TIME,
-                "signing": "hmac",
-                "public_key": null,
-                "previous_secret_expires_at": null,
-            });
-            members.extend(counters.as_object()?.clone());
-            webhook
-        }
-        "CreatedWebhook" => {
-            let mut created = example("Webhook")?;
-            created["secret"] = "whsec_…".into();
-            created
-        }
-        "RegenerateSecret" => json!({ "overlap": "24h" }),
-        "NewSecret" => json!({
-            "id": EXAMPLE_ID, "secret": "whsec_…", "public_key": null, "previous_secret_expires_at": EXAMPLE_TIME,
-        }),
-        "TestReport" => {
-            json!({ "delivered": true, "response_status": 204, "duration_ms": 87, "error": null, "log_id": EXAMPLE_ID })
-        }
-        "LogEntry" => log_entry(),
-        "LogDetail" => {
-            let mut detail = log_entry();
-            let request = json!({
-                "request_url": "https://label.example/hooks",
-                "request_headers": { "Content-Type": "application/json", "X-Webhook-Event": "delivery.failed" },
-                "request_body": "{\"event\":\"delivery.failed\",…}",
-                "response_body": "upstream is down",
-            });
-            detail.as_object_mut()?.extend(request.as_object()?.clone());
-            detail
-        }
-        "FeedPage" => json!({ "data": [feed_event()], "next_cursor": "7kYxQ2m0Rb3tE1c9Vn4Wag" }),
-        "EventDetail" => {
-            let mut event = feed_event();
-            let delivery = json!({
-                "id": "c2b8f0de-4a53-5b0d-9a53-2f6b7f0f8a7e",
-                "webhook_id": EXAMPLE_ID,
-                "state": "delivered",
-                "attempts": 1,
-                "next_attempt_at": null,
-            });
-            event["deliveries"] = json!([delivery]);
-            event
-        }
-        "Replay" => json!({ "job_id": EXAMPLE_ID, "count": 2000, "exact": true }),
-        "Job" => json!({
-            "id": EXAMPLE_ID,
-            "kind": "replay",
-            "state": "running",
-            "done": 1204,
-            "total": 2000,
-            "created_at": EXAMPLE_TIME,
-            "finished_at": null,
-        }),
-        "Page_Job" => page(example("Job")),
-        "Page_Webhook" => page(example("Webhook")),
-        "Page_LogEntry" => page(example("LogEntry")),
-        _ => return None,
-    })
-}
+/// The examples of request and response bodies, by the name of their schema.
+static EXAMPLES: LazyLock<Map<String, Value>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).expect("the file is a JSON object"));
 
 /// The link from a test's result to its entry in the log.
 fn log_link() -> Value {
     let parameters = json!({ "webhook": "$request.path.webhook", "log": "$response.body#/log_id" });
     json!({ "log": { "operationId": "readLog", "parameters": parameters } })
-}
-
-fn feed_event() -> Value {
-    json!({
-        "id": EXAMPLE_ID,
-        "event": "delivery.failed",
-        "occurred_at": "2026-03-01T09:04:59.123456+00:00",
-        "label_id": 42,
-        "data": { "distro_queue_id": 8812, "status": "rejected" },
-    })
-}
-
-fn log_entry() -> Value {
-    json!({
-        "id": EXAMPLE_ID,
-        "delivery_id": "c2b8f0de-4a53-5b0d-9a53-2f6b7f0f8a7e",
-        "event_type": "delivery.failed",
-        "response_status": 502,
-        "duration_ms": 87,
-        "attempt": 1,
-        "round": 1,
-        "timestamp": EXAMPLE_TIME,
-        "outcome": "failed",
-        "error": { "kind": "http_status", "message": "it answered 502" },
-        "test": false,
-    })
 }
 
 /// Describes the request that delivers an event.
