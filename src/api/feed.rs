@@ -279,7 +279,7 @@ async fn read_page(
 
 /// Read an event
 ///
-/// Returns an event and its deliveries. A delivery whose first attempt is not among the 20,000 entries of the webhook's log after the
+/// Returns an event and its deliveries. A delivery whose first attempt is not among the 5,000 entries of the webhook's log after the
 /// event is not listed.
 #[utoipa::path(
     get, path = "/events/{id}", tag = "events", operation_id = "readEvent",

@@ -46,8 +46,8 @@ pub enum Fault {
     /// The user has sent many tests.
     #[error("many tests were sent in the last hours: wait {retry_after_seconds} s before the next one")]
     TestQuota { retry_after_seconds: u64 },
-    /// The user searches delivery logs too often, or with too many requests at once.
-    #[error("too many filtered requests for delivery logs: wait {retry_after_seconds} s before the next one")]
+    /// The user searches delivery logs or the feed too often, or with too many requests at once.
+    #[error("too many filtered requests: wait {retry_after_seconds} s before the next one")]
     SearchLimit { retry_after_seconds: u64 },
     #[error(transparent)]
     Store(#[from] StoreError),

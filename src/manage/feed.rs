@@ -133,6 +133,9 @@ impl Manage {
         Position(after): Position,
         size: PageSize,
     ) -> Result<FeedPage> {
+        if !filter.is_empty() {
+            self.count_search(user)?;
+        }
         let _permit = self.feed.reads.acquire().await.expect("it is never closed");
         counter!(telemetry::FEED_READS).increment(1);
         let feed::Page { events, next, more } = feed::page(&self.store, user, filter, after, size).await?;
@@ -152,6 +155,9 @@ impl Manage {
         before: Option<Position>,
         limit: usize,
     ) -> Result<(Vec<Headline>, Option<Position>)> {
+        if kind.is_some() {
+            self.count_search(user)?;
+        }
         let before = before.map_or(i64::MAX, |before| before.0);
         let (mut found, horizon) = feed::newest(&self.store, user, kind, before, limit + 1).await?;
         let more = found.len() > limit;
@@ -162,6 +168,7 @@ impl Manage {
 
     /// Returns an event of the user with its deliveries to the user's webhooks.
     pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<Delivery>)> {
+        self.count_search(user)?;
         let event = feed::get(&self.store, user, id).await?.ok_or(Fault::NoSuchEvent)?;
         let webhooks = self.webhooks(user, None, MOST_WEBHOOKS).await?.items;
         let webhooks: Vec<Uuid> = webhooks.iter().map(|webhook| webhook.id).collect();

@@ -58,10 +58,15 @@ impl Manage {
 
     /// Counts a filtered search, which lasts until the permit is dropped.
     fn begin_search(&self, user: &UserId) -> Result<Permit<UserId>> {
-        let refused = |retry_after_seconds| Fault::SearchLimit { retry_after_seconds };
-        let permit = self.searches.acquire(user).ok_or(refused(1))?;
-        self.search_rate.check(user).map_err(refused)?;
+        let permit = self.searches.acquire(user).ok_or(Fault::SearchLimit { retry_after_seconds: 1 })?;
+        self.count_search(user)?;
         Ok(permit)
+    }
+
+    /// Counts a request that examines many rows. Fails if the user has made too many in the last seconds.
+    pub(super) fn count_search(&self, user: &UserId) -> Result<()> {
+        let refused = |retry_after_seconds| Fault::SearchLimit { retry_after_seconds };
+        self.search_rate.check(user).map_err(refused)
     }
 
     /// Returns an entry of the webhook's log with its request.

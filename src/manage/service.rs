@@ -19,10 +19,11 @@ const MAX_LOOKUPS: usize = 2;
 const MAX_TESTS_IN_FLIGHT: usize = 4;
 /// Tests that one user may send at once; then one a minute. Each is stored for the retention period.
 const TEST_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
-/// Filtered pages of delivery logs that one user may request per second, and at once. Each examines up to 10,000 entries, which takes the
-/// store about ten milliseconds: without this limit one user could keep it busy.
-const SEARCHES_PER_SECOND: u32 = 10;
-const SEARCH_BURST: u32 = 20;
+/// Filtered pages of delivery logs and of the feed, and single events with their deliveries, that one user may request per second, and at
+/// once. Each examines up to 2,000 entries, which takes the
+/// store a few milliseconds: without this limit one user could keep it busy.
+const SEARCHES_PER_SECOND: u32 = 50;
+const SEARCH_BURST: u32 = 100;
 /// Searches of one user in progress, of the eight connections that all users share.
 const MAX_SEARCHES: usize = 2;
 

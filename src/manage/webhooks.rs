@@ -14,7 +14,7 @@ use crate::domain::ordering::Ordering;
 use crate::domain::signing::Signing;
 use crate::store::audit::Actor;
 use crate::store::options::Options;
-use crate::store::webhooks::{self, Changes, Condition, Conditional, Settings, Webhook, event_names};
+use crate::store::webhooks::{self, Changes, Condition, Conditional, NewWebhook, Settings, Webhook, event_names};
 use crate::vault::{Sealed, new_webhook_secret};
 
 /// A webhook to create.
@@ -87,11 +87,9 @@ impl Manage {
             Settings { name: name.0, url: url.0, events: event_names(&events.0), active, ordering, signing, options };
         let (secret, sealed) = self.new_secret(id);
         let headers = changes.headers.and_then(|new| new.sealed);
-        let pair = self.key_pair_for(signing, id);
+        let new = NewWebhook { id, settings, secret: sealed, headers, pair: self.key_pair_for(signing, id) };
         let limit = self.webhooks_per_user;
-        let created =
-            webhooks::create(&self.store, actor, id, &settings, &sealed, headers.as_ref(), pair.as_ref(), limit)
-                .await?;
+        let created = webhooks::create(&self.store, actor, &new, limit).await?;
         let webhook = created.ok_or(Fault::WebhookLimit { limit })?;
         tracing::info!(webhook = %id, user = %actor.user, "webhook created");
         Ok(CreatedWebhook { webhook, secret, warning })

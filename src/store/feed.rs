@@ -23,11 +23,11 @@ const SESSIONS: &str = include_str!("../../sql/store/feed_sessions.sql");
 const EVENT: &str = include_str!("../../sql/store/event_get.sql");
 const DELIVERIES: &str = include_str!("../../sql/store/event_deliveries.sql");
 
-/// Events that one filtered page examines, which takes about ten milliseconds. A filter that matches nothing would otherwise read all
+/// Events that one filtered page examines, which takes a few milliseconds. A filter that matches nothing would otherwise read all
 /// events of the user.
-const MOST_EXAMINED: i64 = 10_000;
-/// Entries of each webhook's log among which the attempts of an event are searched: about ten milliseconds per webhook.
-const MOST_LOG_ENTRIES: i64 = 20_000;
+const MOST_EXAMINED: i64 = 2_000;
+/// Entries of each webhook's log among which the attempts of an event are searched: a few milliseconds per webhook.
+const MOST_LOG_ENTRIES: i64 = 5_000;
 /// An attempt's id may be older than its event by this much, because the clocks of the primary and of this host disagree.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 
@@ -76,7 +76,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.kinds.is_empty() && self.label.is_none()
     }
 

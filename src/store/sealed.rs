@@ -13,9 +13,12 @@ use crate::vault::{Owner, Sealed, Vault};
 const KEYS: &str = include_str!("../../sql/store/sealed_keys.sql");
 const WEBHOOKS: &str = include_str!("../../sql/store/sealed_webhooks.sql");
 const WEBHOOK_REPLACE: &str = include_str!("../../sql/store/sealed_webhook_replace.sql");
+/// Returns the owner of a row's value by the row's id.
+type OwnerOf = fn(Uuid) -> Owner;
+
 /// The encrypted columns of a webhook, for which these statements are repeated with another column's name, and their owners by the
 /// webhook's id. Those of previous keys are last: a key that is replaced in the meantime moves to them.
-const WEBHOOK_COLUMNS: [(&str, fn(Uuid) -> Owner); 5] = [
+const WEBHOOK_COLUMNS: [(&str, OwnerOf); 5] = [
     ("secret", Owner::from),
     ("headers", Owner::headers),
     ("private_key", Owner::from),
@@ -29,12 +32,11 @@ struct Column {
     find: String,
     /// Replaces one of them.
     replace: String,
-    /// Returns the value's owner by the row's id.
-    owner: fn(Uuid) -> Owner,
+    owner: OwnerOf,
 }
 
 static COLUMNS: LazyLock<Vec<Column>> = LazyLock::new(|| {
-    let of_webhook = |(column, owner): (&str, fn(Uuid) -> Owner)| {
+    let of_webhook = |(column, owner): (&str, OwnerOf)| {
         let [find, replace] = [WEBHOOKS, WEBHOOK_REPLACE].map(|statement| statement.replace("secret", column));
         Column { find, replace, owner }
     };

@@ -130,19 +130,21 @@ pub enum Conditional<T> {
 /// A condition on the settings, evaluated in the transaction of the change.
 pub type Condition<'a> = &'a (dyn Fn(&Settings) -> bool + Send + Sync);
 
+/// A webhook to create, with what is stored encrypted.
+#[derive(Debug)]
+pub struct NewWebhook {
+    pub id: Uuid,
+    pub settings: Settings,
+    pub secret: Sealed,
+    /// The custom headers that `settings` names.
+    pub headers: Option<Sealed>,
+    pub pair: Option<SealedKeyPair>,
+}
+
 /// Creates a webhook. Returns `None` if the user has `limit` of them: a lock makes the creations of one user consecutive.
-/// `headers` are the custom headers that `settings` names.
-pub async fn create(
-    store: &Store,
-    actor: &Actor,
-    id: Uuid,
-    settings: &Settings,
-    secret: &Sealed,
-    headers: Option<&Sealed>,
-    pair: Option<&SealedKeyPair>,
-    limit: u32,
-) -> Result<Option<Webhook>> {
-    let user = &actor.user;
+pub async fn create(store: &Store, actor: &Actor, new: &NewWebhook, limit: u32) -> Result<Option<Webhook>> {
+    let NewWebhook { id, settings, secret, headers, pair } = new;
+    let (id, user) = (*id, &actor.user);
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
@@ -151,8 +153,8 @@ pub async fn create(
     let Sealed { bytes, key_id } = secret;
     let limit = i64::from(limit);
     let (metadata, filter) = options.json();
-    let (headers, headers_key) = sealed_parts(headers);
-    let (private, private_key_id, public) = pair_columns(pair);
+    let (headers, headers_key) = sealed_parts(headers.as_ref());
+    let (private, private_key_id, public) = pair_columns(pair.as_ref());
     let params: [&(dyn ToSql + Sync); 20] = [
         user,
         &id,

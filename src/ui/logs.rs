@@ -15,9 +15,11 @@ use super::state::webhook_path;
 use super::time::{Exact, field};
 use super::visit::{Ids, Visit};
 use crate::domain::event::EventKind;
-use crate::manage::{self, Cursor, LogFilter, OUTCOMES, StatusClass, Webhook};
+use crate::manage::{self, Cursor, Entry, LogFilter, OUTCOMES, StatusClass, Webhook};
 
 const PAGE: usize = 50;
+/// Searches for one page, each of which examines a bounded number of entries. More would keep the visitor waiting.
+const MAX_SEARCHES: usize = 5;
 /// The fields of the filter. The links to other pages contain them.
 const FILTERS: [&str; 5] = ["event", "outcome", "status", "since", "until"];
 
@@ -53,16 +55,31 @@ fn parse(fields: &Fields) -> (LogFilter, Option<Cursor>, Vec<String>) {
     (filter, cursor, errors)
 }
 
+/// Returns a page of entries, and where the next one starts. Continues searches that find nothing.
+async fn search(
+    visit: &Visit,
+    webhook: Uuid,
+    filter: &LogFilter,
+    mut cursor: Option<Cursor>,
+) -> Result<(Vec<Entry>, Option<Cursor>), PageError> {
+    for _ in 1..MAX_SEARCHES {
+        let found = visit.manage().log(visit.user(), webhook, filter, cursor, PAGE).await?;
+        if !found.items.is_empty() || found.next.is_none() {
+            return Ok((found.items, found.next));
+        }
+        cursor = found.next;
+    }
+    let found = visit.manage().log(visit.user(), webhook, filter, cursor, PAGE).await?;
+    Ok((found.items, found.next))
+}
+
 pub async fn show(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let (manage, user) = (visit.manage(), visit.user());
     let webhook = manage.webhook(user, id).await?;
     let (filter, cursor, errors) = parse(&fields);
     let is_valid = errors.is_empty();
     let (entries, next) = match is_valid {
-        true => {
-            let found = manage.log(user, id, &filter, cursor, PAGE).await?;
-            (found.items, found.next)
-        }
+        true => search(&visit, id, &filter, cursor).await?,
         false => (Vec::new(), None),
     };
     let given = FILTERS.map(|name| (name, fields.one(name))).into_iter().filter(|(_, value)| !value.is_empty());
