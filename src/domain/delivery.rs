@@ -171,7 +171,7 @@ pub enum Next {
     Retry { after: Duration, attempt: u16 },
 }
 
-/// What an answer says about the load that the receiver can bear.
+/// What an answer says about the load that the receiver can handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feedback {
     /// It responded in time.

@@ -1,4 +1,4 @@
-//! How many requests a receiver can bear at once: additive increase, multiplicative decrease, as TCP does. No I/O.
+//! How many requests a receiver can handle at once: additive increase, multiplicative decrease, as TCP does. No I/O.
 //!
 //! An answer with 429 or 503, or a timeout, halves the webhook's limit; each round of good answers raises it by one. The requests of one
 //! round fail together, so the limit is halved at most once per round: failures of requests that started before the last decrease
@@ -15,7 +15,7 @@ use crate::domain::delivery::{Feedback, TIME_TO_START};
 /// Webhooks that are remembered. Beyond that, the one that has not answered for longest is forgotten: claims search a list of them
 /// linearly.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1_024).expect("not zero");
-/// After so long without an answer a webhook is forgotten: what its receiver could bear then says little about now.
+/// After so long without an answer a webhook is forgotten: what its receiver could handle then says little about now.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// What is known about a webhook whose receiver was overloaded lately.
@@ -44,7 +44,7 @@ pub struct Congestion {
 impl Congestion {
     /// `cap` is the configured limit. Requests may take `timeout`.
     pub fn new(cap: usize, is_adaptive: bool, timeout: Duration) -> Congestion {
-        let (is_adaptive, idle) = (is_adaptive && cap > 1, IDLE.max(timeout * 2));
+        let (is_adaptive, idle) = (is_adaptive && cap > 1, IDLE.max(timeout.saturating_mul(2)));
         Congestion { cap, is_adaptive, idle, windows: LruCache::new(REMEMBERED), limited: 0 }
     }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_settles_at_what_the_receiver_can_bear_and_recovers() {
+    fn the_limit_settles_at_what_the_receiver_can_handle_and_recovers() {
         let (mut congestion, mut now) = (congestion(), Instant::now());
         let falling: Vec<usize> = (0..6).map(|_| round(&mut congestion, &mut now, 5)).collect();
         assert_eq!(falling[..5], [64, 32, 16, 8, 4], "halved once per round, however many requests of it fail");
