@@ -15,3 +15,6 @@ alter table walhook.webhook
     add column previous_private_key_key_id text,
     add column previous_public_key bytea,
     add column previous_expires_at timestamptz;
+-- The published keys are listed in their own order, by anybody.
+create index webhook_public_key on walhook.webhook (public_key) where public_key is not null;
+create index webhook_previous_public_key on walhook.webhook (previous_public_key) where previous_public_key is not null;
