@@ -155,6 +155,8 @@ impl Round<'_> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct BuiltIndexes {
     pub built: Vec<String>,
+    /// Indexes that were left to another replica, which is maintaining partitions.
+    pub left: Vec<String>,
     /// Indexes that could not be built, and the reasons. They are built later.
     pub failed: Vec<String>,
 }
@@ -166,7 +168,7 @@ pub async fn build_indexes(store: &Store) -> Result<BuiltIndexes> {
     for missing in store.missing_indexes().await? {
         match store.build_index(&missing).await {
             Ok(Build::Built) => done.built.push(missing.name()),
-            Ok(Build::NotNeeded) => {}
+            Ok(Build::NotNeeded) => done.left.push(missing.name()),
             Err(error @ (StoreError::Query(_) | StoreError::Silent(_))) => {
                 done.failed.push(format!("{}: {error}", missing.name()));
             }

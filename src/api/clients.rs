@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 /// How long a parked client may not take what was written for it. A comment is written to each stream every 15 seconds.
 const LONGEST_STALL: Duration = Duration::from_secs(60);
 
+/// How long a client without a connection permit has to take its last response.
+const LAST_RESPONSE: Duration = Duration::from_secs(1);
+
 /// All clients of one listener. A slow client keeps its connection only until another client needs it.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<Mutex<Registry>>);
@@ -49,7 +52,7 @@ struct State {
     /// Requests that wait for events.
     parked: usize,
     has_been_parked: bool,
-    /// No connection permit was free when its last request had waited for events: it is disconnected as soon as it is idle.
+    /// No connection permit was free when its last request had waited for events: it is disconnected when it is idle.
     is_surplus: bool,
 }
 
@@ -142,7 +145,7 @@ impl Client {
             return Some(state.since + LONGEST_STALL);
         }
         let wait = match (state.is_surplus, state.has_sent_head) {
-            (true, _) => Duration::ZERO,
+            (true, _) => LAST_RESPONSE,
             (false, true) => silence.idle,
             (false, false) => silence.header,
         };
@@ -294,7 +297,7 @@ mod tests {
         let another = register(&clients, &connections);
         drop((one, other));
         let since = client.state.lock().unwrap().since;
-        assert_eq!(client.deadline(silence), Some(since), "its connection was given to another client");
+        assert_eq!(client.deadline(silence), Some(since + LAST_RESPONSE), "its connection was given to another client");
         drop(another);
         drop(client.park());
         assert_eq!(connections.available_permits(), 0, "it has a permit again");

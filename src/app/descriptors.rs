@@ -15,8 +15,8 @@ pub fn raise_limit(config: &Config) {
         Ok(()) => maximum,
         Err(_) => current,
     };
-    // Twice the connections: each of the two listeners has this limit; streams of the feed have their own. Twice the requests: each may leave an idle connection, which
-    // is kept for the next request.
+    // Twice the connections: each of the two listeners has this limit; streams of the feed have their own. Twice the requests: each may
+    // leave an idle connection, which is kept for the next request.
     let (http, delivery) = (&config.http, &config.delivery);
     let needed = 2 * http.max_connections as u64 + http.max_streams as u64 + 2 * delivery.concurrency as u64 + OTHERS;
     if let Some(limit) = raised.filter(|limit| *limit < needed) {

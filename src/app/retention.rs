@@ -60,7 +60,7 @@ pub async fn run(
     }
 }
 
-/// Builds the indexes that partitions lack. Returns whether no build failed.
+/// Builds the indexes that partitions lack. Returns whether none is missing any more.
 async fn build_indexes(store: &Store, activity: &Activity) -> bool {
     match partitions::build_indexes(store).await {
         Ok(done) => {
@@ -71,7 +71,7 @@ async fn build_indexes(store: &Store, activity: &Activity) -> bool {
                 None => activity.succeeded(),
                 Some(error) => activity.failed(error),
             }
-            done.failed.is_empty()
+            done.failed.is_empty() && done.left.is_empty()
         }
         Err(error) => {
             activity.failed(&error);
