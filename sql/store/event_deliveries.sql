@@ -2,7 +2,7 @@
 -- cost every attempt: a bounded part of each webhook's log is read instead, from the event's time on.
 -- $1 the user's webhooks, $2 the ids of the event's deliveries to them, $3 the lowest id of an attempt, $4 entries to read per webhook
 select wanted.id, wanted.webhook_id, logged.attempts, logged.outcome, logged.last_log,
-    pending.due_at, pending.lease is not null as leased
+    pending.due_at is not null as is_pending, nullif(pending.due_at, 'infinity') as due_at, pending.lease is not null as leased
 from unnest($1::uuid[], $2::uuid[]) as wanted (webhook_id, id)
 -- One lookup per webhook, never a join over the daily partitions.
 left join lateral (

@@ -62,6 +62,8 @@ pub struct Event {
     pub kind: EventKind,
     pub occurred_at: Timestamp,
     pub data: String,
+    /// The number of the delivery within its webhook. A test has none.
+    pub sequence: Option<i64>,
 }
 
 /// Why an event is sent. It is visible in the request or in the printed line.
@@ -106,7 +108,7 @@ impl Forwarder {
             kind: event.kind,
             occurred_at: event.occurred_at,
             data: &event.data,
-            sequence: None,
+            sequence: event.sequence,
             attempt: 1,
             test: reason == Reason::Test,
         };

@@ -29,7 +29,7 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         secret
     });
     let data = (events::rule(kind).example)();
-    let event = Event { id: Uuid::now_v7(), kind, occurred_at: Timestamp::now(), data };
+    let event = Event { id: Uuid::now_v7(), kind, occurred_at: Timestamp::now(), data, sequence: None };
     let forwarder = Forwarder::new(&forward, Uuid::now_v7(), secret)?;
     let delivered = forwarder.forward(&event, Reason::Test).await?;
     Ok(if delivered { ExitCode::SUCCESS } else { ExitCode::FAILURE })

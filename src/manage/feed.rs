@@ -97,9 +97,9 @@ impl DeliveryState {
     /// Returns the state of a delivery.
     pub fn of(delivery: &Delivery) -> DeliveryState {
         let by_name = |outcome: &str| DeliveryState::ALL.into_iter().find(|state| state.as_str() == outcome);
-        match (&delivery.due_at, &delivery.outcome) {
-            (Some(_), _) => DeliveryState::Pending,
-            (None, outcome) => outcome.as_deref().and_then(by_name).unwrap_or(DeliveryState::Ended),
+        match (delivery.is_pending, &delivery.outcome) {
+            (true, _) => DeliveryState::Pending,
+            (false, outcome) => outcome.as_deref().and_then(by_name).unwrap_or(DeliveryState::Ended),
         }
     }
 }

@@ -26,7 +26,7 @@ pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
                 activity.succeeded();
                 retries.reset();
                 if let Step::Finished { recovery, webhook, recovered } = step {
-                    tracing::info!(%recovery, %webhook, recovered, "recovery finished");
+                    tracing::info!(job = %recovery, %webhook, deliveries = recovered, "recovery or replay ended");
                 }
                 if step == Step::Idle { IDLE } else { Duration::ZERO }
             }

@@ -217,13 +217,14 @@ pub struct Delivery {
     pub outcome: Option<String>,
     /// The last log entry.
     pub last_log: Option<Uuid>,
-    /// When the next attempt is due, or the lease ends. None if the delivery has ended.
+    pub is_pending: bool,
+    /// When the next attempt is due, or the lease ends. None if the delivery has ended or waits for another.
     pub due_at: Option<Timestamp>,
     /// Whether an attempt is in flight.
     pub leased: bool,
 }
 
-from_row! { Delivery { id, webhook = "webhook_id", attempts, outcome, last_log, due_at, leased } }
+from_row! { Delivery { id, webhook = "webhook_id", attempts, outcome, last_log, is_pending, due_at, leased } }
 
 /// Returns the deliveries with these ids to these webhooks of one user. Attempts that the webhook's log contains more than a bounded number
 /// of entries after `occurred_at` are not found.

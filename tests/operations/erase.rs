@@ -37,10 +37,11 @@ impl Tenant {
         api.post(&format!("{path}/logs/{log}/redeliver"), json!({})).await.expect(202);
         api.wait_for_logs(&webhook, "a second round", |logs| logs.iter().any(|entry| entry["round"] == 2)).await;
         api.post(&format!("{path}/recover"), json!({ "since": "2026-01-01T00:00:00Z" })).await.expect(202);
+        api.post(&format!("{path}/replay"), json!({ "since": "2026-01-01T00:00:00Z" })).await.expect(202);
         let store = app.store().await;
         let open = "select count(*) from walhook.recovery where finished_at is null";
         let none_open = || async { (store.query_one(open, &[]).await.ok()?.get::<_, i64>(0) == 0).then_some(()) };
-        eventually("the recovery's end", none_open).await;
+        eventually("the end of the recovery and the replay", none_open).await;
         api.wait_for_logs(&gone, "an entry", |logs| !logs.is_empty()).await;
         api.delete(&format!("/webhooks/{gone}")).await.expect(204);
         // As if the webhook was deleted when changes were not audited yet.
@@ -116,9 +117,19 @@ async fn a_user_is_erased_while_replicas_deliver() {
     let kept_before = named(&app, kept.user, &kept.traces).await;
     let tables: HashSet<&str> =
         kept_before.iter().map(|(table, _)| table.trim_start_matches("walhook.").split('_').next().unwrap()).collect();
-    for table in
-        ["webhook", "api", "event", "attempt", "missed", "recovery", "delivery", "audit", "idempotency", "notice"]
-    {
+    for table in [
+        "webhook",
+        "api",
+        "event",
+        "attempt",
+        "missed",
+        "recovery",
+        "replay",
+        "delivery",
+        "audit",
+        "idempotency",
+        "notice",
+    ] {
         assert!(tables.contains(table), "no rows of {table}: {tables:?}");
     }
 

@@ -126,13 +126,17 @@ impl Listener {
         match event.event.parse() {
             Ok(kind) => {
                 let data = Box::<str>::from(event.data).into();
-                let event = Event { id, kind, occurred_at: event.occurred_at, data };
+                let sequence = Some(self.state.sequence() + 1);
+                let event = Event { id, kind, occurred_at: event.occurred_at, data, sequence };
                 send(&self.forwarder, &event, Reason::Occurred, &self.stop).await?;
                 self.last = Some(event);
+                self.state.record_forwarded(id)?;
             }
-            Err(_) => eprintln!("Skipped event {id}: this version of walhook does not know its type. Upgrade walhook."),
+            Err(_) => {
+                eprintln!("Skipped event {id}: this version of walhook does not know its type. Upgrade walhook.");
+                self.state.record_skipped(id)?;
+            }
         }
-        self.state.record(id)?;
         if self.keys.try_recv().is_ok() {
             send_again(&self.forwarder, self.last.as_ref(), &self.stop).await?;
         }

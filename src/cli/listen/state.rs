@@ -37,8 +37,10 @@ struct Content {
     secret: Option<String>,
     /// Where the current page begins. None until the API has answered.
     cursor: Option<String>,
-    /// Events of the current page that were forwarded.
+    /// Events of the current page that were forwarded or skipped.
     forwarded: Vec<Uuid>,
+    /// The number of the last event that was forwarded: `X-Webhook-Sequence`.
+    sequence: i64,
 }
 
 impl State {
@@ -55,6 +57,7 @@ impl State {
             secret: None,
             cursor: None,
             forwarded: Vec::new(),
+            sequence: 0,
         });
         match from {
             // `latest` must not be kept: after a restart it would be another position.
@@ -97,8 +100,19 @@ impl State {
         self.content.forwarded.contains(&event)
     }
 
-    /// Records that an event of the current page was forwarded.
-    pub fn record(&mut self, event: Uuid) -> anyhow::Result<()> {
+    /// Returns the number of the last event that was forwarded.
+    pub fn sequence(&self) -> i64 {
+        self.content.sequence
+    }
+
+    /// Records that an event of the current page was forwarded, under the next number.
+    pub fn record_forwarded(&mut self, event: Uuid) -> anyhow::Result<()> {
+        self.content.sequence += 1;
+        self.record_skipped(event)
+    }
+
+    /// Records that an event of the current page must not be forwarded.
+    pub fn record_skipped(&mut self, event: Uuid) -> anyhow::Result<()> {
         self.content.forwarded.push(event);
         self.save()
     }
@@ -190,12 +204,12 @@ mod tests {
         assert_eq!(state.after(), "latest");
         let (webhook, secret) = (state.webhook(), state.secret().unwrap());
         state.finish_page("c1".into()).unwrap();
-        state.record(Uuid::from_u128(7)).unwrap();
+        state.record_forwarded(Uuid::from_u128(7)).unwrap();
         assert!(open(None).is_err_and(|error| error.to_string().contains("in use")));
         drop(state);
 
         let mut state = open(None).unwrap();
-        assert_eq!((state.after(), state.webhook()), ("c1", webhook));
+        assert_eq!((state.after(), state.webhook(), state.sequence()), ("c1", webhook, 1));
         assert_eq!(state.secret().unwrap().expose_secret(), secret.expose_secret());
         assert!(state.is_forwarded(Uuid::from_u128(7)) && !state.is_forwarded(Uuid::from_u128(8)));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

@@ -1,5 +1,6 @@
 //! `walhook listen` as a black box, against a feed of the test.
 
+mod end_to_end;
 mod feed;
 
 use std::path::Path;
@@ -117,8 +118,9 @@ async fn events_are_forwarded_as_signed_deliveries_in_order_whatever_the_receive
     receiver.wait_for(2).await;
     events.extend(["payment.statement_ready", "transcode.completed"].map(|kind| feed.push(kind)));
     let requests = receiver.wait_for(4).await;
-    for (request, event) in requests.iter().zip(&events) {
+    for ((request, event), sequence) in requests.iter().zip(&events).zip(1_u32..) {
         assert_eq!(request.path, "/hooks?a=b");
+        assert_eq!(request.header("x-webhook-sequence"), sequence.to_string());
         assert_forwarded(request, event, &listen);
     }
     receiver.close().await;
@@ -167,13 +169,15 @@ async fn without_from_only_new_events_of_the_chosen_types_are_forwarded() {
 }
 
 /// Asserts that every event arrived, in order. Returns how many requests were repeats.
-fn repeats(received: &[Received], events: &[Event]) -> usize {
-    let ids: Vec<&str> = received.iter().map(|request| request.header("x-webhook-event-id")).collect();
-    let mut distinct = ids.clone();
+fn repeats(received: &[Received], events: &[String]) -> usize {
+    let number = |request: &Received| request.header("x-webhook-sequence").parse::<usize>().unwrap();
+    let id = |request: &Received| request.header("x-webhook-event-id").to_owned();
+    let all: Vec<(usize, String)> = received.iter().map(|request| (number(request), id(request))).collect();
+    let mut distinct = all.clone();
     distinct.dedup();
-    let expected: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
-    assert_eq!(distinct, expected, "each event, in order, and repeats directly after the event");
-    ids.len() - distinct.len()
+    let expected: Vec<(usize, String)> = (1..).zip(events.iter().cloned()).collect();
+    assert_eq!(distinct, expected, "each event, in order, and repeats directly after the event under the same number");
+    all.len() - distinct.len()
 }
 
 #[tokio::test]
@@ -208,7 +212,8 @@ async fn kills_and_cut_connections_lose_nothing_and_repeat_at_most_one_event_per
         requests.last().is_some_and(|request| request.header("x-webhook-event-id") == last)
     });
     let received = received.await;
-    assert!(repeats(&received, &events) <= KILLS);
+    let ids: Vec<String> = events.iter().map(|event| event.id.to_string()).collect();
+    assert!(repeats(&received, &ids) <= KILLS);
     received.iter().for_each(|request| request.assert_sound(&secret));
     // An orderly end repeats nothing, and an explicit position replaces the stored one.
     assert!(listen.interrupt().await.success());
