@@ -28,8 +28,14 @@ impl Snapshot {
 }
 
 impl From<&str> for Snapshot {
+    /// The snapshot that a new slot exports may have an `xmin` above its `xmax`. It sees every transaction before `xmin`. Postgres prints
+    /// it, but does not accept it as input.
     fn from(text: &str) -> Self {
-        Snapshot(text.into())
+        let mut bounds = text.splitn(3, ':').map(|bound| bound.parse::<u64>().ok());
+        match (bounds.next().flatten(), bounds.next().flatten()) {
+            (Some(xmin), Some(xmax)) if xmin > xmax => Snapshot(format!("{xmin}:{xmin}:").into()),
+            _ => Snapshot(text.into()),
+        }
     }
 }
 
@@ -69,6 +75,14 @@ mod tests {
         assert_eq!(Snapshot::from("10:20:").next_transaction(), Some(20));
         assert_eq!(Snapshot::from("ten").next_transaction(), None);
         assert_eq!(Snapshot::empty().next_transaction(), Some(1));
+    }
+
+    #[test]
+    fn a_snapshot_whose_bounds_are_in_reverse_order_is_corrected() {
+        assert_eq!(Snapshot::from("83401:83375:").as_str(), "83401:83401:");
+        for text in ["83375:83401:83380,83390", "10:10:", "ten"] {
+            assert_eq!(Snapshot::from(text).as_str(), text);
+        }
     }
 
     #[test]

@@ -181,7 +181,7 @@ async fn blocks_of_the_other_guides_run() {
     let machine = Machine::start().await;
     let create = "TOKEN=$(walhook token create --user 1)\nAPI=http://127.0.0.1:8080/api/public\n\
         CREATED=$(curl -fsS $API/webhooks -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \
-        -d '{\"name\": \"x\", \"url\": \"https://label.example/hooks\", \"events\": [\"delivery.failed\"]}')\n\
+        -d '{\"name\": \"x\", \"url\": \"https://label.example/hooks\", \"events\": [\"delivery.failed\", \"release.distributed\"]}')\n\
         WEBHOOK=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"id\"])')\n\
         SECRET=$(echo \"$CREATED\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"secret\"])')\n";
     let before = machine.adapt(&[PREPARED, SETTINGS, RUNNING, create].concat());

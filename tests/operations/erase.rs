@@ -103,6 +103,21 @@ async fn wait_until_idle(metrics_urls: &[&str]) {
     eventually("the requests' end", idle).await;
 }
 
+/// The first words of the names of tables with rows of a user.
+const WITH_TRACES: [&str; 11] = [
+    "webhook",
+    "api",
+    "event",
+    "attempt",
+    "missed",
+    "recovery",
+    "replay",
+    "delivery",
+    "audit",
+    "idempotency",
+    "notice",
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_is_erased_while_replicas_deliver() {
     let mut app = TestApp::prepare().await;
@@ -117,19 +132,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
     let kept_before = named(&app, kept.user, &kept.traces).await;
     let tables: HashSet<&str> =
         kept_before.iter().map(|(table, _)| table.trim_start_matches("walhook.").split('_').next().unwrap()).collect();
-    for table in [
-        "webhook",
-        "api",
-        "event",
-        "attempt",
-        "missed",
-        "recovery",
-        "replay",
-        "delivery",
-        "audit",
-        "idempotency",
-        "notice",
-    ] {
+    for table in WITH_TRACES {
         assert!(tables.contains(table), "no rows of {table}: {tables:?}");
     }
 
@@ -173,7 +176,13 @@ async fn a_user_is_erased_while_replicas_deliver() {
     assert_eq!(audited, 1);
 
     let kept_now = named(&app, kept.user, &kept.traces).await;
-    let changed: Vec<_> = kept_before.iter().filter(|row| !kept_now.contains(row)).collect();
+    // Maintenance removes them after the restart.
+    let has_ended = |(table, row): &(String, String)| match table.as_str() {
+        "walhook.replay_exclusion" => true,
+        "walhook.webhook_sequence" => row.contains(&kept.gone),
+        _ => false,
+    };
+    let changed: Vec<_> = kept_before.iter().filter(|row| !kept_now.contains(row) && !has_ended(row)).collect();
     let new: Vec<_> = kept_now.iter().filter(|row| !kept_before.contains(row)).collect();
     assert!(changed.is_empty() && new.is_empty(), "rows of the other user changed: {changed:#?} are now {new:#?}");
     assert!(!kept.gone.is_empty());
