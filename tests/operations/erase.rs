@@ -19,6 +19,15 @@ struct Tenant {
 }
 
 impl Tenant {
+    /// Whether maintenance removes the row after a restart: it belongs to an ended replay or a deleted webhook.
+    fn has_ended(&self, (table, row): &(String, String)) -> bool {
+        match table.as_str() {
+            "walhook.replay_exclusion" => true,
+            "walhook.webhook_sequence" => row.contains(&self.gone),
+            _ => false,
+        }
+    }
+
     async fn new(app: &TestApp, platform: &Platform) -> Tenant {
         let user = platform.user(&["preflight_qc"]).await;
         let receiver = Receiver::start().await;
@@ -176,13 +185,7 @@ async fn a_user_is_erased_while_replicas_deliver() {
     assert_eq!(audited, 1);
 
     let kept_now = named(&app, kept.user, &kept.traces).await;
-    // Maintenance removes them after the restart.
-    let has_ended = |(table, row): &(String, String)| match table.as_str() {
-        "walhook.replay_exclusion" => true,
-        "walhook.webhook_sequence" => row.contains(&kept.gone),
-        _ => false,
-    };
-    let changed: Vec<_> = kept_before.iter().filter(|row| !kept_now.contains(row) && !has_ended(row)).collect();
+    let changed: Vec<_> = kept_before.iter().filter(|row| !kept_now.contains(row) && !kept.has_ended(row)).collect();
     let new: Vec<_> = kept_now.iter().filter(|row| !kept_before.contains(row)).collect();
     assert!(changed.is_empty() && new.is_empty(), "rows of the other user changed: {changed:#?} are now {new:#?}");
     assert!(!kept.gone.is_empty());
