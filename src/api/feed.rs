@@ -1,28 +1,27 @@
 //! Reads the feed of events: page by page, with long polls, or as a stream; and single events with their deliveries.
 
 use axum::Json;
-use axum::extract::{FromRequestParts, State};
-use axum::http::request::Parts;
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::value::RawValue;
 use tokio::time::{Duration, Instant};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::auth::{Caller, authenticate, bearer_token};
+use super::auth::Caller;
 use super::clients::Occupied;
+use super::feed_reader::{EventBody, Reader};
 use super::problem::{Problem, ProblemBody};
 use super::query::{EventId, Parameters};
 use super::schema::{DeliveryStateName, EventName};
 use super::state::ApiState;
 use super::stream;
-use crate::domain::event::{EventKind, UnknownEvent, UserId};
-use crate::domain::time::{micros, millis};
-use crate::manage::feed::{Access, Cursors, DeliveryState, FeedPage, Position};
-use crate::manage::{Event, EventDelivery, FeedFilter, FeedPageSize, MalformedCursor, Via};
+use crate::domain::event::{EventKind, UnknownEvent};
+use crate::domain::time::millis;
+use crate::manage::feed::{Cursors, DeliveryState, FeedPage, Position};
+use crate::manage::{EventDelivery, FeedFilter, FeedPageSize, MalformedCursor};
 
 /// A page ends after the event that exceeds this length, so that a hundred large events do not occupy much memory.
 const MAX_PAGE_BYTES: usize = 1 << 20;
@@ -30,25 +29,6 @@ const MAX_PAGE_BYTES: usize = 1 << 20;
 const LONGEST_WAIT: u64 = 30;
 const EVENT_STREAM: &str = "text/event-stream";
 pub const LAST_EVENT_ID: &str = "last-event-id";
-
-/// An event
-#[derive(Serialize, ToSchema)]
-#[schema(as = FeedEvent)]
-pub struct EventBody {
-    /// The same as in X-Webhook-Event-Id
-    id: Uuid,
-    #[schema(value_type = EventName)]
-    event: String,
-    /// When the event's change was committed
-    #[schema(format = DateTime)]
-    occurred_at: String,
-    /// The label that the event is about; null for events of the account
-    #[schema(required = true)]
-    label_id: Option<i64>,
-    /// The same as in deliveries
-    #[schema(value_type = Object)]
-    data: Box<RawValue>,
-}
 
 /// A page of the feed
 #[derive(Serialize, ToSchema)]
@@ -85,19 +65,6 @@ pub struct DeliveryBody {
     next_attempt_at: Option<String>,
 }
 
-impl TryFrom<Event> for EventBody {
-    type Error = Problem;
-
-    fn try_from(event: Event) -> Result<Self, Problem> {
-        let data = RawValue::from_string(event.data).map_err(|error| {
-            tracing::error!(event = %event.id, %error, "an event's data is not JSON");
-            Problem::internal()
-        })?;
-        let occurred_at = micros(event.occurred_at);
-        Ok(EventBody { id: event.id, event: event.kind, occurred_at, label_id: event.label, data })
-    }
-}
-
 impl From<EventDelivery> for DeliveryBody {
     fn from(delivery: EventDelivery) -> Self {
         let due_at = delivery.due_at.filter(|_| !delivery.leased);
@@ -108,31 +75,6 @@ impl From<EventDelivery> for DeliveryBody {
             attempts: delivery.attempts,
             next_attempt_at: due_at.map(|at: Timestamp| millis(at)),
         }
-    }
-}
-
-/// A client that may wait for events.
-pub struct Reader {
-    pub user: UserId,
-    /// What its right to read depends on while it waits.
-    pub access: Access,
-    /// The platform's token that it was authenticated with, which expires.
-    pub token: Option<Box<str>>,
-    pub occupied: Option<Occupied>,
-}
-
-impl FromRequestParts<ApiState> for Reader {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Problem> {
-        let actor = authenticate(parts, state).await?;
-        let session = state.session_id(&parts.headers);
-        let (access, token) = match (actor.via, session) {
-            (Via::Token(id), _) => (Access::Token(id), None),
-            (Via::Session(_), Some(session)) => (Access::of_session(session), None),
-            _ => (Access::Other, bearer_token(&parts.headers).map(Box::from)),
-        };
-        Ok(Reader { user: actor.user, access, token, occupied: parts.extensions.get().cloned() })
     }
 }
 

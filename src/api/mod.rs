@@ -8,6 +8,7 @@ mod docs;
 mod enrich;
 mod event_types;
 mod feed;
+mod feed_reader;
 mod idempotency;
 mod jobs;
 mod jwks;

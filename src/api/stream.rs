@@ -11,7 +11,7 @@ use futures_util::stream::unfold;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::clients::{Occupied, Parked};
-use super::feed::{EventBody, Reader};
+use super::feed_reader::{EventBody, Reader};
 use super::problem::Problem;
 use super::state::ApiState;
 use crate::domain::event::UserId;

@@ -1,6 +1,6 @@
 //! The faults of use cases. The variants are stable: adapters match on them. The texts can be shown to users.
 
-use super::options::OptionFault;
+use super::option_fault::OptionFault;
 use crate::store::StoreError;
 
 /// Why a use case failed.

@@ -2,56 +2,29 @@
 
 mod cursor;
 mod follow;
+pub(super) mod state;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use metrics::counter;
-use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
 pub use self::cursor::{Cursors, Position};
 pub use self::follow::{Access, Follower};
 
-use self::follow::Followers;
 use super::fault::{Fault, Result};
 use super::service::Manage;
 use super::tokens::hash;
-use crate::config::Config;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::{EventKind, UserId, delivery_id};
+use crate::store::StoreError;
 use crate::store::feed::{self, Delivery, Event, Filter, Headline, PageSize};
-use crate::store::{Store, StoreError};
 use crate::telemetry;
 
-/// Reads of the feed in progress. Half of the connections that requests share: when an event wakes many clients at once, the other
-/// half serves the rest of the API.
-const MOST_READS: usize = 4;
 /// The indexes without which reading the feed would read all events.
 const INDEXES: [&str; 2] = ["event_feed", "event_order"];
 /// Webhooks whose deliveries of an event are listed. More than a user has, unless an operator sets a very high limit.
 const MOST_WEBHOOKS: usize = 200;
-
-/// The state of the feed.
-pub struct Feed {
-    followers: Arc<Followers>,
-    cursor_key: OnceCell<Uuid>,
-    /// Whether every partition has the indexes. Partitions that are added later have them too.
-    is_indexed: AtomicBool,
-    reads: Semaphore,
-}
-
-impl Feed {
-    pub fn new(config: &Config, store: Store) -> Feed {
-        let of_user = usize::try_from(config.limits.streams_per_user).unwrap_or(usize::MAX);
-        Feed {
-            followers: Followers::new(store, of_user, config.http.max_streams),
-            cursor_key: OnceCell::new(),
-            is_indexed: AtomicBool::new(false),
-            reads: Semaphore::new(MOST_READS),
-        }
-    }
-}
 
 /// A page of the feed.
 #[derive(Debug)]

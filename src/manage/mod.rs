@@ -13,6 +13,7 @@ mod jobs;
 mod keys;
 pub mod limits;
 mod logs;
+mod option_fault;
 mod options;
 mod page;
 mod receivers;
@@ -31,10 +32,10 @@ pub use self::idempotency::IdempotencyClaim;
 pub use self::jobs::{JOB_KINDS, MAX_LABELS, ReplayDraft, ReplayEventFault, replayable};
 pub use self::keys::{NewKeys, Overlap, OverlapFault, PublicKey, PublicKeyCursor, PublicKeys, public_key_text};
 pub use self::logs::{LogEntry, OUTCOMES, Redelivery, outcome};
+pub use self::option_fault::{Checked, OptionFault};
 pub use self::options::{
-    Checked, Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS,
-    MAX_METADATA, MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata, OptionFault,
-    OptionsDraft,
+    Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS, MAX_METADATA,
+    MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata, OptionsDraft,
 };
 pub use self::page::{Cursor, MalformedCursor, Page};
 pub use self::receivers::{Receivers, RenderedRequest, Unreachable};

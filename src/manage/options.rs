@@ -6,6 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
 use super::fault::{Fault, Result};
+use super::option_fault::{Checked, OptionFault};
 use super::reserved::is_reserved;
 use super::service::Manage;
 use crate::domain::event::EventKind;
@@ -28,28 +29,6 @@ const MAX_HEADER_BYTES: usize = 4 << 10;
 /// Each event is compared with each entry when it is stored.
 pub const MAX_FILTER_ENTRIES: usize = 100;
 pub const MAX_STATUS_LENGTH: usize = 64;
-
-/// An error in an option.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OptionFault {
-    /// The path to the invalid part, from the settings.
-    pub path: Vec<String>,
-    /// A predicate of the part: `must not be empty`.
-    pub detail: String,
-}
-
-impl OptionFault {
-    pub fn new(path: &[&str], detail: impl Into<String>) -> OptionFault {
-        OptionFault { path: path.iter().map(|part| (*part).to_owned()).collect(), detail: detail.into() }
-    }
-
-    /// Returns the path as a JSON pointer (RFC 6901).
-    pub fn pointer(&self) -> String {
-        self.path.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1"))).collect()
-    }
-}
-
-pub type Checked<T> = Result<T, Vec<OptionFault>>;
 
 /// Options to set. `None` keeps the present value, or the default of a new webhook.
 #[derive(Clone, Debug, Default)]
@@ -189,7 +168,7 @@ impl HeaderDraft {
 pub struct FilterDraft(Option<EventFilter>);
 
 impl FilterDraft {
-    /// Each list is a set. A filter without lists is none. [`check_filter`] compares it with the webhook's events.
+    /// Each list is a set. A filter without lists is none. `check_filter` compares it with the webhook's events.
     pub fn new(
         label_ids: Option<Vec<i64>>,
         outlet_ids: Option<Vec<i64>>,

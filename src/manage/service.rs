@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::feed::Feed;
+use super::feed::state::Feed;
 use super::limits::{ConcurrencyLimit, RateLimit};
 use super::receivers::Receivers;
 use crate::config::Config;

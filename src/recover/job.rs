@@ -1,25 +1,16 @@
 //! One step of a job. Of a recovery: redelivers a chunk of the attempt log, or delivers a chunk of the events that the webhook missed.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::replay;
-use crate::domain::event::delivery_id;
-use crate::domain::sequence::Sequences;
-use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
-use crate::store::order::OrderedDelivery;
+use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
 use crate::store::recovery::{self, Criteria, Phase, Progress, Scan, Work};
-use crate::store::{Result, Store, Transaction, jobs, order, replay::exclude, sequences};
+use crate::store::{Result, Store, Transaction, jobs, replay::exclude};
 
 /// The number of rows that one step reads. It starts at most as many deliveries, and its transaction stays short.
 const CHUNK: i64 = 500;
-/// No more deliveries are started while the webhook has this many pending first attempts: new events must not queue behind old
-/// ones.
-pub const MAX_PENDING: i64 = 500;
-/// How long a job then pauses.
-pub const PAUSE: Duration = Duration::from_millis(200);
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,30 +93,4 @@ async fn deliver_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[
     let ids: Vec<Uuid> = events.iter().map(|(event, _)| *event).collect();
     exclude(transaction, webhook, &ids).await?;
     Ok(deliver_stored(transaction, webhook, &events).await?.len())
-}
-
-/// Creates deliveries of stored events, each with its release if it has one, numbered behind the deliveries that exist. Those of a webhook
-/// with an ordering wait for these. Returns the deliveries' ids.
-pub async fn deliver_stored(
-    transaction: &Transaction<'_>,
-    webhook: Uuid,
-    events: &[(Uuid, Option<i64>)],
-) -> Result<Vec<Uuid>> {
-    let mut sequences = Sequences::default();
-    sequences::start(transaction, &[webhook], &mut sequences).await?;
-    let ordering = order::ordering(transaction, webhook).await?;
-    let ids = events.iter().map(|(event, _)| delivery_id(*event, webhook)).collect();
-    let (mut deliveries, mut ordered, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
-    for (event, release) in events {
-        let (id, sequence) = (delivery_id(*event, webhook), sequences.next(webhook));
-        let delivery = NewDelivery { id, webhook, event: *event, leased: false, sequence };
-        match ordering.key(|| *release) {
-            None => deliveries.push(delivery),
-            Some(key) => ordered.push(OrderedDelivery { delivery, key, is_first: keys.insert(key) }),
-        }
-    }
-    insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
-    order::insert(transaction, &ordered, NewLease::NONE).await?;
-    sequences::store(transaction, &sequences.changed()).await?;
-    Ok(ids)
 }

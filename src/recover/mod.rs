@@ -2,6 +2,7 @@
 
 mod job;
 mod replay;
+mod stored;
 
 use std::time::Duration;
 

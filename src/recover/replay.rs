@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::job::{MAX_PENDING, PAUSE, deliver_stored};
+use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
 use crate::domain::event::delivery_id;
 use crate::domain::subject::Subject;
 use crate::store::enqueue::{Subscription, subscriptions};

@@ -7,21 +7,18 @@ use std::time::{Duration, Instant};
 use deadpool_postgres::Transaction;
 use futures_util::StreamExt;
 use postgres_types::ToSql;
-use tokio_postgres::Row;
 use uuid::Uuid;
 
+pub use super::claimed::Claimed;
 use super::statement::Statements;
-use super::{Result, Store, StoreError, enqueue, order, plan_by_index};
+use super::{Result, Store, order, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
-use crate::domain::webhook::SealedTarget;
 use crate::postgres::ANSWER_TIMEOUT;
-use crate::telemetry::recurring;
 
 const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim.sql");
 static CLAIM_RETRIES: LazyLock<String> = LazyLock::new(|| CLAIM_FRESH.replace("attempt = 1", "attempt > 1"));
 const RELEASE: &str = include_str!("../../sql/store/delivery_release.sql");
 const REMOVE_ORPHANS: &str = include_str!("../../sql/store/delivery_remove_orphans.sql");
-const TARGETS: &str = include_str!("../../sql/store/webhook_targets.sql");
 
 /// First attempts and retries are claimed and queued separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,18 +57,6 @@ pub struct ClaimRequest {
     pub per_webhook: usize,
     /// Webhooks with their own limits.
     pub limits: Vec<(Uuid, usize)>,
-}
-
-/// The result of a claim.
-#[derive(Debug, Default)]
-pub struct Claimed {
-    pub deliveries: Vec<Delivery>,
-    /// Deliveries whose event was removed by age. They can only be removed.
-    pub orphans: Vec<Uuid>,
-    /// Deliveries that were due but exceeded `max_bytes`, and were released.
-    pub refused: usize,
-    /// The last webhook visited. None when all webhooks were visited.
-    pub last_visited: Option<Uuid>,
 }
 
 impl Store {
@@ -124,18 +109,6 @@ impl Store {
         transaction.commit().await?;
         Ok(removed.len())
     }
-
-    /// Reads those of `webhooks` that exist.
-    pub async fn targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
-        self.in_time(ANSWER_TIMEOUT, self.read_targets(webhooks)).await
-    }
-
-    async fn read_targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
-        let connection = self.connection().await?;
-        let statement = connection.prepare_cached(TARGETS).await?;
-        let rows = connection.query(&statement, &[&webhooks]).await?;
-        rows.iter().map(enqueue::target).collect()
-    }
 }
 
 /// Claims deliveries. Also returns the ids of those beyond `max_bytes`. Reads rows one by one, so that the data of the latter does not
@@ -167,37 +140,4 @@ async fn claim(
     }
     claimed.refused = refused.len();
     Ok((claimed, refused))
-}
-
-impl Claimed {
-    pub(super) fn add(&mut self, id: Uuid, row: &Row, lease: Lease) -> Result<()> {
-        let Some(kind) = row.get::<_, Option<&str>>("kind") else {
-            self.orphans.push(id);
-            return Ok(());
-        };
-        let Ok(kind) = kind.parse() else {
-            // Replicas of a newer build may know it. The lease keeps this replica from claiming it again for a while.
-            recurring!(warn, delivery = %id, kind, "deliveries of an event type that this build does not know are left alone");
-            return Ok(());
-        };
-        let number = |name: &str| {
-            let negative = |_| StoreError::Corrupt(format!("delivery {id}: {name} is negative"));
-            u16::try_from(row.get::<_, i16>(name)).map_err(negative)
-        };
-        self.deliveries.push(Delivery {
-            id,
-            webhook: row.get("webhook_id"),
-            event: row.get("event_id"),
-            kind,
-            occurred_at: row.get("occurred_at"),
-            data: row.get::<_, &str>("data").into(),
-            round: number("round")?,
-            attempt: number("attempt")?,
-            sequence: row.get("sequence"),
-            order_key: row.get("order_key"),
-            activation: row.get("activation"),
-            lease,
-        });
-        Ok(())
-    }
 }

@@ -7,16 +7,17 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
-use super::keys::sealed_keys;
 use super::ledger::LEDGER_PUT;
+pub use super::new_delivery::{NewDelivery, NewLease};
 use super::options::filter;
-use super::statement::{Params, Statements, arrays, column, from_row};
+use super::statement::{Params, Statements, arrays, from_row};
+use super::targets::target;
 use super::{Result, Store, order, sequences};
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::position::Position;
 use crate::domain::subject::{EventFilter, Subject, is_wanted};
-use crate::domain::webhook::{SealedHeaders, SealedTarget};
+use crate::domain::webhook::SealedTarget;
 
 const SUBSCRIPTIONS: &str = include_str!("../../sql/store/subscriptions.sql");
 const EVENT_INSERT: &str = include_str!("../../sql/store/event_insert.sql");
@@ -51,52 +52,10 @@ impl Subscription {
     }
 }
 
-/// Reads the webhook that a row describes.
-pub(super) fn target(row: &tokio_postgres::Row) -> Result<SealedTarget> {
-    Ok(SealedTarget {
-        webhook: column(row, "id")?,
-        active: column(row, "active")?,
-        url: column(row, "url")?,
-        secret: column(row, "secret")?,
-        secret_key_id: column(row, "secret_key_id")?,
-        headers: sealed_headers(row)?,
-        keys: sealed_keys(row)?,
-        activation: column(row, "activation")?,
-    })
-}
-
-fn sealed_headers(row: &tokio_postgres::Row) -> Result<Option<SealedHeaders>> {
-    let (bytes, key_id) = (column::<Option<_>>(row, "headers")?, column::<Option<_>>(row, "headers_key_id")?);
-    Ok(bytes.zip(key_id).map(|(bytes, key_id)| SealedHeaders { bytes, key_id }))
-}
-
 /// Leaves out the events of a newer version, which this one cannot raise.
 fn events(row: &tokio_postgres::Row) -> Result<Vec<EventKind>> {
     let names: Vec<&str> = row.try_get("events")?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
-}
-
-/// A delivery to store. `leased` if it goes to this process's dispatcher.
-#[derive(Clone, Copy, Debug)]
-pub struct NewDelivery {
-    pub id: Uuid,
-    pub webhook: Uuid,
-    pub event: Uuid,
-    pub leased: bool,
-    /// Its number within its webhook.
-    pub sequence: Option<i64>,
-}
-
-/// The lease of all leased deliveries of one transaction.
-#[derive(Clone, Copy, Debug)]
-pub struct NewLease {
-    pub token: Uuid,
-    pub seconds: f64,
-}
-
-impl NewLease {
-    /// For deliveries none of which is leased.
-    pub const NONE: NewLease = NewLease { token: Uuid::nil(), seconds: 0.0 };
 }
 
 /// An event without an owner.

@@ -15,6 +15,14 @@ const END: &str = include_str!("../../sql/store/job_end.sql");
 /// The most unfinished jobs of one webhook. Each is a row that every replica reads twice a second.
 pub(super) const MAX_OPEN: i64 = 10;
 
+/// How many deliveries a job would create.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    pub count: u64,
+    /// False for a lower bound.
+    pub is_exact: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub id: Uuid,

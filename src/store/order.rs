@@ -14,8 +14,8 @@ use std::time::Duration;
 use deadpool_postgres::Transaction;
 use uuid::Uuid;
 
-use super::deliver::Claimed;
-use super::enqueue::{NewDelivery, NewLease};
+use super::claimed::Claimed;
+use super::new_delivery::{NewDelivery, NewLease};
 use super::statement::{Statements, arrays, from_row};
 use super::{GenericClient, Result, Store, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease};

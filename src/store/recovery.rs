@@ -8,6 +8,7 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
+pub use super::jobs::Counted;
 use super::jobs::MAX_OPEN;
 use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
 use super::replay::{self, Replay};
@@ -59,13 +60,6 @@ pub struct Scope {
     pub outcomes: Vec<Outcome>,
     /// Whether to deliver the events that the webhook missed while it was inactive.
     pub missed: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
-    pub count: u64,
-    /// False for a lower bound.
-    pub is_exact: bool,
 }
 
 /// Starts the next round of the delivery of a log entry.

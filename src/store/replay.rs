@@ -7,9 +7,8 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
-use super::jobs::MAX_OPEN;
+use super::jobs::{Counted, MAX_OPEN};
 use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
-use super::recovery::Counted;
 use super::statement::{Column, Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};

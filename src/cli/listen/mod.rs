@@ -27,7 +27,7 @@ const INTERRUPTED: i32 = 130;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Base URL of Walhook's API, such as https://webhooks.example/api/public
+    /// Base URL of Walhook's API, such as `https://webhooks.example/api/public`
     #[arg(long, value_name = "URL", value_parser = feed::base_url)]
     api: Url,
     /// API token of the user whose events are forwarded. On the command line, other users of this machine can see it

@@ -1,0 +1,45 @@
+//! The webhooks that deliveries go to.
+
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::keys::sealed_keys;
+use super::statement::column;
+use super::{Result, Store};
+use crate::domain::webhook::{SealedHeaders, SealedTarget};
+use crate::postgres::ANSWER_TIMEOUT;
+
+const TARGETS: &str = include_str!("../../sql/store/webhook_targets.sql");
+
+impl Store {
+    /// Reads those of `webhooks` that exist.
+    pub async fn targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
+        self.in_time(ANSWER_TIMEOUT, self.read_targets(webhooks)).await
+    }
+
+    async fn read_targets(&self, webhooks: &[Uuid]) -> Result<Vec<SealedTarget>> {
+        let connection = self.connection().await?;
+        let statement = connection.prepare_cached(TARGETS).await?;
+        let rows = connection.query(&statement, &[&webhooks]).await?;
+        rows.iter().map(target).collect()
+    }
+}
+
+/// Reads the webhook that a row describes.
+pub(super) fn target(row: &Row) -> Result<SealedTarget> {
+    Ok(SealedTarget {
+        webhook: column(row, "id")?,
+        active: column(row, "active")?,
+        url: column(row, "url")?,
+        secret: column(row, "secret")?,
+        secret_key_id: column(row, "secret_key_id")?,
+        headers: sealed_headers(row)?,
+        keys: sealed_keys(row)?,
+        activation: column(row, "activation")?,
+    })
+}
+
+fn sealed_headers(row: &Row) -> Result<Option<SealedHeaders>> {
+    let (bytes, key_id) = (column::<Option<_>>(row, "headers")?, column::<Option<_>>(row, "headers_key_id")?);
+    Ok(bytes.zip(key_id).map(|(bytes, key_id)| SealedHeaders { bytes, key_id }))
+}
