@@ -36,7 +36,7 @@ impl MissingIndex {
     }
 }
 
-/// What became of a missing index.
+/// The result of building a missing index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     Built,

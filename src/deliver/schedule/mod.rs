@@ -74,7 +74,7 @@ impl Schedule {
         Some(delivery)
     }
 
-    /// Notes that the request of a delivery starts. Part of what [`finish`](Self::finish) is told.
+    /// Notes that the request of a delivery starts. Returns what [`finish`](Self::finish) needs to identify the request.
     pub fn start_request(&mut self, webhook: Uuid, now: Instant) -> Request {
         self.queue.start_request(webhook, now)
     }
