@@ -222,6 +222,20 @@ pub fn boolean(value: Value) -> Checked<bool> {
     value.as_bool().ok_or_else(|| invalid("expected true or false"))
 }
 
+/// Checks each item of an array. Stops when it has as many errors as a response may have. `expected` is the error of another value.
+pub fn items<T>(value: Value, expected: &str, check: impl Fn(&Value) -> Result<T, String>) -> Checked<Vec<T>> {
+    let Value::Array(items) = value else { return Err(invalid(expected)) };
+    let (mut checked, mut errors) = (Vec::new(), Vec::new());
+    for (index, item) in items.iter().enumerate() {
+        match check(item) {
+            Ok(item) => checked.push(item),
+            Err(detail) if errors.len() < MAX_ERRORS => errors.push(FieldError::new(format!("/{index}"), detail)),
+            Err(_) => break,
+        }
+    }
+    if errors.is_empty() { Ok(checked) } else { Err(errors) }
+}
+
 /// The error of the value itself, not of a part of it.
 pub fn invalid(detail: impl fmt::Display) -> Vec<FieldError> {
     vec![FieldError::new("", detail.to_string())]

@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::auth::{Caller, Changer};
-use super::body::{Checked, Members, Object, boolean, invalid, string};
-use super::problem::{FieldError, MAX_ERRORS, Problem, ProblemBody};
+use super::body::{Checked, Members, Object, boolean, invalid, items, string};
+use super::problem::{Problem, ProblemBody};
 use super::query::{JobId, Page, Parameters, UNKNOWN_EVENT, WebhookId};
 use super::recover::{report, time};
 use super::schema::{EventName, JobKindName, JobStateName};
@@ -80,20 +80,6 @@ fn labels(value: Value) -> Checked<Vec<i64>> {
     let labels = items(value, "expected an array of ids of labels", label)?;
     let is_valid = (1..=MAX_LABELS).contains(&labels.len());
     if is_valid { Ok(labels) } else { Err(invalid(format!("must have 1 to {MAX_LABELS} items"))) }
-}
-
-/// Checks each item of an array.
-fn items<T>(value: Value, expected: &str, check: impl Fn(&Value) -> Result<T, String>) -> Checked<Vec<T>> {
-    let Value::Array(items) = value else { return Err(invalid(expected)) };
-    let (mut checked, mut errors) = (Vec::new(), Vec::new());
-    for (index, item) in items.iter().enumerate() {
-        match check(item) {
-            Ok(item) => checked.push(item),
-            Err(detail) => errors.push(FieldError::new(format!("/{index}"), detail)),
-        }
-    }
-    errors.truncate(MAX_ERRORS);
-    if errors.is_empty() { Ok(checked) } else { Err(errors) }
 }
 
 /// A replay

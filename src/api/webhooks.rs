@@ -14,9 +14,9 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::auth::{Caller, Changer};
-use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, string};
+use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, items, string};
 use super::options::{self, MaskedHeaders, OptionsBody};
-use super::problem::{FieldError, MAX_ERRORS, Problem, ProblemBody};
+use super::problem::{Problem, ProblemBody};
 use super::query::{self, Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
 use super::schema::{EventName, OrderingName, SigningName};
 use super::state::ApiState;
@@ -262,17 +262,8 @@ fn ordering(value: Value) -> Checked<Ordering> {
 }
 
 fn events(value: Value) -> Checked<EventSet> {
-    let Value::Array(items) = value else { return Err(invalid("expected an array of events")) };
-    let mut events = Vec::new();
-    let mut errors = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        match item.as_str().and_then(|name| name.parse().ok()) {
-            Some(event) => events.push(event),
-            None if errors.len() < MAX_ERRORS => errors.push(FieldError::new(format!("/{index}"), UNKNOWN_EVENT)),
-            None => break,
-        }
-    }
-    if errors.is_empty() { EventSet::new(events).map_err(invalid) } else { Err(errors) }
+    let event = |item: &Value| item.as_str().and_then(|name| name.parse().ok()).ok_or_else(|| UNKNOWN_EVENT.to_owned());
+    EventSet::new(items(value, "expected an array of events", event)?).map_err(invalid)
 }
 
 /// Returns whether the request's `If-Match` names the version of these settings. Weak tags never match; `*` always does.
