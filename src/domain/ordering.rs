@@ -1,7 +1,5 @@
 //! The order of a webhook's deliveries.
 
-use serde::Deserialize;
-
 use super::named::named;
 
 named! {
@@ -35,22 +33,17 @@ impl Ordering {
     }
 }
 
-/// Returns the release that an event is about, from its `data`. A payment statement, for example, has none.
-pub fn release_of(data: &str) -> Option<i64> {
-    #[derive(Deserialize)]
-    struct Data {
-        release_id: Option<i64>,
-    }
-    serde_json::from_str::<Data>(data).ok()?.release_id
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::event::EventKind;
+    use crate::domain::subject::Subject;
 
     #[test]
     fn keys_are_constant_when_strict_and_the_release_s_id_otherwise() {
-        let key = |ordering: Ordering, data: &str| ordering.key(|| release_of(data));
+        let key = |ordering: Ordering, data: &str| {
+            ordering.key(|| Subject::new(EventKind::ReleaseDistributed, None, data).release())
+        };
         let of_release = r#"{"label_id": 1, "release_id": 20417, "nested": {"release_id": 5}}"#;
         assert_eq!(
             Ordering::ALL.iter().map(|ordering| key(*ordering, of_release)).collect::<Vec<_>>(),

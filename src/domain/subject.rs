@@ -1,4 +1,4 @@
-//! What an event is about, and the filters of webhooks: label, outlet and status.
+//! What an event is about (label, release, outlet and status), and the filters of webhooks.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -42,7 +42,7 @@ impl EventKind {
     }
 }
 
-/// An event as filters see it. Its `data` is read when a filter needs it first.
+/// An event as filters and orderings see it. Its `data` is read when one of them first needs it.
 pub struct Subject<'a> {
     kind: EventKind,
     label: Option<i64>,
@@ -50,10 +50,11 @@ pub struct Subject<'a> {
     fields: OnceCell<Fields<'a>>,
 }
 
-/// The keys of `data` that filters compare.
+/// The keys of `data` that filters and orderings need.
 #[derive(Default, Deserialize)]
 struct Fields<'a> {
     label_id: Option<i64>,
+    release_id: Option<i64>,
     outlet_id: Option<i64>,
     #[serde(borrow)]
     status: Option<Text<'a>>,
@@ -82,6 +83,11 @@ impl<'a> Subject<'a> {
     fn fields(&self) -> &Fields<'a> {
         // `data` is an object that the catalogue has serialised. An event whose data cannot be read has none of the values.
         self.fields.get_or_init(|| serde_json::from_str(self.data).unwrap_or_default())
+    }
+
+    /// The release that the event is about. A payment statement, for example, has none.
+    pub fn release(&self) -> Option<i64> {
+        self.fields().release_id
     }
 
     fn label(&self) -> Option<i64> {

@@ -1,12 +1,10 @@
 //! Fan-out: from events to the deliveries to store, and the reservations for those that go to the local dispatcher.
 
-use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
 use crate::domain::event::{Event, UserId, delivery_id};
-use crate::domain::ordering::release_of;
 use crate::domain::sequence::Sequences;
 use crate::domain::subject::Subject;
 use crate::domain::webhook::SealedTarget;
@@ -42,7 +40,6 @@ pub fn fan_out(
 ) -> FannedOut {
     let (mut fanned_out, mut keys) = (FannedOut::default(), HashSet::new());
     for event in events {
-        let release = LazyCell::new(|| release_of(&event.data));
         let webhooks = subscriptions.get(&event.user).into_iter().flatten();
         let subject = Subject::from(event);
         for subscription in webhooks.filter(|subscription| subscription.wants(&subject)) {
@@ -53,7 +50,7 @@ pub fn fan_out(
             }
             let (id, sequence) = (delivery_id(event.id, webhook), sequences.next(webhook));
             let mut delivery = NewDelivery { id, webhook, event: event.id, leased: false, sequence };
-            let Some(key) = subscription.ordering.key(|| *release) else {
+            let Some(key) = subscription.ordering.key(|| subject.release()) else {
                 delivery.leased = keeps(event, &delivery, None, &subscription.target);
                 fanned_out.deliveries.push(delivery);
                 continue;
