@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Answer, Bench, DATA, Receiver};
+use crate::support::{Answer, Bench, DATA, Receiver, full_listener};
 use jiff::Timestamp;
 use uuid::Uuid;
 use walhook::config::Period;
@@ -16,10 +16,12 @@ use walhook::vault;
 #[tokio::test]
 async fn failures_are_reported_by_kind() {
     let mut bench = Bench::new().await;
-    bench.config.delivery.timeout = Period(Duration::from_millis(300));
     let mut receiver = Receiver::start().await;
-    let sender = bench.sender();
-    let probe = async |url: String| {
+    // Two timeouts: one that no answer of a slow machine exceeds, and one that ends soon what never answers.
+    let patient = bench.sender();
+    bench.config.delivery.timeout = Period(Duration::from_millis(300));
+    let hasty = bench.sender();
+    let probe = async |sender: &deliver::Sender, url: String| {
         let target = Target {
             webhook: Uuid::now_v7(),
             url: url.into(),
@@ -48,37 +50,28 @@ async fn failures_are_reported_by_kind() {
         Answer::Reset,
     ]);
     let url = receiver.url("/");
-    assert_eq!(probe(url.clone()).await, (None, Some(200), vec![b'x'; 4_096]));
+    assert_eq!(probe(&patient, url.clone()).await, (None, Some(200), vec![b'x'; 4_096]));
     assert_eq!(receiver.requests()[0].header("x-webhook-test"), "true");
-    assert_eq!(probe(url.clone()).await, (Some("http_status"), Some(404), Vec::new()));
-    assert_eq!(probe(url.clone()).await, (Some("response_timeout"), None, Vec::new()));
-    assert_eq!(probe(url.clone()).await, (Some("connection_reset"), None, Vec::new()));
-    assert_eq!(probe(url.replace("http:", "https:")).await.0, Some("tls"));
+    assert_eq!(probe(&patient, url.clone()).await, (Some("http_status"), Some(404), Vec::new()));
+    assert_eq!(probe(&hasty, url.clone()).await, (Some("response_timeout"), None, Vec::new()));
+    assert_eq!(probe(&patient, url.clone()).await, (Some("connection_reset"), None, Vec::new()));
+    assert_eq!(probe(&patient, url.replace("http:", "https:")).await.0, Some("tls"));
     receiver.close().await;
-    assert_eq!(probe(url).await.0, Some("connect_refused"));
-    assert_eq!(probe("http://no-such-host.invalid/".into()).await.0, Some("dns"));
+    assert_eq!(probe(&patient, url).await.0, Some("connect_refused"));
+    assert_eq!(probe(&patient, "http://no-such-host.invalid/".into()).await.0, Some("dns"));
     for blocked in ["http://10.0.0.1/", "http://[::1]/", "http://[::ffff:10.0.0.1]/", "http://0.0.0.0/"] {
-        assert_eq!(probe(blocked.into()).await.0, Some("blocked_address"), "{blocked}");
+        assert_eq!(probe(&patient, blocked.into()).await.0, Some("blocked_address"), "{blocked}");
     }
-    // Listens and never accepts: its backlog is full.
-    let full = tokio::net::TcpSocket::new_v4().unwrap();
-    full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let full = full.listen(1).unwrap();
-    let address = full.local_addr().unwrap();
-    let mut held = Vec::new();
-    while let Ok(Ok(stream)) =
-        tokio::time::timeout(Duration::from_millis(200), tokio::net::TcpStream::connect(address)).await
-    {
-        held.push(stream);
-    }
-    assert_eq!(probe(format!("http://{address}/")).await.0, Some("connect_timeout"));
+    let (listener, _held) = full_listener("127.0.0.1:0".parse().unwrap()).await;
+    let address = listener.local_addr().unwrap();
+    assert_eq!(probe(&hasty, format!("http://{address}/")).await.0, Some("connect_timeout"));
 }
 
 #[tokio::test]
 async fn a_2xx_in_time_is_delivered_even_if_its_body_never_ends_or_breaks_off() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut bench = Bench::new().await;
-    bench.config.delivery.timeout = Period(Duration::from_millis(300));
+    bench.config.delivery.timeout = Period(Duration::from_secs(2));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let server = tokio::spawn(async move {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::support::{Answer, Authority, Bench, Hostile, Misdeed, Receiver, TunnelProxy, attempt, eventually};
+use crate::support::{
+    Answer, Authority, Bench, Hostile, Misdeed, Receiver, TunnelProxy, attempt, eventually, full_listener,
+};
 use axum::http::Version;
-use tokio::net::{TcpSocket, TcpStream};
 use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
 use walhook::deliver::guard::{Guard, Lookup};
@@ -160,15 +161,8 @@ async fn while_the_proxy_is_down_no_attempt_is_used_up() {
 
 #[tokio::test]
 async fn an_attempt_is_not_used_up_if_the_proxys_host_does_not_answer() {
-    // Listens and never accepts. Once its backlog is full, further connections are not answered.
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let listener = socket.listen(1).unwrap();
+    let (listener, _held) = full_listener("127.0.0.1:0".parse().unwrap()).await;
     let address = listener.local_addr().unwrap();
-    let mut held = Vec::new();
-    while let Ok(Ok(stream)) = tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(address)).await {
-        held.push(stream);
-    }
     let mut config = config();
     config.delivery.timeout = Period(Duration::from_secs(2));
     config.delivery.proxy = Some(format!("http://{address}").into());
@@ -179,7 +173,7 @@ async fn an_attempt_is_not_used_up_if_the_proxys_host_does_not_answer() {
 #[tokio::test]
 async fn misbehaving_receivers_are_cut_off_at_the_deadline_and_reported_by_kind() {
     let mut config = config();
-    config.delivery.timeout = Period(Duration::from_millis(500));
+    config.delivery.timeout = Period(Duration::from_secs(2));
     let sender = sender(&config);
     let expected = [
         (Misdeed::Reset, "http", Some("connection_reset"), None),

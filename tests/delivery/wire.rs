@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Bench, Receiver, TestApp, attempt};
+use crate::support::{Bench, Receiver, TestApp, attempt, full_listener};
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 use walhook::clock::{SystemClock, TestClock};
 use walhook::config::Period;
 use walhook::deliver::guard::{Guard, Lookup};
@@ -105,18 +105,6 @@ fn sender(addresses: &'static [&'static str]) -> Sender {
     Sender::new(&settings, Arc::new(SystemClock)).unwrap()
 }
 
-/// Listens and never accepts: further connections to it are not answered.
-async fn silent(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind(address).unwrap();
-    let listener = socket.listen(1).unwrap();
-    let mut held = Vec::new();
-    while let Ok(Ok(stream)) = tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(address)).await {
-        held.push(stream);
-    }
-    (listener, held)
-}
-
 #[tokio::test]
 async fn an_unreachable_first_address_leaves_time_for_the_second() {
     let receiver = Receiver::start().await;
@@ -126,7 +114,7 @@ async fn an_unreachable_first_address_leaves_time_for_the_second() {
     // Nothing listens on the first.
     let refused = attempt(&sender, &url).await.unwrap();
     assert_eq!(refused.answer, Answer::Accepted { status: 200 });
-    let _silent = silent(SocketAddr::from(([127, 0, 0, 2], port))).await;
+    let _silent = full_listener(SocketAddr::from(([127, 0, 0, 2], port))).await;
     let sender = self::sender(&["127.0.0.2", "127.0.0.1"]);
     let unanswered = attempt(&sender, &url).await.unwrap();
     assert_eq!(unanswered.answer, Answer::Accepted { status: 200 });

@@ -8,6 +8,7 @@
 
 mod api;
 mod app;
+mod backlog;
 mod hostile;
 mod jwt;
 pub mod plan;
@@ -25,6 +26,7 @@ mod tunnel;
 
 pub use api::{Answer as ApiAnswer, Api, get as fetch};
 pub use app::TestApp;
+pub use backlog::full_listener;
 pub use hostile::{Hostile, Misdeed};
 pub use jwt::{base64_url, hs256_token};
 pub use platform::{Platform, next_id};
