@@ -4,11 +4,10 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use uuid::Uuid;
 
 use super::problem::Problem;
 use super::session;
-use super::state::ApiState;
+use super::state::{ApiState, Requester};
 use crate::domain::event::UserId;
 use crate::manage::tokens::is_api_token;
 use crate::manage::{Actor, Via};
@@ -56,24 +55,20 @@ pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, 
 
 /// Returns the user that a token stands for, and counts the request.
 pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, Problem> {
-    let (actor, counted) = match state.jwt() {
+    let (actor, requester) = match state.jwt() {
         Some(verifier) if !is_api_token(token) => {
             let user = verifier.user(token).await?;
-            // Counted by user: the platform may issue a new token for each request.
-            let counted = Uuid::new_v5(&JWT_USERS, user.0.as_bytes());
-            (Actor { user, via: Via::Jwt }, counted)
+            let requester = Requester::JwtUser(user.clone());
+            (Actor { user, via: Via::Jwt }, requester)
         }
         _ => {
             let (id, user) = state.manage().token_user(token).await?.ok_or_else(Problem::unauthorized)?;
-            (Actor { user, via: Via::Token(id) }, id)
+            (Actor { user, via: Via::Token(id) }, Requester::Token(id))
         }
     };
-    state.throttle.check(&counted).map_err(Problem::rate_limited)?;
+    state.throttle.check(&requester).map_err(Problem::rate_limited)?;
     Ok(actor)
 }
-
-/// The namespace of the rate limit's keys of users. The keys of API tokens are the tokens' ids.
-const JWT_USERS: Uuid = Uuid::from_u128(0x6f1d_3c1a_52a4_4b0e_9d57_0c7f_25e3_b8a6);
 
 pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();

@@ -13,7 +13,7 @@ use super::auth::Changer;
 use super::body::{FromMembers, Members, OptionalObject, string};
 use super::problem::Problem;
 use super::query::{Parameters, WebhookId};
-use super::state::ApiState;
+use super::state::{ApiState, Requester};
 use crate::domain::time::millis;
 use crate::manage::{Manage, NewKeys, Overlap, PublicKey, PublicKeyCursor, PublicKeys};
 
@@ -21,9 +21,6 @@ use crate::manage::{Manage, NewKeys, Overlap, PublicKey, PublicKeyCursor, Public
 pub const PUBLIC_KEYS_PATH: &str = "/.well-known/walhook-keys.json";
 /// A receiver learns of a new key this much later, at the latest: much less than a useful overlap.
 const CACHE_CONTROL: &str = "public, max-age=300";
-/// The key of the rate limit that all readers of the public keys share. Their requests need no token, so that without a limit, they
-/// could occupy the connections to the store that the API uses.
-pub const PUBLIC_KEYS_READERS: Uuid = Uuid::from_u128(0x5c1d_9e64_0b7a_4d0e_9f38_2a6c_71e5_d08b);
 
 /// How to replace the secret
 #[derive(ToSchema)]
@@ -106,7 +103,7 @@ impl From<PublicKey> for PublicKeyBody {
 
 /// Serves the public keys to anybody: those of one webhook, whose id its receiver knows, or those of all, which do not name their webhooks.
 pub async fn public_keys(State(state): State<ApiState>, mut parameters: Parameters) -> Result<Response, Problem> {
-    state.throttle.check(&PUBLIC_KEYS_READERS).map_err(Problem::rate_limited)?;
+    state.throttle.check(&Requester::PublicKeysReader).map_err(Problem::rate_limited)?;
     let webhook = parameters.optional("webhook", |text| text.parse::<Uuid>().map_err(|_| "expected a UUID".to_owned()));
     let after = parameters.optional("cursor", |text| {
         PublicKeyCursor::parse(text).ok_or_else(|| "is not a cursor of this list".to_owned())

@@ -6,18 +6,15 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tower::{Layer, ServiceExt};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
-use uuid::Uuid;
 
 use super::problem::Problem;
-use super::state::ApiState;
+use super::state::{ApiState, Requester};
 use crate::manage::Actor;
 
 /// The names of the session cookie, without and with TLS. Browsers accept the second one only over TLS and from this host, so that no
 /// sibling domain can plant a session.
 const COOKIE: &str = "walhook_session";
 const HOST_COOKIE: &str = "__Host-walhook_session";
-/// The namespace of the rate limit's keys of signed-in users. The keys of API tokens are the tokens' ids.
-const SESSION_USERS: Uuid = Uuid::from_u128(0x2f8c_91d4_7be0_4a55_8c31_5d0e_a1b6_70f2);
 
 /// Returns the value of a cookie. None if the browser sends several of this name: another site may have planted one.
 pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -42,8 +39,7 @@ impl ApiState {
 pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
     let Some(id) = state.session_id(headers) else { return Ok(None) };
     let Some(actor) = state.manage().session_actor(id).await? else { return Ok(None) };
-    let user = Uuid::new_v5(&SESSION_USERS, actor.user.0.as_bytes());
-    state.throttle.check(&user).map_err(Problem::rate_limited)?;
+    state.throttle.check(&Requester::SessionUser(actor.user.clone())).map_err(Problem::rate_limited)?;
     Ok(Some(actor))
 }
 

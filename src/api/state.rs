@@ -9,11 +9,23 @@ use uuid::Uuid;
 
 use super::jwt::JwtVerifier;
 use crate::config::Config;
+use crate::domain::event::UserId;
 use crate::manage::Manage;
 use crate::manage::limits::RateLimit;
 
 /// The time limit of a request, without the time for which a test waits for its receiver. Generous for a handler.
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(60);
+
+/// Whose requests are counted together for the rate limit.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) enum Requester {
+    Token(Uuid),
+    /// By user: the platform may issue a new token for each request.
+    JwtUser(UserId),
+    SessionUser(UserId),
+    /// Anybody may read the public keys of webhooks.
+    PublicKeysReader,
+}
 
 /// The state that requests share. Clones are cheap.
 #[derive(Clone)]
@@ -24,7 +36,7 @@ pub struct ApiState {
     /// Without a trailing slash.
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
-    pub(super) throttle: Arc<RateLimit<Uuid>>,
+    pub(super) throttle: Arc<RateLimit<Requester>>,
     jwt: Option<Arc<JwtVerifier>>,
     /// The origins whose pages may call the API from a browser.
     cors_origins: Arc<[HeaderValue]>,
