@@ -8,7 +8,8 @@ RATE ?=
 # `make soak ROWS=N` queries a delivery log of N rows; the default is ten million.
 ROWS ?=
 
-# `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, tidy, ui.
+# `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, reliability,
+# tidy, ui.
 SUITE ?=
 
 # `make bench MEASURE=drain` runs one measure (several in quotes). OPTIONS=--quick runs all of them briefly, OPTIONS=--assert fails

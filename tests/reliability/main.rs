@@ -1,0 +1,4 @@
+//! Reliability: faults at named points, of disks, of networks and of servers, and an account of every event and delivery afterwards.
+
+#[path = "../support/mod.rs"]
+mod support;
