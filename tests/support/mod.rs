@@ -40,8 +40,8 @@ pub use tunnel::TunnelProxy;
 
 use std::time::Duration;
 
-/// How long a test waits for anything. Generous, because it only ends hanging tests.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a test waits for anything. Generous, for slow and busy machines, because it only ends hanging tests.
+pub const DEADLINE: Duration = Duration::from_secs(180);
 /// Interval of polling.
 pub const POLL: Duration = Duration::from_millis(20);
 
