@@ -135,7 +135,7 @@ async fn a_receiver_that_is_gone_is_disabled_at_once_and_its_owner_notified() {
     let port = free_port().unwrap();
     let sink = SmtpSink::start(port, &[]).await;
     let (url, from) = (format!("smtp://127.0.0.1:{port}"), "Example <webhooks@example.com>");
-    let scene = Scene::begin(&[("disable.on_gone", "true"), ("mail.smtp_url", &url), ("mail.from", from)]).await;
+    let mut scene = Scene::begin(&[("disable.on_gone", "true"), ("mail.smtp_url", &url), ("mail.from", from)]).await;
     // A test never disables.
     scene.receiver.answer_status(410);
     scene.api.post(&format!("{}/test", scene.path()), json!({})).await.expect(200);
@@ -158,6 +158,7 @@ async fn a_receiver_that_is_gone_is_disabled_at_once_and_its_owner_notified() {
         let text = mails[0][part].as_str().unwrap();
         assert!(text.contains("410 Gone") && text.contains(&scene.receiver.url("/")), "{text}");
     }
+    scene.app.sidecar().wait_for_metric(r#"walhook_webhooks_disabled_total{error_kind="gone"}"#, 1.0).await;
     // Reactivation works as after any other disablement.
     let active = scene.set_active(true).await;
     assert_eq!((&active["disabled_reason"], &active["failure_count"]), (&Value::Null, &json!(0)));
