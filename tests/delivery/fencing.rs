@@ -3,42 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Answer, Api, Platform, Receiver, TestApp, eventually};
+use crate::scene::Scene;
+use crate::support::{Answer, eventually};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-const EVENT: &str = "payment.statement_ready";
-
-struct Scene {
-    app: TestApp,
-    platform: Platform,
-    user: i64,
-    receiver: Receiver,
-    api: Api,
-    webhook: String,
-}
-
 impl Scene {
-    async fn begin(settings: &[(&str, &str)]) -> Scene {
-        let mut app = TestApp::prepare().await;
-        for (key, value) in settings {
-            app.set(key, value);
-        }
-        app.setup().await;
-        app.run().await;
-        let platform = app.platform().await;
-        let user = platform.user(&[]).await;
-        let receiver = Receiver::start().await;
-        let api = app.api(&user.to_string()).await;
-        let (webhook, _) = api.create_webhook(&receiver.url("/"), &[EVENT]).await;
-        Scene { app, platform, user, receiver, api, webhook }
-    }
-
-    async fn payment(&self) {
-        self.platform.payment(self.user, "ready").await;
-    }
-
     /// Attempt and outcome of each entry of the attempt log, the oldest first.
     async fn log(&self) -> Vec<(i16, String)> {
         let lines = "select attempt, outcome from walhook.attempt order by id";
