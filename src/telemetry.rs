@@ -28,7 +28,7 @@ metrics! {
         "Transitions that raise no event because the new value is unknown, by reason";
     describe_counter ATTEMPTS "walhook_delivery_attempts_total": "Delivery attempts, by outcome and error kind";
     describe_histogram ATTEMPT_DURATION "walhook_delivery_attempt_duration_seconds" in Seconds: "Duration of delivery attempts";
-    describe_counter DISABLED_WEBHOOKS "walhook_webhooks_disabled_total": "Webhooks disabled automatically, by error kind";
+    describe_counter DISABLED_WEBHOOKS "walhook_webhooks_disabled_total": "Webhooks disabled automatically, by the kind of the last error, or gone";
     describe_gauge NOTICES_PENDING "walhook_notices_pending": "Notices to webhook owners that are not sent yet";
     describe_counter NOTICES_SENT "walhook_notices_sent_total":
         "Notices to webhook owners that the mail server accepted, by kind";

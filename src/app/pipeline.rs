@@ -102,7 +102,7 @@ impl CapturePipeline {
 }
 
 fn is_gap(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(CaptureError::Gap(_)))
+    error.downcast_ref().is_some_and(|error: &CaptureError| error.gap().is_some())
 }
 
 fn is_new_timeline(error: &anyhow::Error) -> bool {

@@ -140,7 +140,7 @@ impl Session<'_> {
             Err(error) => Err(error),
         };
         match streamed {
-            Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
+            Err(CaptureError::Primary(PrimaryError::Replication(error @ ReplicationError::ReplicationSlot(_)))) => {
                 // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
                 let client = postgres::connect(url).await?;
                 continuity::verify(&client, source, store, health).await?;

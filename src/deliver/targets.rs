@@ -120,7 +120,6 @@ impl Targets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::webhook::SealedHeaders;
     use crate::vault::{self, Owner, Sealed};
 
     fn sealed(vault: &Vault, webhook: Uuid, secret: &str) -> SealedTarget {
@@ -182,9 +181,8 @@ mod tests {
         let good = vault.seal(Owner::headers(webhook), br#"[["X-Key","v"]]"#);
         // The webhook's secret in the place of its headers.
         let bad = vault.seal(webhook, br#"[["X-Key","v"]]"#);
-        let mut lookup = |Sealed { bytes, key_id }: Sealed| {
-            let headers = Some(SealedHeaders { bytes, key_id });
-            let target = SealedTarget { headers, ..sealed(&vault, webhook, "whsec_a") };
+        let mut lookup = |headers: Sealed| {
+            let target = SealedTarget { headers: Some(headers), ..sealed(&vault, webhook, "whsec_a") };
             targets.store_read(Instant::now(), &[webhook], vec![target]);
             targets.last_read(webhook)
         };

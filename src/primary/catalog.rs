@@ -75,11 +75,28 @@ row! {
     }
 }
 
-impl Slot {
-    pub fn is_lost(&self) -> bool {
-        self.wal_status.as_deref() == Some("lost")
-    }
+/// Whether a slot can be read.
+pub(crate) enum SlotState<'a> {
+    Missing,
+    /// It belongs to another program or database.
+    Foreign(Finding),
+    /// The server has removed WAL that it needs.
+    Invalidated,
+    Readable(&'a Slot),
+}
 
+impl SlotState<'_> {
+    pub fn of<'a>(slot: Option<&'a Slot>, name: &str) -> SlotState<'a> {
+        let Some(slot) = slot else { return SlotState::Missing };
+        match slot.foreign(name) {
+            Some(foreign) => SlotState::Foreign(foreign),
+            None if slot.wal_status.as_deref() == Some("lost") => SlotState::Invalidated,
+            None => SlotState::Readable(slot),
+        }
+    }
+}
+
+impl Slot {
     /// Returns `confirmed_flush_lsn`: everything before it has been acknowledged.
     pub fn confirmed(&self) -> Option<Lsn> {
         self.confirmed.map(|lsn| Lsn(lsn.into()))

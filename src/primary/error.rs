@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pg_walstream::ReplicationError;
+use tokio_postgres::error::SqlState;
 
 use super::finding::Finding;
 use crate::domain::gap::Gap;
@@ -81,4 +82,34 @@ pub enum PrimaryError {
     NothingToRepair,
     #[error("another repair of slot {0} is running")]
     RepairRunning(String),
+}
+
+impl PrimaryError {
+    /// Returns whether a retry can succeed.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            PrimaryError::Connect(ConnectError::Url | ConnectError::Tls(_)) => false,
+            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => is_transient(error),
+            PrimaryError::Connect(ConnectError::Timeout(_)) => true,
+            PrimaryError::Replication(error) => !error.is_permanent(),
+            PrimaryError::Store(error) => !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_)),
+            PrimaryError::Standby | PrimaryError::CheckpointMoves(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Errors of credentials, names and privileges are permanent. All others of the server may be transient.
+fn is_transient(error: &tokio_postgres::Error) -> bool {
+    let Some(code) = error.code() else { return true };
+    let permanent = [
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        SqlState::INVALID_PASSWORD,
+        SqlState::INVALID_CATALOG_NAME,
+        SqlState::INSUFFICIENT_PRIVILEGE,
+        SqlState::SYNTAX_ERROR,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::UNDEFINED_COLUMN,
+    ];
+    !permanent.contains(code)
 }

@@ -148,10 +148,10 @@ impl Recorder {
 /// Updates the metrics and the server log.
 fn report(batch: &[Decided], recorded: &Recorded) {
     batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.report());
-    for Disabled { webhook, user, failure, reason } in &recorded.disabled {
+    for Disabled { webhook, user, error_kind, reason } in &recorded.disabled {
         // No warning: the owner gets an e-mail, and the operator has nothing to fix.
         tracing::info!(%webhook, %user, reason, "a webhook was disabled");
-        metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
+        metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => *error_kind).increment(1);
     }
 }
 

@@ -35,7 +35,8 @@ pub struct Recorded {
 pub struct Disabled {
     pub webhook: Uuid,
     pub user: UserId,
-    pub failure: Failure,
+    /// See [`Failing::error_kind`].
+    pub error_kind: &'static str,
     /// The reason, for the server log.
     pub reason: String,
 }
@@ -196,11 +197,12 @@ async fn apply(transaction: &Transaction<'_>, judged: &[(Verdict, Failing)]) -> 
         if *verdict == Verdict::Warn {
             disable::warn(transaction, failing).await?;
         } else if let Some(user) = disable::disable(transaction, failing).await? {
-            let Failing { webhook, failure, .. } = *failing;
+            let webhook = failing.webhook;
             webhooks::cancel_deliveries(transaction, webhook, "the webhook was disabled automatically").await?;
             let actor = Actor { user, via: Via::Automatic };
             audit::record(transaction, &actor, Action::WebhookDisabled, webhook, &["active"]).await?;
-            disabled.push(Disabled { webhook, user: actor.user, failure, reason: failing.describe() });
+            let (error_kind, reason) = (failing.error_kind(), failing.describe());
+            disabled.push(Disabled { webhook, user: actor.user, error_kind, reason });
         }
     }
     Ok(disabled)

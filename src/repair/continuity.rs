@@ -10,7 +10,7 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 use crate::domain::position::{Checkpoint, Progress};
 use crate::health::Health;
-use crate::primary::catalog;
+use crate::primary::catalog::{self, SlotState};
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::Severity;
 use crate::primary::inspect::wal_level;
@@ -73,15 +73,15 @@ async fn examine(
     if found != checkpoint.system_identifier {
         return Err(PrimaryError::ForeignCluster { known: checkpoint.system_identifier, found });
     }
-    let Some(slot) = catalog::slot(client, &source.slot).await? else {
-        return Err(PrimaryError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at }));
+    let slot = catalog::slot(client, &source.slot).await?;
+    let slot = match SlotState::of(slot.as_ref(), &source.slot) {
+        SlotState::Missing => return Err(PrimaryError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at })),
+        SlotState::Foreign(foreign) => return Err(PrimaryError::Preconditions(vec![foreign])),
+        SlotState::Invalidated => {
+            return Err(PrimaryError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at }));
+        }
+        SlotState::Readable(slot) => slot,
     };
-    if let Some(foreign) = slot.foreign(&source.slot) {
-        return Err(PrimaryError::Preconditions(vec![foreign]));
-    }
-    if slot.is_lost() {
-        return Err(PrimaryError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at }));
-    }
     if let Some(end) = server.flushed().filter(|end| *end < at) {
         return Err(PrimaryError::Gap(Gap::WalBehind { end, at }));
     }

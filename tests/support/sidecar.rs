@@ -76,6 +76,12 @@ impl Sidecar {
         line.trim().parse().ok()
     }
 
+    /// Waits until a metric has this value. Metrics change a moment after what they count.
+    pub async fn wait_for_metric(&self, name: &str, value: f64) {
+        let what = format!("{name} to be {value}");
+        super::eventually(&what, async || (self.metric(name).await == Some(value)).then_some(())).await;
+    }
+
     /// Returns the peak resident memory of the process.
     pub fn peak_memory_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");

@@ -1,8 +1,10 @@
 //! Deliveries against a model: after every sequence of operations, the store is in the state that the model predicts.
 //!
 //! The operations call the same functions as the stages and the API, on a real Postgres. The model has no time: what is due is due at
-//! once, and leases end when the sequence says so, as if their holders had died. [`schedule`] is the same for the dispatcher's schedule.
+//! once, and leases end when the sequence says so, as if their holders had died. [`schedule`] is the same for the dispatcher's schedule,
+//! which [`hanging`] runs in virtual time.
 
+mod hanging;
 mod pair;
 mod pure;
 mod schedule;
