@@ -133,6 +133,7 @@ impl Director {
             Action::ChangeDay => {
                 account::copy(&app.store().await).await;
                 self.clock.change_day().await;
+                self.until_committed().await;
             }
             Action::Recover => self.tenants.recover(self.clock.now(), self.began).await,
             Action::Break => self.tenants.break_receiver(),
@@ -146,6 +147,18 @@ impl Director {
             Action::Erase => self.erase_guest().await,
             Action::Edit => self.tenants.edit().await,
         }
+    }
+
+    /// Waits until the platform commits another transition.
+    async fn until_committed(&self) {
+        let primary = self.app.source().await;
+        let count = "select count(*) from transition";
+        let before: i64 = primary.query_one(count, &[]).await.expect("a count").get(0);
+        eventually("another transition", async || {
+            let now: i64 = primary.query_one(count, &[]).await.expect("a count").get(0);
+            (now > before).then_some(())
+        })
+        .await;
     }
 
     async fn rotate_master_key(&mut self) {
@@ -179,6 +192,8 @@ impl Director {
     /// Waits until all transitions of a user, who makes no more, are stored as events.
     pub async fn until_stored(&self, user: i64) {
         let (primary, store) = (self.app.source().await, self.app.store().await);
+        // Waits for commits that wait for the standby, although their client has gone: they are not visible yet.
+        primary.batch_execute("begin; lock table transition in share mode; commit").await.expect("a lock");
         let count = "select count(*) from transition where user_id = $1";
         let wanted: i64 = primary.query_one(count, &[&user]).await.expect("a count").get(0);
         // The copies have the events of expired days.

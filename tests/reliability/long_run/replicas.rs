@@ -130,13 +130,11 @@ impl Replicas {
         self.replace(index, app).kill().await;
     }
 
+    /// Stops a replica with SIGTERM, and starts another. Waits first: a process that is just starting does not handle the signal yet.
     pub async fn restart(&mut self, index: usize, app: &TestApp) {
-        let mut old = self.replace(index, app);
-        // A process that was starting while a server was down has ended.
-        if !old.has_ended() {
-            let status = old.stop().await;
-            assert!(status.success(), "a replica ended with {status}");
-        }
+        self.until_ready(app).await;
+        let status = self.replace(index, app).stop().await;
+        assert!(status.success(), "a replica ended with {status}");
     }
 
     pub async fn pause(&mut self, index: usize, length: Duration) {
