@@ -5,8 +5,13 @@ CARGO ?= cargo
 EVENTS ?=
 RATE ?=
 
-# `make soak ROWS=N` queries a delivery log of N rows; the default is ten million.
+# `make soak ROWS=N` queries a delivery log of N rows; the default is ten million. MINUTES is the length of the long run, an hour by
+# default, and SEED the seed of its actions.
 ROWS ?=
+MINUTES ?=
+SEED ?=
+# Ignored by `make test`, but not a test: another one starts it.
+SKIP = --skip hold_a_server_until_killed
 
 # `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, reliability,
 # tidy, ui.
@@ -25,7 +30,7 @@ DIST = --profile dist --features dist --locked
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   run a whole platform on loopback'
 	@echo 'make test [SUITE=NAME]          run all tests, or one suite, on a private PostgreSQL'
-	@echo 'make soak [ROWS=N]              test capture on every PostgreSQL version, a very large log, ten minutes of kills'
+	@echo 'make soak [ROWS=N] [MINUTES=N]  run all slow tests: every PostgreSQL version, a very large log, an hour of faults'
 	@echo 'make bench [MEASURE=NAME]       measure the shipped build, each figure beside its reference'
 	@echo 'make deb                        build the Debian package, in target/debian'
 	@echo 'make check                      check formatting, lints, house rules, documentation, licences, advisories'
@@ -39,10 +44,13 @@ demo:
 test:
 	@scripts/test $(SUITE)
 
+# Two builds: the shipped one for the figures of the suite operations, and that of `make test` for the others.
 soak: test-dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
-	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test $(DIST) --test operations -- --ignored --nocapture --test-threads 1 soak::
+	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test $(DIST) --test operations -- --ignored --nocapture --test-threads 1 $(SKIP)
+	$(if $(MINUTES),WALHOOK_LONG_RUN_MINUTES=$(MINUTES)) $(if $(SEED),WALHOOK_LONG_RUN_SEED=$(SEED)) \
+	    $(CARGO) test --locked --test reliability -- --ignored --nocapture --test-threads 1
 
 bench: package-dependencies
 	$(CARGO) build $(DIST) --package walhook --package walhook-bench

@@ -82,7 +82,7 @@ async fn idle_streams_cost_no_queries_and_little_memory_and_leave_the_api_usable
         streams.push(Stream::open(&api, "", None).await);
     }
     wait_for_streams(app.sidecar(), STREAMS + 1).await;
-    let refused = Stream::request(&api, "", None).await;
+    let refused = Stream::request(&api, "", None).await.unwrap();
     assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].as_bytes()), (429, &b"15"[..]));
     let problem: serde_json::Value = serde_json::from_str(&refused.text().await.unwrap()).unwrap();
     assert_eq!(problem["type"], "/problems/too-many-streams");

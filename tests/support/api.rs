@@ -59,6 +59,18 @@ impl Api {
 
     /// Sends a request. `path` is relative to the base path, such as `/webhooks`.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
+        let answer = self.try_send(method, path, headers, body).await;
+        answer.unwrap_or_else(|error| panic!("{path}: {error:?}"))
+    }
+
+    /// Like [`Api::send`], for processes that may be killed.
+    pub async fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> reqwest::Result<Answer> {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
         let mut request = CLIENT.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
         if let Some(body) = body {
@@ -67,9 +79,9 @@ impl Api {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let answer = request.send().await.unwrap_or_else(|error| panic!("{path}: {error:?}"));
+        let answer = request.send().await?;
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-        Answer { status, headers, body: answer.text().await.expect("a body in UTF-8") }
+        Ok(Answer { status, headers, body: answer.text().await? })
     }
 
     pub async fn get(&self, path: &str) -> Answer {

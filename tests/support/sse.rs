@@ -54,7 +54,7 @@ pub struct Stream {
 impl Stream {
     /// Opens a stream and reads its first block.
     pub async fn open(api: &Api, query: &str, last_id: Option<&str>) -> Stream {
-        let response = Stream::request(api, query, last_id).await;
+        let response = Stream::request(api, query, last_id).await.expect("a response");
         let status = response.status();
         assert_eq!(status, 200, "{}", response.text().await.unwrap_or_default());
         assert_eq!(header(response.headers(), "content-type"), Some("text/event-stream"));
@@ -64,8 +64,15 @@ impl Stream {
         stream
     }
 
+    /// Opens a stream of a process that may be killed. None if it does not answer, or answers with an error.
+    pub async fn try_open(api: &Api, query: &str, last_id: Option<&str>) -> Option<Stream> {
+        let response = Stream::request(api, query, last_id).await.ok()?;
+        let opened = Stream { response, rest: String::new(), last_id: last_id.map(str::to_owned) };
+        (opened.response.status() == 200).then_some(opened)
+    }
+
     /// Sends the request of a stream.
-    pub async fn request(api: &Api, query: &str, last_id: Option<&str>) -> Response {
+    pub async fn request(api: &Api, query: &str, last_id: Option<&str>) -> reqwest::Result<Response> {
         // A client for each, and thus a connection.
         let client = Client::builder().no_proxy().build().expect("a client without TLS settings");
         let mut request = client.get(format!("{}/events{query}", api.url)).bearer_auth(&api.token);
@@ -73,7 +80,7 @@ impl Stream {
         if let Some(last_id) = last_id {
             request = request.header("last-event-id", last_id);
         }
-        request.send().await.expect("a response")
+        request.send().await
     }
 
     /// Returns the next block. None at the end of the stream.
@@ -82,15 +89,20 @@ impl Stream {
     }
 
     pub async fn next_within(&mut self, limit: Duration) -> Option<Block> {
+        let next = tokio::time::timeout(limit, self.try_next()).await.expect("the next part of the stream");
+        next.expect("the stream is not cut off")
+    }
+
+    /// Like [`Stream::next`], for a process that may be killed. May be dropped before it ends.
+    pub async fn try_next(&mut self) -> reqwest::Result<Option<Block>> {
         loop {
             if let Some((block, rest)) = self.rest.split_once("\n\n") {
                 let (block, rest) = (Block::parse(block), rest.to_owned());
                 self.rest = rest;
                 self.last_id = block.id.clone().or(self.last_id.take());
-                return Some(block);
+                return Ok(Some(block));
             }
-            let chunk = tokio::time::timeout(limit, self.response.chunk()).await.expect("the next part of the stream");
-            let chunk = chunk.expect("the stream is not cut off")?;
+            let Some(chunk) = self.response.chunk().await? else { return Ok(None) };
             self.rest.push_str(std::str::from_utf8(&chunk).expect("blocks are not split"));
         }
     }
