@@ -30,8 +30,8 @@ use crate::support::memory::MemoryTransaction;
 
 /// The most changes of one transaction.
 const MAX_BATCH: usize = 8;
-/// How often capture looks for changes.
-const INTERVAL: Duration = Duration::from_millis(20);
+/// How often capture looks for changes of which it got no word, because another process was to read them.
+const INTERVAL: Duration = Duration::from_millis(250);
 
 /// A change that the platform has committed, with the event that it raises.
 #[derive(Clone, Debug)]
@@ -186,9 +186,21 @@ impl World {
         }
     }
 
-    /// Looks for changes, if this process captures.
+    /// The platform has committed.
+    pub fn commit(&mut self, change: Change) {
+        self.stream.push(change);
+        let leader = self.leader().and_then(|leader| self.replicas[leader].process(leader));
+        leader.into_iter().for_each(|process| self.look_for_changes(process));
+    }
+
+    /// Looks for changes, and does so again.
     pub fn capture(&mut self, process: Process) {
         self.after(INTERVAL, Event::Capture(process));
+        self.look_for_changes(process);
+    }
+
+    /// Stores the next changes, if this process captures.
+    fn look_for_changes(&mut self, process: Process) {
         let leader = self.leader();
         let Some(running) = self.replicas[process.replica].running_mut(process) else { return };
         // Another process that believes to capture is a paused one, which continues with what it has begun.
@@ -320,6 +332,7 @@ impl World {
             running.is_storing = false;
         }
         self.take_fresh(process);
+        self.look_for_changes(process);
     }
 
     pub fn begun(&mut self, process: Process, begun: Begun) {

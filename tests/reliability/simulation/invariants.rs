@@ -11,13 +11,17 @@ use walhook::domain::ordering::Ordering;
 use walhook::handoff::CAPACITY;
 use walhook::record::Recorded;
 
+use super::plan::WAITS;
 use super::world::{Process, World};
-use crate::support::memory::{Line, NoticeKind, Reason};
+use crate::support::memory::{Line, NoticeKind, Reason, Switched};
 
 /// The most attempts of a round.
 const MAX_ATTEMPTS: u16 = 10;
 /// How long a delivery to a fast receiver may wait while others are slow: about as long as one request of a slow one may take.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
+
+/// How soon after a webhook was switched off its requests end: a read of it counts for five milliseconds, and its answer takes a few more.
+const NOTICE_TIME: Duration = Duration::from_millis(20);
 
 /// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +55,7 @@ fn require(holds: bool, invariant: &'static str, detail: impl FnOnce() -> String
 pub fn before_request(world: &World, process: Process, request: &Request) -> Check {
     order_is_kept(world, request)?;
     concurrency_is_limited(world, process, request)?;
+    inactive_webhooks_get_nothing(world, request)?;
     requests_fit_into_leases(request)?;
     require(request.attempt <= MAX_ATTEMPTS, "at most ten attempts a round", || format!("{request:?}"))
 }
@@ -71,6 +76,8 @@ pub fn at_the_end(world: &World) -> Check {
     attempts_are_numbered_once(world)?;
     only_the_holder_records(world)?;
     delivered_means_accepted(world)?;
+    retries_keep_to_the_schedule(world)?;
+    nothing_is_repeated_without_a_fault(world)?;
     disabled_once_per_streak(world)?;
     counters_equal_the_log(world)?;
     permits_and_budget_are_returned(world)?;
@@ -94,6 +101,22 @@ fn concurrency_is_limited(world: &World, process: Process, request: &Request) ->
     let (total, of_webhook) = (running.in_flight.values().sum::<usize>(), running.in_flight[&request.webhook]);
     let is_within = total <= world.settings.concurrency && of_webhook <= world.settings.per_webhook_concurrency;
     require(is_within, "concurrency limits", || format!("{total} in flight, {of_webhook} of them to one webhook"))
+}
+
+/// A webhook that was switched off gets no more requests, except those that start within [`NOTICE_TIME`]. If it was switched on again,
+/// it gets none for the deliveries that were cancelled. Only while the store answers at once: a read of the webhook may take long.
+fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
+    let state = world.store.state();
+    let off = |switched: &&Switched| switched.webhook == request.webhook && !switched.active;
+    let Some(off) = state.switched.iter().rfind(off).filter(|_| world.plan.is_calm) else { return Ok(()) };
+    let is_recent = state.now.duration_since(off.at).unsigned_abs() <= NOTICE_TIME;
+    let is_active = state.webhooks.get(&request.webhook).is_some_and(|webhook| webhook.target.active);
+    // A delivery that is being stored is not gone.
+    let is_cancelled = !state.deliveries.contains_key(&request.delivery)
+        && state.log.iter().any(|line| line.delivery == request.delivery && line.reason == Reason::Cancelled);
+    require(is_recent || is_active && !is_cancelled, "an inactive webhook gets no requests", || {
+        format!("{request:?}, switched off at {}", off.at)
+    })
 }
 
 /// Leases: a request starts only if its answer can be recorded before the lease ends.
@@ -236,12 +259,39 @@ fn delivered_means_accepted(world: &World) -> Check {
     Ok(())
 }
 
+/// A retry is never earlier than its schedule, and only the last attempt of the schedule fails permanently.
+fn retries_keep_to_the_schedule(world: &World) -> Check {
+    let mut first: BTreeMap<(Uuid, u16, u16), Duration> = BTreeMap::new();
+    for request in &world.requests {
+        first.entry((request.delivery, request.round, request.attempt)).or_insert(request.at);
+    }
+    for ((delivery, round, attempt), at) in &first {
+        let Some(next) = first.get(&(*delivery, *round, attempt + 1)) else { continue };
+        let waited = next.saturating_sub(*at);
+        let holds = waited >= Duration::from_millis(WAITS[usize::from(*attempt) - 1]);
+        require(holds, "a retry is never early", || format!("{delivery}, attempt {attempt}: {waited:?}"))?;
+    }
+    let given_up = |line: &&Line| line.outcome == Outcome::PermanentlyFailed && line.is_failure;
+    let early = world.store.state().log.iter().filter(given_up).find(|line| line.attempt != MAX_ATTEMPTS);
+    require(early.is_none(), "a delivery fails permanently after ten attempts", || format!("{early:?}"))
+}
+
+/// If only receivers are slow or fail, one that answers at once gets each delivery once.
+fn nothing_is_repeated_without_a_fault(world: &World) -> Check {
+    let mut sent = BTreeSet::new();
+    for request in world.requests.iter().filter(|request| world.plan.is_calm && request.webhook == world.webhooks[0]) {
+        let is_new = sent.insert((request.delivery, request.round, request.attempt));
+        require(is_new, "nothing is repeated without a fault", || format!("{request:?}"))?;
+    }
+    Ok(())
+}
+
 /// A webhook is disabled once for each time that it was switched on, with one notice for its owner.
 fn disabled_once_per_streak(world: &World) -> Check {
     let state = world.store.state();
     for webhook in &world.webhooks {
         let mut was_active = false;
-        for (_, active, _) in state.switched.iter().filter(|(id, ..)| id == webhook) {
+        for Switched { active, .. } in state.switched.iter().filter(|switched| switched.webhook == *webhook) {
             require(*active != was_active, "a webhook is disabled once per streak", || format!("{webhook}"))?;
             was_active = *active;
         }

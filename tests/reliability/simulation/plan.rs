@@ -28,7 +28,7 @@ pub const ACTIVE: Duration = Duration::from_secs(25);
 /// How long requests may take. Leases last ten seconds longer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The waits of the retry schedule, in milliseconds: ten attempts, as by default, but sooner.
-const WAITS: [u64; 9] = [200, 300, 400, 600, 800, 1_000, 1_500, 2_000, 3_000];
+pub const WAITS: [u64; 9] = [200, 300, 400, 600, 800, 1_000, 1_500, 2_000, 3_000];
 const JITTER: Duration = Duration::from_millis(400);
 const MAX_WEBHOOKS: u64 = 7;
 /// The events of the catalogue that the platform raises here.
@@ -74,6 +74,8 @@ pub struct Plan {
     pub lost_requests: f64,
     pub lost_answers: f64,
     pub own_faults: f64,
+    /// Deliveries whose body is too large.
+    pub too_large: f64,
 }
 
 /// What is the same for all seeds, and takes time to make.
@@ -128,6 +130,7 @@ impl World {
             lost_requests: level(&mut random, 0.15),
             lost_answers: level(&mut random, 0.15),
             own_faults: level(&mut random, 0.05),
+            too_large: level(&mut random, 0.02),
         };
         let began_at: Timestamp = "2026-03-01T12:00:00Z".parse().expect("a time");
         let settings = Settings {

@@ -32,6 +32,7 @@ pub struct Receiver {
 pub struct Exchange {
     pub start: Start,
     pub answer: Answer,
+    pub retry_after: Option<Duration>,
     pub started_at: jiff::Timestamp,
     /// By the process's monotonic clock.
     pub sent_at: std::time::Instant,
@@ -46,6 +47,8 @@ pub struct Reaction {
     pub answer: Answer,
     pub after: Duration,
     pub is_accepted: bool,
+    /// When it asks to be called again.
+    pub retry_after: Option<Duration>,
 }
 
 fn failed(kind: ErrorKind, status: Option<u16>) -> Answer {
@@ -54,24 +57,25 @@ fn failed(kind: ErrorKind, status: Option<u16>) -> Answer {
 
 impl Receiver {
     pub fn react(self, random: &mut Random, timeout: Duration) -> Reaction {
-        let accepted = |after| Reaction { answer: Answer::Accepted { status: 200 }, after, is_accepted: true };
-        let rejected =
-            |status, after| Reaction { answer: failed(ErrorKind::HttpStatus, Some(status)), after, is_accepted: false };
-        let silent =
-            |is_accepted| Reaction { answer: failed(ErrorKind::ResponseTimeout, None), after: timeout, is_accepted };
+        let reaction = |answer, after, is_accepted| Reaction { answer, after, is_accepted, retry_after: None };
+        let accepted = |after| reaction(Answer::Accepted { status: 200 }, after, true);
+        let rejected = |status, after| reaction(failed(ErrorKind::HttpStatus, Some(status)), after, false);
+        let silent = |is_accepted| reaction(failed(ErrorKind::ResponseTimeout, None), timeout, is_accepted);
         match self.mode {
             Mode::Fast => accepted(random.millis(1, 40)),
             Mode::Slow => accepted(random.millis(1_200, timeout.as_millis() as u64 - 100)),
             Mode::Hanging => silent(random.chance(0.3)),
-            Mode::Failing(status) => rejected(status, random.millis(1, 60)),
+            Mode::Failing(status) => {
+                let retry_after = (status == 429 && random.chance(0.3)).then(|| random.millis(0, 4_000));
+                Reaction { retry_after, ..rejected(status, random.millis(1, 60)) }
+            }
             Mode::Flaky => match random.between(0, 9) {
                 0..=4 => accepted(random.millis(1, 300)),
                 5 => silent(true),
-                6 => Reaction {
-                    answer: failed(ErrorKind::ConnectionReset, None),
-                    after: random.millis(1, 500),
-                    is_accepted: random.chance(0.5),
-                },
+                6 => {
+                    let after = random.millis(1, 500);
+                    reaction(failed(ErrorKind::ConnectionReset, None), after, random.chance(0.5))
+                }
                 7 => rejected(503, random.millis(1, 100)),
                 _ => rejected(500, random.millis(1, 100)),
             },
@@ -91,7 +95,7 @@ impl Exchange {
             signatures: signatures(),
             duration: took,
             excerpt: Vec::new(),
-            retry_after: None,
+            retry_after: self.retry_after,
         });
         Some(Attempt { started_at: self.started_at, answer: self.answer.clone(), sent })
     }

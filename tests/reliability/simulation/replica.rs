@@ -85,6 +85,11 @@ impl Replica {
         world.origin + world.now.saturating_sub(self.lag)
     }
 
+    /// The process that runs on it.
+    pub fn process(&self, replica: usize) -> Option<Process> {
+        self.running.as_ref().map(|_| Process { replica, incarnation: self.incarnation })
+    }
+
     pub fn current(&self) -> Option<&Running> {
         self.running.as_ref()
     }
@@ -250,6 +255,9 @@ impl World {
         let local = self.local(process);
         let (delivery, is_sent) = (&start.delivery, start.destination.active);
         let reaction = self.receivers[&delivery.webhook].react(&mut self.random, timeout);
+        let is_active = is_sent;
+        let is_too_large = is_sent && self.random.chance(self.plan.too_large);
+        let is_sent = is_sent && !is_too_large;
         let is_own_fault = is_sent && self.random.chance(self.plan.own_faults);
         let is_late = delivery.lease.until < local + timeout + TIME_TO_RECORD;
         let request = Request {
@@ -265,7 +273,12 @@ impl World {
         };
         let (id, webhook) = (delivery.id.as_u128() & 0xFFFF_FFFF, delivery.webhook);
         let (round, attempt) = (delivery.round, delivery.attempt);
-        let answer = if is_sent { reaction.answer } else { Response::Inactive };
+        let answer = match (is_active, is_too_large) {
+            (false, _) => Response::Inactive,
+            (true, true) => Response::TooLarge { bytes: 70_000 },
+            (true, false) => reaction.answer,
+        };
+        let retry_after = reaction.retry_after;
         trace!(
             self,
             "replica {}: sends {id:08x} to webhook {}, round {round} attempt {attempt}: {answer:?} after {:?}",
@@ -285,7 +298,7 @@ impl World {
         };
         let offset = self.replicas[process.replica].clock_offset;
         let started_at = self.store_clock() + offset;
-        let exchange = Exchange { start, answer, started_at, sent_at: local, is_sent, is_own_fault };
+        let exchange = Exchange { start, answer, retry_after, started_at, sent_at: local, is_sent, is_own_fault };
         self.after(after, Event::Ended(process, Box::new(exchange)));
         Ok(())
     }

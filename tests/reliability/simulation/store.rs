@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use uuid::Uuid;
 use walhook::domain::delivery::{Delivery, Lease, lease_length};
 use walhook::domain::webhook::SealedTarget;
+use walhook::postgres::ANSWER_TIMEOUT;
 use walhook::record::{Decided, Recorded, Tried, record_in};
 use walhook::recover::{Step, step_in};
 use walhook::store::deliver::{ClaimRequest, Claimed};
@@ -124,7 +125,10 @@ impl World {
             trace!(self, "replica {}: the answer is lost", process.replica);
             self.cover("an answer of the store was lost");
         }
-        self.after(delays.back, Event::Answered(process, Box::new(answer)));
+        // A silent connection is noticed only when the time limit is exceeded.
+        let is_silent = delays.is_answer_lost && self.random.chance(0.1);
+        let wait = if is_silent { self.random.millis(5_000, ANSWER_TIMEOUT.as_millis() as u64) } else { delays.back };
+        self.after(wait, Event::Answered(process, Box::new(answer)));
     }
 
     pub fn execute(&mut self, process: Process, operation: Operation, delays: Delays) -> Result<(), Broken> {

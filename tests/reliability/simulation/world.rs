@@ -236,7 +236,7 @@ impl World {
             Event::Start(replica) => self.start(replica),
             Event::Fault(fault) => self.fault(fault),
             Event::User(action) => self.act(action),
-            Event::Commit(change) => self.stream.push(change),
+            Event::Commit(change) => self.commit(change),
         }
         Ok(())
     }

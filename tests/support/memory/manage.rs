@@ -37,8 +37,7 @@ impl MemoryTransaction<'_> {
             counted_from: 0,
         };
         state.webhooks.put(id, webhook);
-        let transaction = state.transaction;
-        state.switched.push((id, true, transaction));
+        state.switch(id, true);
     }
 
     /// Inserts an event as the tests do.
@@ -74,8 +73,7 @@ impl MemoryTransaction<'_> {
                 (webhook.failing_since, webhook.counted_from) = (None, counted_from);
             }
         });
-        let transaction = state.transaction;
-        state.switched.push((id, active, transaction));
+        state.switch(id, active);
         if was_active {
             state.cancel(id);
         }

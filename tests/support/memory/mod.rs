@@ -132,6 +132,15 @@ pub struct Notice {
     pub transaction: u64,
 }
 
+/// A webhook was switched on or off.
+#[derive(Clone, Copy, Debug)]
+pub struct Switched {
+    pub webhook: Uuid,
+    pub active: bool,
+    pub at: Timestamp,
+    pub transaction: u64,
+}
+
 /// The tables. The journals are more than the real store has: they are what the invariants are checked on.
 #[derive(Debug)]
 pub struct State {
@@ -155,8 +164,7 @@ pub struct State {
     pub notices: Journal<Notice>,
     pub created: Journal<Created>,
     pub grants: Journal<Grant>,
-    /// The webhooks that were switched on or off, and by which transaction.
-    pub switched: Journal<(Uuid, bool, u64)>,
+    pub switched: Journal<Switched>,
     /// The number of the current transaction.
     pub transaction: u64,
     last_id: u64,
@@ -273,6 +281,10 @@ impl State {
     pub fn remove_delivery(&mut self, delivery: Uuid) -> Option<Row> {
         self.grants.push(Grant { delivery, lease: None, transaction: self.transaction });
         self.deliveries.remove(&delivery)
+    }
+
+    fn switch(&mut self, webhook: Uuid, active: bool) {
+        self.switched.push(Switched { webhook, active, at: self.now, transaction: self.transaction });
     }
 
     /// The pending deliveries of each webhook, in order of webhook and id.

@@ -178,8 +178,7 @@ impl RecordStatements for MemoryTransaction<'_> {
             webhook.target.active = false;
             webhook.disabled_at = Some(now);
         });
-        let transaction = state.transaction;
-        state.switched.push((id, false, transaction));
+        state.switch(id, false);
         state.notify(NoticeKind::Disabled, id);
         Ok(Some(user))
     }
