@@ -37,9 +37,10 @@ use crate::traces::Tracer;
 
 use batches::Batches;
 use derive::{Derivation, Raised};
-use save::{HandOffWhen, count, store_events, subscriptions_of};
+use save::count;
 
 pub use error::EnqueueError;
+pub use save::{HandOffWhen, store_events, subscriptions_of};
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// The first time limit for storing a batch. It doubles each time it is exceeded: the store may be slow rather than down.

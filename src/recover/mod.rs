@@ -12,7 +12,7 @@ use crate::retry::Backoff;
 use crate::store::Store;
 use crate::telemetry::Activity;
 
-pub use job::{Step, step};
+pub use job::{Step, step, step_in};
 
 /// How long to wait when no job is due.
 const IDLE: Duration = Duration::from_millis(500);

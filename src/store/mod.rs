@@ -8,6 +8,7 @@ pub mod audit;
 pub mod capture;
 mod claimed;
 mod connection;
+pub mod contract;
 pub mod deliver;
 pub mod disable;
 pub mod enqueue;

@@ -4,3 +4,4 @@
 mod support;
 
 mod long_run;
+mod simulation;

@@ -11,6 +11,7 @@ mod app;
 mod backlog;
 mod hostile;
 mod jwt;
+pub mod memory;
 pub mod plan;
 mod platform;
 pub mod proxy;
