@@ -230,7 +230,7 @@ impl Problem {
     }
 
     pub fn keys_unavailable() -> Problem {
-        UNAVAILABLE.with("the service cannot fetch the keys that verify tokens at the moment").retry_after(60)
+        UNAVAILABLE.with("the service cannot fetch the keys that verify tokens at the moment").retry_after(5)
     }
 
     pub fn overloaded() -> Problem {

@@ -6,10 +6,12 @@ mod tasks;
 mod visibility;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
 use pg_walstream::ReplicationError;
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::acknowledgement::{AcknowledgedLsn, AcknowledgementLimit};
@@ -55,14 +57,20 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     let acknowledged = AcknowledgedLsn::default();
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(source);
-    let timeline = OnceLock::new();
+    let (timeline, walsender) = (OnceLock::new(), AtomicI32::new(0));
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let started_at = Instant::now();
         let reader = Uuid::now_v7();
-        let session =
-            Session { context, acknowledged: &acknowledged, read_until: &read_until, timeline: &timeline, reader };
+        let session = Session {
+            context,
+            acknowledged: &acknowledged,
+            read_until: &read_until,
+            timeline: &timeline,
+            walsender: &walsender,
+            reader,
+        };
         let result = {
             let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
@@ -126,6 +134,8 @@ struct Session<'a> {
     read_until: &'a ReadUntil,
     /// The timeline of the first stream. Batches that were sent may not be stored yet.
     timeline: &'a OnceLock<u32>,
+    /// The server process of the last stream. If it still holds the slot, the server has not noticed the end of that connection.
+    walsender: &'a AtomicI32,
     /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may move it.
     reader: Uuid,
 }
@@ -158,8 +168,8 @@ impl Session<'_> {
         let client = postgres::connect(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
         let tables = inspect::tables_for_streaming(&client, source).await?;
-        if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
-            return Err(CaptureError::SlotActive(source.slot.clone()));
+        if let Some(holder) = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.active_pid) {
+            return Err(self.slot_held(&client, holder).await);
         }
         // Read before the slot is taken: a process that claims the limit after this has taken the slot after this.
         let previous_reader = store.acknowledgement_reader(&source.slot).await?;
@@ -183,8 +193,9 @@ impl Session<'_> {
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read after the slot is taken: the previous reader may have moved it and raised the limit until then.
-        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed());
-        self.acknowledged.reset(confirmed.unwrap_or_default());
+        let slot = catalog::slot(&client, &source.slot).await?;
+        self.walsender.store(slot.as_ref().and_then(|slot| slot.active_pid).unwrap_or_default(), Ordering::Relaxed);
+        self.acknowledged.reset(slot.and_then(|slot| slot.confirmed()).unwrap_or_default());
         let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
@@ -206,6 +217,19 @@ impl Session<'_> {
         let to = stream.lineage().timeline;
         let from = *self.timeline.get_or_init(|| to);
         if from == to { Ok(()) } else { Err(CaptureError::NewTimeline { from, to }) }
+    }
+
+    /// Returns the error for a slot that a connection holds. If it is the last connection of this process, it is ended: the server would
+    /// notice its end only after `wal_sender_timeout`, and nobody would read the slot until then.
+    async fn slot_held(&self, client: &Client, holder: i32) -> CaptureError {
+        let slot = self.context.source.slot.clone();
+        if holder != self.walsender.load(Ordering::Relaxed) {
+            return CaptureError::SlotActive(slot);
+        }
+        if let Err(error) = catalog::end_reader(client, &slot, holder).await {
+            tracing::debug!(%error, "the earlier connection cannot be ended; the primary does so after wal_sender_timeout");
+        }
+        CaptureError::SlotLingers(slot)
     }
 
     fn start_error(&self, error: ReplicationError) -> CaptureError {

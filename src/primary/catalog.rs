@@ -15,6 +15,7 @@ use crate::postgres::row::row;
 const SERVER: &str = include_str!("../../sql/primary/server.sql");
 const SYNCHRONOUS: &str = include_str!("../../sql/primary/synchronous.sql");
 const SLOT: &str = include_str!("../../sql/primary/slot.sql");
+const SLOT_END_READER: &str = include_str!("../../sql/primary/slot_end_reader.sql");
 const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
 const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
 const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
@@ -217,6 +218,12 @@ pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError
 
 pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
     Ok(client.query_typed_opt(SLOT, &[(&name, Type::TEXT)]).await?.as_ref().map(Slot::from))
+}
+
+/// Ends the connection of the server process `reader` if it reads the slot. A role may do that to its own connections.
+pub(crate) async fn end_reader(client: &Client, slot: &str, reader: i32) -> Result<(), PrimaryError> {
+    client.query_typed_opt(SLOT_END_READER, &[(&slot, Type::TEXT), (&reader, Type::INT4)]).await?;
+    Ok(())
 }
 
 pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, PrimaryError> {

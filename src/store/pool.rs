@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
 
-use super::connection::{Canceller, Connection};
+use super::connection::{Canceller, Connection, cancel_on_drop};
 use super::limited::Limited;
 use super::observe::PoolUse;
 use super::{Result, StoreError};
-use crate::postgres;
+use crate::postgres::{self, ANSWER_TIMEOUT};
 
 /// How long a connection may take to answer a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -18,6 +18,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Store {
     pool: Pool,
     canceller: Canceller,
+    /// How long a single statement may take.
+    limit: Duration,
 }
 
 /// How long to wait for a free or a new connection.
@@ -55,7 +57,12 @@ impl Store {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("a runtime is given, without which building fails");
-        Ok(Store { pool, canceller })
+        Ok(Store { pool, canceller, limit: ANSWER_TIMEOUT })
+    }
+
+    /// Returns a handle on the same pool for statements that take longer, such as those of maintenance.
+    pub fn with_limit(&self, limit: Duration) -> Store {
+        Store { limit, ..self.clone() }
     }
 
     pub async fn connection(&self) -> Result<Connection> {
@@ -75,6 +82,12 @@ impl Store {
                 Err(StoreError::Silent(limit).into())
             }
         }
+    }
+
+    /// Runs a single statement within the limit of this handle. When it is exceeded, the statement is also cancelled on the server, which
+    /// may be slow and not silent.
+    pub(super) async fn statement<T>(&self, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        self.in_time(self.limit, cancel_on_drop(work)).await
     }
 
     /// Tests the connection that would be used next. If it does not answer soon, all idle connections are closed.
