@@ -57,6 +57,8 @@ pub struct Options<'a> {
     pub settings: &'a [(&'a str, &'a str)],
     /// The directory of PostgreSQL's programs, instead of a search.
     pub programs: Option<&'a Path>,
+    /// Environment variables of the server.
+    pub environment: &'a [(&'a str, &'a str)],
 }
 
 /// How to stop the server: `Fast` disconnects clients and writes a checkpoint, `Immediate` is like a crash.
@@ -81,6 +83,7 @@ pub struct PrivatePostgres {
     bin: PathBuf,
     directory: PathBuf,
     port: u16,
+    environment: Vec<(String, String)>,
     /// Waits on a pipe for the end of this process, then stops the server and removes the directory.
     janitor: Child,
 }
@@ -92,7 +95,7 @@ impl PrivatePostgres {
             Some(programs) => programs.to_owned(),
             None => find_programs().await?,
         };
-        let mut server = PrivatePostgres::new(bin).await?;
+        let mut server = PrivatePostgres::new(bin, options.environment).await?;
         server.init().await?;
         server.start_on_free_port(&options).await?;
         Ok(server)
@@ -100,7 +103,7 @@ impl PrivatePostgres {
 
     /// Starts a standby of this server, which must be stopped. The standby connects as soon as this server runs again.
     pub async fn standby(&self, options: Options<'_>) -> Result<PrivatePostgres> {
-        let mut standby = PrivatePostgres::new(self.bin.clone()).await?;
+        let mut standby = PrivatePostgres::new(self.bin.clone(), options.environment).await?;
         let mut command = tokio::process::Command::new("cp");
         run("cp", command.arg("-a").arg(self.data_dir()).arg(standby.data_dir())).await?;
         let signal = standby.data_dir().join("standby.signal");
@@ -112,7 +115,7 @@ impl PrivatePostgres {
     }
 
     /// Creates an empty directory and the process that will remove it.
-    async fn new(bin: PathBuf) -> Result<PrivatePostgres> {
+    async fn new(bin: PathBuf, environment: &[(&str, &str)]) -> Result<PrivatePostgres> {
         let directory = std::env::temp_dir().join(format!("walhook-postgres-{}", uuid::Uuid::now_v7().simple()));
         DirBuilder::new().mode(0o700).create(&directory).map_err(io(format!("create {}", directory.display())))?;
         let janitor = start_janitor(&bin, &directory).inspect_err(|_| drop(std::fs::remove_dir(&directory)))?;
@@ -120,7 +123,8 @@ impl PrivatePostgres {
             let mut command = tokio::process::Command::new("chown");
             run("chown", command.arg(SUPERUSER).arg(&directory)).await?;
         }
-        Ok(PrivatePostgres { bin, directory, port: 0, janitor })
+        let environment = environment.iter().map(|(name, value)| (String::from(*name), String::from(*value))).collect();
+        Ok(PrivatePostgres { bin, directory, port: 0, environment, janitor })
     }
 
     async fn start_on_free_port(&mut self, options: &Options<'_>) -> Result<()> {
@@ -245,7 +249,7 @@ impl PrivatePostgres {
 
     fn control(&self, action: &str) -> tokio::process::Command {
         let mut command = self.program("pg_ctl");
-        command.arg(action).arg("-D").arg(self.data_dir());
+        command.arg(action).arg("-D").arg(self.data_dir()).envs(self.environment.iter().cloned());
         command
     }
 }

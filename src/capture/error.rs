@@ -6,18 +6,19 @@ use pg_walstream::ReplicationError;
 use tokio_postgres::error::SqlState;
 
 use crate::domain::gap::Gap;
-use crate::postgres::{self, ConnectError};
+use crate::postgres::{self, ConnectError, DiskFault};
 use crate::primary::error::PrimaryError;
 use crate::store::StoreError;
+use crate::telemetry::count_disk_fault;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     #[error("the primary: {0}")]
-    Connect(#[from] ConnectError),
+    Connect(ConnectError),
     #[error("the primary: {}", postgres::describe(.0))]
-    Primary(#[from] tokio_postgres::Error),
+    Primary(tokio_postgres::Error),
     #[error("the primary's replication stream: {0}")]
-    Replication(#[from] ReplicationError),
+    Replication(ReplicationError),
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The primary is not ready for capture.
@@ -30,6 +31,8 @@ pub enum CaptureError {
     /// Changes that were read on the old timeline must not be stored: capture starts over from the checkpoint.
     #[error("the primary has moved from timeline {from} to {to}")]
     NewTimeline { from: u32, to: u32 },
+    #[error("the store's checkpoint of slot {0} is older than what this process has stored")]
+    StoreBehind(String),
     #[error("the primary has sent nothing for {0:?}")]
     Silent(Duration),
     #[error("a heartbeat has not come back through the WAL for {0:?}")]
@@ -51,12 +54,52 @@ pub enum CaptureError {
     Protocol(String),
 }
 
+impl From<ConnectError> for CaptureError {
+    fn from(error: ConnectError) -> CaptureError {
+        if let ConnectError::Connect(error) = &error {
+            count_disk_fault_of(error.code());
+        }
+        CaptureError::Connect(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for CaptureError {
+    fn from(error: tokio_postgres::Error) -> CaptureError {
+        count_disk_fault_of(error.code());
+        CaptureError::Primary(error)
+    }
+}
+
+impl From<ReplicationError> for CaptureError {
+    fn from(error: ReplicationError) -> CaptureError {
+        count_disk_fault_of(sql_state(&error).as_ref());
+        CaptureError::Replication(error)
+    }
+}
+
+/// Counts an error of the primary if its disk is the cause.
+fn count_disk_fault_of(code: Option<&SqlState>) {
+    if let Some(fault) = code.and_then(DiskFault::of_code) {
+        count_disk_fault("primary", fault.as_str());
+    }
+}
+
+/// Returns the server's code, which pg_walstream has only in the text: `… [53100] …`.
+fn sql_state(error: &ReplicationError) -> Option<SqlState> {
+    const LENGTH: usize = 5;
+    let text = error.to_string();
+    let mut codes = text.split('[').skip(1).filter_map(|rest| rest.split_once(']')).map(|(code, _)| code);
+    codes
+        .find(|code| code.len() == LENGTH && code.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+        .map(SqlState::from_code)
+}
+
 impl From<PrimaryError> for CaptureError {
     fn from(error: PrimaryError) -> CaptureError {
         match error {
-            PrimaryError::Connect(error) => CaptureError::Connect(error),
-            PrimaryError::Query(error) => CaptureError::Primary(error),
-            PrimaryError::Replication(error) => CaptureError::Replication(error),
+            PrimaryError::Connect(error) => error.into(),
+            PrimaryError::Query(error) => error.into(),
+            PrimaryError::Replication(error) => error.into(),
             PrimaryError::Store(error) => CaptureError::Store(error),
             PrimaryError::Gap(gap) => CaptureError::Gap(gap),
             other => CaptureError::Setup(other),
@@ -77,6 +120,11 @@ impl CaptureError {
             CaptureError::Setup(PrimaryError::Drift(finding)) => finding.gap(),
             _ => None,
         }
+    }
+
+    /// Returns whether the stream needs WAL that the server no longer has, although the slot retains it.
+    pub fn is_missing_wal(&self) -> bool {
+        matches!(self, CaptureError::Replication(error) if sql_state(error) == Some(SqlState::UNDEFINED_FILE))
     }
 
     /// Returns whether the server rejects connections because it shuts down.

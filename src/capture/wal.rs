@@ -23,12 +23,13 @@ use super::replication::ReplicationConnection;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::domain::gap::Gap;
 use crate::primary::error::PrimaryError;
 use crate::primary::{catalog, conninfo, inspect};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};
 use crate::retry::Backoff;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::{postgres, telemetry};
 
 use reader::Reader;
@@ -56,13 +57,21 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(source);
     let timeline = OnceLock::new();
+    let mut is_first = true;
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let started_at = Instant::now();
         let reader = Uuid::now_v7();
-        let session =
-            Session { context, acknowledged: &acknowledged, read_until: &read_until, timeline: &timeline, reader };
+        let session = Session {
+            context,
+            acknowledged: &acknowledged,
+            read_until: &read_until,
+            timeline: &timeline,
+            is_first,
+            reader,
+        };
+        is_first = false;
         let result = {
             let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
@@ -80,6 +89,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             Some(Ok(None)) | None => break,
         };
+        let error = if error.is_missing_wal() { missing_wal(context).await } else { error };
         if let Some(gap) = error.gap_by_drift() {
             gaps::try_record(source, store, health, gap).await;
         }
@@ -110,6 +120,18 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     Ok(None)
 }
 
+/// Records that the primary no longer has WAL that the slot needs. Returns the error to end with.
+async fn missing_wal(context: &Context<'_>) -> CaptureError {
+    let Context { source, store, health, .. } = *context;
+    let recorded = async {
+        let stored = store.checkpoint(&source.slot).await?;
+        let at = stored.and_then(|checkpoint| checkpoint.progress.resume());
+        let gap = Gap::WalMissing { slot: source.slot.clone(), at: at.unwrap_or_default() };
+        Ok::<_, StoreError>(gaps::record(source, store, health, gap, at).await)
+    };
+    recorded.await.map_or_else(CaptureError::from, CaptureError::from)
+}
+
 /// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.
 async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
     let Some(latest) = acknowledged.latest() else { return };
@@ -126,6 +148,8 @@ struct Session<'a> {
     read_until: &'a ReadUntil,
     /// The timeline of the first stream. Batches that were sent may not be stored yet.
     timeline: &'a OnceLock<u32>,
+    /// Whether enqueue has received nothing yet.
+    is_first: bool,
     /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may move it.
     reader: Uuid,
 }
@@ -157,6 +181,16 @@ impl Session<'_> {
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
+        if !continuity::has_commits(&client, source, store, health).await? {
+            // Enqueue skips what it has committed, until it is started again.
+            if !self.is_first {
+                return Err(CaptureError::StoreBehind(source.slot.clone()));
+            }
+            tracing::warn!(
+                "the store has lost commits of this process; the slot still has their changes, which are read again"
+            );
+            store.forget_committed();
+        }
         let tables = inspect::tables_for_streaming(&client, source).await?;
         if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
             return Err(CaptureError::SlotActive(source.slot.clone()));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
 
+use super::committed::Committed;
 use super::connection::{Canceller, Connection};
 use super::limited::Limited;
 use super::observe::PoolUse;
@@ -18,6 +19,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Store {
     pool: Pool,
     canceller: Canceller,
+    pub(super) committed: Committed,
 }
 
 /// How long to wait for a free or a new connection.
@@ -55,7 +57,7 @@ impl Store {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("a runtime is given, without which building fails");
-        Ok(Store { pool, canceller })
+        Ok(Store { pool, canceller, committed: Committed::default() })
     }
 
     pub async fn connection(&self) -> Result<Connection> {
