@@ -1,6 +1,7 @@
 //! Connections to Postgres outside the store's pool: TLS as the URL specifies, an application name, and errors without passwords.
 //! Also builds SQL: fills templates and quotes identifiers.
 
+mod disk;
 mod parameters;
 pub(crate) mod row;
 mod tls;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+pub use disk::DiskFault;
 use parameters::Parameters;
 pub use tls::{Tls, TlsError, Verification, system_certificates};
 

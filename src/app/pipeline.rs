@@ -35,7 +35,7 @@ pub struct CapturePipeline {
 }
 
 impl CapturePipeline {
-    /// Runs until shutdown. Starts again after a gap, on a new timeline, and when another process has taken over.
+    /// Runs until shutdown. Starts again after a gap, on a new timeline, after the store lost commits, and when another process has taken over.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut logged_gap = None;
         loop {
@@ -51,6 +51,9 @@ impl CapturePipeline {
                 }
                 Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {
                     tracing::info!(reason = %error, "reading again from the checkpoint");
+                }
+                Err(error) if is_store_behind(&error) && !self.shutdown.is_cancelled() => {
+                    tracing::warn!(reason = %error, "reading again from the checkpoint");
                 }
                 // Another process captures now. This one stands by until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
@@ -107,6 +110,11 @@ fn is_gap(error: &anyhow::Error) -> bool {
 
 fn is_new_timeline(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(CaptureError::NewTimeline { .. }))
+}
+
+fn is_store_behind(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(EnqueueError::StoreBehind(_)))
+        || matches!(error.downcast_ref(), Some(CaptureError::StoreBehind(_)))
 }
 
 fn is_superseded(error: &anyhow::Error) -> bool {

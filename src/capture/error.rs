@@ -7,6 +7,7 @@ use tokio_postgres::error::SqlState;
 use crate::domain::gap::Gap;
 use crate::postgres::ConnectError;
 use crate::primary::error::PrimaryError;
+use crate::telemetry::count_disk_fault;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
@@ -17,11 +18,15 @@ pub enum CaptureError {
     PrimaryStops,
     #[error("slot {0} is in use by another process: capture starts here when that process ends")]
     SlotActive(String),
-    #[error("slot {0} is still held by an earlier connection of this process, whose end the primary has not noticed: ending it")]
+    #[error(
+        "slot {0} is still held by an earlier connection of this process, whose end the primary has not noticed: ending it"
+    )]
     SlotLingers(String),
     /// Changes that were read on the old timeline must not be stored: capture starts over from the checkpoint.
     #[error("the primary has moved from timeline {from} to {to}")]
     NewTimeline { from: u32, to: u32 },
+    #[error("the store's checkpoint of slot {0} is older than what this process has stored")]
+    StoreBehind(String),
     #[error("the primary has sent nothing for {0:?}")]
     Silent(Duration),
     #[error("a heartbeat has not come back through the WAL for {0:?}")]
@@ -42,8 +47,13 @@ pub enum CaptureError {
 }
 
 impl<E: Into<PrimaryError>> From<E> for CaptureError {
+    /// Also counts the error if the primary's disk is the cause.
     fn from(error: E) -> CaptureError {
-        CaptureError::Primary(error.into())
+        let error = error.into();
+        if let Some(fault) = error.disk_fault() {
+            count_disk_fault("primary", fault.as_str());
+        }
+        CaptureError::Primary(error)
     }
 }
 
@@ -68,6 +78,11 @@ impl CaptureError {
             CaptureError::Primary(PrimaryError::Drift(finding)) => finding.gap(),
             _ => None,
         }
+    }
+
+    /// Returns whether the stream needs WAL that the server no longer has, although the slot retains it.
+    pub fn is_missing_wal(&self) -> bool {
+        matches!(self, CaptureError::Primary(error) if error.is_missing_wal())
     }
 
     /// Returns whether the server rejects connections because it shuts down.

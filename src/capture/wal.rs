@@ -25,12 +25,13 @@ use super::replication::ReplicationConnection;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::domain::gap::Gap;
 use crate::primary::error::PrimaryError;
 use crate::primary::{catalog, conninfo, inspect};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};
 use crate::retry::Backoff;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::{postgres, telemetry};
 
 use reader::Reader;
@@ -58,6 +59,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(source);
     let (timeline, walsender) = (OnceLock::new(), AtomicI32::new(0));
+    let mut is_first = true;
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
@@ -69,8 +71,10 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             read_until: &read_until,
             timeline: &timeline,
             walsender: &walsender,
+            is_first,
             reader,
         };
+        is_first = false;
         let result = {
             let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
@@ -88,6 +92,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             Some(Ok(None)) | None => break,
         };
+        let error = if error.is_missing_wal() { missing_wal(context).await } else { error };
         if let Some(gap) = error.gap_by_drift() {
             gaps::try_record(source, store, health, gap).await;
         }
@@ -118,6 +123,18 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     Ok(None)
 }
 
+/// Records that the primary no longer has WAL that the slot needs. Returns the error to end with.
+async fn missing_wal(context: &Context<'_>) -> CaptureError {
+    let Context { source, store, health, .. } = *context;
+    let recorded = async {
+        let stored = store.checkpoint(&source.slot).await?;
+        let at = stored.and_then(|checkpoint| checkpoint.progress.resume());
+        let gap = Gap::WalMissing { slot: source.slot.clone(), at: at.unwrap_or_default() };
+        Ok::<_, StoreError>(gaps::record(source, store, health, gap, at).await)
+    };
+    recorded.await.map_or_else(CaptureError::from, CaptureError::from)
+}
+
 /// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.
 async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
     let Some(latest) = acknowledged.latest() else { return };
@@ -136,6 +153,8 @@ struct Session<'a> {
     timeline: &'a OnceLock<u32>,
     /// The server process of the last stream. If it still holds the slot, the server has not noticed the end of that connection.
     walsender: &'a AtomicI32,
+    /// Whether enqueue has received nothing yet.
+    is_first: bool,
     /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may move it.
     reader: Uuid,
 }
@@ -167,6 +186,16 @@ impl Session<'_> {
         self.acknowledged.forget();
         let client = postgres::connect(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
+        if !continuity::has_commits(&client, source, store, health).await? {
+            // Enqueue skips what it has committed, until it is started again.
+            if !self.is_first {
+                return Err(CaptureError::StoreBehind(source.slot.clone()));
+            }
+            tracing::warn!(
+                "the store has lost commits of this process; the slot still has their changes, which are read again"
+            );
+            store.forget_committed();
+        }
         let tables = inspect::tables_for_streaming(&client, source).await?;
         if let Some(holder) = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.active_pid) {
             return Err(self.slot_held(&client, holder).await);

@@ -129,6 +129,8 @@ impl<C: Clock> Enqueue<C> {
                 return Ok(true);
             };
             if !error.is_transient() {
+                // The end of this stage is reported by its caller. If the stage starts again, it has stored all that it has received.
+                self.health.report_healthy(STAGE);
                 return Err(error);
             }
             // The commit may have succeeded: read the checkpoint again.
@@ -177,6 +179,9 @@ impl<C: Clock> Enqueue<C> {
             Some(checkpoint) => checkpoint.clone(),
             None => self.store.in_time(limit, stored_checkpoint(&self.store, &self.slot, batch)).await?,
         };
+        if known.is_none() && self.store.has_lost_commits(&checkpoint) {
+            return Err(EnqueueError::StoreBehind(self.slot.clone()));
+        }
         if !batch.is_on_timeline(checkpoint.lineage) {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
@@ -199,6 +204,7 @@ impl<C: Clock> Enqueue<C> {
         let is_first = known.is_none();
         let (store, raised) = (self.store.clone(), &mut derivation.raised);
         store.in_time(limit, self.commit(batch, &checkpoint, raised, is_first)).await?;
+        self.store.note_committed(&batch.checkpoint);
         self.trace(&derivation.raised.events, started_at);
         *known = Some(batch.checkpoint.clone());
         Ok(())

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 
 use super::finding::Finding;
 use crate::domain::gap::Gap;
-use crate::postgres::{self, ConnectError};
+use crate::postgres::{self, ConnectError, DiskFault};
 use crate::store::StoreError;
 
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +97,30 @@ impl PrimaryError {
             _ => false,
         }
     }
+
+    /// Returns the failure of the primary's disk that caused this error, if one did.
+    pub fn disk_fault(&self) -> Option<DiskFault> {
+        match self {
+            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => DiskFault::of(error),
+            PrimaryError::Replication(error) => sql_state(error).as_ref().and_then(DiskFault::of_code),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a stream needs WAL that the server no longer has, although the slot retains it.
+    pub fn is_missing_wal(&self) -> bool {
+        matches!(self, PrimaryError::Replication(error) if sql_state(error) == Some(SqlState::UNDEFINED_FILE))
+    }
+}
+
+/// Returns the server's code, which pg_walstream has only in the text: `… [53100] …`.
+fn sql_state(error: &ReplicationError) -> Option<SqlState> {
+    const LENGTH: usize = 5;
+    let text = error.to_string();
+    let mut codes = text.split('[').skip(1).filter_map(|rest| rest.split_once(']')).map(|(code, _)| code);
+    codes
+        .find(|code| code.len() == LENGTH && code.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+        .map(SqlState::from_code)
 }
 
 /// Errors of credentials, names and privileges are permanent. All others of the server may be transient.

@@ -90,6 +90,13 @@ async fn examine(
     if open.iter().any(|gap| gap.reason == unfinished.reason()) {
         return Err(PrimaryError::Gap(unfinished));
     }
+    // These are found while streaming, by what only one process knows or at the cost of a stream that fails.
+    let slot_name = || source.slot.clone();
+    for gap in [Gap::WalMissing { slot: slot_name(), at }, Gap::StoreBehind { slot: slot_name(), at }] {
+        if open.iter().any(|open| open.reason == gap.reason()) {
+            return Err(PrimaryError::Gap(gap));
+        }
+    }
     // Read after the slot: a process of Walhook stores both before it advances the slot.
     let limit = store.acknowledgement_limit(&source.slot).await?;
     let resume = store.checkpoint(&source.slot).await?.and_then(|checkpoint| checkpoint.progress.resume());
@@ -98,6 +105,26 @@ async fn examine(
         return Err(PrimaryError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
     }
     Ok(Verified { clock_ahead })
+}
+
+/// Returns whether the store still has what this process committed. It does not if it was restored, or failed over without its last
+/// commits. If the slot no longer has their changes either, that is a gap, which is recorded in the store before it is returned.
+pub(crate) async fn has_commits(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    health: &Health,
+) -> Result<bool, PrimaryError> {
+    let Some(found) = store.checkpoint(&source.slot).await?.filter(|found| store.has_lost_commits(found)) else {
+        return Ok(true);
+    };
+    let Some(at) = found.progress.resume() else { return Ok(true) };
+    let confirmed = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.confirmed());
+    if confirmed.is_some_and(|confirmed| confirmed > at) {
+        let gap = Gap::StoreBehind { slot: source.slot.clone(), at };
+        return Err(gaps::record(source, store, health, gap, Some(at)).await);
+    }
+    Ok(false)
 }
 
 /// Moves the stored checkpoint to the timeline that the stream was opened on, and returns it with that timeline's history. A gap is

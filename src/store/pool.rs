@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
 
+use super::committed::Committed;
 use super::connection::{Canceller, Connection, cancel_on_drop};
 use super::limited::Limited;
 use super::observe::PoolUse;
@@ -20,6 +21,7 @@ pub struct Store {
     canceller: Canceller,
     /// How long a single statement may take.
     limit: Duration,
+    pub(super) committed: Committed,
 }
 
 /// How long to wait for a free or a new connection.
@@ -57,7 +59,7 @@ impl Store {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("a runtime is given, without which building fails");
-        Ok(Store { pool, canceller, limit: ANSWER_TIMEOUT })
+        Ok(Store { pool, canceller, limit: ANSWER_TIMEOUT, committed: Committed::default() })
     }
 
     /// Returns a handle on the same pool for statements that take longer, such as those of maintenance.

@@ -1,8 +1,9 @@
 //! Reliability: faults at named points, of disks, of networks and of servers, and an account of every event and delivery afterwards.
 
-mod network;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod disks;
 mod long_run;
+mod network;
 mod simulation;
