@@ -11,6 +11,7 @@ use crate::capture::{self, CaptureError};
 use crate::clock::SystemClock;
 use crate::config::Config;
 use crate::domain::delivery::lease_length;
+use crate::domain::gap::Gap;
 use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::Handoff;
 use crate::health::Health;
@@ -41,11 +42,13 @@ impl CapturePipeline {
         loop {
             match self.run_once().await {
                 // Only `walhook repair` closes a gap. Deliveries and the API continue meanwhile.
-                Err(error) if is_gap(&error) && !self.shutdown.is_cancelled() => {
+                Err(error) if gap_of(&error).is_some() && !self.shutdown.is_cancelled() => {
                     self.health.report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
-                    if logged_gap != Some(error.to_string()) {
+                    // Not by its text, which has positions that move.
+                    let reason = gap_of(&error).map(Gap::reason);
+                    if logged_gap != reason {
                         tracing::error!(%error, "no changes are read until the gap is repaired");
-                        logged_gap = Some(error.to_string());
+                        logged_gap = reason;
                     }
                     self.shutdown.run_until_cancelled(tokio::time::sleep(RESTART_DELAY)).await;
                 }
@@ -104,8 +107,8 @@ impl CapturePipeline {
     }
 }
 
-fn is_gap(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(|error: &CaptureError| error.gap().is_some())
+fn gap_of(error: &anyhow::Error) -> Option<&Gap> {
+    error.downcast_ref().and_then(CaptureError::gap)
 }
 
 fn is_new_timeline(error: &anyhow::Error) -> bool {

@@ -8,7 +8,7 @@ use metrics::counter;
 
 /// How long a fault is reported after it occurred last. What fails is retried at least every 5 s, so a fault that lasts is reported all
 /// the time. One that occurs once, such as in a large query, is reported briefly.
-const REPORTED: Duration = Duration::from_secs(15);
+const REPORTED: Duration = Duration::from_secs(8);
 
 /// A database and the kind of its disk's fault.
 type Fault = (&'static str, &'static str);

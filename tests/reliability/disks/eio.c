@@ -41,8 +41,9 @@ static int fails(const char *operation, int fd)
     static const char *directory;
     char always[4096], once[4096];
     int before = errno, found;
-    if (directory == NULL && (directory = getenv("WALHOOK_FAULTS")) == NULL)
-        directory = "";
+    /* Copied: the server overwrites the memory of its environment with its title. */
+    if (directory == NULL)
+        directory = strdup(getenv("WALHOOK_FAULTS") ? getenv("WALHOOK_FAULTS") : "");
     if (*directory == 0)
         return 0;
     snprintf(always, sizeof always, "%s/%s", directory, operation);

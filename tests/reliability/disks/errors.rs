@@ -67,14 +67,13 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
         world.revive(&world.store).await;
     }
     load.advance(20).await;
-    world.app.sidecar().wait_until_ready().await;
+    world.wait_until_stored(&load).await;
     world.assert_log_is_calm(3);
 
     faults.begin("write", "/base/");
     world.wait_for_disk_faults("store", "io", IO, 3).await;
     faults.end("write");
-    load.advance(20).await;
-    world.app.sidecar().wait_until_ready().await;
+    world.wait_until_stored(&load).await;
     let loud = world.assert_log_is_calm(1);
     assert!(loud.iter().any(|line| line.contains("Input/output error")), "{loud:#?}");
 
@@ -89,7 +88,7 @@ async fn a_store_with_io_errors_loses_no_event_and_continues_when_they_end() {
     world.assert_log_is_calm(1);
 
     let account = world.account(&load.stop().await, &Default::default()).await;
-    println!("store with I/O errors (3 of fsync, then writes, then reads): {account:?}");
+    println!("store with I/O errors (3 of fsync, then writes, then reads): {account}");
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }
 
@@ -109,7 +108,7 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
         world.revive(&world.app.server).await;
     }
     load.advance(20).await;
-    world.app.sidecar().wait_until_ready().await;
+    world.wait_until_stored(&load).await;
     world.assert_log_is_calm(3);
 
     // A transaction that does not fit into the walsender's memory is written to files, which fails.
@@ -121,7 +120,7 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
     world.wait_for_disk_faults("primary", "io", IO, 3).await;
     world.wait_until_unready("capture: changes cannot be read now").await;
     faults.end("write");
-    world.app.sidecar().wait_until_ready().await;
+    world.wait_until_stored(&load).await;
     let loud = world.assert_log_is_calm(1);
     assert!(loud.iter().any(|line| line.contains("Input/output error")), "{loud:#?}");
 
@@ -135,6 +134,6 @@ async fn a_primary_with_io_errors_loses_no_event_and_continues_when_they_end() {
     world.assert_log_is_calm(1);
 
     let account = world.account(&load.stop().await, &Default::default()).await;
-    println!("primary with I/O errors (3 of fsync, then the slot's files, then reads): {account:?}");
+    println!("primary with I/O errors (3 of fsync, then the slot's files, then reads): {account}");
     assert_eq!(world.app.sidecar().pid(), pid, "the same process");
 }

@@ -190,12 +190,18 @@ struct World {
 }
 
 /// The figures of an account.
-#[derive(Debug)]
 struct Account {
     payments: usize,
     requests: usize,
     /// How long it took until all was delivered.
     took: Duration,
+}
+
+impl std::fmt::Display for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Account { payments, requests, took } = self;
+        write!(f, "{payments} payments, {requests} requests, the last one complete after {took:.1?}")
+    }
 }
 
 async fn server(settings: &[(&str, &str)]) -> PrivatePostgres {
@@ -259,6 +265,28 @@ impl World {
         self.wait_until_unready(&format!("{database}: {reason}")).await;
     }
 
+    /// Waits until the slot is beyond the end of the last payment.
+    async fn wait_for_acknowledgement(&self) {
+        let client = self.app.source().await;
+        let end: postgres_types::PgLsn = client.query_one("select pg_current_wal_lsn()", &[]).await.unwrap().get(0);
+        let confirmed = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+        eventually("an acknowledgement", async || {
+            client.query_opt(confirmed, &[&self.app.name, &end]).await.unwrap().map(drop)
+        })
+        .await;
+    }
+
+    /// Waits until the event of a later payment is stored.
+    async fn wait_until_stored(&self, load: &Load) {
+        let after = next_id();
+        load.advance(1).await;
+        let store = self.app.store().await;
+        let later =
+            "select from walhook.event where (data ->> 'payment_request_id')::bigint between $1 and 9999999 limit 1";
+        eventually("a later event in the store", async || store.query_opt(later, &[&after]).await.ok()?.map(drop))
+            .await;
+    }
+
     /// Asserts that the log since the last call names each failure at most `outages` times. Returns the warnings and errors.
     fn assert_log_is_calm(&mut self, outages: usize) -> Vec<String> {
         let log = std::fs::read_to_string(self.app.log_file()).unwrap();
@@ -280,13 +308,12 @@ impl World {
         let lost: Vec<_> = acknowledged.difference(&wanted).collect();
         assert!(lost.is_empty(), "the primary lost what it had acknowledged: {lost:?}");
         wanted.extend(undone);
-        let received = self.receiver.wait_for_deliveries(wanted.len()).await;
         self.app.wait_for_events(wanted.len()).await;
-        let took = began.elapsed();
-        let store = self.app.store().await;
+        // Each event's delivery is stored with it, and removed when it has ended.
+        self.app.wait_for_count("select count(*) from walhook.delivery", 0).await;
+        let (took, received, store) = (began.elapsed(), self.receiver.requests(), self.app.store().await);
         let events = "select (data ->> 'payment_request_id')::bigint, delivery_id
              from walhook.event left join walhook.attempt on attempt.event_id = event.id and outcome = 'delivered'";
-        self.app.wait_for_count("select count(*) from walhook.delivery", 0).await;
         let mut stored: HashMap<i64, HashSet<uuid::Uuid>> = HashMap::new();
         for row in store.query(events, &[]).await.unwrap() {
             let delivery = row.get::<_, Option<uuid::Uuid>>(1).expect("each event has a delivered attempt");

@@ -3,6 +3,9 @@
 use std::collections::HashSet;
 
 use super::{World, server};
+use postgres_types::PgLsn;
+use rustix::process::Signal;
+
 use crate::support::eventually;
 use walhook::postgres;
 use walhook::private_postgres::{PrivatePostgres, StopMode};
@@ -75,7 +78,7 @@ async fn a_primary_whose_wal_was_reset_is_a_gap_that_a_repair_closes() {
         let undone: HashSet<i64> = delivered.difference(&existing).copied().collect();
         assert_eq!(undone.is_empty(), mode == StopMode::Fast, "a crash without WAL loses what is in no checkpoint");
         let account = world.account(&missed, &undone).await;
-        println!("pg_resetwal of the primary after a stop ({mode:?}): {} undone, {account:?}", undone.len());
+        println!("pg_resetwal of the primary after a stop ({mode:?}): {} undone, {account}", undone.len());
         // What the primary lost stays delivered.
         let platform = world.app.platform().await;
         for id in undone {
@@ -101,14 +104,42 @@ async fn a_store_whose_wal_was_reset_continues_or_is_a_gap_if_it_lost_commits() 
     assert_eq!(world.app.sidecar().metric("walhook_gaps_open").await, Some(0.0));
     world.assert_log_is_calm(1);
 
+    for crashes in [false, true] {
+        lose_commits(&mut world, crashes).await;
+    }
+    assert_eq!(world.app.sidecar().pid(), pid, "the same process");
+}
+
+/// Lets the store lose its last commits. If the primary crashes too, its slot returns to the position that was saved last, and usually has
+/// the changes again.
+async fn lose_commits(world: &mut World, primary_crashes: bool) {
     checkpoint(&world.store).await;
     let lost = world.pay(20).await;
+    world.wait_for_acknowledgement().await;
+    // It must not acknowledge while the positions are compared.
+    world.app.sidecar().signal(Signal::STOP);
     reset(&world.store, StopMode::Immediate).await;
+    if primary_crashes {
+        world.app.server.restart(StopMode::Immediate).await.unwrap();
+    }
+    let confirmed = "select confirmed_flush_lsn from pg_replication_slots where slot_name = $1";
+    let confirmed: PgLsn = world.app.source().await.query_one(confirmed, &[&world.app.name]).await.unwrap().get(0);
+    let stored = "select resume_lsn from walhook.checkpoint";
+    let stored: PgLsn = world.app.store().await.query_one(stored, &[]).await.unwrap().get(0);
+    world.app.sidecar().signal(Signal::CONT);
+    let is_gap = confirmed > stored;
+    assert!(is_gap || primary_crashes);
     let load = world.load();
-    world.wait_for_gap("store_behind").await;
-    world.repair().await;
+    if is_gap {
+        world.wait_for_gap("store_behind").await;
+        world.repair().await;
+    }
     load.advance(20).await;
     let account = world.account(&load.stop().await, &HashSet::new()).await;
-    println!("pg_resetwal of the store after a crash: {} events raised again, {account:?}", lost.len());
-    assert_eq!(world.app.sidecar().pid(), pid, "the same process");
+    let open = "select count(*) from walhook.gap where repaired_at is null";
+    assert_eq!(world.app.store().await.query_one(open, &[]).await.unwrap().get::<_, i64>(0), 0);
+    world.app.sidecar().wait_until_ready().await;
+    world.assert_log_is_calm(2);
+    let how = if is_gap { "raised again by a repair" } else { "read again" };
+    println!("pg_resetwal of the store after a crash: {} events {how}, {account}", lost.len());
 }
