@@ -102,9 +102,9 @@ impl Store {
         PoolUse { open: status.size, busy: status.size.saturating_sub(status.available) }
     }
 
-    /// Waits for an answer from the store.
+    /// Waits for an answer from the store. If it is dropped, its connection is closed: returned to the pool, a dead connection would
+    /// be borrowed again.
     pub async fn ping(&self) -> Result<()> {
-        self.connection().await?.batch_execute("select 1").await?;
-        Ok(())
+        self.statement(async { Ok(self.connection().await?.batch_execute("select 1").await?) }).await
     }
 }
