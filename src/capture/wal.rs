@@ -155,7 +155,7 @@ impl Session<'_> {
     async fn open(&self, faults: &mut FaultLog) -> Result<Reader<'_>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
-        let client = postgres::connect(url).await?;
+        let (client, target) = postgres::connect_to_host(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
         let tables = inspect::tables_for_streaming(&client, source).await?;
         if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
@@ -163,7 +163,8 @@ impl Session<'_> {
         }
         // Read before the slot is taken: a process that claims the limit after this has taken the slot after this.
         let previous_reader = store.acknowledgement_reader(&source.slot).await?;
-        let conninfo = conninfo::replication(url, &[])?;
+        // On the server that was verified: another host of the URL may have another history.
+        let conninfo = conninfo::replication_to(&target, &[])?;
         let opened = tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         self.verify_timeline(&stream)?;
