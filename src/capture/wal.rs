@@ -190,9 +190,10 @@ impl Session<'_> {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
         let (acknowledged, period) = (self.acknowledged.clone(), source.heartbeat.0);
+        let timeline = stream.lineage().timeline;
         let tasks = BackgroundTasks {
-            heartbeats: Heartbeats::start(url, client, source, policy.clone(), self.read_until.clone()),
-            gate: VisibilityGate::start(self.context, stream.lineage().timeline, policy),
+            heartbeats: Heartbeats::start(url, client, source, timeline, policy.clone(), self.read_until.clone()),
+            gate: VisibilityGate::start(self.context, timeline, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),
         };
