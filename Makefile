@@ -43,6 +43,7 @@ soak: test-dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
 	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test $(DIST) --test operations -- --ignored --nocapture --test-threads 1 soak::
+	$(CARGO) test $(DIST) --test reliability -- --ignored --nocapture --test-threads 1
 
 bench: package-dependencies
 	$(CARGO) build $(DIST) --package walhook --package walhook-bench
