@@ -184,7 +184,7 @@ impl Session<'_> {
     async fn open(&self, faults: &mut FaultLog) -> Result<Reader<'_>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
-        let client = postgres::connect(url).await?;
+        let (client, target) = postgres::connect_to_host(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
         if !continuity::has_commits(&client, source, store, health).await? {
             // Enqueue skips what it has committed, until it is started again.
@@ -202,7 +202,8 @@ impl Session<'_> {
         }
         // Read before the slot is taken: a process that claims the limit after this has taken the slot after this.
         let previous_reader = store.acknowledgement_reader(&source.slot).await?;
-        let conninfo = conninfo::replication(url, &[])?;
+        // On the server that was verified: another host of the URL may have another history.
+        let conninfo = conninfo::replication_to(&target, &[])?;
         let opened = tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         self.verify_timeline(&stream)?;
@@ -229,9 +230,10 @@ impl Session<'_> {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
         let (acknowledged, period) = (self.acknowledged.clone(), source.heartbeat.0);
+        let timeline = stream.lineage().timeline;
         let tasks = BackgroundTasks {
-            heartbeats: Heartbeats::start(url, client, source, policy.clone(), self.read_until.clone()),
-            gate: VisibilityGate::start(self.context, stream.lineage().timeline, policy),
+            heartbeats: Heartbeats::start(url, client, source, timeline, policy.clone(), self.read_until.clone()),
+            gate: VisibilityGate::start(self.context, timeline, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),
         };

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod availability;
 mod disks;
 mod long_run;
 mod network;

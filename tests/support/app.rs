@@ -77,6 +77,14 @@ impl TestApp {
         TestApp { server, name, source_url, store_url, program, settings, environment, namespace: None, sidecar: None }
     }
 
+    /// Uses databases on other servers. The platform's gets the reference schema.
+    pub async fn use_databases(&mut self, source_url: &str, store_url: &str) {
+        let client = postgres::connect(source_url).await.expect("the platform's database");
+        client.batch_execute(REFERENCE_SCHEMA).await.expect("the reference schema");
+        (self.source_url, self.store_url) = (source_url.to_owned(), store_url.to_owned());
+        self.set("source.url", source_url).set("store.url", store_url);
+    }
+
     /// Prepares, sets up and runs a sidecar, and waits until it is ready.
     pub async fn start() -> TestApp {
         let mut app = TestApp::prepare().await;

@@ -163,6 +163,9 @@ fn synchronized_slots(source: &Source, server: &Server, slot: &Slot) -> Option<F
     if !server.synchronized_slots.is_empty() {
         return Some(Finding::ok(SETTING, &*server.synchronized_slots));
     }
+    if server.synchronous && source.await_visibility != AwaitVisibility::Never {
+        return Some(Finding::ok(SETTING, "empty: events wait until a standby has their commits"));
+    }
     let physical = match server.physical_slots.is_empty() {
         true => "SLOT OF THE STANDBY".to_owned(),
         false => server.physical_slots.join(", "),
