@@ -2,7 +2,6 @@
 //! meanwhile.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use walhook::config::Source;
 use walhook::events::LookupKey;
