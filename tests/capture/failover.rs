@@ -8,8 +8,8 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use crate::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
+use crate::support::versions::installed;
 use crate::support::{TestApp, eventually, skip};
-use crate::versions::installed;
 
 const STANDBY_SLOT: &str = "standby";
 const PHYSICAL: &str = "select pg_create_physical_replication_slot('standby')";

@@ -1,38 +1,12 @@
 //! Capture, a kill, both replica identities, check and teardown on every installed PostgreSQL version.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use walhook::private_postgres::{Options, versions_below};
+use walhook::private_postgres::Options;
 
 use crate::chaos::Scenario;
+use crate::support::versions::installed;
 use crate::support::{TestApp, skip};
-
-const SUPPORTED: std::ops::RangeInclusive<u32> = 14..=18;
-
-/// Returns the directory in which scripts/fetch-postgres installs servers.
-fn cache() -> PathBuf {
-    if let Some(named) = std::env::var_os("WALHOOK_PG_CACHE") {
-        return named.into();
-    }
-    let own = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let own = own.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")));
-    match own
-        .map(|own| own.join("walhook-postgres"))
-        .filter(|own| own.is_dir() && !rustix::process::geteuid().is_root())
-    {
-        Some(own) => own,
-        None => "/var/cache/walhook-postgres".into(),
-    }
-}
-
-/// Returns the installed versions and their programs, oldest first.
-pub fn installed() -> Vec<(u32, PathBuf)> {
-    let cache = cache();
-    let found = [Path::new("/usr/lib/postgresql"), &cache].into_iter().flat_map(versions_below);
-    let found: BTreeMap<u32, PathBuf> = found.filter(|(_, programs)| programs.join("initdb").is_file()).collect();
-    found.into_iter().filter(|(version, _)| SUPPORTED.contains(version)).collect()
-}
 
 async fn assert_capture_works(version: u32, programs: &Path) {
     let mut settings = vec![("wal_sender_timeout", "2s"), ("max_slot_wal_keep_size", "1GB")];

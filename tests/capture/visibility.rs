@@ -9,8 +9,8 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 
 use crate::chaos::Scenario;
 use crate::failover::{Pair, pair, promote, until_caught_up, until_slot_is_synchronized};
+use crate::support::versions::installed;
 use crate::support::{Platform, TestApp, eventually, next_id, skip};
-use crate::versions::installed;
 use crate::wait_until_unready;
 
 const HELD_BACK: &str = "visibility: committed transactions are not visible on the primary";

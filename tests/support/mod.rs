@@ -23,6 +23,7 @@ pub mod storm;
 mod tls;
 mod tools;
 mod tunnel;
+pub mod versions;
 
 pub use api::{Answer as ApiAnswer, Api, get as fetch};
 pub use app::TestApp;

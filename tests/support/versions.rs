@@ -1,0 +1,32 @@
+//! The versions of PostgreSQL that are installed on this machine.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use walhook::private_postgres::versions_below;
+
+const SUPPORTED: std::ops::RangeInclusive<u32> = 14..=18;
+
+/// Returns the directory in which scripts/fetch-postgres installs servers.
+fn cache() -> PathBuf {
+    if let Some(named) = std::env::var_os("WALHOOK_PG_CACHE") {
+        return named.into();
+    }
+    let own = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let own = own.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")));
+    match own
+        .map(|own| own.join("walhook-postgres"))
+        .filter(|own| own.is_dir() && !rustix::process::geteuid().is_root())
+    {
+        Some(own) => own,
+        None => "/var/cache/walhook-postgres".into(),
+    }
+}
+
+/// Returns the installed versions and their programs, oldest first.
+pub fn installed() -> Vec<(u32, PathBuf)> {
+    let cache = cache();
+    let found = [Path::new("/usr/lib/postgresql"), &cache].into_iter().flat_map(versions_below);
+    let found: BTreeMap<u32, PathBuf> = found.filter(|(_, programs)| programs.join("initdb").is_file()).collect();
+    found.into_iter().filter(|(version, _)| SUPPORTED.contains(version)).collect()
+}
