@@ -15,6 +15,7 @@ use walhook::postgres;
 use walhook::private_postgres::{as_owner, free_port, versions_below};
 
 use super::processes::{self, JANITOR};
+use crate::support::versions::installed;
 use crate::support::{are_installed, skip};
 
 const SHARED: &str = include_str!("../../../deploy/patroni/patroni.yml");
@@ -64,17 +65,14 @@ impl Programs {
             skip("Patroni is not installed");
             return None;
         }
-        let debian = versions_below(Path::new("/usr/lib/postgresql"));
-        let fetched = std::env::var_os("WALHOOK_PG_CACHE").map_or("/var/cache/walhook-postgres".into(), PathBuf::from);
-        let versions = debian.iter().cloned().chain(versions_below(&fetched));
-        let found = versions.filter(|(version, _)| *version == 17).map(|(_, programs)| programs);
-        let Some(postgres) = found.into_iter().find(|programs| programs.join("initdb").is_file()) else {
+        let Some((_, postgres)) = installed().into_iter().find(|(version, _)| *version == 17) else {
             skip("no PostgreSQL 17: scripts/fetch-postgres 17 fetches one");
             return None;
         };
+        let debian = versions_below(Path::new("/usr/lib/postgresql")).into_iter().map(|(_, programs)| programs).next();
         let clients = match postgres.join("pg_controldata").is_file() {
             true => None,
-            false => Some(debian.into_iter().map(|(_, programs)| programs).next().expect("PostgreSQL of Debian")),
+            false => Some(debian.expect("PostgreSQL of Debian")),
         };
         Some(Programs { postgres, patroni, clients })
     }
@@ -289,8 +287,12 @@ impl Cluster {
              and invalidation_reason is null";
         for node in self.nodes.iter().enumerate().filter(|(index, _)| *index != leader).map(|(_, node)| node) {
             in_time(&format!("slot {slot} on {}", node.name), async || {
-                // A standby synchronizes a slot up to a record of the running transactions: a checkpoint writes one.
-                self.connect(&self.nodes[leader]).await?.batch_execute("checkpoint").await.ok()?;
+                // A standby synchronizes a slot up to a record of the running transactions.
+                self.connect(&self.nodes[leader])
+                    .await?
+                    .batch_execute("select pg_log_standby_snapshot()")
+                    .await
+                    .ok()?;
                 self.connect(node).await?.query_opt(synced, &[&slot]).await.ok()?.map(drop)
             })
             .await;
