@@ -82,7 +82,8 @@ async fn a_primary_whose_wal_was_reset_is_a_gap_that_a_repair_closes() {
         // What the primary lost stays delivered.
         let platform = world.app.platform().await;
         for id in undone {
-            let again = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values ($1, $2, '', 1, 1, 'draft')";
+            let again = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+                         values ($1, $2, '', 1, 1, 'draft')";
             platform.execute(again, &[&id, &world.user]).await;
         }
     }
