@@ -1,15 +1,20 @@
 //! Connections to Postgres outside the store's pool: TLS as the URL specifies, an application name, and errors without passwords.
 //! Also builds SQL: fills templates and quotes identifiers.
 
+mod disk;
+mod hosts;
 mod parameters;
 pub(crate) mod row;
 mod tls;
 
 use std::time::Duration;
 
-use tokio_postgres::{Client, Config};
+use tokio::task::JoinHandle;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+pub use disk::DiskFault;
 use parameters::Parameters;
 pub use tls::{Tls, TlsError, Verification, system_certificates};
 
@@ -67,19 +72,32 @@ impl Target {
 
 /// Opens a connection. A background task drives it until the client is dropped.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
-    let Target { config, tls } = Target::parse(url)?;
-    let connector = tls.connector()?;
+    Ok(connect_to_host(url).await?.0)
+}
+
+/// Like [`connect`]. Returns also the target with only the host that was connected to, for further connections to the same server.
+pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), ConnectError> {
+    let target = Target::parse(url)?;
+    let connector = target.connector()?;
     let attempt = async {
-        let Some(connector) = connector else {
-            let (client, connection) = config.connect(tokio_postgres::NoTls).await?;
-            tokio::spawn(drive(connection));
-            return Ok(client);
-        };
-        let (client, connection) = config.connect(connector).await?;
-        tokio::spawn(drive(connection));
-        Ok(client)
+        match connector {
+            None => open(&target.config, tokio_postgres::NoTls).await,
+            Some(connector) => open(&target.config, connector).await,
+        }
     };
-    tokio::time::timeout(CONNECT_TIMEOUT * 2, attempt).await.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))?
+    let opened = tokio::time::timeout(CONNECT_TIMEOUT * 2, attempt).await;
+    let (client, _, host) = opened.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))??;
+    Ok((client, Target { config: hosts::only(&target.config, host), ..target }))
+}
+
+/// Opens a connection to the first of the hosts that accepts, and starts the task that drives it. Returns also the host's index.
+pub(crate) async fn open<T>(config: &Config, tls: T) -> Result<(Client, JoinHandle<()>, usize), tokio_postgres::Error>
+where
+    T: MakeTlsConnect<Socket> + Clone,
+    T::Stream: Send + 'static,
+{
+    let (client, connection, host) = hosts::connect(config, tls).await?;
+    Ok((client, tokio::spawn(drive(connection)), host))
 }
 
 async fn drive<S, T>(connection: tokio_postgres::Connection<S, T>)

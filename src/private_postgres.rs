@@ -287,7 +287,7 @@ fn is_root() -> bool {
 }
 
 /// Builds the command line for a program. As root, it runs as the user of the PostgreSQL package: the server refuses to run as root.
-fn as_owner(program: &Path) -> Vec<std::ffi::OsString> {
+pub fn as_owner(program: &Path) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = Vec::new();
     if is_root() {
         words.extend(["setpriv", "--reuid", SUPERUSER, "--regid", SUPERUSER, "--init-groups", "--"].map(Into::into));

@@ -1,6 +1,7 @@
 //! Set-up of logs and metrics, and the name of every metric.
 
 mod condition;
+mod disk;
 mod logs;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
@@ -8,6 +9,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 pub(crate) use condition::recurring;
 pub use condition::{Activity, Condition, Recurring};
+pub use disk::{count_disk_fault, recent_disk_faults};
 pub use logs::{log_fatal, start};
 
 /// Declares each metric: a constant for its name, and its description for `/metrics`.
@@ -28,7 +30,7 @@ metrics! {
         "Transitions that raise no event because the new value is unknown, by reason";
     describe_counter ATTEMPTS "walhook_delivery_attempts_total": "Delivery attempts, by outcome and error kind";
     describe_histogram ATTEMPT_DURATION "walhook_delivery_attempt_duration_seconds" in Seconds: "Duration of delivery attempts";
-    describe_counter DISABLED_WEBHOOKS "walhook_webhooks_disabled_total": "Webhooks disabled automatically, by error kind";
+    describe_counter DISABLED_WEBHOOKS "walhook_webhooks_disabled_total": "Webhooks disabled automatically, by the kind of the last error, or gone";
     describe_gauge NOTICES_PENDING "walhook_notices_pending": "Notices to webhook owners that are not sent yet";
     describe_counter NOTICES_SENT "walhook_notices_sent_total":
         "Notices to webhook owners that the mail server accepted, by kind";
@@ -54,6 +56,8 @@ metrics! {
         "Connections closed and requests rejected because there were too many, by limit";
     describe_gauge FEED_STREAMS "walhook_feed_streams": "Open streams and long polls of the feed";
     describe_counter FEED_READS "walhook_feed_reads_total": "Pages that were read from the feed";
+    describe_counter DISK_FAULTS "walhook_disk_faults_total":
+        "Statements that failed because of a database server's disk, by database and fault";
     describe_gauge STORE_CONNECTIONS "walhook_store_connections": "Connections to the store: open, and in use";
     describe_gauge SLOT_RETAINED "walhook_slot_retained_bytes" in Bytes: "WAL that the primary retains for the slot";
     describe_gauge SLOT_UNACKNOWLEDGED "walhook_slot_unacknowledged_bytes" in Bytes: "WAL written since the position that the slot has confirmed";
@@ -78,11 +82,18 @@ pub fn install_metrics() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
+/// The kinds of faults of a disk, as `postgres::DiskFault` names them.
+const DISK_FAULT_KINDS: [&str; 3] = ["full", "io", "damaged"];
+
 /// Registers the counters that alerts use. Prometheus sees no increase in a counter that first appears with a value above 0.
 fn register_counters() {
     counter!(UNROUTED_EVENTS).absolute(0);
     counter!(PROXY_FAILURES).absolute(0);
     for cause in ["proxy", "resolver", "descriptors"] {
         counter!(OWN_FAULTS, "cause" => cause).absolute(0);
+    }
+    for (database, fault) in ["store", "primary"].into_iter().flat_map(|name| DISK_FAULT_KINDS.map(|kind| (name, kind)))
+    {
+        counter!(DISK_FAULTS, "database" => database, "fault" => fault).absolute(0);
     }
 }

@@ -10,20 +10,14 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
+pub use crate::domain::sealed::Sealed;
+
 const NONCE_BYTES: usize = 12;
 const KEY_BYTES: usize = 32;
 
 /// The master keys: the first encrypts, all decrypt.
 pub struct Vault {
     keys: Vec<(String, Aes256Gcm)>,
-}
-
-/// A secret as the store keeps it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sealed {
-    pub key_id: String,
-    /// Nonce, ciphertext and tag.
-    pub bytes: Vec<u8>,
 }
 
 /// What an encrypted value belongs to: a row, and for all but the first value of a row also which value it is. None can take the place

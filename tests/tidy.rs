@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("retry", &[]),
     ("telemetry", &["config"]),
     ("tls", &[]),
-    ("vault", &[]),
+    ("vault", &["domain"]),
     ("postgres", &["tls"]),
     ("private_postgres", &["postgres", "vault"]),
     ("traces", &["config", "domain", "retry", "telemetry", "tls"]),

@@ -68,7 +68,12 @@ impl Rig {
 
     /// Creates webhooks and lets the receiver check their signatures.
     pub async fn create_webhooks(&mut self, wanted: &[(u64, String)]) -> anyhow::Result<()> {
-        for webhook in self.installation.create_webhooks(wanted).await? {
+        self.create_ordered_webhooks(wanted, "none").await
+    }
+
+    /// As [`Rig::create_webhooks`], with this `ordering`.
+    pub async fn create_ordered_webhooks(&mut self, wanted: &[(u64, String)], ordering: &str) -> anyhow::Result<()> {
+        for webhook in self.installation.create_webhooks(wanted, ordering).await? {
             self.receiver.trust(&webhook.id, &webhook.secret).await?;
         }
         Ok(())

@@ -120,12 +120,13 @@ impl Installation {
     }
 
     /// Creates webhooks for [`EVENT`] over the API, by a process that runs only for this.
-    pub async fn create_webhooks(&self, wanted: &[(u64, String)]) -> anyhow::Result<Vec<Webhook>> {
+    pub async fn create_webhooks(&self, wanted: &[(u64, String)], ordering: &str) -> anyhow::Result<Vec<Webhook>> {
         let sidecar = self.start("api", "api")?;
         self.wait_until_ready(&sidecar).await?;
         let requests = wanted.iter().enumerate().map(|(number, (user, url))| {
-            let body = json!({ "name": format!("Webhook {number}"), "url": url, "events": [EVENT] }).to_string();
-            self.create_webhook(&sidecar, *user, body)
+            let name = format!("Webhook {number}");
+            let body = json!({ "name": name, "url": url, "events": [EVENT], "ordering": ordering });
+            self.create_webhook(&sidecar, *user, body.to_string())
         });
         let created = stream::iter(requests).buffered(CONCURRENT_CREATIONS).try_collect().await?;
         sidecar.stop().await?;

@@ -1,5 +1,6 @@
 -- Leases due deliveries of one class: up to a number for each webhook, visiting the webhooks that have any in order of id, starting
--- after $3. Always returns at least one row: how many webhooks were visited, and the last of them.
+-- after $3. Returns those that have been due longest first, and of those due at the same time the one with the lowest number. Always
+-- returns at least one row: how many webhooks were visited, and the last of them.
 -- For retries, `attempt = 1` is replaced by `attempt > 1`. It is not a parameter: each class has a partial index of its own, which
 -- generic plans use only for a literal condition.
 -- $1 lease, $2 its length in seconds, $3 webhook to start after, $4 webhooks to visit at most, $5 rows at most,
@@ -16,10 +17,10 @@ with recursive visit (webhook_id, visited) as (
     where visit.visited < $4::integer
 ),
 due as (
-    select of_webhook.id
+    select of_webhook.id, of_webhook.due_at
     from visit
     cross join lateral (
-        select id from walhook.delivery
+        select id, due_at from walhook.delivery
         where attempt = 1 and webhook_id = visit.webhook_id and due_at <= now()
         order by due_at
         limit coalesce(($8::bigint[])[array_position($7::uuid[], visit.webhook_id)], $6::bigint)
@@ -37,7 +38,12 @@ select visits.visited, visits.last, claimed.id, claimed.webhook_id, claimed.even
     claimed.sequence, claimed.order_key, event.kind, event.occurred_at, event.data,
     coalesce((select activation from walhook.webhook where webhook.id = claimed.webhook_id), 0) as activation
 from (select count(*) as visited, (array_agg(webhook_id order by visited desc))[1] as last from visit) as visits
-left join claimed on true
+left join (
+    -- The update returns rows in order of id, and nested loops keep the order of this subquery. The time is looked up in an array: a join
+    -- with `due` would compare every row with every other if it was planned while few deliveries were pending.
+    select * from claimed
+    order by (array(select due_at from due order by id))[width_bucket(id, array(select id from due order by id))], sequence, id
+) as claimed on true
 -- One lookup by id for each, never a join over the daily partitions. The event itself may have been removed by age.
 left join lateral (
     select kind, occurred_at, data::text as data from walhook.event where event.id = claimed.event_id offset 0

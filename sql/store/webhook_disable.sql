@@ -1,5 +1,5 @@
 -- Disables a webhook and inserts a notice for its owner, who is returned.
--- $1 webhook, $2 the failure, described, $3 its kind in the log, $4 the notice's id, $5 failures, $6 the threshold,
+-- $1 webhook, $2 the failure, described, $3 its kind in the log or `gone`, $4 the notice's id, $5 failures, $6 the threshold,
 -- $7 the reason that the webhook shows
 with disabled as (
     update walhook.webhook

@@ -1,3 +1,4 @@
+-- Inserts a webhook unless the user has too many, and returns its id.
 -- $1 user, $2 id, $3 name, $4 url, $5 events, $6 active, $7 secret, $8 key id, $9 the most webhooks of the user,
 -- $10 description, $11 metadata, $12 filter, $13 names of the custom headers, $14 the encrypted headers or null, $15 their key id, $16 ordering,
 -- $17 signing, $18 private key, or null, $19 its key id, $20 public key
@@ -8,7 +9,4 @@ select $1, $2, $3, $4, $5, $6, $7, $8,
     $10, $11::text::jsonb, $12::text::jsonb, $13, $14, $15, case when $14::bytea is not null then clock_timestamp() end, $16,
     $17, $18, $19, $20
 where (select count(*) from walhook.webhook where user_id = $1) < $9::bigint
-returning id, name, url, events, active, ordering, success_count, failure_count, consecutive_failures, last_triggered_at,
-          disabled_at, disabled_reason, created_at, updated_at,
-          description, metadata::text, filter::text, header_names, headers_changed_at,
-          signing, public_key, case when previous_expires_at > now() then previous_expires_at end as previous_secret_expires_at
+returning id

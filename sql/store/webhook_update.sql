@@ -30,7 +30,3 @@ set name = $3,
     previous_public_key = case when $16 <> 'hmac' then previous_public_key end,
     updated_at = now()
 where user_id = $1 and id = $2
-returning id, name, url, events, active, ordering, success_count, failure_count, consecutive_failures, last_triggered_at,
-          disabled_at, disabled_reason, created_at, updated_at,
-          description, metadata::text, filter::text, header_names, headers_changed_at,
-          signing, public_key, case when previous_expires_at > now() then previous_expires_at end as previous_secret_expires_at

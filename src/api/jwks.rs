@@ -3,7 +3,7 @@
 //! `jsonwebtoken` parses the keys. No crate for fetching them bounds size, rate and age as this module does.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -11,7 +11,8 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, P
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::watch;
+use tokio::time::timeout_at;
 
 use super::problem::Problem;
 use crate::telemetry::Activity;
@@ -22,6 +23,10 @@ const MAX_KEY_SET_BYTES: usize = 256 << 10;
 /// A key set is a handful of keys: those in use and the next.
 const MAX_KEYS: usize = 100;
 
+/// How long a request waits for keys to be read again, if the known ones are old and suffice: a server that does not respond must not
+/// delay requests that do not need it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// How old cached keys may be.
 #[derive(Clone, Copy)]
 struct Ages {
@@ -29,6 +34,8 @@ struct Ages {
     fresh: Duration,
     /// Minimum time between reads: anyone can send tokens with unknown keys.
     between_reads: Duration,
+    /// The same while no keys are known that may be used, and every token is rejected.
+    without_keys: Duration,
     /// Maximum age of keys that cannot be read again: a withdrawn key would go unnoticed longer.
     longest: Duration,
 }
@@ -36,10 +43,16 @@ struct Ages {
 const FETCHED: Ages = Ages {
     fresh: Duration::from_secs(600),
     between_reads: Duration::from_secs(60),
+    without_keys: Duration::from_secs(5),
     longest: Duration::from_secs(3_600),
 };
 /// Reading a file is cheap.
-const READ: Ages = Ages { fresh: Duration::from_secs(10), between_reads: Duration::from_secs(1), ..FETCHED };
+const READ: Ages = Ages {
+    fresh: Duration::from_secs(10),
+    between_reads: Duration::from_secs(1),
+    without_keys: Duration::from_secs(1),
+    ..FETCHED
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum JwtError {
@@ -60,11 +73,15 @@ enum Location {
 
 /// A key set that the platform publishes, with a cache.
 pub struct Published {
-    location: Location,
+    source: Arc<KeySource>,
     ages: Ages,
+    last_read: Mutex<Option<Read>>,
+}
+
+/// Where keys are read, and those that were read last.
+struct KeySource {
+    location: Location,
     known: RwLock<Option<Known>>,
-    /// When the last read started. Locked while reading.
-    read_started: Mutex<Option<Instant>>,
     reading: Activity,
 }
 
@@ -72,6 +89,14 @@ pub struct Published {
 struct Known {
     keys: Arc<[Key]>,
     read: Instant,
+}
+
+/// A read that has started. It is a task of its own: it ends even if the request that started it is dropped.
+#[derive(Clone)]
+struct Read {
+    started: Instant,
+    /// Closed at its end.
+    runs: watch::Receiver<()>,
 }
 
 impl Published {
@@ -98,15 +123,47 @@ impl Published {
     }
 
     fn new(location: Location, ages: Ages, known: Option<Known>) -> Published {
-        Published {
-            location,
-            ages,
-            known: RwLock::new(known),
-            read_started: Mutex::new(None),
-            reading: Activity::new("reading the keys of auth.jwt"),
-        }
+        let reading = Activity::new("reading the keys of auth.jwt");
+        let source = KeySource { location, known: RwLock::new(known), reading };
+        Published { source: Arc::new(source), ages, last_read: Mutex::new(None) }
     }
 
+    /// Returns the keys. Reads them again if they are old, or if `suffice` returns false.
+    pub async fn keys(&self, suffice: impl Fn(&[Key]) -> bool) -> Result<Arc<[Key]>, Problem> {
+        let Ages { fresh, longest, .. } = self.ages;
+        let known = self.source.known(longest);
+        let suffices = known.as_ref().is_some_and(|known| suffice(&known.keys));
+        if let Some(known) = known.as_ref().filter(|known| suffices && known.read.elapsed() < fresh) {
+            return Ok(known.keys.clone());
+        }
+        let Read { started, mut runs } = self.read_again(known.is_some());
+        if suffices {
+            let _ = timeout_at((started + PATIENCE).into(), runs.changed()).await;
+        } else {
+            let _ = runs.changed().await;
+        }
+        self.source.known(longest).map(|known| known.keys).ok_or_else(Problem::keys_unavailable)
+    }
+
+    /// Starts to read the keys again, unless a read is running or has ended too recently. Returns the last read.
+    fn read_again(&self, has_keys: bool) -> Read {
+        let mut last = self.last_read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let interval = if has_keys { self.ages.between_reads } else { self.ages.without_keys };
+        let is_too_early = |last: &Read| last.runs.has_changed().is_ok() || last.started.elapsed() < interval;
+        if let Some(last) = last.as_ref().filter(|last| is_too_early(last)) {
+            return last.clone();
+        }
+        let (ended, runs) = watch::channel(());
+        let (source, longest) = (Arc::clone(&self.source), self.ages.longest);
+        tokio::spawn(async move {
+            source.read(longest).await;
+            drop(ended);
+        });
+        last.insert(Read { started: Instant::now(), runs }).clone()
+    }
+}
+
+impl KeySource {
     fn setting(&self) -> &'static str {
         match self.location {
             Location::Url { .. } => "auth.jwt.jwks_url",
@@ -114,43 +171,30 @@ impl Published {
         }
     }
 
-    /// Returns the keys. Reads them again if they are old, or if `suffice` returns false.
-    pub async fn keys(&self, suffice: impl Fn(&[Key]) -> bool) -> Result<Arc<[Key]>, Problem> {
-        let Ages { fresh, between_reads, longest } = self.ages;
-        let good = |known: &Known| known.read.elapsed() < fresh && suffice(&known.keys);
-        if let Some(known) = self.known().filter(good) {
-            return Ok(known.keys);
-        }
-        let mut read_started = self.read_started.lock().await;
-        // Another request may have read them while this one waited.
-        let known = self.known();
-        let may_read = read_started.is_none_or(|at| at.elapsed() >= between_reads);
-        if may_read && !known.as_ref().is_some_and(good) {
-            *read_started = Some(Instant::now());
-            match self.read().await {
-                Ok(keys) => {
-                    self.reading.succeeded();
-                    let known = Known { keys, read: Instant::now() };
-                    *self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
-                }
-                Err(error) => self.reading.failed(&format_args!(
-                    "{}: {error}. The known keys are used until they are {longest:?} old",
-                    self.setting()
-                )),
-            }
-        }
-        let known = self.known().filter(|known| known.read.elapsed() < longest);
-        known.map(|known| known.keys).ok_or_else(Problem::keys_unavailable)
+    /// Returns the keys that were read last, unless they are older than `longest`.
+    fn known(&self, longest: Duration) -> Option<Known> {
+        let known = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        known.filter(|known| known.read.elapsed() < longest)
     }
 
-    fn known(&self) -> Option<Known> {
-        self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
-    }
-
-    async fn read(&self) -> Result<Arc<[Key]>, String> {
-        match &self.location {
+    async fn read(&self, longest: Duration) {
+        let read = match &self.location {
             Location::Url { url, client } => fetch(client, url).await,
-            Location::File(path) => key_set(&tokio::fs::read(path).await.map_err(|error| error.to_string())?),
+            Location::File(path) => match tokio::fs::read(path).await {
+                Ok(text) => key_set(&text),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        match read {
+            Ok(keys) => {
+                self.reading.succeeded();
+                let known = Known { keys, read: Instant::now() };
+                *self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(known);
+            }
+            Err(error) => self.reading.failed(&format_args!(
+                "{}: {error}. The known keys are used until they are {longest:?} old",
+                self.setting()
+            )),
         }
     }
 }
@@ -258,7 +302,7 @@ mod tests {
 
     /// Keys that may be fetched again immediately.
     fn at(url: &str, longest: Duration) -> Published {
-        let ages = Ages { between_reads: Duration::ZERO, longest, ..FETCHED };
+        let ages = Ages { between_reads: Duration::ZERO, without_keys: Duration::ZERO, longest, ..FETCHED };
         Published { ages, ..Published::at_url(url).unwrap() }
     }
 
@@ -324,6 +368,44 @@ mod tests {
         assert_eq!(count(2).await, 1, "known keys are used");
         assert_eq!(count(2).await, 2);
         assert_eq!(FETCHES.load(Ordering::SeqCst), 3);
+    }
+
+    /// Responds to the first request at once, and to others when `gate` is opened.
+    async fn serve_slowly(gate: Arc<tokio::sync::Semaphore>) -> (String, Arc<AtomicUsize>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (requests, count) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counted = requests.clone();
+        let handler = async move || {
+            if counted.fetch_add(1, Ordering::SeqCst) > 0 {
+                gate.acquire().await.unwrap().forget();
+            }
+            key_set_of(1 + count.fetch_add(1, Ordering::SeqCst))
+        };
+        tokio::spawn(async move { axum::serve(listener, Router::new().route("/", get(handler))).await });
+        (url, requests)
+    }
+
+    #[tokio::test]
+    async fn old_keys_are_used_while_they_are_read_again_and_a_dropped_request_does_not_stop_the_read() {
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let (url, requests) = serve_slowly(gate.clone()).await;
+        let mut published = at(&url, FETCHED.longest);
+        published.ages.fresh = Duration::ZERO;
+        let count = async |published: &Published| published.keys(|_| true).await.unwrap().len();
+        assert_eq!(count(&published).await, 1);
+        assert_eq!(count(&published).await, 1, "the second read hangs");
+        assert_eq!(count(&published).await, 1);
+        assert_eq!(requests.load(Ordering::SeqCst), 2, "one read at a time");
+        {
+            let mut needs_new = std::pin::pin!(published.keys(|keys| keys.len() > 1));
+            assert!(futures_util::poll!(&mut needs_new).is_pending(), "a request that needs a new key waits");
+        }
+        gate.add_permits(1);
+        let mut runs = published.last_read.lock().unwrap().clone().unwrap().runs;
+        assert!(runs.changed().await.is_err(), "the read has ended");
+        published.ages.fresh = FETCHED.fresh;
+        assert_eq!(count(&published).await, 2);
     }
 
     #[test]

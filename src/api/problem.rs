@@ -230,7 +230,7 @@ impl Problem {
     }
 
     pub fn keys_unavailable() -> Problem {
-        UNAVAILABLE.with("the service cannot fetch the keys that verify tokens at the moment").retry_after(60)
+        UNAVAILABLE.with("the service cannot fetch the keys that verify tokens at the moment").retry_after(5)
     }
 
     pub fn overloaded() -> Problem {
@@ -295,16 +295,10 @@ impl From<Fault> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        let is_unreachable = match &error {
-            StoreError::Pool(_) | StoreError::Connect(_) => true,
-            // Not an error that the server reported: the connection was lost.
-            StoreError::Query(error) => error.as_db_error().is_none(),
-            _ => false,
-        };
         if error.is_timeout() {
             recurring!(warn, %error, "requests exceed the time limit of their statements");
             Problem::took_too_long()
-        } else if is_unreachable {
+        } else if error.is_outage() {
             recurring!(error, %error, "requests fail because the store is unavailable");
             Problem::unavailable()
         } else {

@@ -373,14 +373,15 @@ pub async fn update(
 ) -> Result<Response, Problem> {
     let condition = |settings: &Settings| if_match(&headers, settings);
     // First, so that an unknown webhook and another version are reported before errors of the body.
-    if !condition(&state.manage().webhook(&actor.user, id).await?.settings) {
+    let found = state.manage().webhook(&actor.user, id).await?;
+    if !condition(&found.settings) {
         return Err(Fault::VersionMismatch.into());
     }
     let UpdateWebhook { name, url, events, active, ordering, signing, description, metadata, headers, filter } =
         body.read(state.manage())?;
     let options = OptionsDraft { description, metadata, headers, filter };
     let patch = WebhookPatch { name, url, events, active, ordering, signing, options };
-    let updated = state.manage().update_webhook(&actor, id, patch, &condition).await?;
+    let updated = state.manage().update_webhook(&actor, &found, patch, &condition).await?;
     let etag = etag(&updated.webhook.settings);
     let body = UpdatedBody { webhook: updated.webhook.into(), warnings: warnings(updated.warning) };
     Ok(([(header::ETAG, etag)], Json(body)).into_response())

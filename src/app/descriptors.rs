@@ -3,6 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
+use crate::handoff::DETACHED;
 
 /// Descriptors other than connections of clients and to receivers: connections to the store and the primary, listeners, files.
 const OTHERS: u64 = 128;
@@ -16,9 +17,10 @@ pub fn raise_limit(config: &Config) {
         Err(_) => current,
     };
     // Twice the connections: each of the two listeners has this limit; streams of the feed have their own. Twice the requests: each may
-    // leave an idle connection, which is kept for the next request.
+    // leave an idle connection, which is kept for the next request. Besides these, some requests may be in flight without a permit.
     let (http, delivery) = (&config.http, &config.delivery);
-    let needed = 2 * http.max_connections as u64 + http.max_streams as u64 + 2 * delivery.concurrency as u64 + OTHERS;
+    let requests = (2 + DETACHED as u64) * delivery.concurrency as u64;
+    let needed = 2 * http.max_connections as u64 + http.max_streams as u64 + requests + OTHERS;
     if let Some(limit) = raised.filter(|limit| *limit < needed) {
         tracing::warn!(
             limit,

@@ -24,7 +24,6 @@ use self::dedicated::DedicatedRuntime;
 use self::pipeline::CapturePipeline;
 use self::supervisor::BackgroundTasks;
 use crate::api::{self, ApiState, JwtVerifier, ServeLimits};
-use crate::capture::CaptureError;
 use crate::clock::SystemClock;
 use crate::config::{CaptureMode, Config, Shutdown};
 use crate::domain::delivery::lease_length;
@@ -95,7 +94,7 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     if roles.capture {
         match capture::preflight(&app.config.source, app.config.source_url()?, &app.store, &app.health).await {
             // Everything else runs; capture waits for the repair.
-            Err(CaptureError::Gap(_)) => {}
+            Err(error) if error.gap().is_some() => {}
             // Capture retries transient faults, such as a restart of the primary, and logs a warning.
             Err(error) if error.is_transient() => tracing::info!(%error, "starting although the primary is not ready"),
             result => result?,

@@ -11,6 +11,7 @@ use crate::capture::{self, CaptureError};
 use crate::clock::SystemClock;
 use crate::config::Config;
 use crate::domain::delivery::lease_length;
+use crate::domain::gap::Gap;
 use crate::enqueue::{Enqueue, EnqueueError};
 use crate::handoff::Handoff;
 use crate::health::Health;
@@ -35,22 +36,27 @@ pub struct CapturePipeline {
 }
 
 impl CapturePipeline {
-    /// Runs until shutdown. Starts again after a gap, on a new timeline, and when another process has taken over.
+    /// Runs until shutdown. Starts again after a gap, on a new timeline, after the store lost commits, and when another process has taken over.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut logged_gap = None;
         loop {
             match self.run_once().await {
                 // Only `walhook repair` closes a gap. Deliveries and the API continue meanwhile.
-                Err(error) if is_gap(&error) && !self.shutdown.is_cancelled() => {
+                Err(error) if gap_of(&error).is_some() && !self.shutdown.is_cancelled() => {
                     self.health.report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
-                    if logged_gap != Some(error.to_string()) {
+                    // Not by its text, which has positions that move.
+                    let reason = gap_of(&error).map(Gap::reason);
+                    if logged_gap != reason {
                         tracing::error!(%error, "no changes are read until the gap is repaired");
-                        logged_gap = Some(error.to_string());
+                        logged_gap = reason;
                     }
                     self.shutdown.run_until_cancelled(tokio::time::sleep(RESTART_DELAY)).await;
                 }
                 Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {
                     tracing::info!(reason = %error, "reading again from the checkpoint");
+                }
+                Err(error) if is_store_behind(&error) && !self.shutdown.is_cancelled() => {
+                    tracing::warn!(reason = %error, "reading again from the checkpoint");
                 }
                 // Another process captures now. This one stands by until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
@@ -101,12 +107,17 @@ impl CapturePipeline {
     }
 }
 
-fn is_gap(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(CaptureError::Gap(_)))
+fn gap_of(error: &anyhow::Error) -> Option<&Gap> {
+    error.downcast_ref().and_then(CaptureError::gap)
 }
 
 fn is_new_timeline(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(CaptureError::NewTimeline { .. }))
+}
+
+fn is_store_behind(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(EnqueueError::StoreBehind(_)))
+        || matches!(error.downcast_ref(), Some(CaptureError::StoreBehind(_)))
 }
 
 fn is_superseded(error: &anyhow::Error) -> bool {

@@ -22,6 +22,9 @@ const AFTER_FAILURE: Duration = Duration::from_secs(15);
 /// and partitions are created days ahead.
 const AFTER_WAITING: Duration = Duration::from_secs(300);
 
+/// The time limit of a run: longer than removing a day's rows takes. A longer run waits for a dead connection.
+const LONGEST_RUN: Duration = Duration::from_secs(3_600);
+
 /// Maintains the store until shutdown. No failure here ends the process: rows of a day without a partition go to the default
 /// partition, and are moved when the day gets one. Drops `first_run` when the first run has ended, whatever its result.
 pub async fn run(
@@ -34,8 +37,9 @@ pub async fn run(
     let (health, waiting) = (health.stage(STAGE, "maintaining the store"), Condition::new());
     let indexing = Activity::new("building the indexes of partitions");
     let mut first_run = Some(first_run);
+    let store = store.with_limit(LONGEST_RUN);
     loop {
-        let result = run_once(&store, retention_days).await;
+        let result = store.in_time(LONGEST_RUN, run_once(&store, retention_days)).await;
         drop(first_run.take());
         let wait = match result {
             Ok(done) => {

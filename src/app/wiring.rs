@@ -9,6 +9,7 @@ use crate::health::Health;
 use crate::lookup;
 use crate::notify::FindAddress;
 use crate::store::Store;
+use crate::telemetry::recent_disk_faults;
 
 /// How long the readiness check waits for the store.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,6 +33,7 @@ pub fn readiness(store: Store, health: Health) -> Readiness {
             if !matches!(pinged, Ok(Ok(()))) {
                 reasons.push("store: it does not answer".to_owned());
             }
+            reasons.extend(recent_disk_faults());
             reasons
         })
     })

@@ -5,10 +5,14 @@ use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
 
 use super::error::CaptureError;
+use crate::primary::error::PrimaryError;
+
+/// Kinds of errors, which are logged once each.
+type Kind = (Discriminant<CaptureError>, Option<Discriminant<PrimaryError>>);
 
 #[derive(Default)]
 pub(super) struct FaultLog {
-    logged: HashSet<Discriminant<CaptureError>>,
+    logged: HashSet<Kind>,
     stands_by: bool,
 }
 
@@ -22,7 +26,7 @@ impl FaultLog {
             *self = FaultLog { stands_by: true, logged: HashSet::new() };
             return;
         }
-        let (is_first, is_new) = (self.logged.is_empty(), self.logged.insert(discriminant(error)));
+        let (is_first, is_new) = (self.logged.is_empty(), self.logged.insert(kind(error)));
         if is_first || (is_new && !error.is_transient()) {
             tracing::warn!(%error, "changes cannot be read now; retrying until they can");
         } else if is_new {
@@ -34,4 +38,12 @@ impl FaultLog {
     pub fn clear(&mut self) {
         *self = FaultLog::default();
     }
+}
+
+fn kind(error: &CaptureError) -> Kind {
+    let of_primary = match error {
+        CaptureError::Primary(error) => Some(discriminant(error)),
+        _ => None,
+    };
+    (discriminant(error), of_primary)
 }

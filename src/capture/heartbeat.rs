@@ -64,18 +64,19 @@ pub(super) struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Starts the sending task. With every heartbeat it updates `policy` with the server's settings.
+    /// Starts the sending task for a stream of `timeline`. With every heartbeat it updates `policy` with the server's settings.
     pub fn start(
         url: &str,
         client: Client,
         source: &Source,
+        timeline: u32,
         policy: VisibilityPolicy,
         read_until: ReadUntil,
     ) -> Heartbeats {
         read_until.advance(Instant::now());
         let shared = Arc::new(Shared::default());
         let client = KeptClient::new(url, Some(client));
-        let sender = Sender { client, source: source.clone(), policy, shared: Arc::clone(&shared) };
+        let sender = Sender { client, source: source.clone(), timeline, policy, shared: Arc::clone(&shared) };
         Heartbeats { shared, read_until, _task: AbortOnDropHandle::new(tokio::spawn(sender.run())) }
     }
 
@@ -107,6 +108,8 @@ struct Sender {
     /// Closed when it does not answer.
     client: KeptClient,
     source: Source,
+    /// The timeline of the stream.
+    timeline: u32,
     policy: VisibilityPolicy,
     shared: Arc<Shared>,
 }
@@ -131,6 +134,12 @@ impl Sender {
                 // The reader reports it.
                 Ok(Err(error)) if error.is_shutdown() => {
                     self.shared.set_error(Some(CaptureError::PrimaryStops));
+                    self.forget(&id);
+                    continue;
+                }
+                // The stream's server may be frozen: nothing else notices before the limit of its silence.
+                Ok(Err(error @ CaptureError::TimelineChanged)) => {
+                    self.shared.set_error(Some(error));
                     self.forget(&id);
                     continue;
                 }
@@ -168,7 +177,12 @@ impl Sender {
         }
         // Recorded before it is sent: it can come back before its statement has ended.
         self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });
-        let lsn: PgLsn = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?.get(0);
+        let row = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?;
+        let (lsn, timeline): (PgLsn, &str) = (row.get("lsn"), row.get("timeline"));
+        // An earlier timeline is that of a primary which was replaced and still runs.
+        if u32::from_str_radix(timeline, 16).is_ok_and(|timeline| timeline > self.timeline) {
+            return Err(CaptureError::TimelineChanged);
+        }
         if let Some(beat) = self.shared.in_flight().get_mut(id) {
             beat.lsn = Some(Lsn(lsn.into()));
         }

@@ -62,7 +62,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
         };
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let standing_by = matches!(error, CaptureError::LeaseHeld(_));
-        let is_retried = error.is_transient() || matches!(error, CaptureError::Gap(Gap::OutboxLost(_)));
+        let is_retried = error.is_transient() || matches!(error.gap(), Some(Gap::OutboxLost(_)));
         if !is_retried {
             return Err(error);
         }
@@ -125,9 +125,9 @@ impl Reading<'_> {
             self.read(client, &lease, &mut watch).await
         };
         match work.await.map_err(as_lost_outbox) {
-            Err(CaptureError::Gap(gap)) => {
+            Err(CaptureError::Primary(PrimaryError::Gap(gap))) => {
                 watch.record(gap.clone()).await?;
-                Err(CaptureError::Gap(gap))
+                Err(PrimaryError::Gap(gap).into())
             }
             Ok(Ended::Switched) => {
                 lease.release().await;
@@ -192,7 +192,7 @@ async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client) -> Resu
 
 /// Converts an error to a gap if it means that the outbox is gone or not accessible.
 fn as_lost_outbox(error: CaptureError) -> CaptureError {
-    let CaptureError::Primary(primary) = &error else { return error };
+    let CaptureError::Primary(PrimaryError::Query(primary)) = &error else { return error };
     let lost = [
         SqlState::UNDEFINED_TABLE,
         SqlState::UNDEFINED_COLUMN,
@@ -200,7 +200,7 @@ fn as_lost_outbox(error: CaptureError) -> CaptureError {
         SqlState::INSUFFICIENT_PRIVILEGE,
     ];
     match primary.code().is_some_and(|code| lost.contains(code)) {
-        true => CaptureError::Gap(Gap::OutboxLost(postgres::describe(primary))),
+        true => PrimaryError::Gap(Gap::OutboxLost(postgres::describe(primary))).into(),
         false => error,
     }
 }

@@ -35,7 +35,7 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
         Ok(Some(last)) => last,
         Ok(None) => return Ok(Ended::Stopped),
         // Another process has completed the switch.
-        Err(CaptureError::Setup(PrimaryError::OutboxIsRead)) => return Ok(Ended::Switched),
+        Err(CaptureError::Primary(PrimaryError::OutboxIsRead)) => return Ok(Ended::Switched),
         Err(error) => return Err(error),
     };
     let holder = Uuid::now_v7();

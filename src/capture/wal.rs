@@ -6,10 +6,12 @@ mod tasks;
 mod visibility;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
 use pg_walstream::ReplicationError;
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::acknowledgement::{AcknowledgedLsn, AcknowledgementLimit};
@@ -23,12 +25,13 @@ use super::replication::ReplicationConnection;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::domain::gap::Gap;
 use crate::primary::error::PrimaryError;
 use crate::primary::{catalog, conninfo, inspect};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};
 use crate::retry::Backoff;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::{postgres, telemetry};
 
 use reader::Reader;
@@ -55,14 +58,23 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     let acknowledged = AcknowledgedLsn::default();
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(source);
-    let timeline = OnceLock::new();
+    let (timeline, walsender) = (OnceLock::new(), AtomicI32::new(0));
+    let mut is_first = true;
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
         gauge!(telemetry::CAPTURE_CONNECTED).set(0);
         let started_at = Instant::now();
         let reader = Uuid::now_v7();
-        let session =
-            Session { context, acknowledged: &acknowledged, read_until: &read_until, timeline: &timeline, reader };
+        let session = Session {
+            context,
+            acknowledged: &acknowledged,
+            read_until: &read_until,
+            timeline: &timeline,
+            walsender: &walsender,
+            is_first,
+            reader,
+        };
+        is_first = false;
         let result = {
             let mut session = std::pin::pin!(session.run(&mut faults));
             let result = shutdown.run_until_cancelled(&mut session).await;
@@ -80,6 +92,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             Some(Ok(None)) | None => break,
         };
+        let error = if error.is_missing_wal() { missing_wal(context).await } else { error };
         if let Some(gap) = error.gap_by_drift() {
             gaps::try_record(source, store, health, gap).await;
         }
@@ -110,6 +123,18 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     Ok(None)
 }
 
+/// Records that the primary no longer has WAL that the slot needs. Returns the error to end with.
+async fn missing_wal(context: &Context<'_>) -> CaptureError {
+    let Context { source, store, health, .. } = *context;
+    let recorded = async {
+        let stored = store.checkpoint(&source.slot).await?;
+        let at = stored.and_then(|checkpoint| checkpoint.progress.resume());
+        let gap = Gap::WalMissing { slot: source.slot.clone(), at: at.unwrap_or_default() };
+        Ok::<_, StoreError>(gaps::record(source, store, health, gap, at).await)
+    };
+    recorded.await.map_or_else(CaptureError::from, CaptureError::from)
+}
+
 /// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.
 async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
     let Some(latest) = acknowledged.latest() else { return };
@@ -126,6 +151,10 @@ struct Session<'a> {
     read_until: &'a ReadUntil,
     /// The timeline of the first stream. Batches that were sent may not be stored yet.
     timeline: &'a OnceLock<u32>,
+    /// The server process of the last stream. If it still holds the slot, the server has not noticed the end of that connection.
+    walsender: &'a AtomicI32,
+    /// Whether enqueue has received nothing yet.
+    is_first: bool,
     /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may move it.
     reader: Uuid,
 }
@@ -140,7 +169,7 @@ impl Session<'_> {
             Err(error) => Err(error),
         };
         match streamed {
-            Err(CaptureError::Replication(error @ ReplicationError::ReplicationSlot(_))) => {
+            Err(CaptureError::Primary(PrimaryError::Replication(error @ ReplicationError::ReplicationSlot(_)))) => {
                 // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
                 let client = postgres::connect(url).await?;
                 continuity::verify(&client, source, store, health).await?;
@@ -155,15 +184,26 @@ impl Session<'_> {
     async fn open(&self, faults: &mut FaultLog) -> Result<Reader<'_>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
         self.acknowledged.forget();
-        let client = postgres::connect(url).await?;
+        let (client, target) = postgres::connect_to_host(url).await?;
         let verified = continuity::verify(&client, source, store, health).await?;
+        if !continuity::has_commits(&client, source, store, health).await? {
+            // Enqueue skips what it has committed, until it is started again.
+            if !self.is_first {
+                return Err(CaptureError::StoreBehind(source.slot.clone()));
+            }
+            tracing::warn!(
+                "the store has lost commits of this process; the slot still has their changes, which are read again"
+            );
+            store.forget_committed();
+        }
         let tables = inspect::tables_for_streaming(&client, source).await?;
-        if catalog::slot(&client, &source.slot).await?.is_some_and(|slot| slot.active_pid.is_some()) {
-            return Err(CaptureError::SlotActive(source.slot.clone()));
+        if let Some(holder) = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.active_pid) {
+            return Err(self.slot_held(&client, holder).await);
         }
         // Read before the slot is taken: a process that claims the limit after this has taken the slot after this.
         let previous_reader = store.acknowledgement_reader(&source.slot).await?;
-        let conninfo = conninfo::replication(url, &[])?;
+        // On the server that was verified: another host of the URL may have another history.
+        let conninfo = conninfo::replication_to(&target, &[])?;
         let opened = tokio::time::timeout(START_TIMEOUT, ReplicationConnection::open(&conninfo)).await;
         let mut stream = opened.map_err(|_| CaptureError::Silent(START_TIMEOUT))??;
         self.verify_timeline(&stream)?;
@@ -183,15 +223,17 @@ impl Session<'_> {
         health.report_healthy(STAGE);
         gauge!(telemetry::CAPTURE_CONNECTED).set(1);
         // Read after the slot is taken: the previous reader may have moved it and raised the limit until then.
-        let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed());
-        self.acknowledged.reset(confirmed.unwrap_or_default());
+        let slot = catalog::slot(&client, &source.slot).await?;
+        self.walsender.store(slot.as_ref().and_then(|slot| slot.active_pid).unwrap_or_default(), Ordering::Relaxed);
+        self.acknowledged.reset(slot.and_then(|slot| slot.confirmed()).unwrap_or_default());
         let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
         let (acknowledged, period) = (self.acknowledged.clone(), source.heartbeat.0);
+        let timeline = stream.lineage().timeline;
         let tasks = BackgroundTasks {
-            heartbeats: Heartbeats::start(url, client, source, policy.clone(), self.read_until.clone()),
-            gate: VisibilityGate::start(self.context, stream.lineage().timeline, policy),
+            heartbeats: Heartbeats::start(url, client, source, timeline, policy.clone(), self.read_until.clone()),
+            gate: VisibilityGate::start(self.context, timeline, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),
         };
@@ -206,6 +248,19 @@ impl Session<'_> {
         let to = stream.lineage().timeline;
         let from = *self.timeline.get_or_init(|| to);
         if from == to { Ok(()) } else { Err(CaptureError::NewTimeline { from, to }) }
+    }
+
+    /// Returns the error for a slot that a connection holds. If it is the last connection of this process, it is ended: the server would
+    /// notice its end only after `wal_sender_timeout`, and nobody would read the slot until then.
+    async fn slot_held(&self, client: &Client, holder: i32) -> CaptureError {
+        let slot = self.context.source.slot.clone();
+        if holder != self.walsender.load(Ordering::Relaxed) {
+            return CaptureError::SlotActive(slot);
+        }
+        if let Err(error) = catalog::end_reader(client, &slot, holder).await {
+            tracing::debug!(%error, "the earlier connection cannot be ended; the primary does so after wal_sender_timeout");
+        }
+        CaptureError::SlotLingers(slot)
     }
 
     fn start_error(&self, error: ReplicationError) -> CaptureError {

@@ -1,6 +1,7 @@
 //! `walhook user`: manages the data of a user of the platform.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 
@@ -29,10 +30,13 @@ enum Action {
     },
 }
 
+/// A user's logs may be long.
+const STATEMENT_LIMIT: Duration = Duration::from_secs(3_600);
+
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let Action::Erase { user, yes } = arguments.action;
     let url = config.store_url()?;
-    let store = open_store(url, 1).await?;
+    let store = open_store(url, 1).await?.with_limit(STATEMENT_LIMIT);
     let question = format!(
         "Permanently remove all webhooks, secrets, tokens, events and logs of user {user} on {}",
         without_password(url)

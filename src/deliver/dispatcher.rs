@@ -12,20 +12,19 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::schedule::{Finished, Limits, Schedule};
+use super::dispatch::{Dispatch, Leftover, Start};
+use super::schedule::Finished;
 use super::sender::Sender;
 use super::settings::Settings;
-use super::targets::{Destination, Lookup, Targets};
-use crate::domain::delivery::{Attempted, Delivery, Feedback, TIME_TO_RECORD};
+use super::targets::Destination;
+use crate::domain::delivery::Attempted;
 use crate::domain::webhook::SealedTarget;
 use crate::handoff::{DeliveryBudget, FreshDeliveries};
-use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::deliver::{ClaimRequest, Claimed};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{self, Activity, recurring};
 use crate::vault::Vault;
 
-/// The wait before webhooks are read again while the store does not answer.
-const READ_RETRY: Duration = Duration::from_millis(250);
 /// How long a permit is held after a fault on Walhook's side, so that deliveries are not tried as fast as they fail.
 const PAUSE_AFTER_OWN_FAULT: Duration = Duration::from_secs(1);
 /// How long shutdown waits for the store to release leases.
@@ -61,14 +60,8 @@ pub struct Dispatcher {
     context: Context,
     fresh: mpsc::UnboundedReceiver<FreshDeliveries>,
     attempted: mpsc::Sender<Attempted>,
-    schedule: Schedule,
-    targets: Targets,
-    /// Deliveries whose webhooks the next query reads.
-    unread: Vec<(Delivery, Permit)>,
-    /// Deliveries whose webhooks the current query reads.
-    reading: Vec<(Delivery, Permit)>,
+    dispatch: Dispatch,
     read: Option<BoxFuture<'static, Read>>,
-    retry_read_at: Option<Instant>,
     claim: Option<BoxFuture<'static, Claim>>,
     reading_webhooks: Activity,
     claiming: Activity,
@@ -85,20 +78,9 @@ impl Dispatcher {
         attempted: mpsc::Sender<Attempted>,
     ) -> Dispatcher {
         let (permits, returned) = mpsc::unbounded_channel();
-        let settings = &context.settings;
-        let limits = Limits {
-            total: settings.concurrency,
-            per_webhook: settings.per_webhook_concurrency,
-            adaptive: settings.adaptive_concurrency,
-        };
-        let schedule = Schedule::new(limits, settings.retries_per_second, settings.timeout, budget, Instant::now());
         Dispatcher {
-            schedule,
-            targets: Targets::new(context.vault.clone(), settings.guard.clone()),
-            unread: Vec::new(),
-            reading: Vec::new(),
+            dispatch: Dispatch::new(&context.settings, context.vault.clone(), budget, Instant::now()),
             read: None,
-            retry_read_at: None,
             claim: None,
             reading_webhooks: Activity::new("reading webhooks"),
             claiming: Activity::new("claiming deliveries"),
@@ -118,14 +100,13 @@ impl Dispatcher {
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             let now = Instant::now();
-            self.start_attempts(now);
+            self.start_attempts();
             self.start_read(now);
             self.start_claim(now);
             self.reap();
-            in_flight.set(self.schedule.in_flight() as f64);
-            limited.set(self.schedule.limited() as f64);
-            let wake_at = self.schedule.wake_at(now);
-            let wake_at = self.retry_read_at.map_or(wake_at, |retry_at| retry_at.min(wake_at));
+            in_flight.set(self.dispatch.in_flight() as f64);
+            limited.set(self.dispatch.limited() as f64);
+            let wake_at = self.dispatch.wake_at(now);
             // Reset only if it must fire earlier, which most iterations do not require.
             if timer.is_elapsed() || wake_at < timer.deadline().into_std() {
                 timer.as_mut().reset(wake_at.into());
@@ -136,7 +117,7 @@ impl Dispatcher {
                 read = ready(&mut self.read) => self.end_read(read),
                 claim = ready(&mut self.claim) => self.end_claim(claim),
                 fresh = self.fresh.recv(), if fresh_is_open => match fresh {
-                    Some(fresh) => self.take(fresh),
+                    Some(fresh) => self.dispatch.take(fresh, Instant::now()),
                     None => fresh_is_open = false,
                 },
                 () = &mut timer => {}
@@ -146,17 +127,11 @@ impl Dispatcher {
         in_flight.set(0.0);
     }
 
-    /// Takes deliveries from the hand-off. Usually their webhooks were read so recently that they need not be read again.
-    fn take(&mut self, fresh: FreshDeliveries) {
-        self.targets.store_handed_off(fresh.read_at, fresh.targets);
-        self.schedule.add_fresh(fresh.deliveries, Instant::now());
-    }
-
     fn finish(&mut self, first: Finished) {
         let now = Instant::now();
-        self.schedule.finish(first, now);
+        self.dispatch.finish(first, now);
         while let Ok(finished) = self.returned.try_recv() {
-            self.schedule.finish(finished, now);
+            self.dispatch.finish(finished, now);
         }
     }
 
@@ -168,60 +143,26 @@ impl Dispatcher {
         }
     }
 
-    /// Starts attempts while there are permits. Deliveries whose webhook was not read recently first wait until it is read.
-    fn start_attempts(&mut self, now: Instant) {
-        while let Some(delivery) = self.schedule.next(now) {
-            let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
-            let finished = Finished { webhook, class, bytes, request: None, took: None, feedback: Feedback::None };
-            let permit = Permit { finished, returns: self.permits.clone() };
-            match self.targets.recent(webhook) {
-                Some(lookup) => self.start(delivery, permit, lookup),
-                None if self.is_lease_too_short(&delivery) => {}
-                None => self.unread.push((delivery, permit)),
-            }
+    /// Starts attempts while there are permits.
+    fn start_attempts(&mut self) {
+        while let Some(start) = self.dispatch.next_start(Instant::now()) {
+            self.start(start);
         }
     }
 
-    /// Whether the lease might end before the answer is recorded. Such a delivery is not started: it is claimed again when the lease
-    /// ends.
-    fn is_lease_too_short(&self, delivery: &Delivery) -> bool {
-        delivery.lease.until < Instant::now() + self.context.settings.timeout + TIME_TO_RECORD
-    }
-
-    fn start(&mut self, delivery: Delivery, mut permit: Permit, lookup: Lookup) {
-        let destination = match lookup {
-            Lookup::Found(destination) if !self.is_lease_too_short(&delivery) => destination,
-            Lookup::Found(_) | Lookup::Deleted | Lookup::Unreadable => return,
-        };
-        // The webhook was switched off and on since: this delivery was cancelled. If it was stored in between, it is claimed again when
-        // its lease ends.
-        if delivery.activation != destination.activation {
-            return;
-        }
-        permit.finished.request = Some(self.schedule.start_request(delivery.webhook, Instant::now()));
+    fn start(&mut self, start: Start) {
+        let permit = Permit { finished: start.finished, returns: self.permits.clone() };
         let (sender, attempted) = (self.context.sender.clone(), self.attempted.clone());
-        self.tasks.spawn(attempt(delivery, permit, destination, sender, attempted));
+        self.tasks.spawn(attempt(start, permit, sender, attempted));
     }
 
-    /// Starts to read the webhooks of all waiting deliveries, one query at a time.
+    /// Starts to read the webhooks of all waiting deliveries.
     fn start_read(&mut self, now: Instant) {
-        if self.read.is_some() || self.unread.is_empty() || self.retry_read_at.is_some_and(|retry_at| now < retry_at) {
-            return;
+        let webhooks = self.dispatch.next_read(now);
+        while let Some(start) = self.dispatch.next_ready() {
+            self.start(start);
         }
-        self.retry_read_at = None;
-        // The hand-off may have brought some of the webhooks since.
-        for (delivery, permit) in std::mem::take(&mut self.unread) {
-            match self.targets.recent(delivery.webhook) {
-                Some(lookup) => self.start(delivery, permit, lookup),
-                None => self.reading.push((delivery, permit)),
-            }
-        }
-        let mut webhooks: Vec<Uuid> = self.reading.iter().map(|(delivery, _)| delivery.webhook).collect();
-        webhooks.sort_unstable();
-        webhooks.dedup();
-        if webhooks.is_empty() {
-            return;
-        }
+        let Some(webhooks) = webhooks else { return };
         let store = self.context.store.clone();
         self.read = Some(Box::pin(async move {
             let queried_at = Instant::now();
@@ -232,29 +173,21 @@ impl Dispatcher {
 
     fn end_read(&mut self, (webhooks, queried_at, found): Read) {
         self.read = None;
-        let waiting = std::mem::take(&mut self.reading);
-        let found = match found {
-            Ok(found) => found,
+        match found {
+            Ok(found) => {
+                self.reading_webhooks.succeeded();
+                let deleted = self.dispatch.read(webhooks, queried_at, found, Instant::now());
+                self.remove_orphans(deleted, Vec::new());
+            }
             Err(error) => {
                 self.reading_webhooks.failed(&error);
-                self.retry_read_at = Some(Instant::now() + READ_RETRY);
-                self.unread.extend(waiting);
-                return;
+                self.dispatch.read_failed(Instant::now());
             }
-        };
-        self.reading_webhooks.succeeded();
-        self.targets.store_read(queried_at, &webhooks, found);
-        let is_deleted = |webhook: &Uuid| matches!(self.targets.last_read(*webhook), Lookup::Deleted);
-        let deleted = webhooks.into_iter().filter(is_deleted).collect();
-        self.remove_orphans(deleted, Vec::new());
-        for (delivery, permit) in waiting {
-            let lookup = self.targets.last_read(delivery.webhook);
-            self.start(delivery, permit, lookup);
         }
     }
 
     fn start_claim(&mut self, now: Instant) {
-        let Some(request) = self.schedule.next_claim(now) else { return };
+        let Some(request) = self.dispatch.next_claim(now) else { return };
         let store = self.context.store.clone();
         self.claim = Some(Box::pin(async move {
             let result = store.claim(&request).await;
@@ -265,16 +198,16 @@ impl Dispatcher {
     fn end_claim(&mut self, (request, result): Claim) {
         self.claim = None;
         let now = Instant::now();
-        let mut claimed = match result {
+        let claimed = match result {
             Ok(claimed) => claimed,
             Err(error) => {
                 self.claiming.failed(&error);
-                return self.schedule.claim_failed(&request, now);
+                return self.dispatch.claim_failed(&request, now);
             }
         };
         self.claiming.succeeded();
-        let refused = self.schedule.claimed(&request, &mut claimed, now);
-        self.remove_orphans(Vec::new(), claimed.orphans);
+        let Leftover { refused, orphans } = self.dispatch.claimed(&request, claimed, now);
+        self.remove_orphans(Vec::new(), orphans);
         if !refused.is_empty() {
             let store = self.context.store.clone();
             self.tasks.spawn(async move {
@@ -303,12 +236,11 @@ impl Dispatcher {
     /// requests in flight finish within the drain time.
     async fn drain(mut self) {
         let deadline = tokio::time::Instant::now() + self.context.settings.drain;
-        let mut waiting = self.schedule.drain();
+        let mut waiting = self.dispatch.drain();
         self.fresh.close();
         while let Ok(fresh) = self.fresh.try_recv() {
             waiting.extend(fresh.deliveries);
         }
-        waiting.extend(self.unread.drain(..).chain(self.reading.drain(..)).map(|(delivery, _)| delivery));
         if self.claim.is_some()
             && let Ok((_, Ok(claimed))) = tokio::time::timeout(RELEASE_TIMEOUT, ready(&mut self.claim)).await
         {
@@ -334,13 +266,8 @@ impl Dispatcher {
 }
 
 /// Makes one attempt and sends it to the recording stage.
-async fn attempt(
-    delivery: Delivery,
-    mut permit: Permit,
-    destination: Arc<Destination>,
-    sender: Sender,
-    attempted: mpsc::Sender<Attempted>,
-) {
+async fn attempt(start: Start, mut permit: Permit, sender: Sender, attempted: mpsc::Sender<Attempted>) {
+    let Start { delivery, destination, .. } = start;
     let Destination { endpoint, active, signer, .. } = &*destination;
     let attempt = match active {
         true => sender.send(endpoint, signer, &(&delivery).into()).await,
@@ -350,8 +277,7 @@ async fn attempt(
         // No attempt was made, and none is used up: the delivery is claimed again when its lease ends.
         return tokio::time::sleep(PAUSE_AFTER_OWN_FAULT).await;
     };
-    permit.finished.took = attempt.sent.as_ref().map(|sent| sent.duration);
-    permit.finished.feedback = attempt.answer.feedback();
+    permit.finished.note(&attempt);
     if attempted.send(Attempted { delivery, attempt }).await.is_err() {
         recurring!(error, "attempts cannot be recorded: the recording stage has ended");
     }

@@ -1,6 +1,7 @@
 //! The stage that calls receivers: takes due deliveries, shares permits fairly among webhooks, and signs and sends each attempt.
 
 mod client;
+pub mod dispatch;
 mod dispatcher;
 pub mod guard;
 pub mod request;

@@ -13,7 +13,8 @@ use uuid::Uuid;
 use zeroize::Zeroizing;
 
 use crate::domain::delivery::Signatures;
-use crate::domain::signing::{PreviousKeys, SealedKey};
+use crate::domain::sealed::Sealed;
+use crate::domain::signing::PreviousKeys;
 use crate::domain::webhook::SealedTarget;
 use crate::vault::{Vault, VaultError};
 
@@ -47,7 +48,7 @@ impl Signer {
     pub fn open(vault: &Vault, target: &SealedTarget) -> Result<Signer, VaultError> {
         let webhook = target.webhook;
         let secret = vault.open_text(webhook, &target.secret_key_id, &target.secret)?;
-        let pair = |sealed: &Option<SealedKey>| sealed.as_ref().map(|key| key_pair(vault, webhook, key)).transpose();
+        let pair = |sealed: &Option<Sealed>| sealed.as_ref().map(|key| key_pair(vault, webhook, key)).transpose();
         let previous = |keys: &PreviousKeys| -> Result<Previous, VaultError> {
             let secret = vault.open_text(webhook, &keys.secret.key_id, &keys.secret.bytes)?;
             let (standard, ed25519) = (standard(secret.expose_secret()), pair(&keys.private)?);
@@ -105,7 +106,7 @@ fn standard(secret: &str) -> Hmac<Sha256> {
     mac(decoded.as_ref().map_or(secret.as_bytes(), |key| key.as_slice()))
 }
 
-fn key_pair(vault: &Vault, webhook: Uuid, sealed: &SealedKey) -> Result<Arc<Ed25519KeyPair>, VaultError> {
+fn key_pair(vault: &Vault, webhook: Uuid, sealed: &Sealed) -> Result<Arc<Ed25519KeyPair>, VaultError> {
     let private = Zeroizing::new(vault.open(webhook, &sealed.key_id, &sealed.bytes)?);
     Ed25519KeyPair::from_seed_unchecked(&private).map(Arc::new).map_err(|_| VaultError::Corrupt)
 }
@@ -121,10 +122,7 @@ mod tests {
 
     fn target(vault: &Vault, previous_expires_at: Timestamp) -> SealedTarget {
         let webhook = Uuid::from_u128(7);
-        let seal = |key: &[u8]| {
-            let sealed = vault.seal(webhook, key);
-            SealedKey { bytes: sealed.bytes, key_id: sealed.key_id }
-        };
+        let seal = |key: &[u8]| vault.seal(webhook, key);
         let (secret, private) = (seal(b"whsec_bmV3"), seal(&hex::decode(PRIVATE).unwrap()));
         let old = PreviousKeys {
             secret: seal(b"whsec_b2xk"),

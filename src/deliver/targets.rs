@@ -55,14 +55,14 @@ impl Targets {
     }
 
     /// Returns a webhook as it was read, if that was recently enough.
-    pub fn recent(&self, webhook: Uuid) -> Option<Lookup> {
+    pub fn recent(&self, webhook: Uuid, now: Instant) -> Option<Lookup> {
         let (read_at, lookup) = self.recent.get(&webhook)?;
-        (read_at.elapsed() <= MAX_AGE).then(|| lookup.clone())
+        is_recent(*read_at, now).then(|| lookup.clone())
     }
 
     /// Stores the result of a query for `webhooks` that was sent at `queried_at`. Those not found are deleted.
-    pub fn store_read(&mut self, queried_at: Instant, webhooks: &[Uuid], found: Vec<SealedTarget>) {
-        self.recent.retain(|_, (read_at, _)| read_at.elapsed() <= MAX_AGE);
+    pub fn store_read(&mut self, queried_at: Instant, webhooks: &[Uuid], found: Vec<SealedTarget>, now: Instant) {
+        self.recent.retain(|_, (read_at, _)| is_recent(*read_at, now));
         for webhook in webhooks {
             self.recent.insert(*webhook, (queried_at, Lookup::Deleted));
         }
@@ -74,8 +74,8 @@ impl Targets {
     }
 
     /// Stores webhooks that came with the hand-off, read at `read_at` or later. Newer reads take precedence.
-    pub fn store_handed_off(&mut self, read_at: Instant, targets: Vec<SealedTarget>) {
-        if read_at.elapsed() > MAX_AGE {
+    pub fn store_handed_off(&mut self, read_at: Instant, targets: Vec<SealedTarget>, now: Instant) {
+        if !is_recent(read_at, now) {
             return;
         }
         for target in targets {
@@ -117,10 +117,13 @@ impl Targets {
     }
 }
 
+fn is_recent(read_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(read_at) <= MAX_AGE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::webhook::SealedHeaders;
     use crate::vault::{self, Owner, Sealed};
 
     fn sealed(vault: &Vault, webhook: Uuid, secret: &str) -> SealedTarget {
@@ -157,7 +160,8 @@ mod tests {
         let (vault, webhook) = (vault(), Uuid::from_u128(1));
         let mut targets = Targets::new(vault.clone(), guard());
         let mut signed = |secret: &str| {
-            targets.store_read(Instant::now(), &[webhook], vec![sealed(&vault, webhook, secret)]);
+            let now = Instant::now();
+            targets.store_read(now, &[webhook], vec![sealed(&vault, webhook, secret)], now);
             signature(targets.last_read(webhook))
         };
         let first = signed("whsec_a");
@@ -170,7 +174,8 @@ mod tests {
         let (mine, other) = (vault(), vault());
         let (deleted, unreadable) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let mut targets = Targets::new(mine, guard());
-        targets.store_read(Instant::now(), &[deleted, unreadable], vec![sealed(&other, unreadable, "s")]);
+        let now = Instant::now();
+        targets.store_read(now, &[deleted, unreadable], vec![sealed(&other, unreadable, "s")], now);
         assert!(matches!(targets.last_read(deleted), Lookup::Deleted));
         assert!(matches!(targets.last_read(unreadable), Lookup::Unreadable));
     }
@@ -182,10 +187,10 @@ mod tests {
         let good = vault.seal(Owner::headers(webhook), br#"[["X-Key","v"]]"#);
         // The webhook's secret in the place of its headers.
         let bad = vault.seal(webhook, br#"[["X-Key","v"]]"#);
-        let mut lookup = |Sealed { bytes, key_id }: Sealed| {
-            let headers = Some(SealedHeaders { bytes, key_id });
-            let target = SealedTarget { headers, ..sealed(&vault, webhook, "whsec_a") };
-            targets.store_read(Instant::now(), &[webhook], vec![target]);
+        let mut lookup = |headers: Sealed| {
+            let target = SealedTarget { headers: Some(headers), ..sealed(&vault, webhook, "whsec_a") };
+            let now = Instant::now();
+            targets.store_read(now, &[webhook], vec![target], now);
             targets.last_read(webhook)
         };
         assert!(matches!(lookup(good), Lookup::Found(_)));
@@ -197,23 +202,24 @@ mod tests {
         let (vault, webhook) = (vault(), Uuid::from_u128(1));
         let mut targets = Targets::new(vault.clone(), guard());
         let (before, now) = (Instant::now(), Instant::now() + Duration::from_millis(1));
-        targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")]);
+        targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")], now);
         assert!(matches!(targets.last_read(webhook), Lookup::Found(_)));
-        targets.store_read(now, &[webhook], Vec::new());
-        targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")]);
+        targets.store_read(now, &[webhook], Vec::new(), now);
+        targets.store_handed_off(before, vec![sealed(&vault, webhook, "whsec_a")], now);
         assert!(matches!(targets.last_read(webhook), Lookup::Deleted));
-        let long_ago = Instant::now().checked_sub(MAX_AGE * 2).unwrap();
-        targets.store_handed_off(long_ago, vec![sealed(&vault, Uuid::from_u128(2), "whsec_a")]);
-        assert!(targets.recent(Uuid::from_u128(2)).is_none());
+        let later = now + MAX_AGE * 2;
+        targets.store_handed_off(now, vec![sealed(&vault, Uuid::from_u128(2), "whsec_a")], later);
+        assert!(targets.recent(Uuid::from_u128(2), later).is_none());
     }
 
     #[test]
     fn old_reads_are_not_used_again() {
         let webhook = Uuid::from_u128(1);
         let mut targets = Targets::new(vault(), guard());
-        let long_ago = Instant::now().checked_sub(MAX_AGE * 2).unwrap();
-        targets.store_read(long_ago, &[webhook], Vec::new());
-        assert!(targets.recent(webhook).is_none());
+        let now = Instant::now();
+        targets.store_read(now, &[webhook], Vec::new(), now);
+        assert!(targets.recent(webhook, now + MAX_AGE).is_some());
+        assert!(targets.recent(webhook, now + MAX_AGE * 2).is_none());
         assert!(matches!(targets.last_read(webhook), Lookup::Deleted));
     }
 }

@@ -10,6 +10,16 @@ pub enum Gap {
     #[error("slot {slot} was invalidated (wal_status is lost): changes since {at} are lost to the stream")]
     SlotInvalidated { slot: String, at: Lsn },
     #[error(
+        "WAL that slot {slot} needs is missing on the primary: it was reset (pg_resetwal) or removed; changes since {at} are lost \
+         to the stream"
+    )]
+    WalMissing { slot: String, at: Lsn },
+    #[error(
+        "the store is at {at}, before what Walhook had stored, and slot {slot} is beyond it: the store was restored, or failed over without \
+         its last commits; events since {at} are lost to the stream"
+    )]
+    StoreBehind { slot: String, at: Lsn },
+    #[error(
         "the primary switched to timeline {timeline} at {switch}, before the checkpoint at {at}: the changes between the two are \
          in the store and never happened on the new timeline"
     )]
@@ -50,6 +60,8 @@ pub enum Gap {
 }
 
 impl Gap {
+    pub const WAL_MISSING: &str = "wal_missing";
+    pub const STORE_BEHIND: &str = "store_behind";
     pub const TRIGGER_FAILED: &str = "trigger_failed";
 
     /// Returns the name under which the gap is stored. A slot has at most one open gap per reason.
@@ -57,6 +69,8 @@ impl Gap {
         match self {
             Gap::SlotMissing { .. } => "slot_missing",
             Gap::SlotInvalidated { .. } => "slot_invalidated",
+            Gap::WalMissing { .. } => Gap::WAL_MISSING,
+            Gap::StoreBehind { .. } => Gap::STORE_BEHIND,
             Gap::TimelineForked { .. } => "timeline_forked",
             Gap::TimelineUnknown { .. } => "timeline_unknown",
             Gap::WalBehind { .. } => "log_behind",

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::named::named;
+use super::sealed::Sealed;
 
 named! {
     /// The algorithms of `webhook-signature`. `X-Webhook-Signature` is always an HMAC.
@@ -19,25 +20,18 @@ impl Signing {
     }
 }
 
-/// An encrypted key, with the id of the master key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SealedKey {
-    pub bytes: Vec<u8>,
-    pub key_id: String,
-}
-
 /// The keys that sign besides a webhook's secret. Most webhooks have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SealedKeys {
     /// The ed25519 private key.
-    pub private: Option<SealedKey>,
+    pub private: Option<Sealed>,
     pub previous: Option<PreviousKeys>,
 }
 
 /// The keys before the last replacement, which sign until `expires_at`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviousKeys {
-    pub secret: SealedKey,
-    pub private: Option<SealedKey>,
+    pub secret: Sealed,
+    pub private: Option<Sealed>,
     pub expires_at: Timestamp,
 }

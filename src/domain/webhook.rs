@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::delivery::{Answer, Attempt, ErrorKind};
 use super::headers::CustomHeaders;
+use super::sealed::Sealed;
 use super::signing::SealedKeys;
 
 /// Where to deliver and which secret signs. Read shortly before each attempt, so that a changed URL, state or secret also
@@ -30,17 +31,12 @@ pub struct SealedTarget {
     pub secret: Vec<u8>,
     pub secret_key_id: String,
     /// None without custom headers.
-    pub headers: Option<SealedHeaders>,
+    pub headers: Option<Sealed>,
     pub keys: SealedKeys,
-    /// Changes whenever the webhook is switched on again.
+    /// Changes whenever the webhook is switched on again, except by replicas of builds that do not know it, during a rolling upgrade.
+    /// What was cancelled before such a reactivation may still be sent from a queue, as those builds do. No delivery is
+    /// lost: one that is dropped because this differs is claimed again, under the current value.
     pub activation: i32,
-}
-
-/// Encrypted custom headers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SealedHeaders {
-    pub bytes: Vec<u8>,
-    pub key_id: String,
 }
 
 /// The changes that a sequence of attempts makes to a webhook's counters.

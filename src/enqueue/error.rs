@@ -11,6 +11,9 @@ pub enum EnqueueError {
     Lookup(#[from] LookupError),
     #[error("another process has moved the checkpoint of slot {0}: it captures now")]
     Superseded(String),
+    /// Batches that were read already lack the changes in between: reading starts over from the store's checkpoint.
+    #[error("the store's checkpoint of slot {0} is older than what this process has stored")]
+    StoreBehind(String),
     #[error("the store has no checkpoint for slot {0}: run `walhook setup`")]
     NoCheckpoint(String),
 }
@@ -32,7 +35,7 @@ impl EnqueueError {
             EnqueueError::Store(StoreError::Corrupt(_)) => false,
             EnqueueError::Store(_) => true,
             EnqueueError::Lookup(error) => error.is_transient(),
-            EnqueueError::Superseded(_) | EnqueueError::NoCheckpoint(_) => false,
+            EnqueueError::Superseded(_) | EnqueueError::StoreBehind(_) | EnqueueError::NoCheckpoint(_) => false,
         }
     }
 }

@@ -37,9 +37,10 @@ use crate::traces::Tracer;
 
 use batches::Batches;
 use derive::{Derivation, Raised};
-use save::{HandOffWhen, count, store_events, subscriptions_of};
+use save::count;
 
 pub use error::EnqueueError;
+pub use save::{HandOffWhen, store_events, subscriptions_of};
 
 const RETRIES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// The first time limit for storing a batch. It doubles each time it is exceeded: the store may be slow rather than down.
@@ -128,6 +129,8 @@ impl<C: Clock> Enqueue<C> {
                 return Ok(true);
             };
             if !error.is_transient() {
+                // The end of this stage is reported by its caller. If the stage starts again, it has stored all that it has received.
+                self.health.report_healthy(STAGE);
                 return Err(error);
             }
             // The commit may have succeeded: read the checkpoint again.
@@ -176,6 +179,9 @@ impl<C: Clock> Enqueue<C> {
             Some(checkpoint) => checkpoint.clone(),
             None => self.store.in_time(limit, stored_checkpoint(&self.store, &self.slot, batch)).await?,
         };
+        if known.is_none() && self.store.has_lost_commits(&checkpoint) {
+            return Err(EnqueueError::StoreBehind(self.slot.clone()));
+        }
         if !batch.is_on_timeline(checkpoint.lineage) {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
@@ -198,6 +204,7 @@ impl<C: Clock> Enqueue<C> {
         let is_first = known.is_none();
         let (store, raised) = (self.store.clone(), &mut derivation.raised);
         store.in_time(limit, self.commit(batch, &checkpoint, raised, is_first)).await?;
+        self.store.note_committed(&batch.checkpoint);
         self.trace(&derivation.raised.events, started_at);
         *known = Some(batch.checkpoint.clone());
         Ok(())

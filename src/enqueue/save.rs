@@ -10,12 +10,13 @@ use crate::domain::event::{Event, EventKind};
 use crate::domain::sequence::Sequences;
 use crate::domain::webhook::SealedTarget;
 use crate::handoff::HandoffBatch;
-use crate::store::enqueue::{NewLease, Unrouted, insert_deliveries, insert_events, insert_missed, subscriptions};
-use crate::store::{GenericClient, StoreError, order, sequences};
+use crate::store::contract::EnqueueStatements;
+use crate::store::enqueue::{self, NewLease, Unrouted};
+use crate::store::{GenericClient, StoreError, order};
 use crate::telemetry::{self, recurring};
 
 /// When fresh deliveries are handed off to the local dispatcher.
-pub(super) enum HandOffWhen {
+pub enum HandOffWhen {
     /// With the last statements: requests do not wait for the commit. If it fails, the same changes are read again and lead to the same
     /// deliveries. Those that may have to wait for others are always handed off after the commit.
     BeforeCommit,
@@ -25,8 +26,8 @@ pub(super) enum HandOffWhen {
 
 /// Reads the webhooks of the owners of `events`. With `numbered`, also locks and returns the numbers of their last deliveries. This takes
 /// another statement only for a webhook that has no number yet.
-pub(super) async fn subscriptions_of(
-    transaction: &impl GenericClient,
+pub async fn subscriptions_of(
+    transaction: &impl EnqueueStatements,
     events: &[Event],
     numbered: bool,
 ) -> Result<(Subscriptions, Sequences), StoreError> {
@@ -39,7 +40,7 @@ pub(super) async fn subscriptions_of(
     let (mut by_user, mut sequences, mut unnumbered) = (Subscriptions::new(), Sequences::default(), Vec::new());
     if !users.is_empty() {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
-        for subscription in subscriptions(transaction, &users, &names).await? {
+        for subscription in transaction.subscriptions(&users, &names).await? {
             let webhook = subscription.target.webhook;
             match subscription.last {
                 Some(last) => sequences.insert(webhook, last),
@@ -50,14 +51,14 @@ pub(super) async fn subscriptions_of(
         }
     }
     if !unnumbered.is_empty() {
-        sequences::start(transaction, &unnumbered, &mut sequences).await?;
+        transaction.start_sequences(&unnumbered, &mut sequences).await?;
     }
     Ok((by_user, sequences))
 }
 
 /// Stores events with their deliveries, part by part. `commit` is sent with the last part.
-pub(super) async fn store_events(
-    transaction: &impl GenericClient,
+pub async fn store_events(
+    transaction: &impl EnqueueStatements,
     events: &[Event],
     (subscriptions, mut sequences): (Subscriptions, Sequences),
     lease: NewLease,
@@ -82,7 +83,7 @@ pub(super) async fn store_events(
         tokio::try_join!(
             biased;
             insert(transaction, last, &fanned_out, lease),
-            sequences::store(transaction, &numbers),
+            transaction.store_sequences(&numbers),
             commit
         )
     };
@@ -105,17 +106,17 @@ pub(super) async fn store_events(
 
 /// Inserts events with their deliveries. Returns the deliveries with an order key that are leased.
 async fn insert(
-    transaction: &impl GenericClient,
+    transaction: &impl EnqueueStatements,
     events: &[Event],
     fanned_out: &FannedOut,
     lease: NewLease,
 ) -> Result<Vec<Uuid>, StoreError> {
     let ((), (), heads, ()) = tokio::try_join!(
         biased;
-        insert_events(transaction, events, false),
-        insert_deliveries(transaction, &fanned_out.deliveries, lease),
-        order::insert(transaction, &fanned_out.ordered, lease),
-        insert_missed(transaction, &fanned_out.missed),
+        transaction.insert_events(events, false),
+        transaction.insert_deliveries(&fanned_out.deliveries, lease),
+        transaction.insert_ordered(&fanned_out.ordered, lease),
+        transaction.insert_missed(&fanned_out.missed),
     )?;
     Ok(heads)
 }
@@ -126,10 +127,10 @@ pub(super) async fn insert_repaired(
     events: &[Event],
     fanned_out: &FannedOut,
 ) -> Result<(), StoreError> {
-    insert_events(transaction, events, true).await?;
-    insert_deliveries(transaction, &fanned_out.deliveries, NewLease::NONE).await?;
+    enqueue::insert_events(transaction, events, true).await?;
+    enqueue::insert_deliveries(transaction, &fanned_out.deliveries, NewLease::NONE).await?;
     order::insert_parked(transaction, &fanned_out.ordered).await?;
-    insert_missed(transaction, &fanned_out.missed).await
+    enqueue::insert_missed(transaction, &fanned_out.missed).await
 }
 
 /// Counts stored events, unrouted events and ignored transitions.

@@ -23,8 +23,12 @@ const RESERVED: usize = 4;
 /// A receiver is responsive if its last request took at most this long: a fraction of the default timeout, and longer than receivers
 /// that work need.
 pub const RESPONSIVE: Duration = Duration::from_secs(1);
-/// Responsive webhooks that are remembered while nothing is held for them. Those forgotten count as unproven until their next answer.
+/// Responsive webhooks, and slow ones, that are remembered while nothing is held for them. Those forgotten count as unknown until their next
+/// answer.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+/// Requests that may be in flight without a permit, in multiples of the permits. By default this suffices if a third of 10,000 receivers
+/// hang under 250 deliveries per second. Each takes a socket, and memory for its delivery and the connection.
+pub const DETACHED: usize = 3;
 /// Webhooks that one claim is limited to when unproven ones have used up their share: the claim searches this list linearly. The next claim
 /// is for the webhooks after them.
 const MAX_CLAIMED_ALONE: usize = 1_024;
@@ -41,12 +45,13 @@ fn free_of(is_responsive: bool, total: usize, used: usize, unproven: usize) -> u
     if is_responsive { free } else { free.min(unproven_share(total).saturating_sub(unproven)) }
 }
 
-/// Deliveries held, the bytes of their data, and how many of them are in flight.
+/// Deliveries held, the bytes of their data, how many of them are in flight, and how many of these without a permit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     deliveries: usize,
     bytes: usize,
     in_flight: usize,
+    detached: usize,
 }
 
 impl Load {
@@ -54,20 +59,52 @@ impl Load {
         self.deliveries += other.deliveries;
         self.bytes += other.bytes;
         self.in_flight += other.in_flight;
+        self.detached += other.detached;
     }
 
     fn remove(&mut self, other: Load) {
         self.deliveries -= other.deliveries;
         self.bytes -= other.bytes;
         self.in_flight -= other.in_flight;
+        self.detached -= other.detached;
     }
+
+    fn permits(&self) -> usize {
+        self.in_flight - self.detached
+    }
+}
+
+/// What the requests to a webhook say about its receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Speed {
+    /// There was no request, or it was forgotten.
+    #[default]
+    Unknown,
+    /// The last request took at most [`RESPONSIVE`], and none has taken longer since.
+    Responsive,
+    Slow,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Webhook {
     load: Load,
-    /// Whether the last request took at most [`RESPONSIVE`], and none has taken longer since. Until there was one, the webhook is unproven.
-    is_responsive: bool,
+    speed: Speed,
+}
+
+impl Webhook {
+    /// All other webhooks are unproven.
+    fn is_responsive(self) -> bool {
+        self.speed == Speed::Responsive
+    }
+}
+
+/// The consequences of a request that has taken longer than [`RESPONSIVE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slowed {
+    /// Whether it has made a responsive webhook unproven.
+    pub has_changed: bool,
+    /// Whether it no longer has a permit.
+    pub is_detached: bool,
 }
 
 /// What this process holds, in total and per webhook.
@@ -79,20 +116,30 @@ pub struct Counters {
     /// Webhooks for which something is held.
     by_webhook: HashMap<Uuid, Webhook>,
     responsive: LruCache<Uuid, ()>,
+    slow: LruCache<Uuid, ()>,
 }
 
 impl Default for Counters {
     fn default() -> Self {
-        let responsive = LruCache::new(REMEMBERED);
-        Counters { total: Load::default(), unproven: Load::default(), by_webhook: HashMap::new(), responsive }
+        Counters {
+            total: Load::default(),
+            unproven: Load::default(),
+            by_webhook: HashMap::new(),
+            responsive: LruCache::new(REMEMBERED),
+            slow: LruCache::new(REMEMBERED),
+        }
     }
 }
 
 impl Counters {
     fn webhook(&self, webhook: Uuid) -> Webhook {
-        let is_responsive = || self.responsive.contains(&webhook);
-        let unknown = || Webhook { load: Load::default(), is_responsive: is_responsive() };
-        self.by_webhook.get(&webhook).copied().unwrap_or_else(unknown)
+        let remembered = || match () {
+            () if self.responsive.contains(&webhook) => Speed::Responsive,
+            () if self.slow.contains(&webhook) => Speed::Slow,
+            () => Speed::Unknown,
+        };
+        let not_held = || Webhook { load: Load::default(), speed: remembered() };
+        self.by_webhook.get(&webhook).copied().unwrap_or_else(not_held)
     }
 
     fn free_deliveries(&self, is_responsive: bool) -> usize {
@@ -101,13 +148,13 @@ impl Counters {
 
     /// How many more deliveries may be held for a webhook. At least one while any budget is free for it.
     fn free_for(&self, webhook: Webhook) -> usize {
-        let limit = PER_WEBHOOK.min(self.free_deliveries(webhook.is_responsive).div_ceil(SHARE_OF_FREE));
+        let limit = PER_WEBHOOK.min(self.free_deliveries(webhook.is_responsive()).div_ceil(SHARE_OF_FREE));
         limit.saturating_sub(webhook.load.deliveries)
     }
 
     /// Whether `bytes` more may be held for a webhook. A delivery that is larger than its webhook's share is held alone.
     fn has_bytes(&self, webhook: Webhook, bytes: usize) -> bool {
-        let free = free_of(webhook.is_responsive, CAPACITY_BYTES, self.total.bytes, self.unproven.bytes);
+        let free = free_of(webhook.is_responsive(), CAPACITY_BYTES, self.total.bytes, self.unproven.bytes);
         let fits = webhook.load.bytes.saturating_add(bytes) <= free.div_ceil(SHARE_OF_FREE);
         let is_alone = webhook.load.deliveries == 0 && bytes <= free;
         fits || is_alone || self.total.deliveries == 0
@@ -129,12 +176,12 @@ impl Counters {
             return false;
         }
         self.by_webhook.entry(id).or_insert(webhook);
-        self.change(id, |load| load.add(Load { deliveries: 1, bytes, in_flight: 0 }));
+        self.change(id, |load| load.add(Load { deliveries: 1, bytes, ..Load::default() }));
         true
     }
 
     fn release(&mut self, webhook: Uuid, bytes: usize) {
-        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 0 }));
+        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, ..Load::default() }));
     }
 
     /// Changes the load of a webhook and the totals. Forgets the webhook if nothing is held for it.
@@ -142,7 +189,7 @@ impl Counters {
         let Some(webhook) = self.by_webhook.get_mut(&id) else { return };
         change(&mut webhook.load);
         change(&mut self.total);
-        if !webhook.is_responsive {
+        if !webhook.is_responsive() {
             change(&mut self.unproven);
         }
         if webhook.load == Load::default() {
@@ -155,38 +202,57 @@ impl Counters {
         self.change(webhook, |load| load.in_flight += 1);
     }
 
-    /// Releases a delivery that was in flight. `took` is how long its request took, if one was made. Returns whether that has made a
-    /// responsive webhook unproven, or the reverse.
-    pub fn finish(&mut self, webhook: Uuid, bytes: usize, took: Option<Duration>) -> bool {
-        let has_changed = took.is_some_and(|took| self.set_responsive(webhook, took <= RESPONSIVE));
-        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 1 }));
+    /// Releases a delivery that was in flight. `took` is how long its request took, if one was made, and `is_detached` whether it had no
+    /// permit at the end. Returns whether that has made a responsive webhook unproven, or the reverse.
+    pub fn finish(&mut self, webhook: Uuid, bytes: usize, took: Option<Duration>, is_detached: bool) -> bool {
+        let speed = |took| if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow };
+        let has_changed = took.is_some_and(|took| self.set_speed(webhook, speed(took)));
+        let detached = usize::from(is_detached);
+        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 1, detached }));
         has_changed
     }
 
-    /// Notes that a request in flight has taken longer than [`RESPONSIVE`]. Returns whether that has made a responsive webhook unproven.
-    pub fn note_slow(&mut self, webhook: Uuid) -> bool {
-        self.set_responsive(webhook, false)
+    /// Notes that a request in flight has taken longer than [`RESPONSIVE`], of `permits` that there are. If the webhook was not known to be
+    /// slow, the request goes on without a permit: otherwise receivers that stop answering at the same time would hold all
+    /// permits until the timeout. A webhook has one such request at a time.
+    pub fn note_slow(&mut self, webhook: Uuid, permits: usize) -> Slowed {
+        let before = self.webhook(webhook);
+        let has_changed = self.set_speed(webhook, Speed::Slow);
+        // Receivers that have never answered leave some to those that have.
+        let limit = match before.speed {
+            Speed::Responsive => permits * DETACHED,
+            Speed::Unknown => unproven_share(permits * DETACHED),
+            Speed::Slow => 0,
+        };
+        let is_detached = self.total.detached < limit && before.load.detached == 0;
+        if is_detached {
+            self.change(webhook, |load| load.detached += 1);
+        }
+        Slowed { has_changed, is_detached }
     }
 
-    fn set_responsive(&mut self, id: Uuid, is_responsive: bool) -> bool {
-        match is_responsive {
-            true => drop(self.responsive.put(id, ())),
-            false => drop(self.responsive.pop(&id)),
-        }
+    /// Returns whether that has made a responsive webhook unproven, or the reverse.
+    fn set_speed(&mut self, id: Uuid, speed: Speed) -> bool {
+        let is_responsive = speed == Speed::Responsive;
+        let (remembering, forgetting) = match is_responsive {
+            true => (&mut self.responsive, &mut self.slow),
+            false => (&mut self.slow, &mut self.responsive),
+        };
+        remembering.put(id, ());
+        forgetting.pop(&id);
         let Some(webhook) = self.by_webhook.get_mut(&id) else { return false };
-        if webhook.is_responsive == is_responsive {
-            return false;
-        }
-        webhook.is_responsive = is_responsive;
-        match is_responsive {
-            true => self.unproven.remove(webhook.load),
-            false => self.unproven.add(webhook.load),
+        let was_responsive = webhook.is_responsive();
+        webhook.speed = speed;
+        match (was_responsive, is_responsive) {
+            (false, true) => self.unproven.remove(webhook.load),
+            (true, false) => self.unproven.add(webhook.load),
+            (true, true) | (false, false) => return false,
         }
         true
     }
 
     pub fn is_responsive(&self, webhook: Uuid) -> bool {
-        self.webhook(webhook).is_responsive
+        self.webhook(webhook).is_responsive()
     }
 
     pub fn in_flight_of(&self, webhook: Uuid) -> usize {
@@ -199,7 +265,7 @@ impl Counters {
 
     /// Returns how many of `total` permits are free for responsive, or for unproven, webhooks.
     pub fn free_permits(&self, total: usize, is_responsive: bool) -> usize {
-        free_of(is_responsive, total, self.total.in_flight, self.unproven.in_flight)
+        free_of(is_responsive, total, self.total.permits(), self.unproven.permits())
     }
 
     /// Returns how many deliveries of each webhook a claim may take that visits webhooks after `start_after`, if none is to hold more than
@@ -275,7 +341,7 @@ mod tests {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
             counters.start(webhook);
-            counters.finish(webhook, 1, took);
+            counters.finish(webhook, 1, took, false);
         }
     }
 
@@ -361,12 +427,46 @@ mod tests {
         assert!(budget.reserve(id(1), 7) && budget.reserve(id(1), 8));
         let mut counters = budget.counters();
         counters.start(id(1));
-        assert!(counters.finish(id(1), 7, HANGING));
+        assert!(counters.finish(id(1), 7, HANGING, false));
         assert_eq!((counters.unproven.deliveries, counters.unproven.bytes, counters.in_flight()), (1, 8, 0));
         counters.start(id(1));
-        assert!(counters.finish(id(1), 8, QUICK));
+        assert!(counters.finish(id(1), 8, QUICK, false));
         assert_eq!((counters.unproven, counters.total), (Load::default(), Load::default()));
         assert!(counters.by_webhook.is_empty());
+    }
+
+    #[test]
+    fn the_first_slow_request_of_each_webhook_gives_its_permit_back_within_bounds() {
+        const PERMITS: usize = 4;
+        let budget = DeliveryBudget::default();
+        deliver(&budget, 1..100, QUICK);
+        let note_slow = |webhook: usize| {
+            assert!(budget.reserve(id(webhook), 1));
+            budget.counters().start(id(webhook));
+            let slowed = budget.counters().note_slow(id(webhook), PERMITS);
+            (slowed.has_changed, slowed.is_detached)
+        };
+        // Unknown webhooks leave a quarter to proven ones.
+        let unknown: Vec<_> = (200..220).map(note_slow).collect();
+        let limit = unproven_share(PERMITS * DETACHED);
+        assert_eq!(unknown, [vec![(false, true); limit], vec![(false, false); 20 - limit]].concat());
+        assert_eq!(
+            [1, 1, 2, 3, 4].map(note_slow),
+            [(true, true), (false, false), (true, true), (true, true), (true, false)]
+        );
+        let mut counters = budget.counters();
+        assert_eq!((counters.in_flight(), counters.total.permits()), (25, 25 - PERMITS * DETACHED));
+        // A quick answer to another request makes the webhook responsive. Its slow request still has no permit.
+        assert!(counters.finish(id(1), 1, QUICK, false));
+        assert_eq!((counters.total.permits(), counters.webhook(id(1)).load.detached), (24 - PERMITS * DETACHED, 1));
+        assert!(counters.finish(id(1), 1, HANGING, true));
+        assert_eq!(
+            (counters.total.permits(), counters.total.detached),
+            (24 - PERMITS * DETACHED, PERMITS * DETACHED - 1)
+        );
+        drop(counters);
+        assert_eq!(note_slow(1), (false, false), "it is known to be slow");
+        assert_eq!(note_slow(5), (true, true));
     }
 
     #[test]

@@ -9,8 +9,9 @@ use tokio_postgres::{Client, Row};
 use crate::config::{self, TableMappings};
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
-use crate::postgres::{self, ANSWER_TIMEOUT, ConnectError, fill, logged, quote_identifier, quote_qualified};
+use crate::postgres::{self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, logged, quote_identifier, quote_qualified};
 use crate::store::StoreError;
+use crate::telemetry::count_disk_fault;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
 const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
@@ -89,7 +90,12 @@ impl Session {
         query: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, LookupError> {
-        let failed = |source| LookupError::Query { table, source };
+        let failed = |source| {
+            if let Some(fault) = DiskFault::of(&source) {
+                count_disk_fault("primary", fault.as_str());
+            }
+            LookupError::Query { table, source }
+        };
         let answers = async {
             tokio::join!(
                 self.client.batch_execute(BEGIN),

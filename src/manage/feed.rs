@@ -107,7 +107,7 @@ impl Manage {
         size: PageSize,
     ) -> Result<FeedPage> {
         if !filter.is_empty() {
-            self.count_search(user)?;
+            self.searches.count(user)?;
         }
         let _permit = self.feed.reads.acquire().await.expect("it is never closed");
         counter!(telemetry::FEED_READS).increment(1);
@@ -129,7 +129,7 @@ impl Manage {
         limit: usize,
     ) -> Result<(Vec<Headline>, Option<Position>)> {
         if kind.is_some() {
-            self.count_search(user)?;
+            self.searches.count(user)?;
         }
         let before = before.map_or(i64::MAX, |before| before.0);
         let (mut found, horizon) = feed::newest(&self.store, user, kind, before, limit + 1).await?;
@@ -141,7 +141,7 @@ impl Manage {
 
     /// Returns an event of the user with its deliveries to the user's webhooks.
     pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<Delivery>)> {
-        self.count_search(user)?;
+        self.searches.count(user)?;
         let event = feed::get(&self.store, user, id).await?.ok_or(Fault::NoSuchEvent)?;
         let webhooks = self.webhooks(user, None, MOST_WEBHOOKS).await?.items;
         let webhooks: Vec<Uuid> = webhooks.iter().map(|webhook| webhook.id).collect();

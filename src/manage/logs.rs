@@ -4,7 +4,6 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::fault::{Fault, NotRedeliverable, Result};
-use super::limits::Permit;
 use super::page::{Cursor, Page};
 use super::receivers::RenderedRequest;
 use super::service::Manage;
@@ -50,23 +49,10 @@ impl Manage {
         before: Option<Cursor>,
         limit: usize,
     ) -> Result<Page<Entry>> {
-        let _search = if filter.is_empty() { None } else { Some(self.begin_search(user)?) };
+        let _search = if filter.is_empty() { None } else { Some(self.searches.begin(user)?) };
         let before = before.map(|cursor| cursor.0);
         let found = logs::list(&self.store, user, webhook, filter, before, limit + 1).await?;
         Ok(Page::new(found.entries, limit, |entry| entry.id).or_continue_after(found.horizon))
-    }
-
-    /// Counts a filtered search, which lasts until the permit is dropped.
-    fn begin_search(&self, user: &UserId) -> Result<Permit<UserId>> {
-        let permit = self.searches.acquire(user).ok_or(Fault::SearchLimit { retry_after_seconds: 1 })?;
-        self.count_search(user)?;
-        Ok(permit)
-    }
-
-    /// Counts a request that examines many rows. Fails if the user has made too many in the last seconds.
-    pub(super) fn count_search(&self, user: &UserId) -> Result<()> {
-        let refused = |retry_after_seconds| Fault::SearchLimit { retry_after_seconds };
-        self.search_rate.check(user).map_err(refused)
     }
 
     /// Returns an entry of the webhook's log with its request.

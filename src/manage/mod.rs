@@ -19,6 +19,7 @@ mod page;
 mod receivers;
 mod recover;
 mod reserved;
+mod searches;
 mod service;
 mod sessions;
 mod settings;

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::feed::state::Feed;
 use super::limits::{ConcurrencyLimit, RateLimit};
 use super::receivers::Receivers;
+use super::searches::Searches;
 use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::store::Store;
@@ -19,14 +20,6 @@ const MAX_LOOKUPS: usize = 2;
 const MAX_TESTS_IN_FLIGHT: usize = 4;
 /// Tests that one user may send at once; then one a minute. Each is stored for the retention period.
 const TEST_BURST: NonZeroU32 = NonZeroU32::new(100).expect("not zero");
-/// Filtered pages of delivery logs and of the feed, and single events with their deliveries, that one user may request per second, and at
-/// once. Each examines up to 2,000 entries, which takes the
-/// store a few milliseconds: without this limit one user could keep it busy.
-const SEARCHES_PER_SECOND: u32 = 50;
-const SEARCH_BURST: u32 = 100;
-/// Searches of one user in progress, of the eight connections that all users share.
-const MAX_SEARCHES: usize = 2;
-
 /// The use cases of webhooks' owners. Clones share the limits.
 #[derive(Clone)]
 pub struct Manage(Arc<Shared>);
@@ -41,8 +34,7 @@ pub struct Shared {
     pub(super) lookups: ConcurrencyLimit<UserId>,
     pub(super) tests: ConcurrencyLimit<Uuid>,
     pub(super) test_quota: RateLimit<UserId>,
-    pub(super) search_rate: RateLimit<UserId>,
-    pub(super) searches: ConcurrencyLimit<UserId>,
+    pub(super) searches: Searches,
     pub(super) feed: Feed,
 }
 
@@ -66,8 +58,7 @@ impl Manage {
             lookups: ConcurrencyLimit::new(MAX_LOOKUPS),
             tests: ConcurrencyLimit::new(MAX_TESTS_IN_FLIGHT),
             test_quota: RateLimit::one_per_minute(TEST_BURST),
-            search_rate: RateLimit::per_second(SEARCHES_PER_SECOND, SEARCH_BURST),
-            searches: ConcurrencyLimit::new(MAX_SEARCHES),
+            searches: Searches::new(),
         }))
     }
 }

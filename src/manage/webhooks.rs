@@ -95,17 +95,17 @@ impl Manage {
         Ok(CreatedWebhook { webhook, secret, warning })
     }
 
-    /// Changes settings if `condition` holds for the current ones.
+    /// Changes settings if `condition` holds for those that were found, and for those at the time of the change.
     pub async fn update_webhook(
         &self,
         actor: &Actor,
-        id: Uuid,
+        Webhook { id, settings: found, .. }: &Webhook,
         patch: WebhookPatch,
         condition: Condition<'_>,
     ) -> Result<UpdatedWebhook> {
-        let found = self.webhook(&actor.user, id).await?.settings;
+        let id = *id;
         // Checked before the change as well, so that only the owner of this version causes DNS lookups and learns of errors.
-        if !condition(&found) {
+        if !condition(found) {
             return Err(Fault::VersionMismatch);
         }
         let WebhookPatch { name, url, events, active, ordering, signing, options } = patch;
@@ -120,7 +120,7 @@ impl Manage {
             key_pair: signing.and_then(|signing| self.key_pair_for(signing, id)),
             options,
         };
-        check_changes(&changes, &found)?;
+        check_changes(&changes, found)?;
         let warning = match &url {
             Some(url) => self.check_host(&actor.user, url).await?,
             None => None,

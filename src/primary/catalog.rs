@@ -15,6 +15,7 @@ use crate::postgres::row::row;
 const SERVER: &str = include_str!("../../sql/primary/server.sql");
 const SYNCHRONOUS: &str = include_str!("../../sql/primary/synchronous.sql");
 const SLOT: &str = include_str!("../../sql/primary/slot.sql");
+const SLOT_END_READER: &str = include_str!("../../sql/primary/slot_end_reader.sql");
 const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
 const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
 const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
@@ -75,11 +76,28 @@ row! {
     }
 }
 
-impl Slot {
-    pub fn is_lost(&self) -> bool {
-        self.wal_status.as_deref() == Some("lost")
-    }
+/// Whether a slot can be read.
+pub(crate) enum SlotState<'a> {
+    Missing,
+    /// It belongs to another program or database.
+    Foreign(Finding),
+    /// The server has removed WAL that it needs.
+    Invalidated,
+    Readable(&'a Slot),
+}
 
+impl SlotState<'_> {
+    pub fn of<'a>(slot: Option<&'a Slot>, name: &str) -> SlotState<'a> {
+        let Some(slot) = slot else { return SlotState::Missing };
+        match slot.foreign(name) {
+            Some(foreign) => SlotState::Foreign(foreign),
+            None if slot.wal_status.as_deref() == Some("lost") => SlotState::Invalidated,
+            None => SlotState::Readable(slot),
+        }
+    }
+}
+
+impl Slot {
     /// Returns `confirmed_flush_lsn`: everything before it has been acknowledged.
     pub fn confirmed(&self) -> Option<Lsn> {
         self.confirmed.map(|lsn| Lsn(lsn.into()))
@@ -200,6 +218,12 @@ pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError
 
 pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
     Ok(client.query_typed_opt(SLOT, &[(&name, Type::TEXT)]).await?.as_ref().map(Slot::from))
+}
+
+/// Ends the connection of the server process `reader` if it reads the slot. A role may do that to its own connections.
+pub(crate) async fn end_reader(client: &Client, slot: &str, reader: i32) -> Result<(), PrimaryError> {
+    client.query_typed_opt(SLOT_END_READER, &[(&slot, Type::TEXT), (&reader, Type::INT4)]).await?;
+    Ok(())
 }
 
 pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, PrimaryError> {

@@ -12,16 +12,20 @@ const SESSION: &str = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=postgre
 
 /// Returns the parameters of a walsender connection to the URL's database. `settings` are set in its session.
 pub(crate) fn replication(url: &str, settings: &[(&str, &str)]) -> Result<String, ConnectError> {
-    let target = Target::parse(url)?;
+    replication_to(&Target::parse(url)?, settings)
+}
+
+/// Like [`replication`], for a target that is parsed already.
+pub(crate) fn replication_to(target: &Target, settings: &[(&str, &str)]) -> Result<String, ConnectError> {
     // Later settings override earlier ones.
     let mut session = format!("{} {SESSION}", target.config.get_options().unwrap_or_default());
     for (name, value) in settings {
         session.push_str(&format!(" -c {name}={value}"));
     }
     let mut parameters = vec![("replication", "database".to_owned()), ("options", session.trim().to_owned())];
-    address(&target, &mut parameters)?;
-    security(&target, &mut parameters)?;
-    timeouts(&target, &mut parameters);
+    address(target, &mut parameters)?;
+    security(target, &mut parameters)?;
+    timeouts(target, &mut parameters);
     let written = parameters.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     Ok(written.collect::<Vec<_>>().join(" "))
 }

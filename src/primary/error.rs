@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use pg_walstream::ReplicationError;
+use tokio_postgres::error::SqlState;
 
 use super::finding::Finding;
 use crate::domain::gap::Gap;
-use crate::postgres::{self, ConnectError};
+use crate::postgres::{self, ConnectError, DiskFault};
 use crate::store::StoreError;
 
 #[derive(Debug, thiserror::Error)]
@@ -81,4 +82,58 @@ pub enum PrimaryError {
     NothingToRepair,
     #[error("another repair of slot {0} is running")]
     RepairRunning(String),
+}
+
+impl PrimaryError {
+    /// Returns whether a retry can succeed.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            PrimaryError::Connect(ConnectError::Url | ConnectError::Tls(_)) => false,
+            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => is_transient(error),
+            PrimaryError::Connect(ConnectError::Timeout(_)) => true,
+            PrimaryError::Replication(error) => !error.is_permanent(),
+            PrimaryError::Store(error) => !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_)),
+            PrimaryError::Standby | PrimaryError::CheckpointMoves(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the failure of the primary's disk that caused this error, if one did.
+    pub fn disk_fault(&self) -> Option<DiskFault> {
+        match self {
+            PrimaryError::Connect(ConnectError::Connect(error)) | PrimaryError::Query(error) => DiskFault::of(error),
+            PrimaryError::Replication(error) => sql_state(error).as_ref().and_then(DiskFault::of_code),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a stream needs WAL that the server no longer has, although the slot retains it.
+    pub fn is_missing_wal(&self) -> bool {
+        matches!(self, PrimaryError::Replication(error) if sql_state(error) == Some(SqlState::UNDEFINED_FILE))
+    }
+}
+
+/// Returns the server's code, which pg_walstream has only in the text: `… [53100] …`.
+fn sql_state(error: &ReplicationError) -> Option<SqlState> {
+    const LENGTH: usize = 5;
+    let text = error.to_string();
+    let mut codes = text.split('[').skip(1).filter_map(|rest| rest.split_once(']')).map(|(code, _)| code);
+    codes
+        .find(|code| code.len() == LENGTH && code.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+        .map(SqlState::from_code)
+}
+
+/// Errors of credentials, names and privileges are permanent. All others of the server may be transient.
+fn is_transient(error: &tokio_postgres::Error) -> bool {
+    let Some(code) = error.code() else { return true };
+    let permanent = [
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        SqlState::INVALID_PASSWORD,
+        SqlState::INVALID_CATALOG_NAME,
+        SqlState::INSUFFICIENT_PRIVILEGE,
+        SqlState::SYNTAX_ERROR,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::UNDEFINED_COLUMN,
+    ];
+    !permanent.contains(code)
 }

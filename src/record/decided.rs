@@ -21,14 +21,26 @@ pub struct Decided {
 }
 
 impl Decided {
-    pub fn new(mut attempted: Attempted, schedule: &RetrySchedule) -> Decided {
+    pub fn new(attempted: Attempted, schedule: &RetrySchedule) -> Decided {
+        let id = log_id(attempted.attempt.started_at);
+        Decided::with(id, attempted, schedule, random, Instant::now())
+    }
+
+    /// Decides with this log id. `random` returns a number in 0..1.
+    pub fn with(
+        id: Uuid,
+        mut attempted: Attempted,
+        schedule: &RetrySchedule,
+        random: impl FnOnce() -> f64,
+        now: Instant,
+    ) -> Decided {
         let mut next = next(attempted.delivery.attempt, &attempted.attempt.answer, schedule, random);
         if let Some(asked) = attempted.attempt.sent.as_ref().and_then(|sent| sent.retry_after) {
             next = next.not_before(asked);
         }
         // Frees the event's data: it is not recorded, and too large to keep with an unmatched attempt.
         attempted.delivery.data = Arc::default();
-        Decided { id: log_id(attempted.attempt.started_at), attempted, next, arrived_at: Instant::now() }
+        Decided { id, attempted, next, arrived_at: now }
     }
 
     /// Whether the delivery may not be stored yet: the first attempt may start before the transaction that stores its delivery commits.

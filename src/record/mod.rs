@@ -24,12 +24,14 @@ use crate::telemetry::{self, Activity, recurring};
 use crate::traces::Tracer;
 
 use batches::Batches;
-pub use batches::MAX_BATCH;
-use decided::{Decided, log_id};
+pub use batches::{Batching, MAX_BATCH};
+pub use decided::Decided;
+use decided::log_id;
 pub use stranded::{promote_all_stranded, promote_stranded};
-pub use transaction::{Disabled, Recorded, record};
+pub use transaction::{Disabled, Recorded, Tried, record, record_in};
 
-const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+/// The waits before a batch is recorded again.
+pub const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// Where deliveries go that waited for one that has ended.
 pub struct Promotion {
@@ -63,8 +65,7 @@ pub async fn run(
                 return;
             }
         };
-        let unmatched = batch.into_iter().zip(settled).filter(|(_, settled)| !settled);
-        batches.keep_unmatched(unmatched.map(|(decided, _)| decided));
+        batches.keep_unmatched(batch, settled);
     }
 }
 
@@ -148,10 +149,10 @@ impl Recorder {
 /// Updates the metrics and the server log.
 fn report(batch: &[Decided], recorded: &Recorded) {
     batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).for_each(|(decided, _)| decided.report());
-    for Disabled { webhook, user, failure, reason } in &recorded.disabled {
+    for Disabled { webhook, user, error_kind, reason } in &recorded.disabled {
         // No warning: the owner gets an e-mail, and the operator has nothing to fix.
         tracing::info!(%webhook, %user, reason, "a webhook was disabled");
-        metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => failure.kind.as_str()).increment(1);
+        metrics::counter!(telemetry::DISABLED_WEBHOOKS, "error_kind" => *error_kind).increment(1);
     }
 }
 

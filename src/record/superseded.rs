@@ -6,8 +6,9 @@ use std::collections::HashSet;
 use uuid::Uuid;
 
 use crate::domain::delivery::Answer;
+use crate::store::Result;
+use crate::store::contract::RecordStatements;
 use crate::store::record::CompletedAttempt;
-use crate::store::{Result, Transaction, superseded};
 
 /// The superseded attempts of a batch.
 pub(super) struct Superseded<'a> {
@@ -20,7 +21,7 @@ pub(super) struct Superseded<'a> {
 /// Finds the superseded attempts. Of the other attempts that do not count, the lease has expired and another replica, which logs its
 /// own attempt, has claimed the delivery; or the delivery is not stored yet.
 pub(super) async fn superseded<'a>(
-    transaction: &Transaction<'_>,
+    transaction: &impl RecordStatements,
     attempts: &[CompletedAttempt<'a>],
     counted: &[bool],
 ) -> Result<Superseded<'a>> {
@@ -34,7 +35,7 @@ pub(super) async fn superseded<'a>(
     if deliveries.is_empty() {
         return Ok(Superseded { settled, logged: Vec::new() });
     }
-    let taken = superseded::take(transaction, &deliveries, &leases).await?;
+    let taken = transaction.take_superseded(&deliveries, &leases).await?;
     let mut noted: HashSet<(Uuid, Uuid)> = taken.into_iter().collect();
     if noted.is_empty() {
         return Ok(Superseded { settled, logged: Vec::new() });
@@ -50,7 +51,7 @@ pub(super) async fn superseded<'a>(
     // Nothing is logged for a webhook that does not exist: its user may have been erased.
     let webhook = |attempt: &CompletedAttempt<'_>| attempt.row.attempted.delivery.webhook;
     let webhooks: Vec<Uuid> = late.iter().map(webhook).collect();
-    let existing = superseded::hold_webhooks(transaction, &webhooks).await?;
+    let existing = transaction.hold_webhooks(&webhooks).await?;
     late.retain(|attempt| existing.contains(&webhook(attempt)));
     Ok(Superseded { settled, logged: late })
 }

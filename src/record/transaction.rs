@@ -11,10 +11,11 @@ use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
 use crate::domain::webhook::{Failure, Tally};
 use crate::postgres::ANSWER_TIMEOUT;
-use crate::store::audit::{self, Action, Actor, Via};
-use crate::store::disable::{self, Failing};
-use crate::store::record::{self, AttemptRow, CompletedAttempt, Counters};
-use crate::store::{Result, Store, Transaction, hours, order, plan_by_index, webhooks};
+use crate::store::audit::{Action, Actor, Via};
+use crate::store::contract::RecordStatements;
+use crate::store::disable::Failing;
+use crate::store::record::{AttemptRow, CompletedAttempt, Counters};
+use crate::store::{Result, Store};
 
 /// The effects of recording a batch.
 #[derive(Clone, Debug, Default)]
@@ -35,15 +36,17 @@ pub struct Recorded {
 pub struct Disabled {
     pub webhook: Uuid,
     pub user: UserId,
-    pub failure: Failure,
+    /// See [`Failing::error_kind`].
+    pub error_kind: &'static str,
     /// The reason, for the server log.
     pub reason: String,
 }
 
-/// How one transaction ended.
-enum Tried {
-    Committed(Recorded),
-    /// Rolled back: these webhooks must be disabled, and their pending deliveries were not locked. Every transaction locks
+/// How one transaction ends.
+pub enum Tried {
+    /// It is committed.
+    Recorded(Recorded),
+    /// It is rolled back: these webhooks must be disabled, and their pending deliveries were not locked. Every transaction locks
     /// deliveries before webhooks, so the next try locks those deliveries first.
     MustLock(Vec<Uuid>),
 }
@@ -65,14 +68,12 @@ pub async fn record(
         let lease = |length| (Lease { token: Uuid::now_v7(), until: Instant::now() + length }, length);
         let lease = lease_length.map(lease);
         match store.in_time(ANSWER_TIMEOUT, try_record(store, attempts, policy, &locked, lease)).await? {
-            Tried::Committed(recorded) => return Ok(recorded),
+            Tried::Recorded(recorded) => return Ok(recorded),
             Tried::MustLock(webhooks) => locked.extend(webhooks),
         }
     }
 }
 
-/// Tries once to record the attempts. First locks the pending deliveries of the webhooks in `locked`, so that these webhooks can be
-/// disabled.
 async fn try_record(
     store: &Store,
     attempts: &[CompletedAttempt<'_>],
@@ -82,20 +83,37 @@ async fn try_record(
 ) -> Result<Tried> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
+    let tried = record_in(&transaction, attempts, policy, locked, lease).await?;
+    match tried {
+        Tried::Recorded(_) => transaction.commit().await?,
+        Tried::MustLock(_) => transaction.rollback().await?,
+    }
+    Ok(tried)
+}
+
+/// Records the attempts in a transaction, which the caller then ends. First locks the pending deliveries of the webhooks in `locked`, so
+/// that these webhooks can be disabled.
+pub async fn record_in(
+    transaction: &impl RecordStatements,
+    attempts: &[CompletedAttempt<'_>],
+    policy: &Policy,
+    locked: &BTreeSet<Uuid>,
+    lease: Option<(Lease, Duration)>,
+) -> Result<Tried> {
     if !locked.is_empty() {
-        plan_by_index(&transaction).await?;
-        disable::lock_pending(&transaction, attempts, locked).await?;
+        transaction.plan_by_index().await?;
+        transaction.lock_pending(attempts, locked).await?;
     }
     // The common case: all attempts succeed.
     let all_end = attempts.iter().all(|attempt| matches!(attempt.next, Next::End(_)));
     let fence = async {
         match all_end {
-            true => record::end_leased(&transaction, attempts).await,
-            false => record::lock_leased(&transaction, attempts).await,
+            true => transaction.end_leased(attempts).await,
+            false => transaction.lock_leased(attempts).await,
         }
     };
-    let ((), counted) = tokio::try_join!(biased; plan_by_index(&transaction), fence)?;
-    let Superseded { settled, logged: late } = superseded(&transaction, attempts, &counted).await?;
+    let ((), counted) = tokio::try_join!(biased; transaction.plan_by_index(), fence)?;
+    let Superseded { settled, logged: late } = superseded(transaction, attempts, &counted).await?;
     let attempts: Vec<CompletedAttempt<'_>> =
         attempts.iter().zip(&counted).filter_map(|(attempt, counted)| counted.then_some(*attempt)).collect();
     let logged = [attempts.as_slice(), &late].concat();
@@ -105,11 +123,11 @@ async fn try_record(
         let held = if all_end { &[] } else { attempts.as_slice() };
         let end = async {
             // Not sent together: a promotion must not see the deliveries that end. If all end, they were removed above.
-            record::end_deliveries(&transaction, held).await?;
-            promote(&transaction, &attempts, lease).await
+            transaction.end_deliveries(held).await?;
+            promote(transaction, &attempts, lease).await
         };
         let counters;
-        (promoted, counters) = tokio::try_join!(biased; end, write(&transaction, held, &logged, &tallies))?;
+        (promoted, counters) = tokio::try_join!(biased; end, write(transaction, held, &logged, &tallies))?;
         let failing = judge(&counters, &tallies, policy);
         let must_lock: Vec<Uuid> = failing
             .iter()
@@ -117,20 +135,18 @@ async fn try_record(
             .map(|(_, failing)| failing.webhook)
             .collect();
         if !must_lock.is_empty() {
-            transaction.rollback().await?;
             return Ok(Tried::MustLock(must_lock));
         }
-        disabled = apply(&transaction, &failing).await?;
+        disabled = apply(transaction, &failing).await?;
         // Their deliveries were cancelled.
         promoted.retain(|delivery| disabled.iter().all(|disabled| disabled.webhook != delivery.webhook));
     }
-    transaction.commit().await?;
-    Ok(Tried::Committed(Recorded { counted, settled, disabled, promoted }))
+    Ok(Tried::Recorded(Recorded { counted, settled, disabled, promoted }))
 }
 
 /// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the new counters.
 async fn write(
-    transaction: &Transaction<'_>,
+    transaction: &impl RecordStatements,
     held: &[CompletedAttempt<'_>],
     logged: &[CompletedAttempt<'_>],
     tallies: &BTreeMap<Uuid, Tally>,
@@ -138,15 +154,15 @@ async fn write(
     let rows: Vec<AttemptRow<'_>> = logged.iter().map(|attempt| attempt.row).collect();
     // Every transaction locks webhooks before their hours.
     let count = async {
-        let counters = record::count_webhooks(transaction, tallies).await?;
-        hours::add(transaction, logged).await?;
+        let counters = transaction.count_webhooks(tallies).await?;
+        transaction.add_hours(logged).await?;
         Ok(counters)
     };
     // Pipelined in this order: if one fails, its error is the first, and those of the others follow from it.
     let ((), (), counters) = tokio::try_join!(
         biased;
-        record::insert_attempts(transaction, &rows),
-        record::retry_deliveries(transaction, held),
+        transaction.insert_attempts(&rows),
+        transaction.retry_deliveries(held),
         count,
     )?;
     Ok(counters)
@@ -154,13 +170,13 @@ async fn write(
 
 /// Makes the deliveries due that waited for those that have ended.
 async fn promote(
-    transaction: &Transaction<'_>,
+    transaction: &impl RecordStatements,
     attempts: &[CompletedAttempt<'_>],
     lease: Option<(Lease, Duration)>,
 ) -> Result<Vec<Delivery>> {
     let ended = attempts.iter().filter(|attempt| matches!(attempt.next, Next::End(_)));
     let key = |attempt: &CompletedAttempt<'_>| Some((attempt.delivery().webhook, attempt.delivery().order_key?));
-    order::promote(transaction, &ended.filter_map(key).collect(), lease).await
+    transaction.promote(&ended.filter_map(key).collect(), lease).await
 }
 
 /// Returns the numbers that the batch adds to the counters of each webhook.
@@ -190,17 +206,18 @@ fn judge(counters: &[Counters], tallies: &BTreeMap<Uuid, Tally>, policy: &Policy
 }
 
 /// Warns owners and disables webhooks. Returns the webhooks that were disabled.
-async fn apply(transaction: &Transaction<'_>, judged: &[(Verdict, Failing)]) -> Result<Vec<Disabled>> {
+async fn apply(transaction: &impl RecordStatements, judged: &[(Verdict, Failing)]) -> Result<Vec<Disabled>> {
     let mut disabled = Vec::new();
     for (verdict, failing) in judged {
         if *verdict == Verdict::Warn {
-            disable::warn(transaction, failing).await?;
-        } else if let Some(user) = disable::disable(transaction, failing).await? {
-            let Failing { webhook, failure, .. } = *failing;
-            webhooks::cancel_deliveries(transaction, webhook, "the webhook was disabled automatically").await?;
+            transaction.warn(failing).await?;
+        } else if let Some(user) = transaction.disable(failing).await? {
+            let webhook = failing.webhook;
+            transaction.cancel_deliveries(webhook, "the webhook was disabled automatically").await?;
             let actor = Actor { user, via: Via::Automatic };
-            audit::record(transaction, &actor, Action::WebhookDisabled, webhook, &["active"]).await?;
-            disabled.push(Disabled { webhook, user: actor.user, failure, reason: failing.describe() });
+            transaction.audit(&actor, Action::WebhookDisabled, webhook, &["active"]).await?;
+            let (error_kind, reason) = (failing.error_kind(), failing.describe());
+            disabled.push(Disabled { webhook, user: actor.user, error_kind, reason });
         }
     }
     Ok(disabled)

@@ -6,8 +6,9 @@ use uuid::Uuid;
 
 use super::replay;
 use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
-use crate::store::recovery::{self, Criteria, Phase, Progress, Scan, Work};
-use crate::store::{Result, Store, Transaction, jobs, replay::exclude};
+use crate::store::contract::JobStatements;
+use crate::store::recovery::{Criteria, Phase, Progress, Scan, Work};
+use crate::store::{Result, Store};
 
 /// The number of rows that one step reads. It starts at most as many deliveries, and its transaction stays short.
 const CHUNK: i64 = 500;
@@ -31,27 +32,35 @@ pub enum Step {
 pub async fn step(store: &Store) -> Result<Step> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let Some(job) = recovery::take(&transaction).await? else { return Ok(Step::Idle) };
+    let step = step_in(&transaction).await?;
+    if step != Step::Idle {
+        transaction.commit().await?;
+    }
+    Ok(step)
+}
+
+/// Runs one step in a transaction, which the caller then commits.
+pub async fn step_in(transaction: &impl JobStatements) -> Result<Step> {
+    let Some(job) = transaction.take_job().await? else { return Ok(Step::Idle) };
     let ended = match &job.work {
-        _ if !job.active => jobs::end(&transaction, job.id).await?,
-        Work::Recovery(criteria, progress) => recover(&transaction, job.id, criteria, *progress).await?,
-        Work::Replay(replay) => replay::work(&transaction, replay).await?,
+        _ if !job.active => transaction.end_job(job.id).await?,
+        Work::Recovery(criteria, progress) => recover(transaction, job.id, criteria, *progress).await?,
+        Work::Replay(replay) => replay::work(transaction, replay).await?,
     };
-    transaction.commit().await?;
     let finished = |recovered| Step::Finished { recovery: job.id, webhook: job.webhook, recovered };
     Ok(ended.map_or(Step::Worked, finished))
 }
 
 /// Runs a step of a recovery. If it is the last one, returns how many deliveries the recovery has started.
 async fn recover(
-    transaction: &Transaction<'_>,
+    transaction: &impl JobStatements,
     id: Uuid,
     criteria: &Criteria,
     progress: Progress,
 ) -> Result<Option<i64>> {
     let Done { started, next, wait } = work(transaction, criteria, progress).await?;
     let is_finished = next.is_none();
-    let recovered = recovery::update(transaction, id, next.unwrap_or(progress), started, is_finished, wait).await?;
+    let recovered = transaction.move_recovery(id, next.unwrap_or(progress), started, is_finished, wait).await?;
     Ok(Some(recovered).filter(|_| is_finished))
 }
 
@@ -63,16 +72,16 @@ struct Done {
     wait: Duration,
 }
 
-async fn work(transaction: &Transaction<'_>, criteria: &Criteria, progress: Progress) -> Result<Done> {
+async fn work(transaction: &impl JobStatements, criteria: &Criteria, progress: Progress) -> Result<Done> {
     let webhook = criteria.webhook;
-    if recovery::count_first_attempts(transaction, webhook, MAX_PENDING).await? >= MAX_PENDING {
+    if transaction.count_first_attempts(webhook, MAX_PENDING).await? >= MAX_PENDING {
         return Ok(Done { started: 0, next: Some(progress), wait: PAUSE });
     }
     let (mut started, mut next) = (0, None);
     if criteria.includes(progress.phase) {
-        let Scan { read, last, logged, .. } = recovery::scan(transaction, criteria, progress, CHUNK, true).await?;
+        let Scan { read, last, logged, .. } = transaction.scan_recovery(criteria, progress, CHUNK).await?;
         started = match progress.phase {
-            Phase::AttemptLog => recovery::start_next_rounds(transaction, webhook, &logged, true).await?.len(),
+            Phase::AttemptLog => transaction.start_next_rounds(webhook, &logged).await?.len(),
             Phase::MissedEvents => deliver_missed(transaction, webhook, &logged.events).await?,
         };
         next = last.filter(|_| read == CHUNK).map(|position| Progress { position, ..progress });
@@ -85,12 +94,12 @@ async fn work(transaction: &Transaction<'_>, criteria: &Criteria, progress: Prog
 
 /// Creates deliveries of missed events, except those that another job has delivered in the meantime. They are numbered behind the
 /// deliveries that exist, in the order of the events' commits. Returns how many there are.
-async fn deliver_missed(transaction: &Transaction<'_>, webhook: Uuid, events: &[Uuid]) -> Result<usize> {
-    let events = recovery::remove_missed(transaction, webhook, events).await?;
+async fn deliver_missed(transaction: &impl JobStatements, webhook: Uuid, events: &[Uuid]) -> Result<usize> {
+    let events = transaction.remove_missed(webhook, events).await?;
     if events.is_empty() {
         return Ok(0);
     }
     let ids: Vec<Uuid> = events.iter().map(|(event, _)| *event).collect();
-    exclude(transaction, webhook, &ids).await?;
+    transaction.exclude(webhook, &ids).await?;
     Ok(deliver_stored(transaction, webhook, &events).await?.len())
 }

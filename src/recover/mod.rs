@@ -12,8 +12,10 @@ use crate::retry::Backoff;
 use crate::store::Store;
 use crate::telemetry::Activity;
 
-pub use job::{Step, step};
+pub use job::{Step, step, step_in};
 
+/// The time limit of a step, which takes milliseconds, or seconds if the store is slow. A longer one waits for a dead connection.
+const STEP_LIMIT: Duration = Duration::from_secs(120);
 /// How long to wait when no job is due.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -21,7 +23,7 @@ const IDLE: Duration = Duration::from_millis(500);
 pub async fn run(store: Store, stop: CancellationToken) -> anyhow::Result<()> {
     let mut retries = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let activity = Activity::new("processing recoveries");
-    while let Some(result) = stop.run_until_cancelled(step(&store)).await {
+    while let Some(result) = stop.run_until_cancelled(store.in_time(STEP_LIMIT, step(&store))).await {
         let pause = match result {
             Ok(step) => {
                 activity.succeeded();

@@ -12,10 +12,10 @@ use uuid::Uuid;
 use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
 use crate::domain::event::delivery_id;
 use crate::domain::subject::Subject;
-use crate::store::enqueue::{Subscription, subscriptions};
-use crate::store::recovery::{in_commit_order, remove_missed};
+use crate::store::Result;
+use crate::store::contract::JobStatements;
+use crate::store::enqueue::Subscription;
 use crate::store::replay::{Pending, Phase, Progress, Read, Replay, StoredEvent};
-use crate::store::{Result, Transaction, plan_by_index};
 
 /// The size of the first chunk. Even a slow receiver with one request at a time answers it within a minute.
 const FIRST_CHUNK: i32 = 50;
@@ -54,8 +54,8 @@ impl Done {
 }
 
 /// Runs a step. If it is the last one, returns how many deliveries the replay has created.
-pub async fn work(transaction: &Transaction<'_>, replay: &Replay) -> Result<Option<i64>> {
-    plan_by_index(transaction).await?;
+pub async fn work(transaction: &impl JobStatements, replay: &Replay) -> Result<Option<i64>> {
+    transaction.plan_by_index().await?;
     let size = next_chunk_size(replay);
     let Done { created, next, wait } = match replay.progress.phase {
         Phase::PendingDeliveries => exclude_pending(transaction, replay).await?,
@@ -64,22 +64,22 @@ pub async fn work(transaction: &Transaction<'_>, replay: &Replay) -> Result<Opti
     };
     let size = if created.is_empty() { replay.chunk_size } else { size };
     let progress = next.unwrap_or(replay.progress);
-    let total = replay.update(transaction, progress, &created, size, next.is_none(), wait).await?;
+    let total = transaction.move_replay(replay, progress, &created, size, next.is_none(), wait).await?;
     Ok(Some(total).filter(|_| next.is_none()))
 }
 
 /// Starts when the webhook's backlog is small: the deliveries that are pending now are read in one statement.
-async fn exclude_pending(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
-    let pending = replay.pending(transaction, (MAX_PENDING, MAX_RETRIES)).await?;
+async fn exclude_pending(transaction: &impl JobStatements, replay: &Replay) -> Result<Done> {
+    let pending = transaction.replay_pending(replay, (MAX_PENDING, MAX_RETRIES)).await?;
     if has_backlog(pending) {
         return Ok(Done::pause(replay));
     }
-    replay.exclude_pending(transaction).await?;
+    transaction.exclude_pending(replay).await?;
     Ok(Done::at(Progress { phase: Phase::AttemptLog, ..replay.progress }))
 }
 
-async fn exclude_logged(transaction: &Transaction<'_>, replay: &Replay) -> Result<Done> {
-    let Read { rows, last } = replay.exclude_logged(transaction, LOG_ROWS).await?;
+async fn exclude_logged(transaction: &impl JobStatements, replay: &Replay) -> Result<Done> {
+    let Read { rows, last } = transaction.exclude_logged(replay, LOG_ROWS).await?;
     let next = match last.filter(|_| rows == LOG_ROWS) {
         Some(position) => Progress { position, ..replay.progress },
         None => Progress { phase: Phase::UnnumberedEvents, position: Uuid::nil(), ..replay.progress },
@@ -87,12 +87,12 @@ async fn exclude_logged(transaction: &Transaction<'_>, replay: &Replay) -> Resul
     Ok(Done::at(next))
 }
 
-async fn deliver_chunk(transaction: &Transaction<'_>, replay: &Replay, size: i32) -> Result<Done> {
-    let pending = replay.pending(transaction, (MAX_PENDING, MAX_RETRIES)).await?;
+async fn deliver_chunk(transaction: &impl JobStatements, replay: &Replay, size: i32) -> Result<Done> {
+    let pending = transaction.replay_pending(replay, (MAX_PENDING, MAX_RETRIES)).await?;
     if has_backlog(pending) || !is_mostly_attempted(pending, replay.chunk.len()) {
         return Ok(Done::pause(replay));
     }
-    let scan = replay.scan(transaction, i64::from(size * EVENTS_PER_DELIVERY), i64::from(size)).await?;
+    let scan = transaction.scan_replay(replay, i64::from(size * EVENTS_PER_DELIVERY), i64::from(size)).await?;
     let next = match replay.progress.phase {
         Phase::Events => scan.next,
         _ => Some(scan.next.unwrap_or(Progress { phase: Phase::Events, ..replay.progress })),
@@ -122,9 +122,9 @@ fn next_chunk_size(replay: &Replay) -> i32 {
 }
 
 /// Creates the deliveries of those events that go to the webhook and that it has not had. Returns their ids, in the order of the events.
-async fn deliver(transaction: &Transaction<'_>, replay: &Replay, found: &[StoredEvent]) -> Result<Vec<Uuid>> {
+async fn deliver(transaction: &impl JobStatements, replay: &Replay, found: &[StoredEvent]) -> Result<Vec<Uuid>> {
     let webhook = replay.webhook;
-    let owned = subscriptions(transaction, &[&*replay.user.0], &[]).await?;
+    let owned = transaction.subscriptions(&[&*replay.user.0], &[]).await?;
     let Some(subscription) = owned.iter().find(|subscription| subscription.target.webhook == webhook) else {
         return Ok(Vec::new());
     };
@@ -133,11 +133,11 @@ async fn deliver(transaction: &Transaction<'_>, replay: &Replay, found: &[Stored
         return Ok(Vec::new());
     }
     // Before the exclusions are read: it waits for a recovery that is delivering the same missed events.
-    remove_missed(transaction, webhook, &events).await?;
+    transaction.remove_missed(webhook, &events).await?;
     let ids: Vec<Uuid> = events.iter().map(|event| delivery_id(*event, webhook)).collect();
-    let excluded: HashSet<Uuid> = replay.excluded(transaction, &events, &ids).await?.into_iter().collect();
+    let excluded: HashSet<Uuid> = transaction.excluded(replay, &events, &ids).await?.into_iter().collect();
     let events: Vec<Uuid> = events.into_iter().filter(|event| !excluded.contains(event)).collect();
-    deliver_stored(transaction, webhook, &in_commit_order(transaction, &events).await?).await
+    deliver_stored(transaction, webhook, &transaction.in_commit_order(&events).await?).await
 }
 
 /// Whether an event goes to the webhook as it is now.

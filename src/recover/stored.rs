@@ -7,9 +7,10 @@ use uuid::Uuid;
 
 use crate::domain::event::delivery_id;
 use crate::domain::sequence::Sequences;
-use crate::store::enqueue::{NewDelivery, NewLease, insert_deliveries};
+use crate::store::Result;
+use crate::store::contract::JobStatements;
+use crate::store::enqueue::{NewDelivery, NewLease};
 use crate::store::order::OrderedDelivery;
-use crate::store::{Result, Transaction, order, sequences};
 
 /// No more deliveries are started while the webhook has this many pending first attempts: new events must not queue behind old
 /// ones.
@@ -20,13 +21,13 @@ pub const PAUSE: Duration = Duration::from_millis(200);
 /// Creates deliveries of stored events, each with its release if it has one, numbered behind the deliveries that exist. Those of a webhook
 /// with an ordering wait for these. Returns the deliveries' ids.
 pub async fn deliver_stored(
-    transaction: &Transaction<'_>,
+    transaction: &impl JobStatements,
     webhook: Uuid,
     events: &[(Uuid, Option<i64>)],
 ) -> Result<Vec<Uuid>> {
     let mut sequences = Sequences::default();
-    sequences::start(transaction, &[webhook], &mut sequences).await?;
-    let ordering = order::ordering(transaction, webhook).await?;
+    transaction.start_sequences(&[webhook], &mut sequences).await?;
+    let ordering = transaction.ordering(webhook).await?;
     let ids = events.iter().map(|(event, _)| delivery_id(*event, webhook)).collect();
     let (mut deliveries, mut ordered, mut keys) = (Vec::new(), Vec::new(), HashSet::new());
     for (event, release) in events {
@@ -37,8 +38,8 @@ pub async fn deliver_stored(
             Some(key) => ordered.push(OrderedDelivery { delivery, key, is_first: keys.insert(key) }),
         }
     }
-    insert_deliveries(transaction, &deliveries, NewLease::NONE).await?;
-    order::insert(transaction, &ordered, NewLease::NONE).await?;
-    sequences::store(transaction, &sequences.changed()).await?;
+    transaction.insert_deliveries(&deliveries, NewLease::NONE).await?;
+    transaction.insert_ordered(&ordered, NewLease::NONE).await?;
+    transaction.store_sequences(&sequences.changed()).await?;
     Ok(ids)
 }

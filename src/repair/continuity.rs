@@ -10,7 +10,7 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn, TimelineHistory};
 use crate::domain::position::{Checkpoint, Progress};
 use crate::health::Health;
-use crate::primary::catalog;
+use crate::primary::catalog::{self, SlotState};
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::Severity;
 use crate::primary::inspect::wal_level;
@@ -73,15 +73,15 @@ async fn examine(
     if found != checkpoint.system_identifier {
         return Err(PrimaryError::ForeignCluster { known: checkpoint.system_identifier, found });
     }
-    let Some(slot) = catalog::slot(client, &source.slot).await? else {
-        return Err(PrimaryError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at }));
+    let slot = catalog::slot(client, &source.slot).await?;
+    let slot = match SlotState::of(slot.as_ref(), &source.slot) {
+        SlotState::Missing => return Err(PrimaryError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at })),
+        SlotState::Foreign(foreign) => return Err(PrimaryError::Preconditions(vec![foreign])),
+        SlotState::Invalidated => {
+            return Err(PrimaryError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at }));
+        }
+        SlotState::Readable(slot) => slot,
     };
-    if let Some(foreign) = slot.foreign(&source.slot) {
-        return Err(PrimaryError::Preconditions(vec![foreign]));
-    }
-    if slot.is_lost() {
-        return Err(PrimaryError::Gap(Gap::SlotInvalidated { slot: source.slot.clone(), at }));
-    }
     if let Some(end) = server.flushed().filter(|end| *end < at) {
         return Err(PrimaryError::Gap(Gap::WalBehind { end, at }));
     }
@@ -89,6 +89,13 @@ async fn examine(
     let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
     if open.iter().any(|gap| gap.reason == unfinished.reason()) {
         return Err(PrimaryError::Gap(unfinished));
+    }
+    // These are found while streaming, by what only one process knows or at the cost of a stream that fails.
+    let slot_name = || source.slot.clone();
+    for gap in [Gap::WalMissing { slot: slot_name(), at }, Gap::StoreBehind { slot: slot_name(), at }] {
+        if open.iter().any(|open| open.reason == gap.reason()) {
+            return Err(PrimaryError::Gap(gap));
+        }
     }
     // Read after the slot: a process of Walhook stores both before it advances the slot.
     let limit = store.acknowledgement_limit(&source.slot).await?;
@@ -98,6 +105,26 @@ async fn examine(
         return Err(PrimaryError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
     }
     Ok(Verified { clock_ahead })
+}
+
+/// Returns whether the store still has what this process committed. It does not if it was restored, or failed over without its last
+/// commits. If the slot no longer has their changes either, that is a gap, which is recorded in the store before it is returned.
+pub(crate) async fn has_commits(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    health: &Health,
+) -> Result<bool, PrimaryError> {
+    let Some(found) = store.checkpoint(&source.slot).await?.filter(|found| store.has_lost_commits(found)) else {
+        return Ok(true);
+    };
+    let Some(at) = found.progress.resume() else { return Ok(true) };
+    let confirmed = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.confirmed());
+    if confirmed.is_some_and(|confirmed| confirmed > at) {
+        let gap = Gap::StoreBehind { slot: source.slot.clone(), at };
+        return Err(gaps::record(source, store, health, gap, Some(at)).await);
+    }
+    Ok(false)
 }
 
 /// Moves the stored checkpoint to the timeline that the stream was opened on, and returns it with that timeline's history. A gap is

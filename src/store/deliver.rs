@@ -84,6 +84,10 @@ impl Store {
 
     /// Releases the leases of deliveries that were not attempted.
     pub async fn release(&self, deliveries: &[Delivery]) -> Result<()> {
+        self.in_time(ANSWER_TIMEOUT, self.release_leases(deliveries)).await
+    }
+
+    async fn release_leases(&self, deliveries: &[Delivery]) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;
@@ -99,6 +103,10 @@ impl Store {
     /// Removes the deliveries of those `webhooks` that do not exist, and those of `deliveries` whose event does not. Deliveries that waited
     /// for the latter are due.
     pub async fn remove_orphans(&self, webhooks: &[Uuid], deliveries: &[Uuid]) -> Result<usize> {
+        self.in_time(ANSWER_TIMEOUT, self.remove(webhooks, deliveries)).await
+    }
+
+    async fn remove(&self, webhooks: &[Uuid], deliveries: &[Uuid]) -> Result<usize> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;

@@ -17,7 +17,7 @@ const LOCK: &str = include_str!("../../sql/store/delivery_lock_with.sql");
 const DISABLE: &str = include_str!("../../sql/store/webhook_disable.sql");
 const WARN: &str = include_str!("../../sql/store/webhook_warn.sql");
 
-/// The `disabled_reason` of webhooks whose receiver is gone.
+/// The `disabled_reason` and the kind of error of webhooks whose receiver is gone.
 const GONE: &str = "gone";
 
 /// A webhook that keeps failing or whose receiver is gone, and why.
@@ -60,6 +60,11 @@ impl Failing {
         if self.is_gone { notice::GONE.to_owned() } else { self.failure.describe() }
     }
 
+    /// Returns the kind of error for metrics and notices: of the last failure, as in the attempt log, or `gone`.
+    pub fn error_kind(&self) -> &'static str {
+        if self.is_gone { GONE } else { self.failure.kind.as_str() }
+    }
+
     /// Returns the reason as the webhook shows it.
     fn disabled_reason(&self) -> String {
         match self.is_gone {
@@ -74,7 +79,7 @@ impl Failing {
         sql: &str,
         more: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<UserId>> {
-        let (reason, kind) = (self.describe(), self.failure.kind.as_str());
+        let (reason, kind) = (self.describe(), self.error_kind());
         let (failures, threshold) = (self.failures as i64, i64::from(self.threshold));
         let notice = Uuid::now_v7();
         let first: [&(dyn ToSql + Sync); 6] = [&self.webhook, &reason, &kind, &notice, &failures, &threshold];

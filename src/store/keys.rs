@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::audit::{self, Action, Actor};
 use super::statement::{Statements, column, from_row};
 use super::{Result, Store};
-use crate::domain::signing::{PreviousKeys, SealedKey, SealedKeys};
+use crate::domain::signing::{PreviousKeys, SealedKeys};
 use crate::vault::Sealed;
 
 const SET_SECRET: &str = include_str!("../../sql/store/webhook_set_secret.sql");
@@ -45,18 +45,21 @@ from_row!(PublicKey { key = "public_key", expires_at });
 
 /// Reads the keys that sign besides the secret.
 pub(super) fn sealed_keys(row: &Row) -> Result<SealedKeys> {
-    let key = |bytes: &str, key_id: &str| -> Result<Option<SealedKey>> {
-        let (bytes, key_id): (Option<_>, Option<_>) = (column(row, bytes)?, column(row, key_id)?);
-        Ok(bytes.zip(key_id).map(|(bytes, key_id)| SealedKey { bytes, key_id }))
-    };
-    let previous = match (key("previous_secret", "previous_secret_key_id")?, column(row, "previous_expires_at")?) {
-        (Some(secret), Some(expires_at)) => {
-            let private = key("previous_private_key", "previous_private_key_key_id")?;
-            Some(PreviousKeys { secret, private, expires_at })
-        }
-        _ => None,
-    };
-    Ok(SealedKeys { private: key("private_key", "private_key_key_id")?, previous })
+    let previous =
+        match (sealed(row, "previous_secret", "previous_secret_key_id")?, column(row, "previous_expires_at")?) {
+            (Some(secret), Some(expires_at)) => {
+                let private = sealed(row, "previous_private_key", "previous_private_key_key_id")?;
+                Some(PreviousKeys { secret, private, expires_at })
+            }
+            _ => None,
+        };
+    Ok(SealedKeys { private: sealed(row, "private_key", "private_key_key_id")?, previous })
+}
+
+/// Reads an encrypted value from two columns. None if they are null.
+pub(super) fn sealed(row: &Row, bytes: &str, key_id: &str) -> Result<Option<Sealed>> {
+    let (bytes, key_id): (Option<_>, Option<_>) = (column(row, bytes)?, column(row, key_id)?);
+    Ok(bytes.zip(key_id).map(|(bytes, key_id)| Sealed { bytes, key_id }))
 }
 
 /// Replaces the webhook's secret, and its key pair if it has one. The old ones sign for `overlap` longer, unless it is zero. Returns

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{ConfigConnectImpl, Connect};
+use deadpool_postgres::Connect;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Client, Config, Error, Socket};
 
+use crate::postgres;
 use crate::telemetry::recurring;
 
 /// Connects with a `statement_timeout`, if there is one. It is a startup parameter and not a `SET`: behind a pooler in transaction
@@ -19,7 +20,7 @@ where
     T::TlsConnect: Sync + Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    plain: ConfigConnectImpl<T>,
+    tls: T,
     statement_timeout: Option<Duration>,
 }
 
@@ -30,7 +31,7 @@ where
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
     pub fn new(tls: T, statement_timeout: Option<Duration>) -> Self {
-        Limited { plain: ConfigConnectImpl { tls }, statement_timeout }
+        Limited { tls, statement_timeout }
     }
 }
 
@@ -43,15 +44,19 @@ where
     fn connect(&self, config: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), Error>> {
         let config = config.clone();
         Box::pin(async move {
-            let Some(timeout) = self.statement_timeout else { return self.plain.connect(&config).await };
+            let connect = async |config: &Config| {
+                let (client, task, _) = postgres::open(config, self.tls.clone()).await?;
+                Ok::<_, Error>((client, task))
+            };
+            let Some(timeout) = self.statement_timeout else { return connect(&config).await };
             let mut limited = config.clone();
             let options = config.get_options().unwrap_or_default();
             limited.options(format!("{options} -c statement_timeout={}", timeout.as_millis()));
-            match self.plain.connect(&limited).await {
+            match connect(&limited).await {
                 // A pooler that does not accept this startup parameter.
                 Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
                     recurring!(info, %error, "the store's pooler does not accept statement_timeout: set it for the role");
-                    self.plain.connect(&config).await
+                    connect(&config).await
                 }
                 result => result,
             }

@@ -7,7 +7,9 @@ pub mod addons;
 pub mod audit;
 pub mod capture;
 mod claimed;
+mod committed;
 mod connection;
+pub mod contract;
 pub mod deliver;
 pub mod disable;
 pub mod enqueue;
@@ -49,10 +51,13 @@ pub use pool::Store;
 
 use tokio_postgres::error::SqlState;
 
+use crate::postgres::DiskFault;
+use crate::telemetry::count_disk_fault;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the store: {}", crate::postgres::describe(.0))]
-    Query(#[from] tokio_postgres::Error),
+    Query(tokio_postgres::Error),
     #[error("the store: {0}")]
     Connect(#[from] crate::postgres::ConnectError),
     #[error("the store: no connection free: {0}")]
@@ -82,6 +87,22 @@ impl StoreError {
         }
     }
 
+    /// Whether the store cannot work at the moment, whatever the statement: it cannot be reached, shuts down, recovers, lacks a resource such as
+    /// space on its disk, or cannot read its files.
+    pub fn is_outage(&self) -> bool {
+        // Classes of errors: connections, resources, operator intervention such as a shutdown, and the system's.
+        const OUTAGES: [&str; 4] = ["08", "53", "57", "58"];
+        let is_outage = |code: &SqlState| {
+            DiskFault::of_code(code).is_some() || OUTAGES.iter().any(|class| code.code().starts_with(class))
+        };
+        match self {
+            // Without a code the connection was lost.
+            StoreError::Query(error) => !self.is_timeout() && error.code().is_none_or(is_outage),
+            StoreError::Connect(_) | StoreError::Pool(_) => true,
+            StoreError::Silent(_) | StoreError::Migration(_) | StoreError::Corrupt(_) => false,
+        }
+    }
+
     /// Whether a lock was not granted within `lock_timeout`.
     pub fn is_lock_timeout(&self) -> bool {
         matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
@@ -93,10 +114,20 @@ impl StoreError {
     }
 }
 
+impl From<tokio_postgres::Error> for StoreError {
+    /// Every error of a statement or a connection passes here once, so that faults of the disk are counted here.
+    fn from(error: tokio_postgres::Error) -> Self {
+        if let Some(fault) = DiskFault::of(&error) {
+            count_disk_fault("store", fault.as_str());
+        }
+        StoreError::Query(error)
+    }
+}
+
 impl From<deadpool_postgres::PoolError> for StoreError {
     fn from(error: deadpool_postgres::PoolError) -> Self {
         match error {
-            deadpool_postgres::PoolError::Backend(error) => StoreError::Query(error),
+            deadpool_postgres::PoolError::Backend(error) => error.into(),
             other => StoreError::Pool(other.to_string()),
         }
     }

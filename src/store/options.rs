@@ -10,7 +10,6 @@ use super::Result;
 use super::statement::{Column, column, from_row};
 use crate::domain::headers::CustomHeaders;
 use crate::domain::subject::EventFilter;
-use crate::domain::webhook::SealedHeaders;
 use crate::vault::{Owner, Sealed, Vault, VaultError};
 
 /// The settings that a webhook may have besides those that every webhook has.
@@ -81,8 +80,8 @@ impl NewHeaders {
 }
 
 /// Decrypts the custom headers of a webhook. Without `sealed`, there are none.
-pub fn open_headers(vault: &Vault, webhook: Uuid, sealed: Option<&SealedHeaders>) -> Result<CustomHeaders, VaultError> {
-    let Some(SealedHeaders { bytes, key_id }) = sealed else { return Ok(CustomHeaders::default()) };
+pub fn open_headers(vault: &Vault, webhook: Uuid, sealed: Option<&Sealed>) -> Result<CustomHeaders, VaultError> {
+    let Some(Sealed { bytes, key_id }) = sealed else { return Ok(CustomHeaders::default()) };
     let text = vault.open_text(Owner::headers(webhook), key_id, bytes)?;
     CustomHeaders::from_text(text.expose_secret()).ok_or(VaultError::Corrupt)
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
 
-use super::connection::{Canceller, Connection};
+use super::committed::Committed;
+use super::connection::{Canceller, Connection, cancel_on_drop};
 use super::limited::Limited;
 use super::observe::PoolUse;
 use super::{Result, StoreError};
-use crate::postgres;
+use crate::postgres::{self, ANSWER_TIMEOUT};
 
 /// How long a connection may take to answer a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -18,6 +19,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Store {
     pool: Pool,
     canceller: Canceller,
+    /// How long a single statement may take.
+    limit: Duration,
+    pub(super) committed: Committed,
 }
 
 /// How long to wait for a free or a new connection.
@@ -55,7 +59,12 @@ impl Store {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("a runtime is given, without which building fails");
-        Ok(Store { pool, canceller })
+        Ok(Store { pool, canceller, limit: ANSWER_TIMEOUT, committed: Committed::default() })
+    }
+
+    /// Returns a handle on the same pool for statements that take longer, such as those of maintenance.
+    pub fn with_limit(&self, limit: Duration) -> Store {
+        Store { limit, ..self.clone() }
     }
 
     pub async fn connection(&self) -> Result<Connection> {
@@ -77,6 +86,12 @@ impl Store {
         }
     }
 
+    /// Runs a single statement within the limit of this handle. When it is exceeded, the statement is also cancelled on the server, which
+    /// may be slow and not silent.
+    pub(super) async fn statement<T>(&self, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        self.in_time(self.limit, cancel_on_drop(work)).await
+    }
+
     /// Tests the connection that would be used next. If it does not answer soon, all idle connections are closed.
     pub async fn probe(&self) -> Result<()> {
         self.in_time(PROBE_TIMEOUT, self.ping()).await
@@ -87,9 +102,9 @@ impl Store {
         PoolUse { open: status.size, busy: status.size.saturating_sub(status.available) }
     }
 
-    /// Waits for an answer from the store.
+    /// Waits for an answer from the store. If it is dropped, its connection is closed: returned to the pool, a dead connection would
+    /// be borrowed again.
     pub async fn ping(&self) -> Result<()> {
-        self.connection().await?.batch_execute("select 1").await?;
-        Ok(())
+        self.statement(async { Ok(self.connection().await?.batch_execute("select 1").await?) }).await
     }
 }

@@ -154,10 +154,10 @@ pub enum Work {
 #[derive(Clone, Debug)]
 pub struct Criteria {
     pub webhook: Uuid,
-    since: Timestamp,
-    until: Timestamp,
-    outcomes: Vec<String>,
-    missed: bool,
+    pub since: Timestamp,
+    pub until: Timestamp,
+    pub outcomes: Vec<String>,
+    pub missed: bool,
 }
 
 /// How far a recovery has come.

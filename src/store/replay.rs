@@ -74,8 +74,9 @@ pub struct Replay {
     pub webhook: Uuid,
     pub user: UserId,
     pub selection: Selection,
-    created_at: Timestamp,
-    last_sequence: i64,
+    pub created_at: Timestamp,
+    /// The number of the last event that it delivers.
+    pub last_sequence: i64,
     pub progress: Progress,
     /// The deliveries that were created last.
     pub chunk: Vec<Uuid>,

@@ -68,22 +68,22 @@ pub trait Statements: GenericClient {
 
 impl<C: GenericClient> Statements for C {}
 
-/// The same on a connection of the pool, borrowed for one statement.
+/// The same on a connection of the pool, borrowed for one statement, within the store's time limit.
 impl Store {
     pub(super) async fn run(&self, sql: &str, params: &Params<'_>) -> Result<u64> {
-        self.connection().await?.run(sql, params).await
+        self.statement(async { self.connection().await?.run(sql, params).await }).await
     }
 
     pub(super) async fn fetch_all<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<Vec<T>> {
-        self.connection().await?.fetch_all(sql, params).await
+        self.statement(async { self.connection().await?.fetch_all(sql, params).await }).await
     }
 
     pub(super) async fn fetch_optional<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<Option<T>> {
-        self.connection().await?.fetch_optional(sql, params).await
+        self.statement(async { self.connection().await?.fetch_optional(sql, params).await }).await
     }
 
     pub(super) async fn fetch_one<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<T> {
-        self.connection().await?.fetch_one(sql, params).await
+        self.statement(async { self.connection().await?.fetch_one(sql, params).await }).await
     }
 }
 

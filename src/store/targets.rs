@@ -3,10 +3,10 @@
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::keys::sealed_keys;
+use super::keys::{sealed, sealed_keys};
 use super::statement::column;
 use super::{Result, Store};
-use crate::domain::webhook::{SealedHeaders, SealedTarget};
+use crate::domain::webhook::SealedTarget;
 use crate::postgres::ANSWER_TIMEOUT;
 
 const TARGETS: &str = include_str!("../../sql/store/webhook_targets.sql");
@@ -33,13 +33,8 @@ pub(super) fn target(row: &Row) -> Result<SealedTarget> {
         url: column(row, "url")?,
         secret: column(row, "secret")?,
         secret_key_id: column(row, "secret_key_id")?,
-        headers: sealed_headers(row)?,
+        headers: sealed(row, "headers", "headers_key_id")?,
         keys: sealed_keys(row)?,
         activation: column(row, "activation")?,
     })
-}
-
-fn sealed_headers(row: &Row) -> Result<Option<SealedHeaders>> {
-    let (bytes, key_id) = (column::<Option<_>>(row, "headers")?, column::<Option<_>>(row, "headers_key_id")?);
-    Ok(bytes.zip(key_id).map(|(bytes, key_id)| SealedHeaders { bytes, key_id }))
 }

@@ -23,7 +23,7 @@ const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
 const INSERT: &str = include_str!("../../sql/store/webhook_insert.sql");
 const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
 const GET: &str = include_str!("../../sql/store/webhook_get.sql");
-const GET_FOR_UPDATE: &str = include_str!("../../sql/store/webhook_get_for_update.sql");
+const GET_FOR_UPDATE: &str = concat!(include_str!("../../sql/store/webhook_get.sql"), "for update");
 const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
 const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
 const LOCK_DELIVERIES: &str = include_str!("../../sql/store/delivery_lock.sql");
@@ -177,8 +177,9 @@ pub async fn create(store: &Store, actor: &Actor, new: &NewWebhook, limit: u32) 
         &private_key_id,
         &public,
     ];
-    let created: Option<Webhook> = transaction.fetch_optional(INSERT, &params).await?;
-    if created.is_some() {
+    let mut created = None;
+    if transaction.fetch_optional::<Uuid>(INSERT, &params).await?.is_some() {
+        created = Some(transaction.fetch_one(GET, &[user, &id]).await?);
         sequences::start(&transaction, &[id], &mut Sequences::default()).await?;
         let fields = [&FIELDS[..], &options.differences(&Options::default())].concat();
         audit::record(&transaction, actor, Action::WebhookCreated, id, &fields).await?;
@@ -258,7 +259,8 @@ async fn try_update(
         &private_key_id,
         &public,
     ];
-    let changed = transaction.fetch_one(UPDATE, &params).await?;
+    transaction.run(UPDATE, &params).await?;
+    let changed = transaction.fetch_one(GET, &[user, &id]).await?;
     if found.settings.active && !wanted.active {
         cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
     }

@@ -65,7 +65,8 @@ pub async fn delete(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageEr
 pub async fn set_active(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
     let active = fields.one("active") == "true";
     let patch = WebhookPatch { active: Some(active), ..WebhookPatch::default() };
-    let updated = visit.manage().update_webhook(&visit.actor, id, patch, &|_| true).await?;
+    let found = visit.manage().webhook(visit.user(), id).await?;
+    let updated = visit.manage().update_webhook(&visit.actor, &found, patch, &|_| true).await?;
     let state = if active { "active" } else { "inactive and receives no deliveries" };
     let text = format!("“{}” is now {state}.", updated.webhook.settings.name);
     Ok(redirect(fields.page("back").unwrap_or(HOME), Flash::good(text)))

@@ -161,7 +161,7 @@ pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
 }
 
 pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let found = visit.manage().webhook(visit.user(), id).await?.settings;
+    let found = visit.manage().webhook(visit.user(), id).await?;
     let (settings, options) = (entered(&fields), OptionFields::entered(&fields));
     let mut known = fields.one("version").to_owned();
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
@@ -178,7 +178,7 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
                 options,
             };
             let is_known = |present: &Settings| version(present) == known;
-            match visit.manage().update_webhook(&visit.actor, id, patch, &is_known).await {
+            match visit.manage().update_webhook(&visit.actor, &found, patch, &is_known).await {
                 Ok(updated) => {
                     let flash = with_warning("Changes saved.", updated.warning);
                     return Ok(redirect(&webhook_path(id, ""), flash));
@@ -188,7 +188,7 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
         }
     };
     if status == StatusCode::PRECONDITION_FAILED {
-        known = version(&found);
+        known = version(&found.settings);
     }
     let frame = visit.frame(Section::Webhooks);
     Ok(with_status(status, &Page { frame, webhook: Some(id), settings, options, version: known, errors }))

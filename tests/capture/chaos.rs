@@ -63,7 +63,8 @@ impl Scenario {
     }
 }
 
-const IMPATIENT: [(&str, &str); 1] = [("wal_sender_timeout", "1s")];
+/// Four times the period of feedback: an unoptimised build holds its thread for a good part of a second.
+pub const IMPATIENT: [(&str, &str); 1] = [("wal_sender_timeout", "4s")];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_event_is_lost_or_repeated_over_bad_networks() {
@@ -162,9 +163,7 @@ async fn a_sidecar_that_was_stopped_for_a_minute_continues() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_replication_connection_survives_a_store_that_does_not_answer() {
     const ROWS: i64 = 20_000;
-    // Four times the period of feedback: an unoptimised build holds its thread for a good part of a second.
-    let settings = [("wal_sender_timeout", "4s")];
-    let app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let app = TestApp::prepare_alone(Options { settings: &IMPATIENT, ..Options::default() }).await;
     let scenario = Scenario::start(app).await;
     let walsender = "select pid, reply_time from pg_stat_replication where reply_time is not null";
     let client = &scenario.platform.client;

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tokio::net::TcpListener;
+use walhook::postgres;
 use walhook::private_postgres::Options;
 use walhook::store::Store;
 
-use crate::support::{TestApp, eventually};
+use crate::support::{TestApp, eventually, full_listener};
 
 /// Every printable ASCII character, and some others.
 fn password() -> String {
@@ -184,4 +186,17 @@ async fn connections_and_statements_are_prepared_before_the_first_event() {
         let named = format!("walhook.{table}");
         assert!(prepared.iter().any(|statement| statement.contains(&named)), "{table}: {prepared:?}");
     }
+}
+
+#[tokio::test]
+async fn hosts_that_do_not_answer_keep_no_connection_from_the_next_host() {
+    let app = TestApp::prepare().await;
+    let (unreachable, _held) = full_listener(([127, 0, 0, 1], 0).into()).await;
+    // The kernel accepts connections to it, and nothing answers: as at a frozen server.
+    let frozen = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ports = [unreachable.local_addr().unwrap().port(), frozen.local_addr().unwrap().port(), app.server.port()];
+    let hosts = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
+    let url = format!("postgres://postgres@{hosts}/{}_store?target_session_attrs=read-write", app.name);
+    postgres::connect(&url).await.unwrap();
+    Store::open(&url, 1).unwrap().ping().await.unwrap();
 }

@@ -90,7 +90,7 @@ async fn subscribe(app: &TestApp, platform: &Platform) -> (i64, Receiver) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_event_is_lost_or_invented_by_twenty_kills_under_load() {
     let mut app = TestApp::prepare().await;
-    app.set("delivery.timeout", "1s");
+    app.set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;
@@ -116,7 +116,7 @@ async fn the_sidecar_survives_restarts_of_either_postgres() {
     store_server.create_database("elsewhere").await.unwrap();
     app.store_url = store_server.url("elsewhere");
     let store_url = app.store_url.clone();
-    app.set("store.url", &store_url).set("delivery.timeout", "1s");
+    app.set("store.url", &store_url).set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
     let pid = app.sidecar().pid();
@@ -154,7 +154,7 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     store_server.create_database("elsewhere").await.unwrap();
     app.store_url = store_server.url("elsewhere");
     let store_url = app.store_url.clone();
-    app.set("store.url", &store_url).set("delivery.timeout", "1s");
+    app.set("store.url", &store_url).set("delivery.timeout", "5s");
     app.setup().await;
     let checked = app.walhook_ok(&["check"]).await;
     assert!(checked.contains("warn  store's synchronous_commit: off"), "{checked}");

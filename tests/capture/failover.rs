@@ -119,6 +119,18 @@ async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
     assert_eq!(gap(&scenario.app).await, "timeline_forked");
 }
 
+#[tokio::test]
+async fn check_warns_if_an_asynchronous_failover_can_undo_the_store() {
+    let app = TestApp::prepare_alone(Options::default()).await;
+    app.setup().await;
+    const WARNING: &str = "warn  store failover";
+    let checked = app.walhook_ok(&["check"]).await;
+    assert!(!checked.contains(WARNING), "{checked}");
+    app.source().await.execute(PHYSICAL, &[]).await.unwrap();
+    let checked = app.walhook_ok(&["check"]).await;
+    assert!(checked.contains(WARNING), "{checked}");
+}
+
 /// Starts a sidecar that has delivered five payments, and a standby that has all of them and the slot. None if no PostgreSQL 17 is
 /// installed.
 async fn with_slot_on_standby(store: &PrivatePostgres, store_url: Option<&str>) -> Option<(Scenario, PrivatePostgres)> {
@@ -189,6 +201,8 @@ async fn until_streamed(scenario: &Scenario) {
 async fn capture_continues_on_a_standby_that_has_the_slot() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let checked = scenario.app.walhook_ok(&["check"]).await;
+    assert!(checked.contains("alter system set synchronized_standby_slots = 'standby'"), "{checked}");
     let pid = scenario.app.sidecar().pid();
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     fail_over(&mut scenario, &standby).await;

@@ -7,7 +7,7 @@ use walhook::private_postgres::Options;
 use walhook::store::Store;
 use walhook::store::capture::advance_checkpoint;
 
-use crate::chaos::Scenario;
+use crate::chaos::{IMPATIENT, Scenario};
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::{TestApp, eventually};
 
@@ -60,7 +60,7 @@ async fn a_forged_switch_before_a_real_one_loses_nothing() {
 /// A replica whose connection to the primary was frozen stops after another one has taken over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
-    let options = Options { settings: &[("wal_sender_timeout", "1s")], ..Options::default() };
+    let options = Options { settings: &IMPATIENT, ..Options::default() };
     let mut app = TestApp::prepare_alone(options).await;
     let direct = app.source_url.clone();
     let proxy = Proxy::start(app.server.port()).await;
@@ -71,7 +71,8 @@ async fn a_replica_that_ends_late_does_not_lower_the_limit_of_its_successor() {
     scenario.assert_delivered().await;
     let reader = "select active_pid from pg_replication_slots where slot_name = $1 and active_pid is not null";
     let client = scenario.app.source().await;
-    let late: i32 = client.query_one(reader, &[&scenario.app.name]).await.unwrap().get(0);
+    let late = eventually("a reader", async || client.query_opt(reader, &[&scenario.app.name]).await.unwrap()).await;
+    let late: i32 = late.get(0);
     let successor = scenario.app.set("source.url", &direct).replica(&[]).await;
     proxy.weather(Weather::Frozen);
     eventually("the successor to take over", async || {

@@ -128,7 +128,7 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
     assert!(stderr(&nothing).contains("in use by process"), "{}", stderr(&nothing));
     app.drop_slot().await;
     wait_for_gap(app.sidecar(), "slot_missing").await;
-    assert_eq!(app.sidecar().metric("walhook_gaps_open").await, Some(1.0));
+    app.sidecar().wait_for_metric("walhook_gaps_open", 1.0).await;
     scene.change_rows_in_the_gap().await;
 
     let dry = app.walhook_ok(&["repair", "--dry-run"]).await;
@@ -144,7 +144,7 @@ async fn a_dry_run_reports_what_was_missed_without_the_slot_and_the_repair_raise
     assert_eq!(open_gaps(&app).await, [""; 0]);
     // The sidecar continues without a restart.
     app.sidecar().wait_until_ready().await;
-    assert_eq!(app.sidecar().metric("walhook_gaps_open").await, Some(0.0));
+    app.sidecar().wait_for_metric("walhook_gaps_open", 0.0).await;
     let received = scene.receiver.wait_for(6).await;
     let moved = received.iter().find(|request| request.data()["distro_queue_id"] == scene.entries[0]).unwrap();
     assert_eq!((&moved.data()["previous_status"], &moved.data()["status"]), (&"scheduled".into(), &"complete".into()));

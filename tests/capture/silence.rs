@@ -2,7 +2,6 @@
 //! meanwhile.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use walhook::config::Source;
 use walhook::events::LookupKey;
@@ -11,7 +10,7 @@ use walhook::store::Store;
 
 use super::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::{TestApp, eventually};
+use crate::support::{DEADLINE, TestApp, eventually};
 
 const LAG: &str = "walhook_capture_lag_seconds";
 
@@ -69,7 +68,7 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     let keys = HashSet::from([LookupKey::Label(label)]);
     lookups.fetch(&keys, None).await.unwrap();
     proxy.forget();
-    let failed = tokio::time::timeout(Duration::from_secs(55), lookups.fetch(&keys, None)).await;
+    let failed = tokio::time::timeout(DEADLINE, lookups.fetch(&keys, None)).await;
     let error = failed.expect("a lookup ends").unwrap_err();
     assert!(error.is_transient(), "{error}");
     lookups.fetch(&keys, None).await.unwrap();

@@ -270,9 +270,7 @@ async fn only_stored_changes_and_idle_wal_are_acknowledged() {
 
 #[tokio::test]
 async fn the_connection_survives_while_the_channel_is_full() {
-    // Four times the period of feedback: an unoptimised build holds its thread for a good part of a second.
-    let settings = [("wal_sender_timeout", "4s")];
-    let app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    let app = TestApp::prepare_alone(Options { settings: &crate::chaos::IMPATIENT, ..Options::default() }).await;
     write(&app, "alter table distro_queue drop constraint distro_queue_release_id_fkey").await;
     app.setup().await;
     let mut stage = Stage::start(&app).await;

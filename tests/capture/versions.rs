@@ -9,7 +9,7 @@ use crate::support::versions::installed;
 use crate::support::{TestApp, skip};
 
 async fn assert_capture_works(version: u32, programs: &Path) {
-    let mut settings = vec![("wal_sender_timeout", "2s"), ("max_slot_wal_keep_size", "1GB")];
+    let mut settings = vec![("wal_sender_timeout", "4s"), ("max_slot_wal_keep_size", "1GB")];
     if version >= 18 {
         settings.push(("idle_replication_slot_timeout", "1h"));
     }
@@ -28,7 +28,7 @@ async fn assert_capture_works(version: u32, programs: &Path) {
     scenario.assert_delivered().await;
     let lines = scenario.app.walhook_ok(&["check"]).await;
     assert!(lines.contains(&format!("PostgreSQL {version}")), "{lines}");
-    assert!(lines.contains("warn  wal_sender_timeout: 2000 ms"), "{lines}");
+    assert!(lines.contains("warn  wal_sender_timeout: 4000 ms"), "{lines}");
     assert!(lines.contains("ok    max_slot_wal_keep_size: 1GB"), "{lines}");
     assert_eq!(lines.contains("warn  idle_replication_slot_timeout: 3600 s"), version >= 18, "{lines}");
     assert!(scenario.app.stop().await.success());

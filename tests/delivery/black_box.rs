@@ -156,7 +156,11 @@ async fn two_tenants_see_only_their_own_webhooks_and_events() {
 
 #[tokio::test]
 async fn a_hanging_receiver_does_not_delay_others() {
-    let app = TestApp::start().await;
+    let mut app = TestApp::prepare().await;
+    // Longer than the test: no request ends and is followed by another.
+    app.set("delivery.timeout", "120s");
+    app.setup().await;
+    app.run().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
     let (hanging, quick) = (Receiver::start().await, Receiver::start().await);

@@ -97,8 +97,8 @@ fn limit_descriptors(pid: u32, is_limited: bool) {
 #[tokio::test]
 async fn without_free_file_descriptors_no_attempt_is_used_up() {
     let mut app = TestApp::prepare().await;
-    // Leases end soon.
-    app.set("delivery.timeout", "1s");
+    // Leases end after ten seconds more.
+    app.set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
     let platform = app.platform().await;

@@ -1,6 +1,6 @@
 //! The delivery and recording stages together, on a real store and real receivers.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::support::{Answer, Bench, DATA, Receiver, eventually};
 use secrecy::ExposeSecret;
@@ -103,6 +103,7 @@ async fn hanging_receivers_do_not_delay_others() {
     let mut bench = Bench::new().await;
     bench.config.delivery.concurrency = 16;
     bench.config.delivery.per_webhook_concurrency = 8;
+    bench.config.delivery.timeout = Period(Duration::from_secs(120));
     let (hanging, other) = (Receiver::start().await, Receiver::start().await);
     hanging.answer(|_| Answer::Hang);
     for _ in 0..3 {

@@ -19,7 +19,7 @@ const TYPE_A: u16 = 1;
 const NO_SUCH_NAME: u8 = 3;
 const SERVER_FAILURE: u8 = 2;
 /// A lookup may take half of this.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A nameserver that answers by the first label of a name: `up` has a loopback address, names that start with `silent` get no answer,
 /// `broken` gets a server failure, `many` has more addresses than are used, and others do not exist.

@@ -24,7 +24,8 @@ impl Scene {
     /// Starts with first attempts waiting at the receiver. Requests after `release` are answered 200.
     async fn begin() -> Scene {
         let mut app = TestApp::prepare().await;
-        app.set_fast_retries();
+        // The first attempts must not end before they are answered.
+        app.set_fast_retries().set("delivery.timeout", "60s");
         app.setup().await;
         app.run_with(&["--roles", "capture,api"]).await;
         let deliverers = [app.replica(&["--roles", "deliver"]).await, app.replica(&["--roles", "deliver"]).await];

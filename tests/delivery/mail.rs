@@ -110,10 +110,9 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
 
     reactivate_and_recover(&app, &api, &webhook, &receiver, &platform, user, &since).await;
     let sidecar = app.sidecar();
-    let disabled = sidecar.metric("walhook_webhooks_disabled_total{error_kind=\"http_status\"}").await;
-    assert_eq!(disabled, Some(1.0));
-    assert_eq!(sidecar.metric("walhook_notices_sent_total{kind=\"disabled\"}").await, Some(1.0));
-    assert_eq!(sidecar.metric("walhook_notice_failures_total{cause=\"put_off\"}").await, Some(2.0));
+    sidecar.wait_for_metric("walhook_webhooks_disabled_total{error_kind=\"http_status\"}", 1.0).await;
+    sidecar.wait_for_metric("walhook_notices_sent_total{kind=\"disabled\"}", 1.0).await;
+    sidecar.wait_for_metric("walhook_notice_failures_total{cause=\"put_off\"}", 2.0).await;
 }
 
 /// Events that occur while it is disabled are kept. Reactivation resets its counters, and a recovery delivers everything.

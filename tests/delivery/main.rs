@@ -23,6 +23,7 @@ mod outbound;
 mod record;
 mod recovery;
 mod replay;
+mod scene;
 mod schedule;
 mod sequence;
 mod signals;

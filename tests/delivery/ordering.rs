@@ -1,10 +1,12 @@
 //! `ordering`: deliveries that wait for each other, with flaky receivers, several replicas and kills.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Answer, Api, Platform, Received, Receiver, TestApp, next_id};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 const PAYMENT: &str = "payment.statement_ready";
 const REVIEW: &str = "release.review.status_changed";
@@ -107,7 +109,7 @@ async fn strict_deliveries_arrive_in_order_from_two_replicas_at_a_flaky_receiver
 async fn nothing_is_overtaken_when_replicas_are_killed() {
     const COUNT: usize = 600;
     // Leases of dead replicas end after ten seconds more.
-    let mut app = app_with(&[("delivery.timeout", "1s")]).await;
+    let mut app = app_with(&[("delivery.timeout", "5s")]).await;
     let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
     for round in 1..=2 {
         for _ in 0..6 {
@@ -130,15 +132,22 @@ async fn nothing_is_overtaken_when_replicas_are_killed() {
 
 #[tokio::test]
 async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_failed_permanently() {
-    let app = app_with(&[("delivery.retry_schedule", &["200ms"; 9].join(","))]).await;
+    let app = app_with(&[("delivery.timeout", "60s")]).await;
     let scene = Scene::new(&app, "release", &[REVIEW, PAYMENT]).await;
     let label = scene.platform.label(scene.user).await;
     let releases = [scene.platform.release(label).await, scene.platform.release(label).await];
     let [failing, fine] = releases;
     let steps = ["to_review", "audit", "approved"];
+    // The first attempt of the failing one lasts until the others have been seen to wait.
+    let gate = Arc::new(Notify::new());
+    let held = gate.clone();
     scene.receiver.answer(move |request| {
         let is_failing = request.data()["release_id"] == failing && request.data()["new_status"] == "to_review";
-        Answer::Status(if is_failing { 500 } else { 200 })
+        match (is_failing, request.attempt()) {
+            (false, _) => Answer::Status(200),
+            (true, 1) if request.header("x-webhook-sequence") == "1" => Answer::When(held.clone(), 500),
+            (true, _) => Answer::Status(500),
+        }
     });
     for step in steps {
         for release in releases {
@@ -156,6 +165,7 @@ async fn a_failing_release_blocks_only_itself_until_its_first_delivery_has_faile
     assert_eq!(of(&requests, fine), steps);
     assert!(of(&requests, failing).iter().all(|step| step == "to_review"), "its other deliveries wait");
     app.wait_for_count(PARKED, 2).await;
+    gate.notify_one();
     app.wait_for_count(NOTHING_PENDING, 0).await;
     let expected = [vec!["to_review"; 10], vec!["audit", "approved"]].concat();
     assert_eq!(of(&scene.receiver.requests(), failing), expected);

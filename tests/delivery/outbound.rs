@@ -21,7 +21,7 @@ const NAME: &str = "receiver.example";
 fn config() -> Config {
     let mut config = Config::default();
     config.delivery.allow_http = true;
-    config.delivery.timeout = Period(Duration::from_secs(5));
+    config.delivery.timeout = Period(Duration::from_secs(20));
     config
 }
 

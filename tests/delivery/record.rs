@@ -195,6 +195,45 @@ async fn claims_visit_webhooks_in_order_and_take_up_to_each_ones_limit() {
     assert_eq!(of(&again.deliveries, webhooks[0]), 2, "released deliveries are due at once");
 }
 
+/// The ids are in the reverse of the expected order.
+#[tokio::test]
+async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_their_numbers() {
+    let bench = Bench::new().await;
+    let (webhook, _) = bench.webhook("http://127.0.0.1:9/").await;
+    // Numbers, and the seconds of the times.
+    let expected = [(9, "01"), (2, "02"), (10, "02"), (1, "03"), (3, "03")];
+    let insert = "insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at, sequence)
+                  values ($1, $2, $3, $4, $5::text::timestamptz, $6)";
+    for attempt in [1_i16, 2] {
+        for (number, second) in expected.into_iter().rev() {
+            let (id, event) = (Uuid::now_v7(), bench.event(DATA).await);
+            let due_at = format!("2026-03-01T09:05:{second}Z");
+            bench
+                .client
+                .execute(insert, &[&id, &webhook, &event, &attempt, &due_at, &i64::from(number)])
+                .await
+                .unwrap();
+        }
+    }
+    for class in [DeliveryClass::Fresh, DeliveryClass::Retry] {
+        let request = ClaimRequest {
+            class,
+            timeout: Duration::from_secs(10),
+            start_after: Uuid::nil(),
+            max_webhooks: 10,
+            max_rows: 100,
+            max_bytes: 3 * DATA.len(),
+            per_webhook: 100,
+            limits: Vec::new(),
+        };
+        // The bytes suffice for three: the others follow in the next claim.
+        let (first, second) = (bench.store.claim(&request).await.unwrap(), bench.store.claim(&request).await.unwrap());
+        let claimed = first.deliveries.iter().chain(&second.deliveries).map(|delivery| delivery.sequence.unwrap());
+        assert_eq!(claimed.collect::<Vec<_>>(), expected.map(|(number, _)| number), "{class:?}");
+        assert_eq!((first.refused, second.refused), (2, 0));
+    }
+}
+
 #[tokio::test]
 async fn one_attempt_that_the_store_rejects_does_not_delay_the_others() {
     let bench = Bench::new().await;

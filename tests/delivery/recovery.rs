@@ -1,9 +1,11 @@
 //! Redelivery on request, recovery after an inactive time and under kill -9, and the statistics of what was delivered.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use crate::support::{Answer, Api, Platform, Received, Receiver, TestApp, eventually, next_id};
+use crate::support::{Answer, Api, Platform, Received, Receiver, TestApp, next_id};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 const EVENTS: &[&str] = &["payment.statement_ready"];
 
@@ -102,12 +104,9 @@ async fn a_redelivery_has_its_own_ten_attempts_under_the_same_id_and_the_new_sec
 async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
     let mut app = TestApp::start().await;
     let scene = subscribe(&app).await;
-    // The first request fails, so that a retry is pending; the next hangs until the one after it was answered.
-    scene.receiver.answer_in_turn(&[
-        Answer::Status(500),
-        Answer::After(std::time::Duration::from_secs(3), 200),
-        Answer::Status(201),
-    ]);
+    // The first request fails, so that a retry is pending; the next is answered after the one that follows it.
+    let gate = Arc::new(Notify::new());
+    scene.receiver.answer_in_turn(&[Answer::Status(500), Answer::When(gate.clone(), 200), Answer::Status(201)]);
     scene.payments(1).await;
     let logs = scene.api.wait_for_logs(&scene.webhook, "the first failure", |logs| logs.len() == 1).await;
     assert_eq!(scene.redeliver(&logs[0]).await["round"], 2);
@@ -115,11 +114,8 @@ async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
     assert_eq!(scene.redeliver(&logs[0]).await["round"], 3);
     scene.receiver.wait_for(3).await;
     app.wait_for_count("select count(*) from walhook.delivery", 0).await;
-    let sidecar = app.sidecar();
-    eventually("the late answer", || async {
-        sidecar.metric("walhook_deliveries_in_flight").await.filter(|requests| *requests == 0.0).map(drop)
-    })
-    .await;
+    gate.notify_one();
+    app.sidecar().wait_for_metric("walhook_deliveries_in_flight", 0.0).await;
     // Attempts are recorded in the order of their answers: when this one is recorded, the late one was before.
     scene.payments(1).await;
     let logs = scene.api.wait_for_logs(&scene.webhook, "the second payment", |logs| logs.len() >= 4).await;
@@ -166,7 +162,8 @@ async fn a_recovery_delivers_cancelled_and_missed_events_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_during_a_recovery_loses_and_repeats_nothing() {
     let mut app = TestApp::prepare().await;
-    app.set("delivery.timeout", "1s");
+    // Leases that the killed process held end after ten seconds more.
+    app.set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
     let scene = subscribe(&app).await;

@@ -1,9 +1,11 @@
 //! Replays of stored events to a new webhook: behind fresh deliveries, and under kill -9.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::Notify;
 
 use crate::support::{Answer, Api, Platform, Received, Receiver, TestApp, next_id};
 
@@ -55,8 +57,8 @@ fn payment(request: &Received) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_during_a_replay_skips_nothing_and_changes_no_delivery_id() {
     let mut app = TestApp::prepare().await;
-    // Leases that the killed process held end soon.
-    app.set("delivery.timeout", "1s");
+    // Leases that the killed process held end after ten seconds more.
+    app.set("delivery.timeout", "5s");
     app.setup().await;
     app.run().await;
     let scene = Scene::start(&app, 2_000).await;
@@ -91,11 +93,19 @@ async fn a_fresh_event_overtakes_a_running_replay() {
     app.setup().await;
     app.run().await;
     let scene = Scene::start(&app, 300).await;
-    // Every request waits for the one before it: replayed deliveries that were queued would delay a fresh one.
-    scene.receiver.answer(|_| Answer::After(Duration::from_millis(10), 200));
+    // Every request waits for the one before it: replayed deliveries that were queued would delay a fresh one. One of them lasts until
+    // the fresh event is stored.
+    let (gate, mut answered) = (Arc::new(Notify::new()), 0);
+    let held = gate.clone();
+    scene.receiver.answer(move |_| {
+        answered += 1;
+        if answered == 20 { Answer::When(held.clone(), 200) } else { Answer::After(Duration::from_millis(10), 200) }
+    });
     let job = scene.replay().await;
     scene.receiver.wait_for(20).await;
     let fresh = pay(&scene.platform, scene.user, 1).await[0];
+    app.wait_for_events(301).await;
+    gate.notify_one();
     let requests =
         scene.receiver.wait_until("the fresh event", |all| all.iter().any(|one| payment(one) == fresh)).await;
     let shown = scene.api.get(&format!("/webhooks/{}/jobs/{job}", scene.webhook)).await.expect(200).json();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::support::{Answer, Bench, Receiver, SmtpSink, TestApp, eventually};
+use crate::scene::Scene;
+use crate::support::{Answer, Bench, Receiver, SmtpSink, eventually};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -15,7 +16,6 @@ use walhook::private_postgres::free_port;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::webhooks::{self, Changes};
 
-const READY: &str = "payment.statement_ready";
 const DAY: f64 = 86_400.0;
 
 /// Answers one delivery with each of these, and returns after how many seconds each is due again. `@900` stands for the date in 900
@@ -86,43 +86,6 @@ async fn by_default_retry_after_changes_nothing() {
     assert_due(&due, &[30.0, 30.0], 0.0);
 }
 
-struct Scene {
-    app: TestApp,
-    receiver: Receiver,
-    api: crate::support::Api,
-    platform: crate::support::Platform,
-    user: i64,
-    webhook: String,
-}
-
-impl Scene {
-    async fn begin(settings: &[(&str, &str)]) -> Scene {
-        let mut app = TestApp::prepare().await;
-        for (key, value) in settings {
-            app.set(key, value);
-        }
-        app.setup().await;
-        app.run().await;
-        let platform = app.platform().await;
-        let user = platform.user(&[]).await;
-        let (receiver, api) = (Receiver::start().await, app.api(&user.to_string()).await);
-        let (webhook, _) = api.create_webhook(&receiver.url("/"), &[READY]).await;
-        Scene { app, receiver, api, platform, user, webhook }
-    }
-
-    fn path(&self) -> String {
-        format!("/webhooks/{}", self.webhook)
-    }
-
-    async fn payment(&self) {
-        self.platform.payment(self.user, "ready").await;
-    }
-
-    async fn set_active(&self, active: bool) -> Value {
-        self.api.patch(&self.path(), json!({ "active": active })).await.expect(200).json()
-    }
-}
-
 fn outcomes(logs: &[Value]) -> Vec<&str> {
     logs.iter().map(|line| line["outcome"].as_str().unwrap()).collect()
 }
@@ -135,7 +98,7 @@ async fn a_receiver_that_is_gone_is_disabled_at_once_and_its_owner_notified() {
     let port = free_port().unwrap();
     let sink = SmtpSink::start(port, &[]).await;
     let (url, from) = (format!("smtp://127.0.0.1:{port}"), "Example <webhooks@example.com>");
-    let scene = Scene::begin(&[("disable.on_gone", "true"), ("mail.smtp_url", &url), ("mail.from", from)]).await;
+    let mut scene = Scene::begin(&[("disable.on_gone", "true"), ("mail.smtp_url", &url), ("mail.from", from)]).await;
     // A test never disables.
     scene.receiver.answer_status(410);
     scene.api.post(&format!("{}/test", scene.path()), json!({})).await.expect(200);
@@ -158,6 +121,7 @@ async fn a_receiver_that_is_gone_is_disabled_at_once_and_its_owner_notified() {
         let text = mails[0][part].as_str().unwrap();
         assert!(text.contains("410 Gone") && text.contains(&scene.receiver.url("/")), "{text}");
     }
+    scene.app.sidecar().wait_for_metric(r#"walhook_webhooks_disabled_total{error_kind="gone"}"#, 1.0).await;
     // Reactivation works as after any other disablement.
     let active = scene.set_active(true).await;
     assert_eq!((&active["disabled_reason"], &active["failure_count"]), (&Value::Null, &json!(0)));

@@ -44,7 +44,7 @@ async fn serve(stream: TcpStream, waits: Arc<Notify>, held: Arc<Mutex<Vec<BufRea
 async fn bench() -> (Bench, Arc<Notify>) {
     let mut bench = Bench::new().await;
     let (address, waits) = start().await;
-    bench.config.delivery.timeout = Period(Duration::from_secs(2));
+    bench.config.delivery.timeout = Period(Duration::from_secs(5));
     bench.config.delivery.proxy = Some(format!("http://{address}").into());
     (bench, waits)
 }

@@ -3,4 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod availability;
+mod disks;
 mod long_run;
+mod network;
+mod simulation;

@@ -13,7 +13,7 @@ use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres};
 
 use super::sidecar::Sidecar;
-use super::{Api, Platform, eventually};
+use super::{Api, Namespace, Platform, eventually};
 
 const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
 /// Any 32 bytes.
@@ -28,6 +28,7 @@ pub struct TestApp {
     program: PathBuf,
     settings: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
+    namespace: Option<Arc<Namespace>>,
     sidecar: Option<Sidecar>,
 }
 
@@ -72,7 +73,16 @@ impl TestApp {
         ];
         let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let program = env!("CARGO_BIN_EXE_walhook").into();
-        TestApp { server, name, source_url, store_url, program, settings, environment: BTreeMap::new(), sidecar: None }
+        let environment = BTreeMap::new();
+        TestApp { server, name, source_url, store_url, program, settings, environment, namespace: None, sidecar: None }
+    }
+
+    /// Uses databases on other servers. The platform's gets the reference schema.
+    pub async fn use_databases(&mut self, source_url: &str, store_url: &str) {
+        let client = postgres::connect(source_url).await.expect("the platform's database");
+        client.batch_execute(REFERENCE_SCHEMA).await.expect("the reference schema");
+        (self.source_url, self.store_url) = (source_url.to_owned(), store_url.to_owned());
+        self.set("source.url", source_url).set("store.url", store_url);
     }
 
     /// Prepares, sets up and runs a sidecar, and waits until it is ready.
@@ -110,9 +120,18 @@ impl TestApp {
         self.set("delivery.retry_schedule", &["50ms"; 9].join(",")).set("delivery.retry_jitter", "0ms")
     }
 
+    /// Runs sidecars in this namespace from now on. Subcommands still run on the host.
+    pub fn enter(&mut self, namespace: Arc<Namespace>) -> &mut TestApp {
+        self.namespace = Some(namespace);
+        self
+    }
+
     /// Builds `walhook ARGUMENTS…` with this app's settings and no others.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        self.configured(Command::new(&self.program), arguments)
+    }
+
+    fn configured(&self, mut command: Command, arguments: &[&str]) -> Command {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WALHOOK_")) {
             command.env_remove(name);
         }
@@ -164,7 +183,11 @@ impl TestApp {
     /// Starts `walhook run` on new ports, without waiting for it.
     pub fn spawn(&self, arguments: &[&str]) -> Sidecar {
         let arguments = [&["run"], arguments].concat();
-        Sidecar::spawn(self.command(&arguments), &self.log_file())
+        let Some(namespace) = &self.namespace else {
+            return Sidecar::spawn(self.command(&arguments), &self.log_file());
+        };
+        let command = self.configured(namespace.command(&self.program), &arguments);
+        Sidecar::spawn_at(namespace.inside(), command, &self.log_file())
     }
 
     pub fn sidecar(&mut self) -> &mut Sidecar {

@@ -9,8 +9,11 @@
 mod api;
 mod app;
 mod backlog;
+pub mod collector;
 mod hostile;
 mod jwt;
+pub mod memory;
+mod namespace;
 pub mod plan;
 mod platform;
 pub mod proxy;
@@ -29,7 +32,8 @@ pub use api::{Answer as ApiAnswer, Api, get as fetch};
 pub use app::TestApp;
 pub use backlog::full_listener;
 pub use hostile::{Hostile, Misdeed};
-pub use jwt::{base64_url, hs256_token};
+pub use jwt::{Issuer, base64_url, hs256_token};
+pub use namespace::{NETWORK, Namespace};
 pub use platform::{Platform, next_id};
 pub use receiver::{Answer, Received, Receiver, signature};
 pub use sidecar::Sidecar;
@@ -41,8 +45,8 @@ pub use tunnel::TunnelProxy;
 
 use std::time::Duration;
 
-/// How long a test waits for anything. Generous, because it only ends hanging tests.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a test waits for anything. Generous, for slow and busy machines, because it only ends hanging tests.
+pub const DEADLINE: Duration = Duration::from_secs(180);
 /// Interval of polling.
 pub const POLL: Duration = Duration::from_millis(20);
 

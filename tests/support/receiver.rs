@@ -192,6 +192,11 @@ impl Receiver {
         self.shared.requests.lock().expect("nobody panics with this lock").clone()
     }
 
+    /// Returns all requests so far, and forgets them.
+    pub fn take(&self) -> Vec<Received> {
+        std::mem::take(&mut *self.shared.requests.lock().expect("nobody panics with this lock"))
+    }
+
     pub fn clear(&self) {
         self.shared.requests.lock().expect("nobody panics with this lock").clear();
     }

@@ -1,6 +1,7 @@
 //! A running `walhook run`.
 
 use std::fs::OpenOptions;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -22,9 +23,14 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    pub fn spawn(mut command: Command, log: &Path) -> Sidecar {
+    pub fn spawn(command: Command, log: &Path) -> Sidecar {
+        Sidecar::spawn_at(Ipv4Addr::LOCALHOST.into(), command, log)
+    }
+
+    /// Spawns a sidecar that listens on `address`, such as in another namespace.
+    pub fn spawn_at(address: IpAddr, mut command: Command, log: &Path) -> Sidecar {
         let file = OpenOptions::new().create(true).append(true).open(log).expect("a log file");
-        let listen = || format!("127.0.0.1:{}", free_port().expect("a free port"));
+        let listen = || format!("{address}:{}", free_port().expect("a free port"));
         let (api, metrics) = (listen(), listen());
         command.env("WALHOOK_HTTP__LISTEN", &api).env("WALHOOK_HTTP__METRICS_LISTEN", &metrics);
         let child = command.stdout(Stdio::null()).stderr(file).spawn().expect("walhook starts");
@@ -76,10 +82,25 @@ impl Sidecar {
         line.trim().parse().ok()
     }
 
+    /// Waits until a metric has this value. Metrics change a moment after what they count.
+    pub async fn wait_for_metric(&self, name: &str, value: f64) {
+        let what = format!("{name} to be {value}");
+        super::eventually(&what, async || (self.metric(name).await == Some(value)).then_some(())).await;
+    }
+
     /// Returns the peak resident memory of the process.
     pub fn peak_memory_kib(&self) -> u64 {
+        self.memory_kib("VmHWM:")
+    }
+
+    /// Returns the resident memory of the process.
+    pub fn resident_memory_kib(&self) -> u64 {
+        self.memory_kib("VmRSS:")
+    }
+
+    fn memory_kib(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel counts");
         line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
     }
 

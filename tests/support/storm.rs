@@ -44,13 +44,13 @@ fn peak_kib(sidecar: &Sidecar) -> u64 {
 }
 
 /// Commits payments until it is stopped. Reconnects when the database restarts.
-struct Load {
+pub struct Load {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Load {
-    fn start(url: String, users: Vec<i64>, interval: Duration) -> Load {
+    pub fn start(url: String, users: Vec<i64>, interval: Duration) -> Load {
         let stop = Arc::<AtomicBool>::default();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
@@ -74,7 +74,7 @@ impl Load {
         Load { stop, task }
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.expect("the load does not panic");
     }

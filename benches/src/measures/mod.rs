@@ -9,6 +9,7 @@ mod growth;
 mod hostile;
 mod latency;
 mod load;
+mod ordering;
 mod pileup;
 mod scale;
 mod writer;
@@ -79,6 +80,8 @@ pub enum Measure {
     Hostile,
     /// A store that has grown
     Growth,
+    /// Webhooks whose deliveries are sent in order
+    Ordering,
     /// The cost for the application that writes
     Writer,
     /// One, two and four replicas: the cap on requests in flight
@@ -86,13 +89,14 @@ pub enum Measure {
 }
 
 impl Measure {
-    pub const ALL: [Measure; 9] = [
+    pub const ALL: [Measure; 10] = [
         Measure::Drain,
         Measure::Capture,
         Measure::Latency,
         Measure::Dead,
         Measure::Hostile,
         Measure::Pileup,
+        Measure::Ordering,
         Measure::Growth,
         Measure::Writer,
         Measure::Scale,
@@ -106,6 +110,7 @@ impl Measure {
             Measure::Dead => "dead",
             Measure::Hostile => "hostile",
             Measure::Pileup => "pileup",
+            Measure::Ordering => "ordering",
             Measure::Growth => "growth",
             Measure::Writer => "writer",
             Measure::Scale => "scale",
@@ -120,6 +125,7 @@ impl Measure {
             Measure::Dead => dead::measure(plan).await,
             Measure::Hostile => hostile::measure(plan).await,
             Measure::Pileup => pileup::measure(plan).await,
+            Measure::Ordering => ordering::measure(plan).await,
             Measure::Growth => growth::measure(plan).await,
             Measure::Writer => writer::measure(plan).await,
             Measure::Scale => scale::measure(plan).await,

@@ -222,15 +222,13 @@ impl Reader<'_> {
         let timeline = epoch.timeline;
         let is_new_timeline = timeline != cursor.lineage.timeline;
         if server.cleared < cursor.cleared {
-            return Err(CaptureError::Gap(match is_new_timeline {
-                true => Gap::OutboxForked { timeline },
-                false => Gap::OutboxBehind,
-            }));
+            let gap = if is_new_timeline { Gap::OutboxForked { timeline } } else { Gap::OutboxBehind };
+            return Err(PrimaryError::Gap(gap).into());
         }
         // Rows that were cleared after a snapshot was taken were committed after everything that it sees.
         let may_lack_rows = is_new_timeline && server.cleared.window < cursor.window.number;
         if may_lack_rows && !cursor.leftovers_cleared {
-            return Err(CaptureError::Gap(Gap::OutboxForked { timeline }));
+            return Err(PrimaryError::Gap(Gap::OutboxForked { timeline }).into());
         }
         if let Some(last) = cursor.sent.back().map(|page| &page.progress) {
             let is_stored = |durable: &Option<Checkpoint>| {
@@ -241,7 +239,7 @@ impl Reader<'_> {
             }
         }
         if !self.clear(cursor).await? && may_lack_rows {
-            return Err(CaptureError::Gap(Gap::OutboxForked { timeline }));
+            return Err(PrimaryError::Gap(Gap::OutboxForked { timeline }).into());
         }
         if !cursor.leftovers_cleared {
             self.clear_leftovers(cursor).await?;

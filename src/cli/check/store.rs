@@ -32,6 +32,14 @@ pub(super) async fn inspect(
             ),
             false => Finding::ok("store database", "separate from the platform's"),
         });
+        if identity.system_identifier == primary.system_identifier && primary.has_asynchronous_standbys {
+            findings.push(Finding::warn(
+                "store failover",
+                "the store fails over together with the primary, asynchronously: a failover can undo events and the checkpoint, \
+                 without a gap that shows it",
+                "make replication synchronous, or set store.url to a server that does not fail over with the primary",
+            ));
+        }
     }
     findings.push(synchronous_commit(&identity));
     let schema = migrate::schema(url).await?;

@@ -253,7 +253,7 @@ mod tests {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
             counters.start(webhook);
-            counters.finish(webhook, 1, Some(Duration::ZERO));
+            counters.finish(webhook, 1, Some(Duration::ZERO), false);
         }
         for webhook in 10_000..20_000 {
             budget.reserve(Uuid::from_u128(webhook), 1);
@@ -313,7 +313,7 @@ mod tests {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
             counters.start(webhook);
-            counters.finish(webhook, 1, Some(Duration::ZERO));
+            counters.finish(webhook, 1, Some(Duration::ZERO), false);
         }
         assert!(webhooks().all(|webhook| budget.reserve(webhook, 1)));
         assert!(fresh(now).start(now, &budget, &congestion(), 0).is_none());

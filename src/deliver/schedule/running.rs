@@ -1,6 +1,6 @@
 //! The requests in flight, in the order in which they started, so that slow ones are noticed before they end. No I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use uuid::Uuid;
@@ -15,10 +15,11 @@ pub struct Request {
     number: u64,
 }
 
-/// The requests in flight that are not known to be slow, with their webhooks. There are never more than permits.
+/// The requests in flight that are not known to be slow, with their webhooks, and those that have no permit.
 #[derive(Debug, Default)]
 pub struct Running {
     requests: BTreeMap<Request, Uuid>,
+    detached: BTreeSet<Request>,
     started: u64,
 }
 
@@ -30,14 +31,20 @@ impl Running {
         request
     }
 
-    pub fn end(&mut self, request: Request) {
-        self.requests.remove(&request);
+    /// Returns whether the request was detached.
+    pub fn end(&mut self, request: Request) -> bool {
+        self.requests.remove(&request).is_none() && self.detached.remove(&request)
     }
 
-    /// Returns the webhook of a request that takes longer than responsive receivers need. Returns each request once.
-    pub fn next_slow(&mut self, now: Instant) -> Option<Uuid> {
+    /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns each request once.
+    pub fn next_slow(&mut self, now: Instant) -> Option<(Request, Uuid)> {
         let first = self.requests.first_entry().filter(|first| first.key().started_at + RESPONSIVE < now)?;
-        Some(first.remove())
+        Some(first.remove_entry())
+    }
+
+    /// Notes that a slow request has no permit any more.
+    pub fn detach(&mut self, request: Request) {
+        self.detached.insert(request);
     }
 
     /// Returns when [`next_slow`](Self::next_slow) will return the next request, if it does not end before.
@@ -57,12 +64,13 @@ mod tests {
         let (mut running, start) = (Running::default(), Instant::now());
         assert_eq!((running.next_slow(start), running.next_slow_at()), (None, None));
         let requests = [1, 1, 2, 3].map(|webhook| running.start(Uuid::from_u128(webhook), start));
-        running.end(requests[2]);
-        running.end(requests[2]);
+        (0..2).for_each(|_| assert!(!running.end(requests[2])));
         assert_eq!(running.next_slow(start + RESPONSIVE), None);
         let at = running.next_slow_at().unwrap();
-        let slow: Vec<u128> = std::iter::from_fn(|| running.next_slow(at)).map(|webhook| webhook.as_u128()).collect();
-        assert_eq!((slow, running.next_slow_at()), (vec![1, 1, 3], None));
-        running.end(requests[0]);
+        let slow: Vec<(Request, Uuid)> = std::iter::from_fn(|| running.next_slow(at)).collect();
+        let expected = [(0, 1), (1, 1), (3, 3)].map(|(index, webhook)| (requests[index], Uuid::from_u128(webhook)));
+        assert_eq!((slow, running.next_slow_at()), (expected.to_vec(), None));
+        running.detach(requests[0]);
+        assert_eq!([0, 0, 1].map(|index| running.end(requests[index])), [true, false, false]);
     }
 }

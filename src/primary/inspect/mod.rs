@@ -60,13 +60,17 @@ pub(crate) async fn inspect(
 pub struct Database {
     pub system_identifier: i64,
     pub name: String,
+    /// Whether a failover to one of its standbys can undo acknowledged commits.
+    pub has_asynchronous_standbys: bool,
 }
 
 /// Inspects the primary for `walhook check`. Fails if it does not answer.
 pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Vec<Finding>), PrimaryError> {
     let client = postgres::connect(url).await?;
     let before = Timestamp::now();
-    let Server { system_identifier, database: name, role, now, .. } = catalog::server(&client).await?;
+    let Server { system_identifier, database: name, role, now, physical_slots, synchronous, .. } =
+        catalog::server(&client).await?;
+    let has_asynchronous_standbys = !synchronous && !physical_slots.is_empty();
     let mut findings = vec![
         Finding::ok("primary", format!("database {name} as {role}")),
         Finding::clock("primary clock", now, before),
@@ -75,7 +79,7 @@ pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Ve
         Ok(found) => findings.extend(found.findings),
         Err(error) => findings.push(Finding::fail("primary catalog", error.to_string(), "run `walhook check` again")),
     }
-    Ok((Database { system_identifier, name }, findings))
+    Ok((Database { system_identifier, name, has_asynchronous_standbys }, findings))
 }
 
 /// Verifies that the WAL has what events need, and returns the captured tables by their OIDs.

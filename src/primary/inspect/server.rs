@@ -1,7 +1,7 @@
 //! Judges the server, its settings, the role's privileges and the slot.
 
 use crate::config::{AwaitVisibility, CaptureMode, Source};
-use crate::primary::catalog::{FAILOVER_VERSION, Server, Slot};
+use crate::primary::catalog::{FAILOVER_VERSION, Server, Slot, SlotState};
 use crate::primary::finding::Finding;
 
 /// PostgreSQL 14: the first version whose slots report what is needed, and whose publications take partitioned tables.
@@ -91,8 +91,8 @@ pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) 
         return slot.map(|_| Finding::warn(name, "exists although triggers capture", remedy)).into_iter().collect();
     }
     let mut findings = Vec::new();
-    match slot {
-        None => {
+    match SlotState::of(slot, &source.slot) {
+        SlotState::Missing => {
             findings.push(Finding::fail(name, "missing", "run `walhook setup`"));
             if server.slots >= server.max_slots {
                 let state = format!("all {} are in use", server.max_slots);
@@ -100,21 +100,20 @@ pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) 
                 findings.push(Finding::fail("replication slots", state, remedy).blocking());
             }
         }
-        Some(slot) => findings.extend(existing_slot(source, slot, name)),
+        SlotState::Foreign(foreign) => findings.push(foreign),
+        SlotState::Invalidated => {
+            let state = "invalidated: the WAL it needs was removed";
+            findings.push(Finding::fail(name, state, "run `walhook repair`"));
+        }
+        SlotState::Readable(slot) => findings.extend(readable_slot(source, slot, name)),
     }
     findings.push(await_visibility(source, server));
     findings.extend(slot.and_then(|slot| synchronized_slots(source, server, slot)));
     findings
 }
 
-fn existing_slot(source: &Source, slot: &Slot, name: String) -> Vec<Finding> {
-    if let Some(foreign) = slot.foreign(&source.slot) {
-        return vec![foreign];
-    }
+fn readable_slot(source: &Source, slot: &Slot, name: String) -> Vec<Finding> {
     let status = slot.wal_status.as_deref().unwrap_or("unknown");
-    if slot.is_lost() {
-        return vec![Finding::fail(name, "invalidated: the WAL it needs was removed", "run `walhook repair`")];
-    }
     if status == "unreserved" {
         let state = "about to be invalidated: it retains more WAL than max_slot_wal_keep_size";
         return vec![Finding::warn(name, state, "start `walhook run`, or raise max_slot_wal_keep_size")];
@@ -163,6 +162,9 @@ fn synchronized_slots(source: &Source, server: &Server, slot: &Slot) -> Option<F
     }
     if !server.synchronized_slots.is_empty() {
         return Some(Finding::ok(SETTING, &*server.synchronized_slots));
+    }
+    if server.synchronous && source.await_visibility != AwaitVisibility::Never {
+        return Some(Finding::ok(SETTING, "empty: events wait until a standby has their commits"));
     }
     let physical = match server.physical_slots.is_empty() {
         true => "SLOT OF THE STANDBY".to_owned(),

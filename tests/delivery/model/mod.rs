@@ -1,8 +1,11 @@
 //! Deliveries against a model: after every sequence of operations, the store is in the state that the model predicts.
 //!
 //! The operations call the same functions as the stages and the API, on a real Postgres. The model has no time: what is due is due at
-//! once, and leases end when the sequence says so, as if their holders had died. [`schedule`] is the same for the dispatcher's schedule.
+//! once, and leases end when the sequence says so, as if their holders had died. [`schedule`] is the same for the dispatcher's schedule,
+//! which [`hanging`] runs in virtual time. [`memory`] holds the store in memory, on which the simulation runs, to the same model.
 
+mod hanging;
+mod memory;
 mod pair;
 mod pure;
 mod schedule;
@@ -128,6 +131,7 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
                 pair.apply(operation).await;
                 pair.model.settle();
                 assert_eq!(pair.view().await, pair.model.view, "after operation {number}, {operation:?}");
+                assert_eq!(pair.memory.view(), pair.model.view, "in memory, after operation {number}, {operation:?}");
                 let too_many = pair.model.view.log.values().flatten().any(|line| line.1 > ATTEMPTS as i16);
                 assert!(!too_many, "more attempts than the schedule has");
             }

@@ -1,6 +1,6 @@
 //! The model and the store side by side: applies each operation to both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,26 +9,27 @@ use walhook::domain::backoff::RetrySchedule;
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Lease, Outcome, next};
 use walhook::domain::event::{EventKind, UserId, delivery_id};
 use walhook::domain::ordering::Ordering;
-use walhook::domain::sequence::Sequences;
 use walhook::recover::Step;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::deliver::{ClaimRequest, DeliveryClass};
 use walhook::store::enqueue::{NewDelivery, NewLease, insert_deliveries, insert_missed, subscriptions};
 use walhook::store::keys::{self, SealedKeyPair};
-use walhook::store::order::{self, OrderedDelivery};
 use walhook::store::record::{AttemptRow, CompletedAttempt};
-use walhook::store::recovery::{self, Redelivery, Scope};
-use walhook::store::sequences;
+use walhook::store::recovery::{self, Criteria, Redelivery, Scope};
 use walhook::store::webhooks::{self, Changes, Conditional};
 
+use super::memory::{Memory, store_delivery};
 use super::pure::{Model, ModelWebhook, Pending, View};
 use super::{ATTEMPTS, Operation, Reply, USER, WEBHOOKS};
 use crate::support::Bench;
+use crate::support::memory::Redelivered;
 
 /// The store and its model.
 pub struct Pair<'a> {
     bench: &'a Bench,
     pub model: Model,
+    /// The store in memory.
+    pub memory: Memory,
     /// By ordering.
     webhooks: Vec<Uuid>,
     /// The release of each event.
@@ -55,11 +56,13 @@ impl<'a> Pair<'a> {
                       superseded_attempt, webhook_sequence";
         let clean: String = tables.split(", ").map(|table| format!("delete from walhook.{table};")).collect();
         bench.client.batch_execute(&clean).await.unwrap();
-        let mut webhooks = Vec::new();
+        let (mut webhooks, mut memory) = (Vec::new(), Memory::new());
         for _ in 0..WEBHOOKS {
             let id = bench.webhook("http://127.0.0.1:9/").await.0;
             let ordering = "update walhook.webhook set ordering = $2 where id = $1";
             bench.client.execute(ordering, &[&id, &Ordering::ALL[webhooks.len()].as_str()]).await.unwrap();
+            let target = bench.store.targets(&[id]).await.unwrap().remove(0);
+            memory.create_webhook(target, Ordering::ALL[webhooks.len()]);
             webhooks.push(id);
         }
         let mut pair = Pair {
@@ -72,6 +75,7 @@ impl<'a> Pair<'a> {
                 ended_leases: Vec::new(),
                 superseded: Vec::new(),
             },
+            memory,
             webhooks,
             releases: BTreeMap::new(),
             claims: Vec::new(),
@@ -137,6 +141,7 @@ impl<'a> Pair<'a> {
             Operation::Release { claim } if !self.claims.is_empty() => {
                 let held = self.claims[claim % self.claims.len()].clone();
                 self.bench.store.release(std::slice::from_ref(&held)).await.unwrap();
+                self.memory.release(&held);
                 if let Some(pending) = self.model.view.pending.get_mut(&held.id)
                     && pending.lease == Some(held.lease.token)
                 {
@@ -146,6 +151,7 @@ impl<'a> Pair<'a> {
             Operation::EndLeases => {
                 let end = "update walhook.delivery set due_at = now() where lease is not null";
                 self.bench.client.execute(end, &[]).await.unwrap();
+                self.memory.end_leases();
                 let leased = self.model.view.pending.iter().filter(|(_, pending)| pending.lease.is_some());
                 self.model.ended_leases = leased.map(|(id, _)| *id).collect();
             }
@@ -178,6 +184,7 @@ impl<'a> Pair<'a> {
         let release = Some(self.releases.len() as i64 % 3).filter(|release| *release > 0);
         let data = release.map_or("{}".to_owned(), |release| format!("{{\"release_id\": {release}}}"));
         let event = self.bench.event(&data).await;
+        self.memory.event(event, &data);
         self.releases.insert(event, release);
         event
     }
@@ -193,22 +200,14 @@ impl<'a> Pair<'a> {
         assert_eq!(found.as_ref().map(|found| found.target.active), self.state(webhook).map(|state| state.active));
         match found.map(|found| found.target.active) {
             Some(true) => {
-                let (id, mut sequences) = (delivery_id(event, webhook), Sequences::default());
-                sequences::start(&transaction, &[webhook], &mut sequences).await.unwrap();
-                let sequence = sequences.next(webhook);
-                let delivery = NewDelivery { id, webhook, event, leased: false, sequence };
-                match key {
-                    None => insert_deliveries(&transaction, &[delivery], NewLease::NONE).await.unwrap(),
-                    Some(key) => {
-                        let ordered = OrderedDelivery { delivery, key, is_first: true };
-                        order::insert(&transaction, &[ordered], NewLease::NONE).await.unwrap();
-                    }
-                }
-                sequences::store(&transaction, &sequences.changed()).await.unwrap();
+                let ids = (delivery_id(event, webhook), webhook, event);
+                store_delivery(&transaction, ids, key).await.unwrap();
+                self.memory.store_delivery(ids, key);
                 self.model.create(webhook, event, key);
             }
             Some(false) => {
                 insert_missed(&transaction, &[(webhook, event)]).await.unwrap();
+                self.memory.insert_missed(webhook, event);
                 self.model.view.missed.push((webhook, event));
                 self.model.view.missed.sort_unstable();
             }
@@ -243,7 +242,8 @@ impl<'a> Pair<'a> {
         let mut connection = self.bench.store.connection().await.unwrap();
         let transaction = connection.transaction().await.unwrap();
         let delivery = NewDelivery { id, webhook, event, leased: true, sequence: None };
-        insert_deliveries(&transaction, &[delivery], NewLease { token, seconds: 20.0 }).await.unwrap();
+        let new_lease = NewLease { token, seconds: 20.0 };
+        insert_deliveries(&transaction, &[delivery], new_lease).await.unwrap();
         // The store does not know it yet.
         self.answer(vec![held.clone()], reply).await;
         match commits {
@@ -251,6 +251,7 @@ impl<'a> Pair<'a> {
             false => transaction.rollback().await.unwrap(),
         }
         if commits {
+            self.memory.insert_leased(delivery, new_lease);
             self.model.create(webhook, event, None);
             self.model.view.pending.get_mut(&id).expect("it was created").lease = Some(token);
         }
@@ -272,6 +273,8 @@ impl<'a> Pair<'a> {
         let mut claimed = self.bench.store.claim(&request).await.unwrap().deliveries;
         claimed.sort_unstable_by_key(|delivery| delivery.id);
         let ids: Vec<Uuid> = claimed.iter().map(|delivery| delivery.id).collect();
+        let in_memory = self.memory.claim(&request, &claimed).deliveries.into_iter().map(|delivery| delivery.id);
+        assert_eq!(in_memory.collect::<BTreeSet<Uuid>>(), ids.iter().copied().collect(), "claimed in memory");
         assert_eq!(ids, self.model.claimable(retries), "everything that is due and not leased, and nothing else");
         for delivery in &claimed {
             let pending = self.model.view.pending.get_mut(&delivery.id).expect("it is claimable");
@@ -300,6 +303,7 @@ impl<'a> Pair<'a> {
             })
             .collect();
         let counted = self.bench.record(&entries).await;
+        assert_eq!(self.memory.record(&entries, &self.bench.config.disable.policy()), counted, "counted in memory");
         let expected: Vec<bool> =
             attempts.iter().map(|held| self.model.answer(&held.delivery, &answer, follows(held))).collect();
         assert_eq!(counted, expected, "an answer counts once, under the current lease");
@@ -308,6 +312,7 @@ impl<'a> Pair<'a> {
     async fn toggle(&mut self, webhook: Uuid, active: bool) {
         let changes = Changes { active: Some(active), ..Changes::default() };
         let done = webhooks::update(&self.bench.store, &self.actor, webhook, &changes, &|_| true).await.unwrap();
+        assert_eq!(self.memory.set_active(webhook, active), done != Conditional::NotFound);
         let Some(state) = self.model.view.webhooks.get_mut(&webhook) else {
             return assert_eq!(done, Conditional::NotFound);
         };
@@ -320,6 +325,7 @@ impl<'a> Pair<'a> {
     async fn delete(&mut self, webhook: Uuid) {
         let done = webhooks::delete(&self.bench.store, &self.actor, webhook, &|_| true).await.unwrap();
         let existed = self.model.view.webhooks.remove(&webhook).is_some();
+        assert_eq!(self.memory.delete(webhook), existed);
         assert_eq!(done, if existed { Conditional::Done(()) } else { Conditional::NotFound });
         self.model.cancel(webhook);
     }
@@ -332,6 +338,7 @@ impl<'a> Pair<'a> {
         let state = self.model.view.webhooks.get_mut(&webhook);
         assert_eq!(set.is_some(), state.is_some());
         if let Some(state) = state {
+            self.memory.set_secret(webhook, sealed.bytes.clone());
             state.secret = sealed.bytes;
         }
         // The secret that signs the next attempt.
@@ -352,6 +359,12 @@ impl<'a> Pair<'a> {
             }
         };
         assert_eq!(done, expected);
+        let in_memory = match done {
+            Redelivery::Started { round, .. } => Redelivered::Started(round),
+            Redelivery::Inactive => Redelivered::Inactive,
+            _ => Redelivered::NotFound,
+        };
+        assert_eq!(self.memory.redeliver(webhook, delivery), in_memory);
     }
 
     async fn recover(&mut self, webhook: Uuid) {
@@ -364,6 +377,9 @@ impl<'a> Pair<'a> {
         };
         let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope, 0).await.unwrap();
         assert_eq!(recovery.is_some(), self.state(webhook).is_some());
+        let Scope { since, until, outcomes, missed } = scope;
+        let outcomes = outcomes.iter().map(|outcome| outcome.as_str().to_owned()).collect();
+        let in_memory = self.memory.recover(Uuid::now_v7(), Criteria { webhook, since, until, outcomes, missed });
         let mut recovered = 0;
         loop {
             match walhook::recover::step(&self.bench.store).await.unwrap() {
@@ -387,6 +403,6 @@ impl<'a> Pair<'a> {
                 expected += 1;
             }
         }
-        assert_eq!(recovered, expected);
+        assert_eq!((recovered, in_memory), (expected, expected));
     }
 }

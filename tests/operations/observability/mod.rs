@@ -1,6 +1,5 @@
 //! What an operator observes of a running sidecar: server log, traces and metrics.
 
-mod collector;
 mod logs;
 mod metrics;
 mod readiness;

@@ -7,7 +7,7 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::json;
 
-use super::collector::{Collector, attributes};
+use crate::support::collector::{Collector, attributes};
 use crate::support::{Answer, Api, DEADLINE, Platform, Received, Receiver, TestApp, eventually};
 
 const EVENT: &str = "payment.statement_ready";

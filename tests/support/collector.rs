@@ -15,7 +15,7 @@ use prost::Message;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::support::eventually;
+use super::eventually;
 
 /// The content of one request.
 #[derive(Clone)]

@@ -1,0 +1,216 @@
+//! The dispatcher's decisions: which attempts start, which webhooks are read before, and when to claim. No I/O: the caller passes the
+//! time, and does what is decided.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use super::schedule::{Finished, Limits, Schedule};
+use super::settings::Settings;
+use super::targets::{Destination, Lookup, Targets};
+use crate::domain::delivery::{Attempt, Delivery, Feedback, TIME_TO_RECORD};
+use crate::domain::webhook::SealedTarget;
+use crate::handoff::{DeliveryBudget, FreshDeliveries};
+use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use crate::vault::Vault;
+
+/// The wait before webhooks are read again while the store does not answer.
+const READ_RETRY: Duration = Duration::from_millis(250);
+
+/// An attempt that starts now. It has a permit until [`Dispatch::finish`] gets `finished`.
+pub struct Start {
+    pub delivery: Delivery,
+    pub destination: Arc<Destination>,
+    pub finished: Finished,
+}
+
+impl Finished {
+    /// Notes how the attempt ended.
+    pub fn note(&mut self, attempt: &Attempt) {
+        self.took = attempt.sent.as_ref().map(|sent| sent.duration);
+        self.feedback = attempt.answer.feedback();
+    }
+}
+
+/// What a claim has leased and cannot be dispatched.
+pub struct Leftover {
+    /// Deliveries that the budget does not admit. The caller releases their leases.
+    pub refused: Vec<Delivery>,
+    /// Deliveries whose event no longer exists. The caller removes them.
+    pub orphans: Vec<Uuid>,
+}
+
+/// The deliveries of this process on their way from the hand-off or a claim to their attempts.
+pub struct Dispatch {
+    schedule: Schedule,
+    targets: Targets,
+    /// How long a request may take.
+    timeout: Duration,
+    /// Deliveries whose webhooks the next query reads.
+    unread: Vec<(Delivery, Finished)>,
+    /// Deliveries whose webhooks the current query reads.
+    reading: Vec<(Delivery, Finished)>,
+    is_reading: bool,
+    retry_read_at: Option<Instant>,
+    /// Attempts whose webhooks were read.
+    ready: VecDeque<Start>,
+}
+
+impl Dispatch {
+    pub fn new(settings: &Settings, vault: Arc<Vault>, budget: DeliveryBudget, now: Instant) -> Dispatch {
+        let limits = Limits {
+            total: settings.concurrency,
+            per_webhook: settings.per_webhook_concurrency,
+            adaptive: settings.adaptive_concurrency,
+        };
+        Dispatch {
+            schedule: Schedule::new(limits, settings.retries_per_second, settings.timeout, budget, now),
+            targets: Targets::new(vault, settings.guard.clone()),
+            timeout: settings.timeout,
+            unread: Vec::new(),
+            reading: Vec::new(),
+            is_reading: false,
+            retry_read_at: None,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// Takes deliveries from the hand-off. Usually their webhooks were read so recently that they need not be read again.
+    pub fn take(&mut self, fresh: FreshDeliveries, now: Instant) {
+        self.targets.store_handed_off(fresh.read_at, fresh.targets, now);
+        self.schedule.add_fresh(fresh.deliveries, now);
+    }
+
+    /// Returns the permit of an attempt that has ended.
+    pub fn finish(&mut self, finished: Finished, now: Instant) {
+        self.schedule.finish(finished, now);
+    }
+
+    /// Returns the next attempt to start, if there is a permit. Deliveries whose webhook was not read recently first wait until it is read.
+    pub fn next_start(&mut self, now: Instant) -> Option<Start> {
+        loop {
+            if let Some(start) = self.next_ready() {
+                return Some(start);
+            }
+            let delivery = self.schedule.next(now)?;
+            let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+            let finished = Finished { webhook, class, bytes, request: None, took: None, feedback: Feedback::None };
+            match self.targets.recent(webhook, now) {
+                Some(lookup) => self.start(delivery, finished, lookup, now),
+                None if self.is_lease_too_short(&delivery, now) => self.finish(finished, now),
+                None => self.unread.push((delivery, finished)),
+            }
+        }
+    }
+
+    /// Returns the next attempt whose webhook was read while it waited.
+    pub fn next_ready(&mut self) -> Option<Start> {
+        self.ready.pop_front()
+    }
+
+    /// Whether the lease might end before the answer is recorded. Such a delivery is not started: it is claimed again when the lease
+    /// ends.
+    fn is_lease_too_short(&self, delivery: &Delivery, now: Instant) -> bool {
+        delivery.lease.until < now + self.timeout + TIME_TO_RECORD
+    }
+
+    fn start(&mut self, delivery: Delivery, mut finished: Finished, lookup: Lookup, now: Instant) {
+        let destination = match lookup {
+            Lookup::Found(destination) if !self.is_lease_too_short(&delivery, now) => destination,
+            Lookup::Found(_) | Lookup::Deleted | Lookup::Unreadable => return self.finish(finished, now),
+        };
+        // The webhook was switched off and on since: this delivery was cancelled. If it was stored in between, it is claimed again when
+        // its lease ends.
+        if delivery.activation != destination.activation {
+            return self.finish(finished, now);
+        }
+        finished.request = Some(self.schedule.start_request(delivery.webhook, now));
+        self.ready.push_back(Start { delivery, destination, finished });
+    }
+
+    /// Returns the webhooks to read for all waiting deliveries, one query at a time. The caller must pass the result to
+    /// [`read`](Self::read) or [`read_failed`](Self::read_failed), and start what is [ready](Self::next_ready) now.
+    pub fn next_read(&mut self, now: Instant) -> Option<Vec<Uuid>> {
+        if self.is_reading || self.unread.is_empty() || self.retry_read_at.is_some_and(|retry_at| now < retry_at) {
+            return None;
+        }
+        self.retry_read_at = None;
+        // The hand-off may have brought some of the webhooks since.
+        for (delivery, finished) in std::mem::take(&mut self.unread) {
+            match self.targets.recent(delivery.webhook, now) {
+                Some(lookup) => self.start(delivery, finished, lookup, now),
+                None => self.reading.push((delivery, finished)),
+            }
+        }
+        let mut webhooks: Vec<Uuid> = self.reading.iter().map(|(delivery, _)| delivery.webhook).collect();
+        webhooks.sort_unstable();
+        webhooks.dedup();
+        self.is_reading = !webhooks.is_empty();
+        self.is_reading.then_some(webhooks)
+    }
+
+    /// Takes the result of a query for `webhooks` that was sent at `queried_at`. Returns those that no longer exist: the caller removes
+    /// their deliveries.
+    pub fn read(
+        &mut self,
+        webhooks: Vec<Uuid>,
+        queried_at: Instant,
+        found: Vec<SealedTarget>,
+        now: Instant,
+    ) -> Vec<Uuid> {
+        self.is_reading = false;
+        self.targets.store_read(queried_at, &webhooks, found, now);
+        for (delivery, finished) in std::mem::take(&mut self.reading) {
+            let lookup = self.targets.last_read(delivery.webhook);
+            self.start(delivery, finished, lookup, now);
+        }
+        let is_deleted = |webhook: &Uuid| matches!(self.targets.last_read(*webhook), Lookup::Deleted);
+        webhooks.into_iter().filter(is_deleted).collect()
+    }
+
+    pub fn read_failed(&mut self, now: Instant) {
+        self.is_reading = false;
+        self.retry_read_at = Some(now + READ_RETRY);
+        self.unread.append(&mut self.reading);
+    }
+
+    /// Returns the next claim, if one is due. The caller must pass its result to [`claimed`](Self::claimed) or
+    /// [`claim_failed`](Self::claim_failed).
+    pub fn next_claim(&mut self, now: Instant) -> Option<ClaimRequest> {
+        self.schedule.next_claim(now)
+    }
+
+    pub fn claimed(&mut self, request: &ClaimRequest, mut claimed: Claimed, now: Instant) -> Leftover {
+        let refused = self.schedule.claimed(request, &mut claimed, now);
+        Leftover { refused, orphans: claimed.orphans }
+    }
+
+    pub fn claim_failed(&mut self, request: &ClaimRequest, now: Instant) {
+        self.schedule.claim_failed(request, now);
+    }
+
+    /// When to ask for starts, reads and claims again if nothing happens before.
+    pub fn wake_at(&self, now: Instant) -> Instant {
+        let wake_at = self.schedule.wake_at(now);
+        self.retry_read_at.map_or(wake_at, |retry_at| retry_at.min(wake_at))
+    }
+
+    /// Removes and returns all deliveries that wait. No attempt of them starts.
+    pub fn drain(&mut self) -> Vec<Delivery> {
+        let mut waiting = self.schedule.drain();
+        waiting.extend(self.unread.drain(..).chain(self.reading.drain(..)).map(|(delivery, _)| delivery));
+        waiting.extend(self.ready.drain(..).map(|start| start.delivery));
+        waiting
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.schedule.in_flight()
+    }
+
+    /// Returns how many webhooks get fewer requests at once because their receivers are overloaded.
+    pub fn limited(&mut self) -> usize {
+        self.schedule.limited()
+    }
+}

@@ -1,0 +1,36 @@
+//! Limits on requests that examine many rows, per user: filtered pages of delivery logs and of the feed, and single events with their
+//! deliveries.
+
+use super::fault::{Fault, Result};
+use super::limits::{ConcurrencyLimit, Permit, RateLimit};
+use crate::domain::event::UserId;
+
+/// Each examines up to 2,000 entries, which takes the store a few milliseconds: without this limit one user could keep it busy.
+const PER_SECOND: u32 = 50;
+const BURST: u32 = 100;
+/// Of the eight connections that all users share.
+const MAX_IN_PROGRESS: usize = 2;
+
+/// The searches of all users.
+pub struct Searches {
+    rate: RateLimit<UserId>,
+    in_progress: ConcurrencyLimit<UserId>,
+}
+
+impl Searches {
+    pub fn new() -> Searches {
+        Searches { rate: RateLimit::per_second(PER_SECOND, BURST), in_progress: ConcurrencyLimit::new(MAX_IN_PROGRESS) }
+    }
+
+    /// Counts a search. Fails if the user has made too many in the last seconds.
+    pub fn count(&self, user: &UserId) -> Result<()> {
+        self.rate.check(user).map_err(|retry_after_seconds| Fault::SearchLimit { retry_after_seconds })
+    }
+
+    /// Counts a search of a delivery log, which lasts until the permit is dropped.
+    pub fn begin(&self, user: &UserId) -> Result<Permit<UserId>> {
+        let permit = self.in_progress.acquire(user).ok_or(Fault::SearchLimit { retry_after_seconds: 1 })?;
+        self.count(user)?;
+        Ok(permit)
+    }
+}

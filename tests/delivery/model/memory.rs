@@ -1,0 +1,193 @@
+//! The store in memory, beside the real one: it must be in the same state. The simulation in `tests/reliability/simulation` relies on it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use uuid::Uuid;
+use walhook::domain::delivery::{Delivery, Lease, lease_length};
+use walhook::domain::disablement::Policy;
+use walhook::domain::event::{EventKind, UserId};
+use walhook::domain::ordering::Ordering;
+use walhook::domain::sequence::Sequences;
+use walhook::domain::webhook::SealedTarget;
+use walhook::record::{Tried, record_in};
+use walhook::recover::{Step, step_in};
+use walhook::store::contract::EnqueueStatements;
+use walhook::store::deliver::{ClaimRequest, Claimed};
+use walhook::store::enqueue::{NewDelivery, NewLease};
+use walhook::store::order::OrderedDelivery;
+use walhook::store::record::CompletedAttempt;
+use walhook::store::recovery::Criteria;
+
+use super::USER;
+use super::pure::{ModelWebhook, Pending, View};
+use crate::support::memory::{MemoryStore, Redelivered};
+
+/// Stores a delivery of an event as the enqueue stage does, in a transaction of either store.
+pub async fn store_delivery(
+    transaction: &impl EnqueueStatements,
+    (id, webhook, event): (Uuid, Uuid, Uuid),
+    key: Option<i64>,
+) -> walhook::store::Result<()> {
+    let mut sequences = Sequences::default();
+    transaction.start_sequences(&[webhook], &mut sequences).await?;
+    let sequence = sequences.next(webhook);
+    let delivery = NewDelivery { id, webhook, event, leased: false, sequence };
+    match key {
+        None => transaction.insert_deliveries(&[delivery], NewLease::NONE).await?,
+        Some(key) => {
+            let ordered = OrderedDelivery { delivery, key, is_first: true };
+            transaction.insert_ordered(&[ordered], NewLease::NONE).await?;
+        }
+    }
+    transaction.store_sequences(&sequences.changed()).await
+}
+
+/// The store in memory answers at once.
+fn now<T>(future: impl Future<Output = walhook::store::Result<T>>) -> T {
+    future.now_or_never().expect("it answers at once").expect("nothing fails")
+}
+
+pub struct Memory(pub MemoryStore);
+
+impl Memory {
+    pub fn new() -> Memory {
+        Memory(MemoryStore::new(Timestamp::now()))
+    }
+
+    pub fn create_webhook(&mut self, target: SealedTarget, ordering: Ordering) {
+        let transaction = self.0.begin();
+        transaction.create_webhook(target, UserId(USER.into()), &[EventKind::ReleaseDistributed], ordering);
+        transaction.commit();
+    }
+
+    pub fn event(&mut self, id: Uuid, data: &str) {
+        let transaction = self.0.begin();
+        transaction.insert_event(id, UserId(USER.into()), EventKind::ReleaseDistributed, data);
+        transaction.commit();
+    }
+
+    pub fn store_delivery(&mut self, ids: (Uuid, Uuid, Uuid), key: Option<i64>) {
+        let transaction = self.0.begin();
+        now(store_delivery(&transaction, ids, key));
+        transaction.commit();
+    }
+
+    pub fn insert_leased(&mut self, delivery: NewDelivery, lease: NewLease) {
+        let transaction = self.0.begin();
+        now(transaction.insert_deliveries(&[delivery], lease));
+        transaction.commit();
+    }
+
+    pub fn insert_missed(&mut self, webhook: Uuid, event: Uuid) {
+        let transaction = self.0.begin();
+        now(transaction.insert_missed(&[(webhook, event)]));
+        transaction.commit();
+    }
+
+    /// Claims under the lease of the real claim.
+    pub fn claim(&mut self, request: &ClaimRequest, real: &[Delivery]) -> Claimed {
+        let none = || Lease { token: Uuid::now_v7(), until: Instant::now() };
+        let lease = real.first().map_or_else(none, |delivery| delivery.lease);
+        let transaction = self.0.begin();
+        let claimed = transaction.claim(request, lease, lease_length(request.timeout));
+        transaction.commit();
+        claimed
+    }
+
+    /// Records in one transaction. Returns for each attempt whether it counted.
+    pub fn record(&mut self, attempts: &[CompletedAttempt<'_>], policy: &Policy) -> Vec<bool> {
+        let transaction = self.0.begin();
+        let Tried::Recorded(recorded) = now(record_in(&transaction, attempts, policy, &BTreeSet::new(), None)) else {
+            panic!("no webhook reaches the threshold");
+        };
+        transaction.commit();
+        recorded.counted
+    }
+
+    pub fn release(&mut self, delivery: &Delivery) {
+        let transaction = self.0.begin();
+        transaction.release(std::slice::from_ref(delivery));
+        transaction.commit();
+    }
+
+    pub fn end_leases(&mut self) {
+        let transaction = self.0.begin();
+        transaction.end_leases();
+        transaction.commit();
+    }
+
+    pub fn set_active(&mut self, webhook: Uuid, active: bool) -> bool {
+        let transaction = self.0.begin();
+        let exists = transaction.set_active(webhook, active);
+        transaction.commit();
+        exists
+    }
+
+    pub fn delete(&mut self, webhook: Uuid) -> bool {
+        let transaction = self.0.begin();
+        let existed = transaction.delete_webhook(webhook);
+        transaction.commit();
+        existed
+    }
+
+    pub fn set_secret(&mut self, webhook: Uuid, secret: Vec<u8>) {
+        let transaction = self.0.begin();
+        transaction.set_secret(webhook, secret);
+        transaction.commit();
+    }
+
+    pub fn redeliver(&mut self, webhook: Uuid, delivery: Uuid) -> Redelivered {
+        let transaction = self.0.begin();
+        let done = transaction.redeliver(webhook, delivery);
+        transaction.commit();
+        done
+    }
+
+    /// Runs a recovery to its end. Returns how many deliveries it has started.
+    pub fn recover(&mut self, id: Uuid, criteria: Criteria) -> i64 {
+        let transaction = self.0.begin();
+        transaction.begin_recovery(id, criteria);
+        transaction.commit();
+        let mut recovered = 0;
+        loop {
+            // Steps are a moment apart.
+            let later = self.0.state().now + Duration::from_millis(1);
+            self.0.set_now(later);
+            let transaction = self.0.begin();
+            let step = now(step_in(&transaction));
+            transaction.commit();
+            match step {
+                Step::Idle => return recovered,
+                Step::Worked => {}
+                Step::Finished { recovered: count, .. } => recovered += count,
+            }
+        }
+    }
+
+    pub fn view(&self) -> View {
+        let (state, mut view) = (self.0.state(), View::default());
+        for (id, webhook) in state.webhooks.iter() {
+            let counters =
+                [webhook.successes, webhook.failures, webhook.consecutive_failures].map(|count| count as i64);
+            let (active, secret) = (webhook.target.active, webhook.target.secret.clone());
+            let is_failing = webhook.consecutive_failures > 0;
+            assert_eq!(webhook.failing_since.is_some(), is_failing, "consecutive failures have a start");
+            view.webhooks.insert(*id, ModelWebhook { active, secret, counters: counters.into() });
+        }
+        for (id, row) in state.deliveries.iter() {
+            let (round, attempt) = (row.round as i16, row.attempt as i16);
+            let parked = row.due_at.is_none();
+            view.pending.insert(*id, Pending { webhook: row.webhook, round, attempt, lease: row.lease, parked });
+        }
+        for line in state.log.iter() {
+            let lines = view.log.entry(line.delivery).or_default();
+            lines.push((line.round as i16, line.attempt as i16, line.outcome.as_str().to_owned()));
+            lines.sort_unstable();
+        }
+        view.missed = state.missed.keys().copied().collect();
+        view
+    }
+}

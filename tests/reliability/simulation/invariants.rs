@@ -1,0 +1,365 @@
+//! What must hold, each with the promise that it stands for. Some are checked at every request or recording, the others when everything has
+//! ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use uuid::Uuid;
+use walhook::domain::delivery::Outcome;
+use walhook::domain::disablement::CountedFailures;
+use walhook::domain::ordering::Ordering;
+use walhook::handoff::CAPACITY;
+use walhook::record::Recorded;
+
+use super::plan::WAITS;
+use super::world::{Process, World};
+use crate::support::memory::{Line, NoticeKind, Reason, Switched};
+
+/// The most attempts of a round.
+const MAX_ATTEMPTS: u16 = 10;
+/// How long a delivery to a fast receiver may wait while others are slow: about as long as one request of a slow one may take.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+
+/// How soon after a webhook was switched off its requests end: a read of it counts for five milliseconds, and its answer takes a few more.
+const NOTICE_TIME: Duration = Duration::from_millis(20);
+
+/// An invariant that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    pub invariant: &'static str,
+    pub detail: String,
+}
+
+/// A request that was sent.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub at: Duration,
+    pub delivery: Uuid,
+    pub webhook: Uuid,
+    pub order_key: Option<i64>,
+    pub sequence: Option<i64>,
+    pub round: u16,
+    pub attempt: u16,
+    pub is_accepted: bool,
+    /// Whether too little was left of the lease.
+    pub is_late: bool,
+}
+
+type Check = Result<(), Broken>;
+
+fn require(holds: bool, invariant: &'static str, detail: impl FnOnce() -> String) -> Check {
+    if holds { Ok(()) } else { Err(Broken { invariant, detail: detail() }) }
+}
+
+/// Before a request is sent.
+pub fn before_request(world: &World, process: Process, request: &Request) -> Check {
+    order_is_kept(world, request)?;
+    concurrency_is_limited(world, process, request)?;
+    inactive_webhooks_get_nothing(world, request)?;
+    requests_fit_into_leases(request)?;
+    require(request.attempt <= MAX_ATTEMPTS, "at most ten attempts a round", || format!("{request:?}"))
+}
+
+/// After a transaction that has recorded attempts.
+pub fn after_recording(world: &World, recorded: &Recorded) -> Check {
+    failing_webhooks_are_disabled(world)?;
+    let disabled: BTreeSet<Uuid> = recorded.disabled.iter().map(|disabled| disabled.webhook).collect();
+    let pending = world.store.state().deliveries.values().filter(|row| disabled.contains(&row.webhook)).count();
+    require(pending == 0, "disabling a webhook cancels its pending deliveries", || format!("{pending} are pending"))
+}
+
+/// When no event is left that could change anything.
+pub fn at_the_end(world: &World) -> Check {
+    every_event_is_stored_once(world)?;
+    nothing_is_stranded(world)?;
+    every_delivery_has_one_final_state(world)?;
+    attempts_are_numbered_once(world)?;
+    only_the_holder_records(world)?;
+    delivered_means_accepted(world)?;
+    retries_keep_to_the_schedule(world)?;
+    nothing_is_repeated_without_a_fault(world)?;
+    disabled_once_per_streak(world)?;
+    counters_equal_the_log(world)?;
+    permits_and_budget_are_returned(world)?;
+    slow_receivers_delay_nobody(world)
+}
+
+/// Ordering: a delivery starts only when all deliveries of its key with lower numbers have ended.
+fn order_is_kept(world: &World, request: &Request) -> Check {
+    let (Some(key), Some(sequence)) = (request.order_key, request.sequence) else { return Ok(()) };
+    let mut pending = world.store.state().deliveries.iter();
+    let earlier = pending.find(|(id, row)| {
+        let is_earlier = row.sequence.is_some_and(|other| other < sequence);
+        row.webhook == request.webhook && row.order_key == Some(key) && is_earlier && **id != request.delivery
+    });
+    require(earlier.is_none(), "order per key", || format!("{request:?} is sent before {earlier:?} has ended"))
+}
+
+/// Concurrency: no process has more requests in flight than its limits allow, in total or to one webhook.
+fn concurrency_is_limited(world: &World, process: Process, request: &Request) -> Check {
+    let Some(running) = world.replicas[process.replica].running(process) else { return Ok(()) };
+    let (total, of_webhook) = (running.in_flight.values().sum::<usize>(), running.in_flight[&request.webhook]);
+    let is_within = total <= world.settings.concurrency && of_webhook <= world.settings.per_webhook_concurrency;
+    require(is_within, "concurrency limits", || format!("{total} in flight, {of_webhook} of them to one webhook"))
+}
+
+/// A webhook that was switched off gets no more requests, except those that start within [`NOTICE_TIME`]. If it was switched on again,
+/// it gets none for the deliveries that were cancelled. Only while the store answers at once: a read of the webhook may take long.
+fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
+    let state = world.store.state();
+    let off = |switched: &&Switched| switched.webhook == request.webhook && !switched.active;
+    let Some(off) = state.switched.iter().rfind(off).filter(|_| world.plan.is_calm) else { return Ok(()) };
+    let is_recent = state.now.duration_since(off.at).unsigned_abs() <= NOTICE_TIME;
+    let is_active = state.webhooks.get(&request.webhook).is_some_and(|webhook| webhook.target.active);
+    // A delivery that is being stored is not gone.
+    let is_cancelled = !state.deliveries.contains_key(&request.delivery)
+        && state.log.iter().any(|line| line.delivery == request.delivery && line.reason == Reason::Cancelled);
+    require(is_recent || is_active && !is_cancelled, "an inactive webhook gets no requests", || {
+        format!("{request:?}, switched off at {}", off.at)
+    })
+}
+
+/// Leases: a request starts only if its answer can be recorded before the lease ends.
+fn requests_fit_into_leases(request: &Request) -> Check {
+    require(!request.is_late, "a request fits into its lease", || format!("{request:?}"))
+}
+
+/// Disablement happens in the transaction that records the failure that reaches the threshold.
+fn failing_webhooks_are_disabled(world: &World) -> Check {
+    let at_once = match world.policy.counted {
+        CountedFailures::Consecutive { min_duration } => min_duration.is_zero(),
+        CountedFailures::Cumulative => true,
+    };
+    let mut webhooks = world.store.state().webhooks.iter();
+    let overdue = webhooks.find(|(_, webhook)| {
+        let count = match world.policy.counted {
+            CountedFailures::Consecutive { .. } => webhook.consecutive_failures,
+            CountedFailures::Cumulative => webhook.failures,
+        };
+        at_once && webhook.target.active && count >= u64::from(world.policy.threshold)
+    });
+    require(overdue.is_none(), "a webhook at the threshold is disabled", || format!("{overdue:?}"))
+}
+
+/// Ordering: whatever ends a delivery makes the next one of its key due, in the same transaction.
+pub fn nothing_waits_for_nothing(stranded: usize) -> Check {
+    require(stranded == 0, "no delivery waits for one that has ended", || format!("{stranded} do"))
+}
+
+/// Nothing is lost and nothing is stored twice: each event has one delivery for each webhook of its owner, or the webhook missed it
+/// because it was inactive.
+fn every_event_is_stored_once(world: &World) -> Check {
+    let state = world.store.state();
+    let (stored, committed) = (state.events.len(), world.stream.len());
+    require(stored == committed, "every event is stored once", || format!("{stored} of {committed} are stored"))?;
+    let mut created = BTreeSet::new();
+    for delivery in state.created.iter() {
+        let is_new = created.insert((delivery.webhook, delivery.event));
+        require(is_new, "no delivery is created twice", || format!("{delivery:?}"))?;
+    }
+    for (webhook, found) in state.webhooks.iter() {
+        for (event, _) in state.events.iter().filter(|(_, event)| event.user == found.user) {
+            let is_known = created.contains(&(*webhook, *event)) || state.missed.contains_key(&(*webhook, *event));
+            require(is_known, "every event goes to each webhook", || format!("{event} has no delivery to {webhook}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Once faults stop, everything ends: deliveries, jobs, and the storing of events.
+fn nothing_is_stranded(world: &World) -> Check {
+    let state = world.store.state();
+    let pending: Vec<_> = state.deliveries.iter().take(5).collect();
+    require(pending.is_empty(), "every delivery ends", || {
+        format!("{} are pending: {pending:?}", state.deliveries.len())
+    })?;
+    let job = state.jobs.iter().find(|(_, job)| !job.is_finished);
+    require(job.is_none(), "every job ends", || format!("{job:?}"))
+}
+
+fn by_delivery(world: &World) -> BTreeMap<Uuid, Vec<&Line>> {
+    let mut lines: BTreeMap<Uuid, Vec<&Line>> = BTreeMap::new();
+    for line in world.store.state().log.iter() {
+        lines.entry(line.delivery).or_default().push(line);
+    }
+    lines
+}
+
+/// Each delivery ends once in its last round. An earlier round ends at most once: a redelivery may replace what was pending. So does the
+/// last round if the webhook was deleted: a delivery that was being stored meanwhile is removed.
+fn every_delivery_has_one_final_state(world: &World) -> Check {
+    let (state, lines) = (world.store.state(), by_delivery(world));
+    for created in state.created.iter() {
+        let last = state.rounds.get(&created.delivery).copied().unwrap_or(1);
+        let lines = lines.get(&created.delivery).map_or(&[][..], Vec::as_slice);
+        let is_end = |line: &&&Line| line.reason != Reason::Superseded && line.outcome != Outcome::Failed;
+        for round in 1..=last {
+            let ends = lines.iter().filter(is_end).filter(|line| line.round == round).count();
+            let may_be_open = round < last || !state.webhooks.contains_key(&created.webhook);
+            let holds = ends == 1 || ends == 0 && may_be_open;
+            require(holds, "exactly one final state per delivery", || {
+                format!("delivery {} has {ends} in round {round} of {last}: {lines:#?}", created.delivery)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The attempts of a round that count are numbered from one without gaps, and each is recorded once. There are at most ten.
+fn attempts_are_numbered_once(world: &World) -> Check {
+    for (delivery, lines) in by_delivery(world) {
+        let mut counted: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
+        for line in lines.iter().filter(|line| line.reason == Reason::Counted) {
+            counted.entry(line.round).or_default().push(line.attempt);
+        }
+        for (round, attempts) in counted {
+            let expected: Vec<u16> = (1..=attempts.len() as u16).collect();
+            let holds = attempts == expected && attempts.len() <= usize::from(MAX_ATTEMPTS);
+            require(holds, "attempt numbers are recorded once", || {
+                format!("delivery {delivery}, round {round}: {attempts:?}")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Fencing: an attempt counts only if no other process, redelivery or cancellation has taken the delivery since its lease was granted. One
+/// that was superseded is logged at most once.
+fn only_the_holder_records(world: &World) -> Check {
+    let state = world.store.state();
+    let mut recorded = BTreeSet::new();
+    let mut grants: BTreeMap<Uuid, Vec<(u64, Option<Uuid>)>> = BTreeMap::new();
+    for grant in state.grants.iter() {
+        grants.entry(grant.delivery).or_default().push((grant.transaction, grant.lease));
+    }
+    for line in state.log.iter().filter(|line| line.reason != Reason::Cancelled) {
+        let is_first = recorded.insert((line.delivery, line.lease));
+        require(is_first, "a lease records one attempt", || format!("{line:?}"))?;
+        let of_delivery = grants.get(&line.delivery).map_or(&[][..], Vec::as_slice);
+        let holder = of_delivery.iter().rev().find(|(transaction, _)| *transaction < line.transaction);
+        let holds = line.reason == Reason::Superseded || holder.is_some_and(|(_, lease)| *lease == line.lease);
+        require(holds, "only the holder of the lease records", || format!("{line:?}, held by {holder:?}"))?;
+    }
+    Ok(())
+}
+
+/// A delivery is logged as delivered only if its receiver accepted that very attempt.
+fn delivered_means_accepted(world: &World) -> Check {
+    let accepted: BTreeSet<(Uuid, u16, u16)> = world
+        .requests
+        .iter()
+        .filter(|request| request.is_accepted)
+        .map(|request| (request.delivery, request.round, request.attempt))
+        .collect();
+    let delivered = world.store.state().log.iter().filter(|line| line.outcome == Outcome::Delivered);
+    for line in delivered {
+        let is_accepted = accepted.contains(&(line.delivery, line.round, line.attempt));
+        require(is_accepted, "delivered means accepted", || format!("{line:?}"))?;
+    }
+    Ok(())
+}
+
+/// A retry is never earlier than its schedule, and only the last attempt of the schedule fails permanently.
+fn retries_keep_to_the_schedule(world: &World) -> Check {
+    let mut first: BTreeMap<(Uuid, u16, u16), Duration> = BTreeMap::new();
+    for request in &world.requests {
+        first.entry((request.delivery, request.round, request.attempt)).or_insert(request.at);
+    }
+    for ((delivery, round, attempt), at) in &first {
+        let Some(next) = first.get(&(*delivery, *round, attempt + 1)) else { continue };
+        let waited = next.saturating_sub(*at);
+        let holds = waited >= Duration::from_millis(WAITS[usize::from(*attempt) - 1]);
+        require(holds, "a retry is never early", || format!("{delivery}, attempt {attempt}: {waited:?}"))?;
+    }
+    let given_up = |line: &&Line| line.outcome == Outcome::PermanentlyFailed && line.is_failure;
+    let early = world.store.state().log.iter().filter(given_up).find(|line| line.attempt != MAX_ATTEMPTS);
+    require(early.is_none(), "a delivery fails permanently after ten attempts", || format!("{early:?}"))
+}
+
+/// If only receivers are slow or fail, one that answers at once gets each delivery once.
+fn nothing_is_repeated_without_a_fault(world: &World) -> Check {
+    let mut sent = BTreeSet::new();
+    for request in world.requests.iter().filter(|request| world.plan.is_calm && request.webhook == world.webhooks[0]) {
+        let is_new = sent.insert((request.delivery, request.round, request.attempt));
+        require(is_new, "nothing is repeated without a fault", || format!("{request:?}"))?;
+    }
+    Ok(())
+}
+
+/// A webhook is disabled once for each time that it was switched on, with one notice for its owner.
+fn disabled_once_per_streak(world: &World) -> Check {
+    let state = world.store.state();
+    for webhook in &world.webhooks {
+        let mut was_active = false;
+        for Switched { active, .. } in state.switched.iter().filter(|switched| switched.webhook == *webhook) {
+            require(*active != was_active, "a webhook is disabled once per streak", || format!("{webhook}"))?;
+            was_active = *active;
+        }
+    }
+    let switched_off: BTreeSet<(Uuid, u64)> = state
+        .switched
+        .iter()
+        .filter(|(_, active, _)| !active)
+        .map(|(id, _, transaction)| (*id, *transaction))
+        .collect();
+    let mut noticed = BTreeSet::new();
+    for notice in state.notices.iter().filter(|notice| notice.kind == NoticeKind::Disabled) {
+        let place = (notice.webhook, notice.transaction);
+        let holds = switched_off.contains(&place) && noticed.insert(place);
+        require(holds, "each disablement has one notice", || format!("{notice:?}"))?;
+    }
+    Ok(())
+}
+
+/// The counters of a webhook equal what its attempt log contains.
+fn counters_equal_the_log(world: &World) -> Check {
+    let state = world.store.state();
+    for (id, webhook) in state.webhooks.iter() {
+        let (mut successes, mut failures, mut consecutive) = (0, 0, 0);
+        let counted = |line: &Line| line.webhook == *id && line.reason == Reason::Counted;
+        for (index, line) in state.log.iter().enumerate().filter(|(_, line)| counted(line)) {
+            if line.outcome == Outcome::Delivered {
+                (successes, consecutive) = (successes + 1, 0);
+            } else if line.is_failure && index >= webhook.counted_from {
+                (failures, consecutive) = (failures + 1, consecutive + 1);
+            }
+        }
+        let counters = (webhook.successes, webhook.failures, webhook.consecutive_failures);
+        let logged = (successes, failures, consecutive);
+        require(counters == logged, "counters equal the log", || format!("{id}: {counters:?}, logged {logged:?}"))?;
+    }
+    Ok(())
+}
+
+/// Permits and budget are returned: a process that has nothing to do holds none.
+fn permits_and_budget_are_returned(world: &World) -> Check {
+    for (number, replica) in world.replicas.iter().enumerate() {
+        let Some(running) = replica.current() else { continue };
+        let counters = running.handoff.budget.counters();
+        let held = (CAPACITY - counters.free(), counters.in_flight());
+        require(held == (0, 0), "permits and budget are returned", || format!("replica {number} holds {held:?}"))?;
+    }
+    Ok(())
+}
+
+/// A slow or dead receiver delays nobody else: a delivery to a receiver that is fast starts within [`LONGEST_WAIT`], if receivers are all
+/// that goes wrong.
+fn slow_receivers_delay_nobody(world: &World) -> Check {
+    if !world.plan.is_calm {
+        return Ok(());
+    }
+    let mut started: BTreeMap<Uuid, Duration> = BTreeMap::new();
+    for request in &world.requests {
+        started.entry(request.delivery).or_insert(request.at);
+    }
+    let state = world.store.state();
+    let is_free = |id: &Uuid| state.webhooks.get(id).is_some_and(|webhook| webhook.ordering == Ordering::None);
+    let fast = |id: &Uuid| world.receivers[id].was_always_fast && is_free(id) && *id == world.webhooks[0];
+    for created in state.created.iter().filter(|created| fast(&created.webhook)) {
+        let at = Duration::try_from(created.at.duration_since(world.began_at)).unwrap_or_default();
+        let waited = started.get(&created.delivery).map(|started| started.saturating_sub(at));
+        let holds = waited.is_some_and(|waited| waited <= LONGEST_WAIT);
+        require(holds, "a slow receiver delays nobody else", || format!("{created:?} waited {waited:?}"))?;
+    }
+    Ok(())
+}
