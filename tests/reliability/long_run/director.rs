@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,6 +19,9 @@ use super::servers::Servers;
 use super::tenants::Tenants;
 use super::{RETENTION_DAYS, account};
 use crate::support::{TestApp, eventually};
+
+/// Only ends hanging runs: statements may wait for locks and standbys without a limit of their own.
+const LONGEST_ACTION: Duration = Duration::from_secs(300);
 
 pub struct Director {
     pub app: TestApp,
@@ -104,7 +108,8 @@ impl Director {
         for (wait, action) in plan.round(random) {
             tokio::time::sleep(wait).await;
             let started = std::time::Instant::now();
-            self.perform(action).await;
+            let performed = tokio::time::timeout(LONGEST_ACTION, self.perform(action)).await;
+            performed.unwrap_or_else(|_| panic!("{action:?} takes longer than {LONGEST_ACTION:?}"));
             self.replicas.revive(&self.app);
             println!("{} {action:?} took {:.1?}", self.clock.now(), started.elapsed());
             let name = format!("{action:?}");

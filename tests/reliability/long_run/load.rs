@@ -78,9 +78,10 @@ impl Load {
 
     /// Replaces an owner. When this returns, no transaction of the old one is running.
     pub async fn replace(&self, old: Owner, new: Owner) {
-        let mut owners = self.owners.lock().expect("nothing panics with this lock");
-        owners.iter_mut().filter(|owner| **owner == old).for_each(|owner| *owner = new);
-        drop(owners);
+        {
+            let mut owners = self.owners.lock().expect("nothing panics with this lock");
+            owners.iter_mut().filter(|owner| **owner == old).for_each(|owner| *owner = new);
+        }
         // The second transaction from now on was chosen after the replacement.
         let before = self.ticks.load(Ordering::Relaxed);
         let later = async || (self.ticks.load(Ordering::Relaxed) >= before + 2).then_some(());

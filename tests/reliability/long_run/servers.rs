@@ -26,8 +26,9 @@ const SETTINGS: [(&str, &str); 8] = [
     ("wal_receiver_status_interval", "1s"),
     ("wal_retrieve_retry_interval", "500ms"),
 ];
-/// No commit is acknowledged, and no change is decoded, before the standby has it: a failover undoes nothing.
-const SYNCHRONOUS: [&str; 2] = ["synchronous_standby_names = '*'", "synchronized_standby_slots = 'standby'"];
+/// No commit is acknowledged, and no change is decoded, before the standby has it: a failover undoes nothing. Not `*`, which includes the
+/// sidecar's connection.
+const SYNCHRONOUS: [&str; 2] = ["synchronous_standby_names = 'walreceiver'", "synchronized_standby_slots = 'standby'"];
 
 pub struct Servers {
     nodes: [Arc<PrivatePostgres>; 2],
