@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+mod asyncapi;
 mod check;
 mod completions;
 mod config;
@@ -69,6 +70,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Print the OpenAPI document of the management API
     Openapi,
+    /// Print the AsyncAPI document of the requests that receivers get
+    Asyncapi,
     /// Print the effective configuration with secrets redacted
     Config,
     /// Print the completion script for a shell
@@ -123,6 +126,7 @@ impl Cli {
                 demo::execute(arguments).await
             }
             Command::Openapi => openapi::execute(),
+            Command::Asyncapi => asyncapi::execute(),
             Command::Config => config::execute(config()?),
             Command::Completions(arguments) => completions::execute(&arguments),
             Command::Man(arguments) => man::execute(&arguments),

@@ -193,7 +193,7 @@ fn usage_errors_exit_with_2_and_help_covers_every_command() {
     assert_eq!(walhook(&["frobnicate"], &[]).code, 2);
     let help = walhook(&["--help"], &[]);
     assert_eq!(help.code, 0);
-    for command in ["run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "config"] {
+    for command in ["run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "asyncapi", "config"] {
         assert!(help.stdout.contains(command), "{command}");
         assert_eq!(walhook(&[command, "--help"], &[]).code, 0, "{command}");
     }
