@@ -19,7 +19,7 @@ mod token;
 mod trigger;
 mod user;
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -136,6 +136,14 @@ impl Cli {
 
 fn start_logs(log: &Log) -> Result<(), ConfigError> {
     telemetry::start(log).map_err(ConfigError::Invalid)
+}
+
+/// Prints a text. A reader that has read enough, such as `head`, is no failure.
+fn print_text(text: &str) -> CommandResult {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Parses a name that fits on one line of a list.
