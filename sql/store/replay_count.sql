@@ -1,7 +1,8 @@
 -- Counts what a replay would deliver, among a limited number of events and of rows of the attempt log. `except` is never planned as a
 -- nested loop.
 -- $1 user, $2 webhook, $3 and $4 the ids of events, $5 and $6 the ids of events without a number,
--- $7 and $8 the ids of attempts, $9 events, $10 labels, $11 since, $12 until, $13 rows to read of each
+-- $7 and $8 the ids of attempts, $9 events, $10 labels, $11 since, $12 until, $13 rows to read of each, $14 whether to return the events
+-- that were found, for a filter
 with numbered as materialized (
     select id, sequence, kind, label_id, occurred_at
     from walhook.event
@@ -33,6 +34,13 @@ found as (
     where kind = any ($9::text[]) and ($10::bigint[] is null or label_id = any ($10)) and occurred_at >= $11 and occurred_at < $12
     except
     select event_id from (select event_id from logged union all select event_id from pending) as had
+),
+returned as (
+    select event.kind, event.label_id, event.data::text as data
+    from found
+    -- An index lookup for each event.
+    cross join lateral (select kind, label_id, data from walhook.event where event.id = found.id offset 0) as event
+    where $14::boolean
 )
 select (select count(*) from found) as found,
     (select count(*) from numbered) as numbered,
@@ -41,4 +49,10 @@ select (select count(*) from found) as found,
     (select max(sequence) from numbered) as last,
     -- Of the last event that might be delivered.
     (select sequence from walhook.event where user_id = $1 and sequence > 0 and id > $3 and id < $4 order by sequence desc limit 1)
-        as highest
+        as highest,
+    returned.kinds, returned.labels, returned.data
+from (
+    select coalesce(array_agg(kind), '{}') as kinds, coalesce(array_agg(label_id), '{}') as labels,
+        coalesce(array_agg(data), '{}') as data
+    from returned
+) as returned

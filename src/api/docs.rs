@@ -153,6 +153,13 @@ impl Body {
     }
 }
 
+/// Returns text as HTML. What is between backticks becomes code.
+fn text(text: &str) -> String {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let parts = escaped.split('`').enumerate();
+    parts.map(|(index, part)| if index % 2 == 1 { format!("<code>{part}</code>") } else { part.to_owned() }).collect()
+}
+
 fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).expect("a JSON value is representable")
 }

@@ -8,13 +8,12 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
+use super::messages::{Header, body_example, body_schema, description, headers};
 use super::problem::{FieldError, Problem};
 use crate::events::{CATALOGUE, Rule};
 use crate::manage::Fault;
 
 const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
-const EXAMPLE_ID: &str = "0195512d-7c6c-7a3e-b1a4-0d6f5c1f8a11";
-const EXAMPLE_TIME: &str = "2026-03-01T09:05:00.123+00:00";
 
 /// Adds the shared parts to a document that was collected from the handlers.
 pub fn enrich(document: &mut Value) {
@@ -156,37 +155,17 @@ fn log_link() -> Value {
 /// Describes the request that delivers an event.
 fn event(rule: &Rule) -> Value {
     let name = rule.kind.as_str();
-    let mut data = (rule.schema)();
-    if let Some(schema) = data.as_object_mut() {
-        schema.shift_remove("$schema");
-    }
-    let example: Value = serde_json::from_str(&(rule.example)()).unwrap_or_default();
-    let schema = json!({
-        "type": "object",
-        "required": ["event", "timestamp", "webhook_id", "data"],
-        "properties": {
-            "event": { "const": name },
-            "timestamp": { "type": "string", "format": "date-time", "description": "The time of this attempt" },
-            "webhook_id": { "type": "string", "format": "uuid" },
-            "data": data,
-        },
-    });
-    let example = json!({ "event": name, "timestamp": EXAMPLE_TIME, "webhook_id": EXAMPLE_ID, "data": example });
-    let description = match rule.requires_addon {
-        Some(addon) => format!("{} (for accounts with the add-on `{}`)", rule.description, addon.as_str()),
-        None => rule.description.to_owned(),
-    };
     json!({
         "post": {
             "tags": ["deliveries"],
             "operationId": format!("on.{name}"),
             "summary": name,
-            "description": description,
+            "description": description(rule),
             "security": [],
-            "parameters": headers(),
+            "parameters": headers(name).into_iter().map(parameter).collect::<Vec<_>>(),
             "requestBody": {
                 "required": true,
-                "content": { "application/json": { "schema": schema, "example": example } },
+                "content": { "application/json": { "schema": body_schema(rule), "example": body_example(rule) } },
             },
             "responses": {
                 "2XX": { "description": "Accepted: it is not retried" },
@@ -196,33 +175,9 @@ fn event(rule: &Rule) -> Value {
     })
 }
 
-fn headers() -> Value {
-    let text = json!({ "type": "string" });
-    let time = json!({ "type": "string", "format": "date-time" });
-    let id = json!({ "type": "string", "format": "uuid" });
-    let hexadecimal = json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
-    let signature = "HMAC-SHA256 of the raw body, in hexadecimal; the key is the whole secret, `whsec_` included";
-    let timestamp =
-        "The body's `timestamp`: the time of this attempt. Reject requests that are older than five minutes";
-    let occurred_at = "When the event's change was committed: deliveries may arrive in another order";
-    let standard = "Standard Webhooks: entries separated by spaces: `v1,` and the HMAC-SHA256 of `id.timestamp.body` in base64, \
-         also with the previous secret during an overlap; `v1a,` and an ed25519 signature of the same, if the webhook has a key pair";
-    let headers = [
-        ("X-Webhook-Signature", &hexadecimal, signature),
-        ("X-Webhook-Timestamp", &time, timestamp),
-        ("X-Webhook-Event", &text, "The body's `event`"),
-        ("X-Webhook-Id", &id, "The body's `webhook_id`"),
-        ("X-Webhook-Delivery", &id, "The same on every attempt of a delivery: identifies duplicates"),
-        ("X-Webhook-Attempt", &json!({ "type": "integer", "minimum": 1 }), "The number of this attempt"),
-        ("X-Webhook-Event-Id", &id, "The event's id"),
-        ("X-Webhook-Occurred-At", &time, occurred_at),
-        ("X-Webhook-Test", &json!({ "const": "true" }), "Only on tests that the owner requested"),
-        ("webhook-id", &id, "Standard Webhooks: the delivery's id"),
-        ("webhook-timestamp", &json!({ "type": "integer" }), "Standard Webhooks: the time of this attempt, in seconds"),
-        ("webhook-signature", &text, standard),
-    ];
-    let header = |(name, schema, description)| json!({ "name": name, "in": "header", "required": name != "X-Webhook-Test", "description": description, "schema": schema });
-    headers.map(header).into_iter().collect()
+fn parameter(header: Header) -> Value {
+    let required = header.is_required();
+    json!({ "name": header.name, "in": "header", "required": required, "description": header.description, "schema": header.schema })
 }
 
 #[cfg(test)]

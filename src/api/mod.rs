@@ -1,5 +1,6 @@
 //! The management API: JSON over HTTP. Every request is authenticated, and reads and changes only what belongs to its user.
 
+mod asyncapi;
 mod auth;
 mod body;
 mod browser;
@@ -16,6 +17,7 @@ mod jwt;
 mod jwt_crypto;
 mod keys;
 mod logs;
+mod messages;
 mod middleware;
 mod openapi;
 mod operations;
@@ -33,6 +35,7 @@ mod stream;
 mod test;
 mod webhooks;
 
+pub use self::asyncapi::document_text as asyncapi_document;
 pub use self::auth::authenticate_token;
 pub use self::body::read as read_body;
 pub use self::jwks::JwtError;

@@ -1,11 +1,9 @@
 //! `walhook completions`: completion scripts for shells.
 
-use std::process::ExitCode;
-
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::{Cli, CommandResult};
+use super::{Cli, CommandResult, print_text};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -14,6 +12,7 @@ pub struct Arguments {
 }
 
 pub fn execute(arguments: &Arguments) -> CommandResult {
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "walhook", &mut std::io::stdout());
-    Ok(ExitCode::SUCCESS)
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "walhook", &mut script);
+    print_text(&String::from_utf8(script)?)
 }

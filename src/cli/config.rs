@@ -1,11 +1,8 @@
 //! `walhook config`: prints the effective configuration.
 
-use std::process::ExitCode;
-
-use super::CommandResult;
+use super::{CommandResult, print_text};
 use crate::config::Config;
 
 pub fn execute(config: Config) -> CommandResult {
-    print!("{}", toml::to_string(&config)?);
-    Ok(ExitCode::SUCCESS)
+    print_text(&toml::to_string(&config)?)
 }

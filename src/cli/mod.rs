@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+mod asyncapi;
 mod check;
 mod completions;
 mod config;
@@ -18,7 +19,7 @@ mod token;
 mod trigger;
 mod user;
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -69,6 +70,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Print the OpenAPI document of the management API
     Openapi,
+    /// Print the AsyncAPI document of the requests that receivers get
+    Asyncapi,
     /// Print the effective configuration with secrets redacted
     Config,
     /// Print the completion script for a shell
@@ -123,6 +126,7 @@ impl Cli {
                 demo::execute(arguments).await
             }
             Command::Openapi => openapi::execute(),
+            Command::Asyncapi => asyncapi::execute(),
             Command::Config => config::execute(config()?),
             Command::Completions(arguments) => completions::execute(&arguments),
             Command::Man(arguments) => man::execute(&arguments),
@@ -132,6 +136,14 @@ impl Cli {
 
 fn start_logs(log: &Log) -> Result<(), ConfigError> {
     telemetry::start(log).map_err(ConfigError::Invalid)
+}
+
+/// Prints a text. A reader that has read enough, such as `head`, is no failure.
+fn print_text(text: &str) -> CommandResult {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Parses a name that fits on one line of a list.

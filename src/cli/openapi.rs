@@ -1,13 +1,10 @@
 //! `walhook openapi`: prints the OpenAPI document of the management API.
 
-use std::process::ExitCode;
-
-use super::CommandResult;
+use super::{CommandResult, print_text};
 use crate::api::openapi_document;
 use crate::config::Config;
 
 /// Uses the default base path: the document describes the build, not an installation.
 pub fn execute() -> CommandResult {
-    print!("{}", openapi_document(&Config::default().http.base_path));
-    Ok(ExitCode::SUCCESS)
+    print_text(&openapi_document(&Config::default().http.base_path))
 }

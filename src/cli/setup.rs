@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::CommandResult;
+use super::{CommandResult, print_text};
 use crate::config::{CaptureMode, Config};
 use crate::primary::install::setup;
 use crate::primary::print::{statements, trigger_statements};
@@ -21,8 +21,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
             // The triggers depend on the tables' keys and types.
             CaptureMode::Trigger => trigger_statements(&config.source, config.source_url()?).await?,
         };
-        print!("{text}");
-        return Ok(ExitCode::SUCCESS);
+        return print_text(&text);
     }
     let done = setup(&config.source, config.source_url()?, config.store_url()?).await?;
     for line in &done {

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
-use super::{CommandResult, plain_text};
+use super::{CommandResult, plain_text, print_text};
 use crate::app::open_store;
 use crate::config::Config;
 use crate::domain::event::UserId;
@@ -52,9 +52,8 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         }
         Action::List { user } => {
             let user = user.map(|user| UserId(user.into()));
-            for token in tokens::list(&store, user.as_ref()).await? {
-                println!("{}", line(&token));
-            }
+            let tokens = tokens::list(&store, user.as_ref()).await?;
+            return print_text(&tokens.iter().map(line).collect::<String>());
         }
         Action::Revoke { id } => {
             anyhow::ensure!(tokens::revoke(&store, id).await?, "there is no token {id}: see `walhook token list`");
@@ -63,8 +62,9 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tab-separated columns: id, user, created, revoked or a hyphen, name.
+/// A line of tab-separated columns: id, user, created, revoked or a hyphen, name.
 fn line(token: &tokens::Token) -> String {
     let revoked = token.revoked_at.map_or_else(|| "-".to_owned(), millis);
-    [token.id.to_string(), token.user.to_string(), millis(token.created_at), revoked, token.name.clone()].join("\t")
+    let columns = [token.id.to_string(), token.user.to_string(), millis(token.created_at), revoked, token.name.clone()];
+    format!("{}\n", columns.join("\t"))
 }

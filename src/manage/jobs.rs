@@ -14,7 +14,7 @@ use crate::domain::event::{EventKind, UserId};
 use crate::store::audit::Actor;
 use crate::store::jobs::{self, Job};
 use crate::store::replay::{self, Selection};
-use crate::store::webhooks::{Settings, event_names};
+use crate::store::webhooks::{Settings, Webhook, event_names};
 
 /// Every kind of job.
 pub const JOB_KINDS: [&str; 2] = ["recover", "replay"];
@@ -68,26 +68,33 @@ impl ReplayDraft {
 impl Manage {
     /// Counts what [`Manage::replay`] would deliver.
     pub async fn preview_replay(&self, user: &UserId, webhook: Uuid, draft: &ReplayDraft) -> Result<JobScope> {
-        self.webhook(user, webhook).await?;
-        Ok(self.count_replay(user, webhook, draft).await?.1)
+        let webhook = self.webhook(user, webhook).await?;
+        Ok(self.count_replay(user, &webhook, draft).await?.1)
     }
 
     /// Starts a replay of stored events to the webhook.
     pub async fn replay(&self, actor: &Actor, webhook: Uuid, draft: &ReplayDraft) -> Result<StartedJob> {
-        if !self.webhook(&actor.user, webhook).await?.settings.active {
+        let target = self.webhook(&actor.user, webhook).await?;
+        if !target.settings.active {
             return Err(Fault::WebhookInactive);
         }
-        let (selection, scope) = self.count_replay(&actor.user, webhook, draft).await?;
+        let (selection, scope) = self.count_replay(&actor.user, &target, draft).await?;
         let started = replay::begin(&self.store, actor, webhook, &selection, scope.count).await?;
         let id = started.ok_or(Fault::TooManyRecoveries)?;
         tracing::info!(%webhook, replay = %id, count = scope.count, user = %actor.user, "replay started");
         Ok(StartedJob { id, scope })
     }
 
-    async fn count_replay(&self, user: &UserId, webhook: Uuid, draft: &ReplayDraft) -> Result<(Selection, JobScope)> {
+    async fn count_replay(
+        &self,
+        user: &UserId,
+        webhook: &Webhook,
+        draft: &ReplayDraft,
+    ) -> Result<(Selection, JobScope)> {
         let (since, until) = self.stored_period(draft.period);
         let selection = draft.selection(since, until);
-        let counted = replay::count(&self.store, user, webhook, &selection).await?;
+        let filter = webhook.settings.options.filter.as_ref();
+        let counted = replay::count(&self.store, user, webhook.id, filter, &selection).await?;
         Ok((selection, JobScope { count: counted.count, is_exact: counted.is_exact, since, until }))
     }
 

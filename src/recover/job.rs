@@ -74,7 +74,9 @@ struct Done {
 
 async fn work(transaction: &impl JobStatements, criteria: &Criteria, progress: Progress) -> Result<Done> {
     let webhook = criteria.webhook;
-    if transaction.count_first_attempts(webhook, MAX_PENDING).await? >= MAX_PENDING {
+    // Redeliveries are sent at once, outside the order. Missed events queue behind the deliveries that wait for each other.
+    let with_parked = progress.phase == Phase::MissedEvents;
+    if transaction.count_first_attempts(webhook, MAX_PENDING, with_parked).await? >= MAX_PENDING {
         return Ok(Done { started: 0, next: Some(progress), wait: PAUSE });
     }
     let (mut started, mut next) = (0, None);

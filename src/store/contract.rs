@@ -223,7 +223,12 @@ pub trait JobStatements: EnqueueStatements {
     fn end_job(&self, job: Uuid) -> impl Future<Output = Result<Option<i64>>> + Send;
 
     /// See [`recovery::count_first_attempts`].
-    fn count_first_attempts(&self, webhook: Uuid, limit: i64) -> impl Future<Output = Result<i64>> + Send;
+    fn count_first_attempts(
+        &self,
+        webhook: Uuid,
+        limit: i64,
+        with_parked: bool,
+    ) -> impl Future<Output = Result<i64>> + Send;
 
     /// See [`recovery::scan`]. Returns lists.
     fn scan_recovery(
@@ -307,8 +312,8 @@ impl JobStatements for Transaction<'_> {
         jobs::end(self, job).await
     }
 
-    async fn count_first_attempts(&self, webhook: Uuid, limit: i64) -> Result<i64> {
-        recovery::count_first_attempts(self, webhook, limit).await
+    async fn count_first_attempts(&self, webhook: Uuid, limit: i64, with_parked: bool) -> Result<i64> {
+        recovery::count_first_attempts(self, webhook, limit, with_parked).await
     }
 
     async fn scan_recovery(&self, criteria: &Criteria, progress: Progress, limit: i64) -> Result<Scan> {

@@ -238,9 +238,14 @@ pub async fn update(
     transaction.fetch_one(MOVE, &[&job, &phase.as_str(), &position, &started, &is_finished, &wait]).await
 }
 
-/// Counts the webhook's pending first attempts, up to `limit`.
-pub async fn count_first_attempts(transaction: &Transaction<'_>, webhook: Uuid, limit: i64) -> Result<i64> {
-    transaction.fetch_one(COUNT_FRESH, &[&webhook, &limit]).await
+/// Counts the webhook's pending first attempts, up to `limit`: with those that wait for other deliveries, or without them.
+pub async fn count_first_attempts(
+    transaction: &Transaction<'_>,
+    webhook: Uuid,
+    limit: i64,
+    with_parked: bool,
+) -> Result<i64> {
+    transaction.fetch_one(COUNT_FRESH, &[&webhook, &limit, &with_parked]).await
 }
 
 /// The result of reading the next rows of the attempt log or of the missed events: which of them to deliver.

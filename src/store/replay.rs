@@ -12,6 +12,7 @@ use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
 use super::statement::{Column, Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};
+use crate::domain::subject::{EventFilter, Subject};
 
 const COUNT: &str = include_str!("../../sql/store/replay_count.sql");
 const INSERT: &str = include_str!("../../sql/store/replay_insert.sql");
@@ -29,6 +30,8 @@ const EXPIRE: &str = include_str!("../../sql/store/replay_expire.sql");
 /// A count reads at most this many events and as many rows of the attempt log, which takes about a tenth of a second. Beyond that it is an
 /// estimate.
 const MAX_COUNTED: i64 = 50_000;
+/// The same for a webhook with a filter: the data of its events is read too.
+const MAX_COUNTED_WITH_DATA: i64 = 5_000;
 /// The most rows that one transaction removes.
 const EXPIRE_CHUNK: i64 = 10_000;
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
@@ -147,6 +150,7 @@ impl Column for Phase {
 
 /// What was counted for a preview.
 struct Count {
+    /// Before the filter.
     found: u64,
     numbered: i64,
     others: i64,
@@ -154,30 +158,50 @@ struct Count {
     first: Option<i64>,
     last: Option<i64>,
     highest: Option<i64>,
+    /// The events that were found, if there is a filter.
+    kinds: Vec<String>,
+    labels: Vec<Option<i64>>,
+    data: Vec<String>,
 }
 
-from_row!(Count { found, numbered, others, first, last, highest });
+from_row!(Count { found, numbered, others, first, last, highest, kinds, labels, data });
 
 impl Count {
-    /// Extrapolates from the events that were read to all events.
-    fn counted(self) -> Counted {
-        let Count { found, numbered, others, .. } = self;
+    /// Counts the events that pass the filter, and extrapolates from those that were read to all.
+    fn counted(self, filter: Option<&EventFilter>, limit: i64) -> Counted {
+        let found = filter.map_or(self.found, |filter| self.passing(filter));
+        let Count { numbered, others, .. } = self;
         let span = |to: Option<i64>| Some((to? - self.first? + 1) as f64);
         let share = match (span(self.last), span(self.highest)) {
-            (Some(read), Some(all)) if numbered > MAX_COUNTED => all / read,
+            (Some(read), Some(all)) if numbered > limit => all / read,
             _ => 1.0,
         };
-        let is_exact = numbered <= MAX_COUNTED && others <= MAX_COUNTED;
+        let is_exact = numbered <= limit && others <= limit;
         Counted { count: (found as f64 * share.max(1.0)).round() as u64, is_exact }
+    }
+
+    fn passing(&self, filter: &EventFilter) -> u64 {
+        let events = self.kinds.iter().zip(&self.labels).zip(&self.data);
+        let passes = |((kind, label), data): &((&String, &Option<i64>), &String)| {
+            kind.parse().is_ok_and(|kind| filter.passes(&Subject::new(kind, **label, data)))
+        };
+        events.filter(passes).count() as u64
     }
 }
 
-/// Returns how many deliveries a replay of this selection would create.
-pub async fn count(store: &Store, user: &UserId, webhook: Uuid, selection: &Selection) -> Result<Counted> {
+/// Returns how many deliveries a replay of this selection would create for a webhook with this filter.
+pub async fn count(
+    store: &Store,
+    user: &UserId,
+    webhook: Uuid,
+    filter: Option<&EventFilter>,
+    selection: &Selection,
+) -> Result<Counted> {
     let connection = store.connection().await?;
     let Selection { since, until, events, labels } = selection;
     let ((from, to), (attempts_from, attempts_to)) = (selection.ids(), selection.attempt_ids(Timestamp::now()));
     let unnumbered_to = unnumbered_until(&*connection).await?.map_or(to, |until| until.min(to));
+    let limit = if filter.is_some() { MAX_COUNTED_WITH_DATA } else { MAX_COUNTED };
     let counted: Count = connection
         .fetch_one(
             COUNT,
@@ -194,11 +218,12 @@ pub async fn count(store: &Store, user: &UserId, webhook: Uuid, selection: &Sele
                 labels,
                 since,
                 until,
-                &(MAX_COUNTED + 1),
+                &(limit + 1),
+                &filter.is_some(),
             ],
         )
         .await?;
-    Ok(counted.counted())
+    Ok(counted.counted(filter, limit))
 }
 
 /// The lowest id of the time after which every event has a number. None if it is unknown.
@@ -430,10 +455,13 @@ mod tests {
             first: Some(101),
             last: Some(last),
             highest: Some(1_100),
+            kinds: Vec::new(),
+            labels: Vec::new(),
+            data: Vec::new(),
         };
-        let counted = count(MAX_COUNTED, 600).counted();
+        let counted = count(MAX_COUNTED, 600).counted(None, MAX_COUNTED);
         assert_eq!((counted.count, counted.is_exact), (1_000, true));
-        let counted = count(MAX_COUNTED + 1, 600).counted();
+        let counted = count(MAX_COUNTED + 1, 600).counted(None, MAX_COUNTED);
         assert_eq!((counted.count, counted.is_exact), (2_000, false));
     }
 }

@@ -84,8 +84,8 @@ pub fn outcome_label(outcome: &str) -> (&'static str, &'static str) {
 pub fn ordering_label(ordering: &Ordering) -> &'static str {
     match ordering {
         Ordering::None => "Any order",
-        Ordering::Release => "One after the other for each release",
-        Ordering::Strict => "One after the other (strict)",
+        Ordering::Release => "In order, per release",
+        Ordering::Strict => "In order (strict)",
     }
 }
 

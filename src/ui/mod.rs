@@ -21,6 +21,7 @@ mod log_line;
 mod logs;
 mod options;
 mod page;
+mod period;
 mod recover;
 mod replay;
 mod secret;

@@ -140,7 +140,10 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
 
 /// Parses a list of ids. An empty field is no list.
 fn ids(name: &str, text: &str) -> Checked<Option<Vec<i64>>> {
-    let fault = |_| vec![OptionFault::new(&["filter", name], "IDs must be numbers, separated by commas")];
+    let fault = |_| {
+        let label = if name == "label_ids" { "label IDs" } else { "outlet IDs" };
+        vec![OptionFault::new(&["filter", name], format!("{label} must be numbers, separated by commas"))]
+    };
     let ids: Vec<i64> = items(text).map(str::parse).collect::<Result<_, _>>().map_err(fault)?;
     Ok(Some(ids).filter(|ids| !ids.is_empty()))
 }
@@ -194,7 +197,7 @@ mod tests {
         let headers = errors.headers.unwrap();
         assert!(headers.starts_with("Host: is reserved") && headers.contains("X-Key: a value must"), "{headers}");
         assert!(!headers.contains("cret"), "{headers}");
-        assert_eq!(errors.filter.as_deref(), Some("IDs must be numbers, separated by commas."));
+        assert_eq!(errors.filter.as_deref(), Some("Outlet IDs must be numbers, separated by commas."));
         let errors = fields(|fields| fields.headers = "a secret".into()).draft().err().unwrap();
         assert_eq!(errors.headers.as_deref(), Some("Each line must contain a `:`."));
     }

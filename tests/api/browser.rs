@@ -77,6 +77,7 @@ async fn the_reference_is_a_page_without_scripts() {
     for absent in ["<script", "javascript:", "http-equiv", "style=", "<link", "<img", "//cdn"] {
         assert!(!page.body.contains(absent), "{absent}");
     }
+    assert!(page.body.contains("<code>next_cursor</code>"), "backticks mark code");
     let document: Value = serde_json::from_str(&walhook::api::openapi_document(BASE)).unwrap();
     let names = |pointer: &str| -> Vec<String> {
         document.pointer(pointer).unwrap().as_object().unwrap().keys().cloned().collect()

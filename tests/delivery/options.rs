@@ -138,3 +138,32 @@ async fn an_event_that_a_filter_excludes_is_not_missed() {
     let received = scene.receiver.wait_for(2).await;
     assert_eq!(received[1].data()["distro_queue_id"], wanted);
 }
+
+#[tokio::test]
+async fn a_replay_counts_only_events_that_pass_the_filter() {
+    let scene = Scene::start().await;
+    let Scene { platform, .. } = &scene;
+    let (mine, other) = (platform.label(scene.user).await, platform.label(scene.user).await);
+    let (shop, radio) = (platform.outlet("Shop").await, platform.outlet("Radio").await);
+    let wanted = platform.distribution(platform.release(mine).await, shop, "error").await;
+    platform.distribution(platform.release(mine).await, radio, "error").await;
+    platform.distribution(platform.release(mine).await, shop, "rejected").await;
+    platform.distribution(platform.release(other).await, shop, "error").await;
+    scene.app.wait_for_count("select count(*) from walhook.event where kind = 'delivery.failed'", 4).await;
+
+    let filter = json!({ "label_ids": [mine], "outlet_ids": [shop], "statuses": ["error"] });
+    let webhook = scene.webhook(&[FAILED], json!({ "filter": filter })).await;
+    let replay = |dry_run: bool| {
+        let body = json!({ "since": "2026-01-01T00:00:00Z", "dry_run": dry_run });
+        scene.api.post(&format!("/webhooks/{webhook}/replay"), body)
+    };
+    let preview = replay(true).await.expect(202).json();
+    assert_eq!((&preview["count"], &preview["exact"]), (&json!(1), &json!(true)), "one of four passes the filter");
+    let job = replay(false).await.expect(202).json()["job_id"].as_str().unwrap().to_owned();
+    let received = scene.receiver.wait_for(1).await;
+    assert_eq!(received[0].data()["distro_queue_id"], wanted);
+    scene.app.wait_for_count("select count(*) from walhook.recovery where finished_at is null", 0).await;
+    let job = scene.api.get(&format!("/webhooks/{webhook}/jobs/{job}")).await.expect(200).json();
+    assert_eq!((&job["done"], &job["total"]), (&json!(1), &json!(1)));
+    assert_eq!(replay(true).await.expect(202).json()["count"], 0, "the webhook has had it");
+}

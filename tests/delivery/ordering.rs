@@ -219,6 +219,26 @@ async fn waiting_deliveries_are_cancelled_and_recovered_and_a_new_ordering_appli
 }
 
 #[tokio::test]
+async fn a_recovery_does_not_wait_for_deliveries_that_wait_for_others() {
+    let app = app_with(&[("delivery.retry_schedule", &["1h"; 9].join(","))]).await;
+    let scene = Scene::new(&app, "strict", &[PAYMENT]).await;
+    scene.payments(1).await;
+    scene.logs("the first delivery", |logs| logs.len() == 1).await;
+    scene.receiver.answer_status(500);
+    // More than a recovery lets be pending.
+    scene.payments(501).await;
+    app.wait_for_count(PARKED, 500).await;
+    scene.logs("the failure of the second", |logs| logs.len() == 2).await;
+    scene.receiver.answer_status(200);
+    let body = json!({ "since": "2026-01-01T00:00:00Z", "outcome": "delivered" });
+    let started = scene.api.post(&format!("/webhooks/{}/recover", scene.webhook), body).await.expect(202).json();
+    assert_eq!(started["count"], 1);
+    assert_eq!(sequences(&scene.receiver.wait_for(3).await), [1, 2, 1]);
+    app.wait_for_count("select count(*) from walhook.recovery where finished_at is null", 0).await;
+    app.wait_for_count(PARKED, 500).await;
+}
+
+#[tokio::test]
 async fn an_unknown_ordering_is_refused_and_the_ordering_is_part_of_the_version() {
     let app = TestApp::start().await;
     let scene = Scene::new(&app, "none", &[PAYMENT]).await;

@@ -193,9 +193,20 @@ fn usage_errors_exit_with_2_and_help_covers_every_command() {
     assert_eq!(walhook(&["frobnicate"], &[]).code, 2);
     let help = walhook(&["--help"], &[]);
     assert_eq!(help.code, 0);
-    for command in ["run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "config"] {
+    for command in ["run", "setup", "check", "teardown", "token", "receive", "demo", "openapi", "asyncapi", "config"] {
         assert!(help.stdout.contains(command), "{command}");
         assert_eq!(walhook(&[command, "--help"], &[]).code, 0, "{command}");
+    }
+}
+
+/// The documents are longer than what a pipe holds.
+#[test]
+fn documents_can_be_piped_into_a_program_that_stops_reading() {
+    for command in ["openapi", "asyncapi"] {
+        let script = format!("set -o pipefail; '{}' {command} | head -1", env!("CARGO_BIN_EXE_walhook"));
+        let output = Command::new("bash").args(["-c", &script]).output().expect("bash");
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!((output.stdout, output.stderr), (b"{\n".to_vec(), Vec::new()), "{command}");
     }
 }
 

@@ -51,7 +51,13 @@ impl Stage {
     pub async fn webhook_with_log(&self, name: &str) -> String {
         let url = self.receiver.url("/hooks");
         let events = [REVIEW, DISTRIBUTED, "delivery.completed"];
-        let body = json!({ "name": name, "url": url, "events": events, "signing": "hmac+ed25519" });
+        let body = json!({
+            "name": name, "url": url, "events": events, "signing": "hmac+ed25519",
+            "description": "Imports deliveries into the catalogue.\nOwner: the distribution team.",
+            "metadata": { "environment": "production", "team": "distribution" },
+            "headers": { "Authorization": "Bearer of-the-gateway", "X-Environment": "production" },
+            "filter": { "label_ids": [self.label], "statuses": ["to_review", "approved", "distributed", "complete"] },
+        });
         let created = self.api.post("/webhooks", body).await.expect(201).json();
         let id = created["id"].as_str().expect("an id").to_owned();
         let failing = "delivery.completed";
@@ -88,6 +94,13 @@ impl Stage {
         let logs = self.api.logs(webhook).await;
         let found = logs.iter().find(|entry| entry["outcome"] == outcome && entry["test"] == false);
         found.unwrap_or_else(|| panic!("no {outcome} in {logs:?}"))["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Returns the ID of the log entry of a test.
+    pub async fn test_entry(&self, webhook: &str) -> String {
+        let logs = self.api.logs(webhook).await;
+        let found = logs.iter().find(|entry| entry["test"] == true).expect("a test");
+        found["id"].as_str().expect("an id").to_owned()
     }
 
     /// Returns name and path of every page.

@@ -4,9 +4,11 @@ use std::path::Path;
 
 use base64::Engine;
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::browser::{self, Browser, Kind};
 use crate::fixture::Stage;
+use crate::support::TestApp;
 
 /// Inserts hourly statistics of a busy webhook ($1).
 const HISTORY: &str = "
@@ -41,35 +43,107 @@ async fn screenshots_of_every_page() {
     }
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
     std::fs::create_dir_all(&directory).unwrap();
-    let stage = Stage::start().await;
+    let mut app = TestApp::prepare().await;
+    app.set("limits.requests_per_second", "0");
+    let stage = Stage::start_with(app).await;
     let first = stage.browser(Kind::Desktop).await;
     shoot(&first, &directory, "empty").await;
     drop(first);
     let webhook = stage.webhook_with_log("Aurora Recordings").await;
-    let url = "https://hooks.papermoon.example/walhook/in?source=distribution";
-    let other = json!({ "name": "Back office", "url": stage.receiver.url("/back-office"), "events": ["payment.statement_ready"] });
-    let other = stage.api.post("/webhooks", other).await.expect(201).json();
+    let others = other_webhooks(&stage, &webhook).await;
+    let mut pages = stage.pages(&webhook).await;
+    pages.extend(pages_of_others(&others));
+    pages.push(("entry-test", format!("/ui/webhooks/{webhook}/logs/{}", stage.test_entry(&webhook).await)));
+    pages.push(("api-reference", "/api/public/docs".into()));
+    for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
+        let browser = Browser::start(kind, &stage.origin()).await;
+        shoot_all(&stage, &browser, &directory, &pages, &others).await;
+    }
+}
+
+/// The IDs of further webhooks.
+struct Others {
+    disabled: Uuid,
+    /// Without deliveries.
+    quiet: Uuid,
+}
+
+/// Makes the webhook a busy one with a previous secret that still signs, and creates others.
+async fn other_webhooks(stage: &Stage, webhook: &str) -> Others {
     let sql = stage.app.store().await;
-    let id: uuid::Uuid = webhook.parse().unwrap();
+    let id: Uuid = webhook.parse().unwrap();
     sql.execute(HISTORY, &[&id]).await.unwrap();
     sql.execute(COUNTERS, &[&id]).await.unwrap();
-    let disabled = "update walhook.webhook set active = false, disabled_at = now() - interval '3 hours', url = $2,
-                    disabled_reason = '100 failures in a row: no answer within 10 s', failure_count = 100 where id = $1";
-    let other: uuid::Uuid = other["id"].as_str().unwrap().parse().unwrap();
-    sql.execute(disabled, &[&other, &url]).await.unwrap();
+    stage.api.post(&format!("/webhooks/{webhook}/regenerate-secret"), json!({ "overlap": "24h" })).await.expect(200);
     sql.execute("update walhook.webhook set url = 'https://hooks.aurora.example/walhook' where id = $1", &[&id])
         .await
         .unwrap();
-    let pages = stage.pages(&webhook).await;
-    for kind in [Kind::Desktop, Kind::Phone, Kind::Dark] {
-        let browser = stage.browser(kind).await;
-        for (name, path) in &pages {
-            browser.visit(path).await;
-            shoot(&browser, &directory, &format!("{name}-{kind:?}").to_lowercase()).await;
-        }
-        browser.visit("/ui").await;
-        browser.click("a[href$='/delete']").await;
-        browser.find("dialog form").await;
-        shoot(&browser, &directory, &format!("dialog-{kind:?}").to_lowercase()).await;
+    let create = async |name: &str, event: &str, ordering: &str| -> Uuid {
+        let url = stage.receiver.url("/other");
+        let body = json!({ "name": name, "url": url, "events": [event], "ordering": ordering });
+        let created = stage.api.post("/webhooks", body).await.expect(201).json();
+        created["id"].as_str().unwrap().parse().unwrap()
+    };
+    let disabled = create("Back office", "payment.statement_ready", "none").await;
+    let url = "https://hooks.papermoon.example/walhook/in?source=distribution";
+    let disable = "update walhook.webhook set active = false, disabled_at = now() - interval '3 hours', url = $2,
+                   disabled_reason = '100 failures in a row: no answer within 10 s', failure_count = 100 where id = $1";
+    sql.execute(disable, &[&disabled, &url]).await.unwrap();
+    Others { disabled, quiet: create("Quiet", "stream_radar.flag_created", "strict").await }
+}
+
+fn pages_of_others(others: &Others) -> Vec<(&'static str, String)> {
+    let at = |id: Uuid, rest: &str| format!("/ui/webhooks/{id}{rest}");
+    let Others { disabled, quiet } = *others;
+    vec![
+        ("webhook-disabled", at(disabled, "")),
+        ("replay-disabled", at(disabled, "/replay?since=2026-01-01T00%3A00")),
+        ("webhook-quiet", at(quiet, "")),
+        ("logs-quiet", at(quiet, "/logs")),
+        ("jobs-quiet", at(quiet, "/jobs")),
+        ("recover-nothing", at(quiet, "/recover?since=2026-01-01T00%3A00")),
+    ]
+}
+
+async fn shoot_all(
+    stage: &Stage,
+    browser: &Browser,
+    directory: &Path,
+    pages: &[(&'static str, String)],
+    others: &Others,
+) {
+    let shoot = async |name: &str| {
+        shoot(browser, directory, &format!("{name}-{:?}", browser.kind).to_lowercase()).await;
+    };
+    browser.visit("/ui/login").await;
+    shoot("login").await;
+    browser.fill("#token", "whk_wrong").await;
+    browser.click("main button").await;
+    browser.find("#token-error").await;
+    shoot("login-invalid").await;
+    browser.sign_in(&stage.api.token).await;
+    for (name, path) in pages {
+        browser.visit(path).await;
+        shoot(name).await;
     }
+    browser.visit("/ui").await;
+    browser.click("a[href$='/delete']").await;
+    browser.find("dialog form").await;
+    shoot("dialog").await;
+    browser.visit("/ui/webhooks/new").await;
+    browser.fill("#url", "http://receiver.example").await;
+    browser.fill("#headers", "Host: evil").await;
+    browser.fill("#label_ids", "x").await;
+    browser.click("form.edit .primary").await;
+    browser.find("#errors").await;
+    shoot("new-invalid").await;
+    let quiet = format!("/ui/webhooks/{}", others.quiet);
+    browser.visit(&format!("{quiet}/test")).await;
+    browser.click("main .primary").await;
+    browser.wait_for_path("the result", |path| !path.ends_with("/test")).await;
+    shoot("test-result").await;
+    browser.visit(&format!("{quiet}/secret")).await;
+    browser.click("main form button").await;
+    browser.find("#secret").await;
+    shoot("new-secret").await;
 }

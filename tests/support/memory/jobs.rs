@@ -200,8 +200,10 @@ impl JobStatements for MemoryTransaction<'_> {
         Ok(created)
     }
 
-    async fn count_first_attempts(&self, webhook: Uuid, limit: i64) -> Result<i64> {
-        Ok(self.state().count(limit, |_, row| row.webhook == webhook && row.attempt == 1))
+    async fn count_first_attempts(&self, webhook: Uuid, limit: i64, with_parked: bool) -> Result<i64> {
+        let state = self.state();
+        let counts = |row: &Row| row.attempt == 1 && (with_parked || row.due_at.is_some());
+        Ok(state.count(limit, |_, row| row.webhook == webhook && counts(row)))
     }
 
     async fn scan_recovery(&self, criteria: &Criteria, progress: recovery::Progress, limit: i64) -> Result<Scan> {
