@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "every test binary compiles this for itself and uses a part")]
 #![allow(unused_imports, reason = "as above")]
 
+pub mod account;
 mod api;
 mod app;
 mod backlog;
@@ -25,7 +26,7 @@ mod tools;
 mod tunnel;
 
 pub use api::{Answer as ApiAnswer, Api, get as fetch};
-pub use app::TestApp;
+pub use app::{REFERENCE_SCHEMA, TestApp};
 pub use backlog::full_listener;
 pub use hostile::{Hostile, Misdeed};
 pub use jwt::{base64_url, hs256_token};
