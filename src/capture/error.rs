@@ -6,6 +6,7 @@ use pg_walstream::ReplicationError;
 use tokio_postgres::error::SqlState;
 
 use crate::domain::gap::Gap;
+use crate::failpoint::Injected;
 use crate::postgres::{self, ConnectError};
 use crate::primary::error::PrimaryError;
 use crate::store::StoreError;
@@ -49,6 +50,12 @@ pub enum CaptureError {
     ColumnGone { column: String, table: String, key: &'static str, reference: &'static str },
     #[error("the replication stream contains something unexpected: {0}")]
     Protocol(String),
+}
+
+impl From<Injected> for CaptureError {
+    fn from(error: Injected) -> CaptureError {
+        CaptureError::Store(error.into())
+    }
 }
 
 impl From<PrimaryError> for CaptureError {

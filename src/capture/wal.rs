@@ -23,6 +23,7 @@ use super::replication::ReplicationConnection;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
+use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::primary::{catalog, conninfo, inspect};
 use crate::repair::continuity;
@@ -113,7 +114,10 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
 /// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.
 async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
     let Some(latest) = acknowledged.latest() else { return };
-    let lowered = store.lower_acknowledgement_limit(&source.slot, reader, latest);
+    let lowered = async {
+        let _ = failpoint!("shutdown_started_limit_not_lowered");
+        store.lower_acknowledgement_limit(&source.slot, reader, latest).await
+    };
     if !matches!(tokio::time::timeout(LAST_WRITE, lowered).await, Ok(Ok(true))) {
         tracing::debug!("the acknowledgement limit could not be lowered");
     }
@@ -185,6 +189,7 @@ impl Session<'_> {
         // Read after the slot is taken: the previous reader may have moved it and raised the limit until then.
         let confirmed = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.confirmed());
         self.acknowledged.reset(confirmed.unwrap_or_default());
+        failpoint!("slot_taken_limit_not_claimed")?;
         let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };

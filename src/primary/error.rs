@@ -6,6 +6,7 @@ use pg_walstream::ReplicationError;
 
 use super::finding::Finding;
 use crate::domain::gap::Gap;
+use crate::failpoint::Injected;
 use crate::postgres::{self, ConnectError};
 use crate::store::StoreError;
 
@@ -63,6 +64,8 @@ pub enum PrimaryError {
          run `walhook setup` again"
     )]
     SlotCreation { slot: String, limit: Duration, holder: String },
+    #[error("{0}; it is unknown whether the slot's checkpoint was stored: run `walhook setup` again")]
+    SetupUnknown(StoreError),
     #[error("slot {slot} is in use by process {pid} of the primary: stop `walhook run` first")]
     SlotInUse { slot: String, pid: i32 },
     #[error("{source}; slot {slot} could not be dropped: {cleanup}; run `walhook teardown`, then `walhook setup`")]
@@ -81,4 +84,10 @@ pub enum PrimaryError {
     NothingToRepair,
     #[error("another repair of slot {0} is running")]
     RepairRunning(String),
+}
+
+impl From<Injected> for PrimaryError {
+    fn from(error: Injected) -> PrimaryError {
+        PrimaryError::Store(error.into())
+    }
 }

@@ -10,6 +10,7 @@ use crate::domain::delivery::{Delivery, Lease, Next};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
 use crate::domain::webhook::{Failure, Tally};
+use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::audit::{self, Action, Actor, Via};
 use crate::store::disable::{self, Failing};
@@ -124,7 +125,9 @@ async fn try_record(
         // Their deliveries were cancelled.
         promoted.retain(|delivery| disabled.iter().all(|disabled| disabled.webhook != delivery.webhook));
     }
+    failpoint!("attempts_written_record_not_committed")?;
     transaction.commit().await?;
+    failpoint!("record_committed_answer_not_received")?;
     Ok(Tried::Committed(Recorded { counted, settled, disabled, promoted }))
 }
 

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::replay;
 use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
+use crate::failpoint::failpoint;
 use crate::store::recovery::{self, Criteria, Phase, Progress, Scan, Work};
 use crate::store::{Result, Store, Transaction, jobs, replay::exclude};
 
@@ -37,7 +38,9 @@ pub async fn step(store: &Store) -> Result<Step> {
         Work::Recovery(criteria, progress) => recover(&transaction, job.id, criteria, *progress).await?,
         Work::Replay(replay) => replay::work(&transaction, replay).await?,
     };
+    failpoint!("job_step_done_not_committed")?;
     transaction.commit().await?;
+    failpoint!("job_step_committed_answer_not_received")?;
     let finished = |recovered| Step::Finished { recovery: job.id, webhook: job.webhook, recovered };
     Ok(ended.map_or(Step::Worked, finished))
 }
@@ -50,6 +53,9 @@ async fn recover(
     progress: Progress,
 ) -> Result<Option<i64>> {
     let Done { started, next, wait } = work(transaction, criteria, progress).await?;
+    if started > 0 {
+        failpoint!("recovery_rounds_started_progress_not_stored")?;
+    }
     let is_finished = next.is_none();
     let recovered = recovery::update(transaction, id, next.unwrap_or(progress), started, is_finished, wait).await?;
     Ok(Some(recovered).filter(|_| is_finished))

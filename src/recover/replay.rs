@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
 use crate::domain::event::delivery_id;
 use crate::domain::subject::Subject;
+use crate::failpoint::failpoint;
 use crate::store::enqueue::{Subscription, subscriptions};
 use crate::store::recovery::{in_commit_order, remove_missed};
 use crate::store::replay::{Pending, Phase, Progress, Read, Replay, StoredEvent};
@@ -62,6 +63,9 @@ pub async fn work(transaction: &Transaction<'_>, replay: &Replay) -> Result<Opti
         Phase::AttemptLog => exclude_logged(transaction, replay).await?,
         Phase::UnnumberedEvents | Phase::Events => deliver_chunk(transaction, replay, size).await?,
     };
+    if !created.is_empty() {
+        failpoint!("replay_deliveries_created_progress_not_stored")?;
+    }
     let size = if created.is_empty() { replay.chunk_size } else { size };
     let progress = next.unwrap_or(replay.progress);
     let total = replay.update(transaction, progress, &created, size, next.is_none(), wait).await?;

@@ -49,6 +49,8 @@ pub use pool::Store;
 
 use tokio_postgres::error::SqlState;
 
+use crate::failpoint::Injected;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the store: {}", crate::postgres::describe(.0))]
@@ -90,6 +92,12 @@ impl StoreError {
     /// Whether the statement exceeded `statement_timeout`.
     pub fn is_timeout(&self) -> bool {
         matches!(self, StoreError::Query(error) if error.code() == Some(&SqlState::QUERY_CANCELED))
+    }
+}
+
+impl From<Injected> for StoreError {
+    fn from(error: Injected) -> Self {
+        StoreError::Pool(error.to_string())
     }
 }
 

@@ -52,13 +52,22 @@ pub async fn metrics(metrics_url: &str) -> String {
 }
 
 /// Waits until `probe` returns a value. Panics with `what` if it takes too long.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
-    let end = tokio::time::Instant::now() + DEADLINE;
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, probe: impl FnMut() -> F) -> T {
+    eventually_within(DEADLINE, what, probe).await
+}
+
+/// Like [`eventually`], for what takes longer.
+pub async fn eventually_within<T, F: Future<Output = Option<T>>>(
+    limit: Duration,
+    what: &str,
+    mut probe: impl FnMut() -> F,
+) -> T {
+    let end = tokio::time::Instant::now() + limit;
     loop {
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        assert!(tokio::time::Instant::now() < end, "not within {limit:?}: {what}");
         tokio::time::sleep(POLL).await;
     }
 }
