@@ -62,9 +62,9 @@ deb: package-dependencies
 
 check:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) test --locked --test tidy
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --document-private-items
+	$(CARGO) clippy --locked --workspace --all-targets --features failpoints -- -D warnings
+	$(CARGO) test --locked --features failpoints --test tidy
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --features failpoints --no-deps --document-private-items
 	scripts/licences check
 	scripts/audit
 
@@ -76,7 +76,7 @@ format:
 
 # Takes all pictures in target/screenshots, and copies the three that docs/api.md shows.
 screenshots: test-dependencies
-	$(CARGO) test --locked --test ui -- --ignored screenshots_of_every_page
+	$(CARGO) test --locked --features failpoints --test ui -- --ignored screenshots_of_every_page
 	mkdir -p docs/screenshots
 	for name in list-desktop webhook-dark entry-failed-phone; do \
 	    cp target/screenshots/$$name.png docs/screenshots/; \

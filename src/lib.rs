@@ -48,6 +48,7 @@ pub mod deliver;
 pub mod domain;
 pub mod enqueue;
 pub mod events;
+pub mod failpoint;
 pub mod handoff;
 pub mod health;
 pub mod lookup;

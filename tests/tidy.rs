@@ -1,7 +1,9 @@
 //! House rules that the compiler does not check: file and function sizes, layers, and unused SQL files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use walhook::failpoint::TABLE;
 
 const FILE_LINES: usize = 500;
 const FUNCTION_LINES: usize = 70;
@@ -11,6 +13,8 @@ const FUNCTION_LINES: usize = 70;
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("clock", &[]),
+    // Test-only, and empty in shipped builds: any module below `app` that does I/O may have boundaries.
+    ("failpoint", &[]),
     ("health", &["telemetry"]),
     ("retry", &[]),
     ("telemetry", &["config"]),
@@ -22,13 +26,16 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("handoff", &["domain"]),
     ("config", &["domain"]),
     ("events", &["domain"]),
-    ("store", &["config", "domain", "postgres", "telemetry", "vault"]),
+    ("store", &["config", "domain", "failpoint", "postgres", "telemetry", "vault"]),
     // Used by enqueue: reads the primary.
     ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
     // What Walhook does to the primary. Not stages.
-    ("primary", &["config", "domain", "postgres", "store"]),
-    ("repair", &["config", "domain", "health", "postgres", "primary", "store", "telemetry"]),
-    ("capture", &["config", "domain", "health", "postgres", "primary", "repair", "retry", "store", "telemetry"]),
+    ("primary", &["config", "domain", "failpoint", "postgres", "store"]),
+    ("repair", &["config", "domain", "failpoint", "health", "postgres", "primary", "store", "telemetry"]),
+    (
+        "capture",
+        &["config", "domain", "failpoint", "health", "postgres", "primary", "repair", "retry", "store", "telemetry"],
+    ),
     ("partitions", &["postgres", "store"]),
     (
         "enqueue",
@@ -38,6 +45,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "config",
             "domain",
             "events",
+            "failpoint",
             "handoff",
             "health",
             "postgres",
@@ -55,7 +63,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("observe", STAGE),
     ("api", &["config", "domain", "events", "manage", "store", "telemetry", "tls"]),
     // The use cases that `api`, `ui` and `cli` adapt.
-    ("manage", &["config", "domain", "events", "store", "telemetry", "vault"]),
+    ("manage", &["config", "domain", "events", "failpoint", "store", "telemetry", "vault"]),
     ("ui", &["api", "config", "domain", "events", "manage"]),
     ("app", ANY),
     ("cli", ANY),
@@ -67,6 +75,7 @@ const STAGE: &[&str] = &[
     "config",
     "domain",
     "events",
+    "failpoint",
     "handoff",
     "health",
     "postgres",
@@ -106,6 +115,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "postgres_types",
         &["store", "lookup", "primary", "repair", "capture", "postgres", "private_postgres.rs", "cli/demo"],
     ),
+    ("fail", &["failpoint.rs"]),
     ("metrics_exporter_prometheus", &["telemetry.rs", "app"]),
 ];
 
@@ -362,6 +372,21 @@ fn names_are_found_in_paths_and_lists() {
     assert_eq!(named_after("use crate::store::Store; x(crate::vault::open)", "crate::"), ["store", "vault"]);
     assert_eq!(named_after("use crate::{api, store::{Store, logs}, vault};", "crate::"), ["api", "store", "vault"]);
     assert_eq!(named_after("use mycrate::store;", "crate::"), [""; 0]);
+}
+
+#[test]
+fn every_failpoint_is_used_exactly_once() {
+    let mut uses: BTreeMap<String, usize> = TABLE.iter().map(|point| (point.name.to_owned(), 0)).collect();
+    for source in program() {
+        for (_, line) in source.code() {
+            for used in line.split("failpoint!(\"").skip(1) {
+                let name = used.split('"').next().expect("a split has a first part");
+                *uses.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    let wrong = uses.iter().filter(|(_, count)| **count != 1);
+    assert_none(&wrong.map(|(name, count)| format!("failpoint {name} is used {count} times")).collect::<Vec<_>>());
 }
 
 /// Words that are hard to understand for readers who learned English from technical texts, and what to write instead.

@@ -9,6 +9,7 @@ use crate::domain::event::EventKind;
 use crate::domain::lsn::Lsn;
 use crate::domain::table::Table;
 use crate::enqueue::repair::{RepairEnqueue, Repaired};
+use crate::failpoint::failpoint;
 use crate::lookup::Lookups;
 use crate::record;
 use crate::repair::{Found, Repair, Request};
@@ -69,6 +70,7 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
         }
         Ok(report) => match transaction.commit().await.map_err(StoreError::from) {
             Ok(()) => {
+                failpoint!("repair_committed_heads_not_due")?;
                 repair.end().await;
                 if let Err(error) = record::promote_all_stranded(&store).await {
                     tracing::info!(%error, "the first deliveries of ordered webhooks are due when a replica has found them");
@@ -101,6 +103,7 @@ async fn compare(
         report.add(&found, repaired);
     }
     repair.finish(transaction).await?;
+    failpoint!("repair_complete_not_committed")?;
     Ok(report)
 }
 

@@ -18,6 +18,7 @@ use super::lag::ReadUntil;
 use super::switch;
 use crate::config::Source;
 use crate::domain::gap::Gap;
+use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::Condition as FindingCondition;
@@ -97,6 +98,7 @@ impl Reading<'_> {
         let Some(lease) = CaptureLease::take(store, &source.slot, self.holder).await? else {
             return Err(CaptureError::LeaseHeld(source.slot.clone()));
         };
+        failpoint!("outbox_lease_taken_checkpoint_not_claimed")?;
         if self.cursor.is_some() {
             // Another process may have held the lease meanwhile.
             if store.checkpoint_of_reader(&source.slot, Some(self.holder)).await?.is_none() {

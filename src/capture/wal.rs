@@ -26,6 +26,7 @@ use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
+use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::primary::{catalog, conninfo, inspect};
 use crate::repair::continuity;
@@ -138,7 +139,10 @@ async fn missing_wal(context: &Context<'_>) -> CaptureError {
 /// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.
 async fn lower_limit(store: &Store, source: &Source, reader: Uuid, acknowledged: &AcknowledgedLsn) {
     let Some(latest) = acknowledged.latest() else { return };
-    let lowered = store.lower_acknowledgement_limit(&source.slot, reader, latest);
+    let lowered = async {
+        let _ = failpoint!("shutdown_started_limit_not_lowered");
+        store.lower_acknowledgement_limit(&source.slot, reader, latest).await
+    };
     if !matches!(tokio::time::timeout(LAST_WRITE, lowered).await, Ok(Ok(true))) {
         tracing::debug!("the acknowledgement limit could not be lowered");
     }
@@ -226,6 +230,7 @@ impl Session<'_> {
         let slot = catalog::slot(&client, &source.slot).await?;
         self.walsender.store(slot.as_ref().and_then(|slot| slot.active_pid).unwrap_or_default(), Ordering::Relaxed);
         self.acknowledged.reset(slot.and_then(|slot| slot.confirmed()).unwrap_or_default());
+        failpoint!("slot_taken_limit_not_claimed")?;
         let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };

@@ -94,6 +94,7 @@ impl Cli {
     }
 
     async fn dispatch(self) -> CommandResult {
+        crate::failpoint::start();
         let sources = Sources { flags: self.set, environment: std::env::vars_os().collect(), file: self.config };
         let config = || -> Result<Config, ConfigError> {
             let config = load(sources)?;

@@ -19,6 +19,7 @@ use super::settings::Settings;
 use super::targets::Destination;
 use crate::domain::delivery::Attempted;
 use crate::domain::webhook::SealedTarget;
+use crate::failpoint::failpoint;
 use crate::handoff::{DeliveryBudget, FreshDeliveries};
 use crate::store::deliver::{ClaimRequest, Claimed};
 use crate::store::{Store, StoreError};
@@ -247,7 +248,11 @@ impl Dispatcher {
             waiting.extend(claimed.deliveries);
         }
         if !waiting.is_empty() {
-            match tokio::time::timeout(RELEASE_TIMEOUT, self.context.store.release(&waiting)).await {
+            let released = async {
+                failpoint!("shutdown_started_leases_not_released")?;
+                self.context.store.release(&waiting).await
+            };
+            match tokio::time::timeout(RELEASE_TIMEOUT, released).await {
                 Ok(Ok(())) => tracing::info!(deliveries = waiting.len(), "released deliveries that were not attempted"),
                 Ok(Err(_)) | Err(_) => {
                     tracing::warn!("leases were not released; their deliveries are due when they end")
@@ -269,15 +274,18 @@ impl Dispatcher {
 async fn attempt(start: Start, mut permit: Permit, sender: Sender, attempted: mpsc::Sender<Attempted>) {
     let Start { delivery, destination, .. } = start;
     let Destination { endpoint, active, signer, .. } = &*destination;
+    let started = failpoint!("attempt_started_request_not_sent");
     let attempt = match active {
-        true => sender.send(endpoint, signer, &(&delivery).into()).await,
-        false => Ok(sender.cancelled()),
+        true if started.is_ok() => sender.send(endpoint, signer, &(&delivery).into()).await.ok(),
+        true => None,
+        false => Some(sender.cancelled()),
     };
-    let Ok(attempt) = attempt else {
+    let Some(attempt) = attempt else {
         // No attempt was made, and none is used up: the delivery is claimed again when its lease ends.
         return tokio::time::sleep(PAUSE_AFTER_OWN_FAULT).await;
     };
     permit.finished.note(&attempt);
+    let _ = failpoint!("request_answered_attempt_not_passed_on");
     if attempted.send(Attempted { delivery, attempt }).await.is_err() {
         recurring!(error, "attempts cannot be recorded: the recording stage has ended");
     }

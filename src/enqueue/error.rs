@@ -1,5 +1,6 @@
 //! The errors of storing a batch, and whether a retry can succeed.
 
+use crate::failpoint::Injected;
 use crate::lookup::LookupError;
 use crate::store::StoreError;
 
@@ -16,6 +17,12 @@ pub enum EnqueueError {
     StoreBehind(String),
     #[error("the store has no checkpoint for slot {0}: run `walhook setup`")]
     NoCheckpoint(String),
+}
+
+impl From<Injected> for EnqueueError {
+    fn from(error: Injected) -> EnqueueError {
+        EnqueueError::Store(error.into())
+    }
 }
 
 impl EnqueueError {

@@ -23,6 +23,7 @@ use crate::domain::delivery::Lease;
 use crate::domain::event::Event;
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::position::Checkpoint;
+use crate::failpoint::failpoint;
 use crate::handoff::{Handoff, HandoffBatch};
 use crate::health::{GAP, Health};
 use crate::lookup::Lookups;
@@ -91,6 +92,7 @@ impl<C: Clock> Enqueue<C> {
                 return Ok(());
             }
             let lag = batch.changes.last().map(|last| self.lag(last.committed_at));
+            let _ = failpoint!("events_committed_capture_not_notified");
             durable.send_replace(Some(batch.checkpoint));
             if let Some(lag) = lag {
                 show_lag(lag);
@@ -182,6 +184,7 @@ impl<C: Clock> Enqueue<C> {
         if known.is_none() && self.store.has_lost_commits(&checkpoint) {
             return Err(EnqueueError::StoreBehind(self.slot.clone()));
         }
+        failpoint!("batch_received_events_not_derived")?;
         if !batch.is_on_timeline(checkpoint.lineage) {
             return Err(EnqueueError::Superseded(self.slot.clone()));
         }
@@ -239,6 +242,7 @@ impl<C: Clock> Enqueue<C> {
                 return Err(EnqueueError::Superseded(self.slot.clone()));
             }
             once.keep_first(events, first_time);
+            failpoint!("checkpoint_advanced_events_not_inserted")?;
             // Sent last: a statement after it would not be part of the transaction.
             let commit = async {
                 match is_rest_stored.await {
@@ -258,12 +262,14 @@ impl<C: Clock> Enqueue<C> {
                 change_addons(&*transaction, addons),
                 update_ledger(&*transaction, ledger, is_first),
             )?;
+            failpoint!("events_inserted_commit_not_sent")?;
             let _ = rest_stored.send(());
             Ok(())
         };
         let begin = async { Ok(transaction.begin().await?) };
         tokio::try_join!(biased; begin, raise, store_rest)?;
         transaction.release();
+        failpoint!("events_committed_answer_not_received")?;
         count(events, unrouted, ignored);
         Ok(())
     }

@@ -9,6 +9,7 @@ use super::fan_out::{EVENTS_AT_ONCE, FannedOut, Subscriptions, fan_out};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::sequence::Sequences;
 use crate::domain::webhook::SealedTarget;
+use crate::failpoint::failpoint;
 use crate::handoff::HandoffBatch;
 use crate::store::contract::EnqueueStatements;
 use crate::store::enqueue::{self, NewLease, Unrouted};
@@ -93,12 +94,16 @@ pub async fn store_events(
     match when {
         HandOffWhen::BeforeCommit => {
             handoff.send(targets);
+            failpoint!("deliveries_handed_off_events_not_committed")?;
             heads.extend(store_last.await?.0);
         }
         HandOffWhen::AfterCommit => {
             heads.extend(store_last.await?.0);
             handoff.send(targets);
         }
+    }
+    if !heads.is_empty() {
+        failpoint!("events_committed_heads_not_handed_off")?;
     }
     handoff.send_heads(&heads, targets_of_heads);
     Ok(())

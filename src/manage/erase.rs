@@ -6,8 +6,9 @@ use uuid::Uuid;
 
 use super::fault::Result;
 use crate::domain::event::UserId;
-use crate::store::Store;
-use crate::store::erase::{self, ACCESS, OF_WEBHOOK, RECORDS};
+use crate::failpoint::failpoint;
+use crate::store::erase::{self, ACCESS, OF_WEBHOOK, RECORDS, Unrecorded};
+use crate::store::{Store, StoreError};
 
 /// Each pass removes what requests and replicas stored during the previous one. The number is limited, because the platform may continue
 /// to commit rows of the user.
@@ -32,6 +33,11 @@ impl Erased {
         count > 0
     }
 
+    /// Returns the erasure until rows were removed: the audit log has it from then on.
+    fn unrecorded(&self) -> Unrecorded {
+        (self.total() == 0).then_some(self.id)
+    }
+
     /// Returns the number of rows of all kinds.
     pub fn total(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()
@@ -52,32 +58,34 @@ pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
             break;
         }
     }
-    if erased.total() > 0 {
-        erase::record(store, erased.id).await?;
-    }
+    failpoint!("rows_removed_erasure_not_ended").map_err(StoreError::from)?;
     Ok(erased)
 }
 
 /// Removes everything once. Adds the user's deleted webhooks to `webhooks`, which contains those that earlier passes found.
 async fn pass(store: &Store, user: &UserId, webhooks: &mut BTreeSet<Uuid>, erased: &mut Erased) -> Result<()> {
     for removal in ACCESS {
-        while erased.add(removal.what, erase::remove(store, removal, user).await?) {}
+        while erased.add(removal.what, erase::remove(store, removal, user, erased.unrecorded()).await?) {}
     }
-    erased.add("webhooks with their secrets", erase::remove_webhooks(store, user).await?);
+    failpoint!("access_removed_webhooks_not_removed").map_err(StoreError::from)?;
+    erased.add("webhooks with their secrets", erase::remove_webhooks(store, user, erased.unrecorded()).await?);
+    failpoint!("webhooks_removed_traces_not_removed").map_err(StoreError::from)?;
     webhooks.extend(erase::find_deleted_webhooks(store, user).await?);
     for webhook in &*webhooks {
         for removal in OF_WEBHOOK {
-            while erased.add(removal.what, erase::remove(store, removal, webhook).await?) {}
+            while erased.add(removal.what, erase::remove(store, removal, webhook, erased.unrecorded()).await?) {}
         }
     }
+    failpoint!("traces_removed_events_not_removed").map_err(StoreError::from)?;
     let mut after = Some(Uuid::nil());
     while let Some(last) = after {
-        let chunk = erase::remove_events(store, user, last).await?;
+        let chunk = erase::remove_events(store, user, last, erased.unrecorded()).await?;
         erased.add("events", chunk.removed);
         after = chunk.next();
     }
+    failpoint!("events_removed_records_not_removed").map_err(StoreError::from)?;
     for removal in RECORDS {
-        while erased.add(removal.what, erase::remove(store, removal, user).await?) {}
+        while erased.add(removal.what, erase::remove(store, removal, user, erased.unrecorded()).await?) {}
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ pub use mailer::Mailer;
 
 use crate::domain::event::UserId;
 use crate::domain::notice::Notice;
+use crate::failpoint::failpoint;
 use crate::retry::Backoff;
 use crate::store::notices::{self, Claimed, End};
 use crate::store::{Store, StoreError};
@@ -103,17 +104,16 @@ impl Notifier {
         let notice = &claimed.notice;
         let Notice { id, kind, webhook, user, .. } = notice;
         let kind = kind.as_str();
+        failpoint!("notice_claimed_mail_not_sent")?;
         let sent = tokio::select! {
             biased;
-            sent = self.send(mailer, notice) => sent,
-            () = self.keep_lease(&claimed) => {
-                tracing::info!(notice = %id, "another replica has taken over the notice");
-                return Ok(true);
-            }
+            sent = self.send(mailer, &claimed) => sent,
+            () = self.keep_lease(&claimed) => Ok(None),
         };
         match sent {
-            Ok(end) => {
-                self.record_end(notice, end).await;
+            Ok(None) => tracing::info!(notice = %id, "another replica has taken over the notice"),
+            Ok(Some(end)) => {
+                self.record_end(&claimed, end).await;
                 if end == End::Sent {
                     metrics::counter!(telemetry::NOTICES_SENT, "kind" => kind).increment(1);
                     tracing::info!(notice = %id, %webhook, kind, "webhook owner notified");
@@ -127,19 +127,28 @@ impl Notifier {
                 if failures.entry(cause).or_default().must_log() {
                     tracing::warn!(notice = %id, %webhook, cause, error, "webhook owner cannot be notified; retrying");
                 }
+                failpoint!("mail_rejected_retry_not_stored")?;
                 notices::retry(&self.store, &claimed, RETRIES.wait_after(claimed.tries), &error).await?;
             }
         }
         Ok(true)
     }
 
-    async fn send(&self, mailer: &Mailer, notice: &Notice) -> Result<End, Failed> {
+    /// Returns how the notice ended. None if another replica has taken it over.
+    async fn send(&self, mailer: &Mailer, claimed: &Claimed) -> Result<Option<End>, Failed> {
+        let notice = &claimed.notice;
         let found = timeout(ADDRESS_TIMEOUT, (self.find_address)(notice.user.clone())).await;
         let found = found.map_err(|_| Failed::new("lookup", "the primary does not respond"))?;
         let address = found.map_err(|error| Failed::new("lookup", &format!("{error:#}")))?;
-        let Some(to) = address.as_deref().and_then(message::mailbox) else { return Ok(End::NoAddress) };
+        let Some(to) = address.as_deref().and_then(message::mailbox) else { return Ok(Some(End::NoAddress)) };
+        // The lease may have ended meanwhile: the process may have been suspended.
+        match notices::extend(&self.store, claimed, LEASE).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error) => return Err(Failed::new("store", &error.to_string())),
+        }
         mailer.send(notice, to).await.map_err(|error| Failed::new(error.cause(), &error.to_string()))?;
-        Ok(End::Sent)
+        Ok(Some(End::Sent))
     }
 
     /// Renews the lease. Returns when it is lost.
@@ -157,8 +166,22 @@ impl Notifier {
         }
     }
 
-    /// Records the end of a notice. Retries until the store accepts it: a notice that was sent must not be sent again.
-    async fn record_end(&self, notice: &Notice, end: End) {
+    /// Records the end of a notice, and renews the lease until then. Retries until the store accepts it: a notice that was sent must not
+    /// be sent again.
+    async fn record_end(&self, claimed: &Claimed, end: End) {
+        let renewal = async {
+            self.keep_lease(claimed).await;
+            // The end counts even if the lease is lost.
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = self.try_record_end(&claimed.notice, end) => {}
+            () = renewal => {}
+        }
+    }
+
+    async fn try_record_end(&self, notice: &Notice, end: End) {
+        let _ = failpoint!("mail_accepted_notice_not_ended");
         let mut retries = Backoff::new(Duration::from_millis(50), RENEWAL_INTERVAL);
         let recording = Activity::new("recording the end of a notice");
         while let Err(error) = notices::end(&self.store, notice.id, end).await {

@@ -7,6 +7,7 @@ use tokio_postgres::error::SqlState;
 
 use super::finding::Finding;
 use crate::domain::gap::Gap;
+use crate::failpoint::Injected;
 use crate::postgres::{self, ConnectError, DiskFault};
 use crate::store::StoreError;
 
@@ -64,6 +65,8 @@ pub enum PrimaryError {
          run `walhook setup` again"
     )]
     SlotCreation { slot: String, limit: Duration, holder: String },
+    #[error("{0}; it is unknown whether the slot's checkpoint was stored: run `walhook setup` again")]
+    SetupUnknown(StoreError),
     #[error("slot {slot} is in use by process {pid} of the primary: stop `walhook run` first")]
     SlotInUse { slot: String, pid: i32 },
     #[error("{source}; slot {slot} could not be dropped: {cleanup}; run `walhook teardown`, then `walhook setup`")]
@@ -136,4 +139,10 @@ fn is_transient(error: &tokio_postgres::Error) -> bool {
         SqlState::UNDEFINED_COLUMN,
     ];
     !permanent.contains(code)
+}
+
+impl From<Injected> for PrimaryError {
+    fn from(error: Injected) -> PrimaryError {
+        PrimaryError::Store(error.into())
+    }
 }

@@ -10,6 +10,7 @@ use super::{slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
 use crate::domain::gap::Gap;
 use crate::domain::position::Checkpoint;
+use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::postgres::quote_identifier;
 use crate::store::capture::FoundIdentity;
@@ -35,6 +36,7 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     // Connects as a walsender before anything is changed, in case the server refuses that.
     let mut walsender = if slot_exists { None } else { Some(slot::connect(source, url, failover).await?) };
     let migrated = migrate::migrate(store_url).await?;
+    failpoint!("store_migrated_primary_not_prepared")?;
     let store = Store::open(store_url, 2)?;
     let checkpoint = store.checkpoint(&source.slot).await?;
     let reads_outbox = checkpoint.as_ref().is_some_and(|stored| stored.progress.is_outbox());
@@ -79,6 +81,7 @@ pub(crate) async fn prepare(
     let mut done = found.notes();
     identity::set_bounds(client).await?;
     done.extend(set_identities(client, source, store, found).await?);
+    failpoint!("identities_set_tables_not_published")?;
     done.extend(publish(client, source, found).await?);
     Ok(done)
 }
@@ -108,6 +111,7 @@ async fn set_identities(
             index: relation.identity_index.clone().filter(|_| relation.identity == "i"),
         };
         store.remember_identity(&earlier).await?;
+        failpoint!("identity_remembered_not_set")?;
         identity::set(client, source, table, relation).await?;
         let (goal, reason) = identity::goal(source, table, relation);
         let what = match goal {

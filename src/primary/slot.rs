@@ -17,6 +17,7 @@ use crate::domain::ledger::{self, LedgerChanges};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::table::Table;
+use crate::failpoint::failpoint;
 use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
 use crate::store::acknowledgement::set_acknowledgement_limit;
 use crate::store::addons::change_addons;
@@ -124,12 +125,15 @@ pub(crate) async fn create(
     store: &Store,
 ) -> Result<Created, PrimaryError> {
     store.begin_slot(&source.slot).await?;
+    failpoint!("slot_noted_not_created")?;
     let opened = open(walsender, client, source).await?;
     let stored = begin(&opened, client, source, url, store).await;
     // The snapshot is valid until this connection runs another command or is closed.
     drop(opened.walsender);
     match stored {
-        Ok(created) => Ok(created),
+        Ok((created, Ok(()))) => Ok(created),
+        // The commit may have succeeded: then dropping the slot would cause a gap. If it has not, the next setup drops the slot.
+        Ok((_, Err(error))) => Err(PrimaryError::SetupUnknown(error)),
         Err(error) => Err(undo(client, source, error).await),
     }
 }
@@ -184,14 +188,14 @@ pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) 
 }
 
 /// Stores the first checkpoint in one transaction with the distributed releases, the users' add-ons and the states of all watched
-/// rows at the slot's snapshot. In a switch from triggers, stores only the position of the switch.
+/// rows at the slot's snapshot. In a switch from triggers, stores only the position of the switch. Also returns the result of the commit.
 async fn begin(
     opened: &Opened,
     client: &Client,
     source: &Source,
     url: &str,
     store: &Store,
-) -> Result<Created, PrimaryError> {
+) -> Result<(Created, Result<(), StoreError>), PrimaryError> {
     let snapshot = opened.snapshot(url).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
@@ -205,13 +209,18 @@ async fn begin(
     let switch = SwitchToWal { snapshot: row.get::<_, &str>("snapshot").into(), begins };
     if prepare_switch(&transaction, &slot, &switch).await? {
         set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN))).await?;
-        transaction.commit().await.map_err(StoreError::from)?;
-        return Ok(Created::Switch { slot, begins });
+        let committed = transaction.commit().await.map_err(StoreError::from);
+        return Ok((Created::Switch { slot, begins }, committed));
     }
     store_beginning(&transaction, source, opened).await?;
     let seeded = seed(&snapshot, source, &transaction).await?;
-    transaction.commit().await.map_err(StoreError::from)?;
-    Ok(Created::First { slot, begins, seeded })
+    failpoint!("slot_created_checkpoint_not_committed")?;
+    let commit = async {
+        transaction.commit().await?;
+        Ok(failpoint!("checkpoint_committed_answer_not_received")?)
+    };
+    let committed = commit.await;
+    Ok((Created::First { slot, begins, seeded }, committed))
 }
 
 /// Stores the distributed releases, the users' add-ons and the states of all watched rows at the snapshot.

@@ -20,6 +20,7 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::{Snapshot, Window};
+use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::store::capture::insert_first_checkpoint;
 use crate::store::{Store, StoreError, migrate};
@@ -62,6 +63,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         done.push("the WAL is read up to here: set source.capture = \"trigger\" and restart `walhook run`".into());
     }
     if stored.is_none() {
+        failpoint!("triggers_created_checkpoint_not_stored")?;
         let seeded = begin(url, source, &store, &client).await?;
         done.push(format!("the outbox is read from here; {seeded}"));
     }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::domain::backoff::RetrySchedule;
 use crate::domain::delivery::{Answer, Attempted, Delivery, Outcome};
 use crate::domain::disablement::Policy;
+use crate::failpoint::failpoint;
 use crate::handoff::Handoff;
 use crate::retry::Backoff;
 use crate::store::record::{AttemptRow, CompletedAttempt};
@@ -57,6 +58,7 @@ pub async fn run(
             tracer.attempted(&decided.attempted, decided.next.outcome());
             batch.push(decided);
         }
+        let _ = failpoint!("attempts_received_not_recorded");
         let settled = tokio::select! {
             settled = recorder.save(&batch) => settled,
             () = give_up.cancelled() => {
@@ -136,6 +138,7 @@ impl Recorder {
         if promoted.is_empty() {
             return;
         }
+        let _ = failpoint!("delivery_promoted_not_handed_off");
         let refused = self.promotion.handoff.offer(promoted);
         if refused.is_empty() {
             return;

@@ -10,6 +10,7 @@ use crate::domain::delivery::{Delivery, Lease, Next};
 use crate::domain::disablement::{Policy, Verdict};
 use crate::domain::event::UserId;
 use crate::domain::webhook::{Failure, Tally};
+use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::audit::{Action, Actor, Via};
 use crate::store::contract::RecordStatements;
@@ -85,7 +86,11 @@ async fn try_record(
     let transaction = connection.transaction().await?;
     let tried = record_in(&transaction, attempts, policy, locked, lease).await?;
     match tried {
-        Tried::Recorded(_) => transaction.commit().await?,
+        Tried::Recorded(_) => {
+            failpoint!("attempts_written_record_not_committed")?;
+            transaction.commit().await?;
+            failpoint!("record_committed_answer_not_received")?;
+        }
         Tried::MustLock(_) => transaction.rollback().await?,
     }
     Ok(tried)

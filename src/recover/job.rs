@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::replay;
 use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
+use crate::failpoint::failpoint;
 use crate::store::contract::JobStatements;
 use crate::store::recovery::{Criteria, Phase, Progress, Scan, Work};
 use crate::store::{Result, Store};
@@ -34,7 +35,9 @@ pub async fn step(store: &Store) -> Result<Step> {
     let transaction = connection.transaction().await?;
     let step = step_in(&transaction).await?;
     if step != Step::Idle {
+        failpoint!("job_step_done_not_committed")?;
         transaction.commit().await?;
+        failpoint!("job_step_committed_answer_not_received")?;
     }
     Ok(step)
 }
@@ -59,6 +62,9 @@ async fn recover(
     progress: Progress,
 ) -> Result<Option<i64>> {
     let Done { started, next, wait } = work(transaction, criteria, progress).await?;
+    if started > 0 {
+        failpoint!("recovery_rounds_started_progress_not_stored")?;
+    }
     let is_finished = next.is_none();
     let recovered = transaction.move_recovery(id, next.unwrap_or(progress), started, is_finished, wait).await?;
     Ok(Some(recovered).filter(|_| is_finished))

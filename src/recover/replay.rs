@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::stored::{MAX_PENDING, PAUSE, deliver_stored};
 use crate::domain::event::delivery_id;
 use crate::domain::subject::Subject;
+use crate::failpoint::failpoint;
 use crate::store::Result;
 use crate::store::contract::JobStatements;
 use crate::store::enqueue::Subscription;
@@ -62,6 +63,9 @@ pub async fn work(transaction: &impl JobStatements, replay: &Replay) -> Result<O
         Phase::AttemptLog => exclude_logged(transaction, replay).await?,
         Phase::UnnumberedEvents | Phase::Events => deliver_chunk(transaction, replay, size).await?,
     };
+    if !created.is_empty() {
+        failpoint!("replay_deliveries_created_progress_not_stored")?;
+    }
     let size = if created.is_empty() { replay.chunk_size } else { size };
     let progress = next.unwrap_or(replay.progress);
     let total = transaction.move_replay(replay, progress, &created, size, next.is_none(), wait).await?;

@@ -16,6 +16,7 @@ use tokio_postgres::Client;
 use crate::config::{CaptureMode, Source};
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
+use crate::failpoint::failpoint;
 use crate::health::Health;
 use crate::postgres;
 use crate::primary::inspect::{Conditions, explained, inspect};
@@ -111,6 +112,7 @@ impl<'a> Repair<'a> {
         // Recorded first: until the repair is finished, no process may read from the new slot.
         let unfinished = Gap::RepairUnfinished { slot: source.slot.clone() };
         store.record_gap(&source.slot, unfinished.reason(), &unfinished.to_string(), None).await?;
+        failpoint!("repair_noted_old_slot_not_dropped")?;
         if old.is_some() {
             client.execute(SLOT_DROP, &[&source.slot]).await?;
             done.push(format!("slot {}: dropped", source.slot));
@@ -118,6 +120,7 @@ impl<'a> Repair<'a> {
         let opened = open(connect(source, url, found.can_fail_over(source)).await?, &client, source).await?;
         done.push(format!("slot {}: created at {}", source.slot, opened.begins));
         let imported = async {
+            failpoint!("new_slot_created_snapshot_not_imported")?;
             hold_checkpoint(transaction, &source.slot).await?;
             opened.snapshot(url).await
         };
@@ -143,6 +146,7 @@ impl<'a> Repair<'a> {
         let done = reinstall(&client, source).await?;
         // Later failures either happen after the snapshot, or the comparison covers them and they are reported needlessly.
         acknowledge(&client).await?;
+        failpoint!("trigger_failures_reset_snapshot_not_taken")?;
         hold_checkpoint(transaction, &source.slot).await?;
         let snapshot = SnapshotSession::now(url).await?;
         let mut beginning = Beginning::at(&snapshot, &client).await?;
@@ -194,6 +198,7 @@ impl<'a> Repair<'a> {
         if matches!(self.begins, Begins::Nowhere) {
             return Ok(());
         }
+        failpoint!("differences_raised_checkpoint_not_stored")?;
         seed_addons(&self.snapshot, self.source, transaction).await?;
         match self.source.ledger {
             true => mark_ledger_complete(transaction).await?,

@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::statement::Statements;
 use super::{Result, Store};
 use crate::domain::lsn::Lsn;
+use crate::failpoint::failpoint;
 
 impl Store {
     /// Returns the limit. Zero if none is stored.
@@ -27,6 +28,7 @@ impl Store {
 
     /// Raises the limit. Returns false if another reader has replaced this one.
     pub async fn raise_acknowledgement_limit(&self, slot: &str, reader: Uuid, limit: Lsn) -> Result<bool> {
+        failpoint!("idle_wal_read_limit_not_raised")?;
         Ok(self.run(include_str!("../../sql/store/acknowledgement_raise.sql"), &[&slot, &reader, &limit]).await? == 1)
     }
 

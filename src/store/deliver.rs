@@ -13,6 +13,7 @@ pub use super::claimed::Claimed;
 use super::statement::Statements;
 use super::{Result, Store, order, plan_by_index};
 use crate::domain::delivery::{Delivery, Lease, lease_length};
+use crate::failpoint::failpoint;
 use crate::postgres::ANSWER_TIMEOUT;
 
 const CLAIM_FRESH: &str = include_str!("../../sql/store/delivery_claim.sql");
@@ -78,7 +79,13 @@ impl Store {
             let statement = transaction.prepare_cached(RELEASE).await?;
             transaction.execute(&statement, &[&refused, &vec![lease.token; refused.len()]]).await?;
         }
+        if !claimed.deliveries.is_empty() {
+            failpoint!("deliveries_leased_claim_not_committed")?;
+        }
         transaction.commit().await?;
+        if !claimed.deliveries.is_empty() {
+            failpoint!("claim_committed_deliveries_not_queued")?;
+        }
         Ok(claimed)
     }
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::audit::{self, Action, Actor, Via};
 use super::statement::{Statements, from_row};
 use super::webhooks::retry_deadlocks;
-use super::{Result, Store};
+use super::{Result, Store, Transaction};
 use crate::domain::event::UserId;
 
 const WEBHOOKS: &str = include_str!("../../sql/store/erase_webhooks.sql");
@@ -53,17 +53,30 @@ pub const RECORDS: [Removal; 3] = [
     removal("audit records", include_str!("../../sql/store/erase_audit.sql")),
 ];
 
+/// An erasure that the audit log does not have yet. The first transaction that removes rows also records it: an erasure that is killed
+/// and finds nothing when it is repeated is recorded too.
+pub type Unrecorded = Option<Uuid>;
+
 /// Removes a chunk of the rows of a user or a webhook. Returns how many: zero when none are left.
-pub async fn remove(store: &Store, removal: Removal, of: &(dyn ToSql + Sync)) -> Result<u64> {
-    retry_deadlocks(|| async { store.run(removal.sql, &[of, &CHUNK]).await }.boxed()).await
+pub async fn remove(store: &Store, removal: Removal, of: &(dyn ToSql + Sync), unrecorded: Unrecorded) -> Result<u64> {
+    retry_deadlocks(|| try_remove(store, removal, of, unrecorded).boxed()).await
+}
+
+async fn try_remove(store: &Store, removal: Removal, of: &(dyn ToSql + Sync), unrecorded: Unrecorded) -> Result<u64> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let removed = transaction.run(removal.sql, &[of, &CHUNK]).await?;
+    record(&transaction, unrecorded.filter(|_| removed > 0)).await?;
+    transaction.commit().await?;
+    Ok(removed)
 }
 
 /// Removes the user's webhooks. Afterwards nothing is sent to them, and no deliveries are created.
-pub async fn remove_webhooks(store: &Store, user: &UserId) -> Result<u64> {
-    retry_deadlocks(|| try_remove_webhooks(store, user).boxed()).await
+pub async fn remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorded) -> Result<u64> {
+    retry_deadlocks(|| try_remove_webhooks(store, user, unrecorded).boxed()).await
 }
 
-async fn try_remove_webhooks(store: &Store, user: &UserId) -> Result<u64> {
+async fn try_remove_webhooks(store: &Store, user: &UserId, unrecorded: Unrecorded) -> Result<u64> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
     transaction.run(LOCK_USER, &[user]).await?;
@@ -72,6 +85,7 @@ async fn try_remove_webhooks(store: &Store, user: &UserId) -> Result<u64> {
     for webhook in &webhooks {
         audit::record(&transaction, &actor, Action::WebhookDeleted, *webhook, &[]).await?;
     }
+    record(&transaction, unrecorded.filter(|_| !webhooks.is_empty())).await?;
     transaction.commit().await?;
     Ok(webhooks.len() as u64)
 }
@@ -99,15 +113,18 @@ impl EventChunk {
 }
 
 /// Reads the next events after `after`, and removes those of the user. Events are not indexed by user.
-pub async fn remove_events(store: &Store, user: &UserId, after: Uuid) -> Result<EventChunk> {
-    store.fetch_one(EVENTS, &[user, &after, &CHUNK]).await
+pub async fn remove_events(store: &Store, user: &UserId, after: Uuid, unrecorded: Unrecorded) -> Result<EventChunk> {
+    let mut connection = store.connection().await?;
+    let transaction = connection.transaction().await?;
+    let chunk: EventChunk = transaction.fetch_one(EVENTS, &[user, &after, &CHUNK]).await?;
+    record(&transaction, unrecorded.filter(|_| chunk.removed > 0)).await?;
+    transaction.commit().await?;
+    Ok(chunk)
 }
 
 /// Records the erasure in the audit log, without the user.
-pub async fn record(store: &Store, erasure: Uuid) -> Result<()> {
-    let mut connection = store.connection().await?;
-    let transaction = connection.transaction().await?;
+async fn record(transaction: &Transaction<'_>, erasure: Option<Uuid>) -> Result<()> {
+    let Some(erasure) = erasure else { return Ok(()) };
     let nobody = Actor { user: UserId("".into()), via: Via::CommandLine };
-    audit::record(&transaction, &nobody, Action::UserErased, erasure, &[]).await?;
-    Ok(transaction.commit().await?)
+    audit::record(transaction, &nobody, Action::UserErased, erasure, &[]).await
 }

@@ -13,6 +13,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{Result, StoreError};
+use crate::failpoint::failpoint;
 use crate::postgres;
 
 mod embedded {
@@ -147,6 +148,7 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
     client.batch_execute(&lock).await?;
     let schema = "create schema if not exists walhook; set search_path = walhook, pg_catalog";
     client.batch_execute(&format!("{schema}; set lock_timeout = '{TABLE_TIMEOUT}'")).await?;
+    failpoint!("schema_created_tables_not_created")?;
     let (applied, runner) = (applied(&mut client).await?, runner());
     let own = runner.get_migrations();
     match Schema::of(&applied, own) {
@@ -172,7 +174,10 @@ async fn run(runner: &Runner, client: &mut Client) -> Result<Vec<String>> {
         let applied = report.into_iter().flat_map(|report| report.applied_migrations());
         versions.extend(applied.map(|migration| format!("V{}", migration.version())));
         match result {
-            Ok(_) => return Ok(versions),
+            Ok(_) => {
+                failpoint!("migrations_applied_not_reported")?;
+                return Ok(versions);
+            }
             Err(error) if is_lock_timeout(&error) && started.elapsed() < MAX_DURATION => {
                 tracing::info!("a migration did not get the lock on its table; retrying");
                 tokio::time::sleep(PAUSE).await;

@@ -54,6 +54,8 @@ use tokio_postgres::error::SqlState;
 use crate::postgres::DiskFault;
 use crate::telemetry::count_disk_fault;
 
+use crate::failpoint::Injected;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the store: {}", crate::postgres::describe(.0))]
@@ -121,6 +123,12 @@ impl From<tokio_postgres::Error> for StoreError {
             count_disk_fault("store", fault.as_str());
         }
         StoreError::Query(error)
+    }
+}
+
+impl From<Injected> for StoreError {
+    fn from(error: Injected) -> Self {
+        StoreError::Pool(error.to_string())
     }
 }
 

@@ -5,6 +5,8 @@ mod support;
 
 mod availability;
 mod disks;
+#[cfg(feature = "failpoints")]
+mod failpoints;
 mod long_run;
 mod network;
 mod simulation;

@@ -15,7 +15,8 @@ use walhook::private_postgres::{Options, PrivatePostgres};
 use super::sidecar::Sidecar;
 use super::{Api, Namespace, Platform, eventually};
 
-const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
+/// The tables of a platform.
+pub const REFERENCE_SCHEMA: &str = include_str!("../../sql/primary/reference_schema.sql");
 /// Any 32 bytes.
 const MASTER_KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
@@ -53,8 +54,6 @@ impl TestApp {
 
     pub async fn prepare_on(server: Arc<PrivatePostgres>) -> TestApp {
         static COUNT: AtomicU32 = AtomicU32::new(1);
-        // For all TLS clients of a test. Another test may have installed it already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let (source, store) = (format!("{name}_platform"), format!("{name}_store"));
         server.create_database(&source).await.expect("a database for the platform");
@@ -62,6 +61,18 @@ impl TestApp {
         let (source_url, store_url) = (server.url(&source), server.url(&store));
         let client = postgres::connect(&source_url).await.expect("the platform's database");
         client.batch_execute(REFERENCE_SCHEMA).await.expect("the reference schema");
+        TestApp::with_databases(server, name, source_url, store_url)
+    }
+
+    /// Uses databases that exist. `name` must be unique among the apps of a test binary.
+    pub fn with_databases(
+        server: Arc<PrivatePostgres>,
+        name: String,
+        source_url: String,
+        store_url: String,
+    ) -> TestApp {
+        // For all TLS clients of a test. Another test may have installed it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let settings = [
             ("source.url", source_url.as_str()),
             ("source.slot", &name),

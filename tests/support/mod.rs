@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "every test binary compiles this for itself and uses a part")]
 #![allow(unused_imports, reason = "as above")]
 
+pub mod account;
 mod api;
 mod app;
 mod backlog;
@@ -29,7 +30,7 @@ mod tunnel;
 pub mod versions;
 
 pub use api::{Answer as ApiAnswer, Api, get as fetch};
-pub use app::TestApp;
+pub use app::{REFERENCE_SCHEMA, TestApp};
 pub use backlog::full_listener;
 pub use hostile::{Hostile, Misdeed};
 pub use jwt::{Issuer, base64_url, hs256_token};
@@ -56,13 +57,22 @@ pub async fn metrics(metrics_url: &str) -> String {
 }
 
 /// Waits until `probe` returns a value. Panics with `what` if it takes too long.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
-    let end = tokio::time::Instant::now() + DEADLINE;
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, probe: impl FnMut() -> F) -> T {
+    eventually_within(DEADLINE, what, probe).await
+}
+
+/// Like [`eventually`], for what takes longer.
+pub async fn eventually_within<T, F: Future<Output = Option<T>>>(
+    limit: Duration,
+    what: &str,
+    mut probe: impl FnMut() -> F,
+) -> T {
+    let end = tokio::time::Instant::now() + limit;
     loop {
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        assert!(tokio::time::Instant::now() < end, "not within {limit:?}: {what}");
         tokio::time::sleep(POLL).await;
     }
 }

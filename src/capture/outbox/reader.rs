@@ -15,6 +15,7 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
+use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::primary::triggers::flush;
 use crate::store::capture::SwitchToWal;
@@ -173,14 +174,15 @@ impl Reader<'_> {
                 Progress::Outbox { window: window.clone(), through, last_row: cursor.last_row }
             }
         };
-        if let Some(last) = last {
-            cursor.sent.push_back(SentPage { progress: progress.clone(), window, after, last, rows });
-        }
+        let sent = last.map(|last| SentPage { progress: progress.clone(), window, after, last, rows });
         let checkpoint = Checkpoint { lineage: cursor.lineage, progress };
         let batch = Batch { changes, checkpoint, transaction: None, reader: Some(self.reader) };
+        failpoint!("outbox_page_read_batch_not_sent")?;
         if self.batches.send(batch).await.is_err() {
             return Ok(Step::Closed);
         }
+        // Not before: until a page that counts as sent is stored, no later connection reads on.
+        cursor.sent.extend(sent);
         Ok(if switched.is_some() { Step::Switched } else { Step::Read })
     }
 
@@ -190,7 +192,9 @@ impl Reader<'_> {
         while let Some(stored) = self.stored_of_first_window(cursor) {
             let SentPage { window, after, .. } = &cursor.sent[0];
             let reached = Cleared { window: window.number, row: stored.last };
+            failpoint!("outbox_rows_stored_not_deleted")?;
             complete &= in_time(page::clear(&self.client, &window.to, *after, reached)).await? >= stored.rows;
+            failpoint!("outbox_rows_deleted_cursor_not_moved")?;
             cursor.cleared = cursor.cleared.max(reached);
             cursor.sent.drain(..stored.pages);
         }

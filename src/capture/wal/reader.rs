@@ -15,6 +15,7 @@ use super::tasks::BackgroundTasks;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
+use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::primary::triggers::catalog::{has_made_triggers, is_running};
 use crate::telemetry::recurring;
@@ -239,6 +240,7 @@ impl<'a> Reader<'a> {
         let open = self.decoder.open().map(|open| (open.commit, open.ordinal));
         let batch = self.buffer.take(self.lineage, open);
         self.sent = self.sent.max(self.buffer.end);
+        failpoint!("changes_received_batch_not_sent")?;
         if !self.await_visibility().await? {
             return Ok(false);
         }
@@ -311,6 +313,9 @@ impl<'a> Reader<'a> {
             self.tasks.gate.start_check(self.buffer.end).await?;
         }
         let acknowledged = self.tasks.limit.grant(self.stored(), self.acknowledgeable());
+        if self.stored() > self.begin {
+            failpoint!("events_stored_slot_not_acknowledged")?;
+        }
         let limit = self.silence.limit;
         let sent = tokio::time::timeout(limit, self.stream.acknowledge(acknowledged)).await;
         sent.map_err(|_| CaptureError::Silent(limit))??;

@@ -1,0 +1,140 @@
+//! The walk over all failpoints: at each point the process dies, fails or stalls, and afterwards the account must balance.
+//!
+//! `WALHOOK_FAILPOINT=name` walks the points whose names contain this.
+
+mod commands;
+mod jobs;
+mod scene;
+mod stream;
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use walhook::failpoint::{Action, Boundary, Failpoint, TABLE};
+
+use crate::support::account::Account;
+
+/// How many cases run at the same time. They mostly wait for leases to end.
+const AT_ONCE: usize = 8;
+/// Longer than the lease of a delivery, of the slot and of a claim: `scene` sets the timeouts on which they depend.
+const STALL: Duration = Duration::from_millis(12_500);
+/// Longer than the lease of a notice.
+const STALL_OF_NOTICE: Duration = Duration::from_secs(17);
+
+static TURNS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
+
+/// One point with one action.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    point: &'static Failpoint,
+    action: Action,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        format!("{} {}", self.point.name, self.action.as_str())
+    }
+
+    /// The value of `FAILPOINTS`: the action happens once.
+    fn armed(&self) -> String {
+        let stall = if self.point.boundary == Boundary::Notify { STALL_OF_NOTICE } else { STALL };
+        let argument = match self.action {
+            Action::Stall => format!("stall {}", stall.as_millis()),
+            other => other.as_str().to_owned(),
+        };
+        format!("{}=1*return({argument})", self.point.name)
+    }
+
+    /// The line that a process prints when it reaches the point.
+    fn report(&self) -> String {
+        format!("failpoint {}: {}", self.point.name, self.action.as_str())
+    }
+
+    /// Runs the workload that reaches the point. Every boundary has one.
+    fn run(self) -> BoxFuture<'static, Account> {
+        match self.point.boundary {
+            Boundary::Capture
+            | Boundary::Acknowledge
+            | Boundary::Enqueue
+            | Boundary::HandOff
+            | Boundary::Claim
+            | Boundary::Request
+            | Boundary::Record => Box::pin(stream::run(self, "wal")),
+            Boundary::Outbox => Box::pin(stream::run(self, "trigger")),
+            Boundary::AcknowledgeIdle => Box::pin(stream::run_idle(self)),
+            Boundary::Shutdown => Box::pin(stream::run_shutdown(self)),
+            Boundary::Recover => Box::pin(jobs::run_recovery(self)),
+            Boundary::Replay => Box::pin(jobs::run_replay(self)),
+            Boundary::Notify => Box::pin(jobs::run_notices(self)),
+            Boundary::Erase => Box::pin(commands::run_erase(self)),
+            Boundary::Repair => Box::pin(commands::run_repair(self)),
+            Boundary::RepairOutbox => Box::pin(commands::run_repair_of_outbox(self)),
+            Boundary::Setup | Boundary::Migrate => Box::pin(commands::run_setup(self, "wal")),
+            Boundary::SetupOutbox => Box::pin(commands::run_setup(self, "trigger")),
+        }
+    }
+}
+
+/// Walks the points of these boundaries, with every action that makes sense at each. Each case fails if its point is not reached.
+async fn walk(includes: impl Fn(Boundary) -> bool) {
+    let only = std::env::var("WALHOOK_FAILPOINT").unwrap_or_default();
+    let points = TABLE.iter().filter(|point| includes(point.boundary) && point.name.contains(&only));
+    let cases = points.flat_map(|point| point.actions.iter().map(move |action| Case { point, action: *action }));
+    let (mut walking, started) = (JoinSet::new(), Instant::now());
+    for case in cases {
+        walking.spawn(async move {
+            let turn = TURNS.acquire().await.expect("it is never closed");
+            let started = Instant::now();
+            let ended = tokio::spawn(case.run()).await;
+            drop(turn);
+            (case.name(), ended, started.elapsed())
+        });
+    }
+    let (mut failed, mut total) = (Vec::new(), 0);
+    while let Some(ended) = walking.join_next().await {
+        let (name, ended, took) = ended.expect("a case runs in a task of its own");
+        total += 1;
+        match ended {
+            Ok(account) if account.faults.is_empty() => println!("{name}: {account}, {took:.1?}"),
+            Ok(account) => failed.push(format!("{name}: {account}\n    {}", account.faults.join("\n    "))),
+            // The panic's message is printed already.
+            Err(_) => failed.push(format!("{name}: failed after {took:.1?}, see above")),
+        }
+    }
+    println!("{total} cases in {:.1?}", started.elapsed());
+    assert!(failed.is_empty(), "{} of {total} cases failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+const fn is_job(boundary: Boundary) -> bool {
+    matches!(boundary, Boundary::Recover | Boundary::Replay | Boundary::Notify)
+}
+
+const fn is_command(boundary: Boundary) -> bool {
+    matches!(
+        boundary,
+        Boundary::Erase
+            | Boundary::Repair
+            | Boundary::RepairOutbox
+            | Boundary::Setup
+            | Boundary::SetupOutbox
+            | Boundary::Migrate
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn faults_at_every_point_from_capture_to_record_lose_and_double_nothing() {
+    walk(|boundary| !is_job(boundary) && !is_command(boundary)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn faults_at_every_point_of_jobs_and_notices_lose_and_double_nothing() {
+    walk(is_job).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_complete_when_they_are_run_again_after_a_fault_at_any_point() {
+    walk(is_command).await;
+}

@@ -1,0 +1,85 @@
+//! Points from capture to record: commits, a flaky receiver and an ordered webhook reach them.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use postgres_types::PgLsn;
+use rustix::process::Signal;
+use walhook::failpoint::Action;
+
+use super::Case;
+use super::scene::Scene;
+use crate::support::account::Account;
+use crate::support::{Answer, Received, eventually};
+
+/// Commits after the point, while a process is dead or stalled.
+const LATER: usize = 3;
+const FLAKY: &str = "/flaky";
+
+/// Rejects the first request of each delivery to this path, so that it is claimed again.
+fn flaky() -> impl FnMut(&Received) -> Answer + Send + 'static {
+    let mut seen = HashSet::new();
+    move |request| {
+        let rejects = request.path == FLAKY && seen.insert(request.delivery().to_owned());
+        Answer::Status(if rejects { 500 } else { 200 })
+    }
+}
+
+async fn scene(case: Case, capture: &str) -> Scene {
+    let mut scene = Scene::new(case, true).await;
+    scene.app.set("source.capture", capture).set("source.poll_interval", "50ms");
+    scene.receiver.answer(flaky());
+    scene.add_webhook("/plain", "none").await;
+    scene.add_webhook(FLAKY, "strict").await;
+    scene.app.setup().await;
+    scene
+}
+
+/// Commits until the point is reached and some times more. `capture` is the mode.
+pub async fn run(case: Case, capture: &str) -> Account {
+    let mut scene = scene(case, capture).await;
+    let armed = scene.spawn_armed();
+    scene.drive().await;
+    let processes = scene.carry_on(armed).await;
+    scene.commit_times(LATER).await;
+    scene.settle(processes).await
+}
+
+/// Writes so much WAL without events that the limit must be raised before it is acknowledged.
+pub async fn run_idle(case: Case) -> Account {
+    const IDLE_WAL: &str = "select pg_logical_emit_message(false, 'idle', repeat('x', 20000000))";
+    let mut scene = scene(case, "wal").await;
+    let mut armed = scene.spawn_armed();
+    armed.wait_until_ready().await;
+    scene.platform.client.batch_execute(IDLE_WAL).await.expect("a message");
+    scene.wait_until_reached().await;
+    let written: PgLsn =
+        scene.platform.client.query_one("select pg_current_wal_lsn()", &[]).await.expect("the WAL's end").get(0);
+    let processes = scene.carry_on(armed).await;
+    let acknowledged = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+    eventually("idle WAL to be acknowledged", async || {
+        scene.platform.client.query_opt(acknowledged, &[&scene.app.name, &written]).await.expect("the slot")
+    })
+    .await;
+    scene.commit_times(LATER).await;
+    scene.settle(processes).await
+}
+
+/// Stops a process whose receiver is slow, so that deliveries wait in memory.
+pub async fn run_shutdown(case: Case) -> Account {
+    let mut scene = scene(case, "wal").await;
+    scene.app.set("delivery.per_webhook_concurrency", "1");
+    scene.receiver.answer(|_| Answer::After(Duration::from_millis(700), 200));
+    let mut armed = scene.spawn_armed();
+    armed.wait_until_ready().await;
+    scene.commit_times(4).await;
+    scene.receiver.wait_for(2).await;
+    armed.signal(Signal::TERM);
+    scene.wait_until_reached().await;
+    let ended = armed.ended().await;
+    assert_eq!(ended.success(), scene.case.action != Action::Kill, "{ended}");
+    scene.receiver.answer_status(200);
+    scene.commit_times(LATER).await;
+    let process = scene.app.spawn(&[]);
+    scene.settle(vec![process]).await
+}
