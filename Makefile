@@ -8,6 +8,9 @@ RATE ?=
 # `make soak ROWS=N` queries a delivery log of N rows; the default is ten million.
 ROWS ?=
 
+# `make soak SEEDS=N` simulates N seeds; the default is 100,000.
+SEEDS ?=
+
 # `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, reliability,
 # tidy, ui.
 SUITE ?=
@@ -25,7 +28,7 @@ DIST = --profile dist --features dist --locked
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   run a whole platform on loopback'
 	@echo 'make test [SUITE=NAME]          run all tests, or one suite, on a private PostgreSQL'
-	@echo 'make soak [ROWS=N]              test capture on every PostgreSQL version, a very large log, ten minutes of kills'
+	@echo 'make soak [ROWS=N] [SEEDS=N]    test capture on every PostgreSQL version, a very large log, ten minutes of kills, a simulation'
 	@echo 'make bench [MEASURE=NAME]       measure the shipped build, each figure beside its reference'
 	@echo 'make deb                        build the Debian package, in target/debian'
 	@echo 'make check                      check formatting, lints, house rules, documentation, licences, advisories'
@@ -43,6 +46,7 @@ soak: test-dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
 	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test $(DIST) --test operations -- --ignored --nocapture --test-threads 1 soak::
+	$(if $(SEEDS),WALHOOK_SIMULATION_SEEDS=$(SEEDS)) $(CARGO) test $(DIST) --test reliability -- --ignored --nocapture simulation::
 
 bench: package-dependencies
 	$(CARGO) build $(DIST) --package walhook --package walhook-bench

@@ -231,11 +231,7 @@ impl World {
         while let Some(start) = self.running(process).dispatch.next_start(local) {
             self.attempt(process, start)?;
         }
-        let webhooks = self.running(process).dispatch.next_read(local);
-        while let Some(start) = self.running(process).dispatch.next_ready() {
-            self.attempt(process, start)?;
-        }
-        if let Some(webhooks) = webhooks {
+        if let Some(webhooks) = self.running(process).dispatch.next_read(local) {
             self.submit(process, Operation::Targets(webhooks, local));
         }
         if let Some(request) = self.running(process).dispatch.next_claim(local) {
