@@ -355,7 +355,7 @@ impl World {
                 self.after(wait, Event::Job(process));
             }
             Answer::Search => self.after(SEARCH_INTERVAL, Event::Search(process)),
-            Answer::Begun(begun) => self.begun(process, begun),
+            Answer::Opened(opened) => self.opened(process, opened),
             Answer::Stored(checkpoint) => self.stored(process, checkpoint),
             Answer::Nothing => {}
         }
