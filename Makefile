@@ -13,6 +13,9 @@ SEED ?=
 # Ignored by `make test`, but not a test: another one starts it.
 SKIP = --skip hold_a_server_until_killed
 
+# `make soak SEEDS=N` simulates N seeds; the default is 100,000.
+SEEDS ?=
+
 # `make test SUITE=capture` runs one suite (several in quotes): unit, api, capture, delivery, operations, reliability,
 # tidy, ui.
 SUITE ?=
@@ -49,8 +52,9 @@ soak: test-dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
 	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test $(DIST) --test operations -- --ignored --nocapture --test-threads 1 $(SKIP)
+	$(if $(SEEDS),WALHOOK_SIMULATION_SEEDS=$(SEEDS)) $(CARGO) test $(DIST) --test reliability -- --ignored --nocapture simulation::
 	$(if $(MINUTES),WALHOOK_LONG_RUN_MINUTES=$(MINUTES)) $(if $(SEED),WALHOOK_LONG_RUN_SEED=$(SEED)) \
-	    $(CARGO) test --locked --test reliability -- --ignored --nocapture --test-threads 1
+	    $(CARGO) test --locked --features failpoints --test reliability -- --ignored --nocapture --test-threads 1 --skip simulation::
 
 bench: package-dependencies
 	$(CARGO) build $(DIST) --package walhook --package walhook-bench

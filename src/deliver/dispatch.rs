@@ -79,8 +79,21 @@ impl Dispatch {
 
     /// Takes deliveries from the hand-off. Usually their webhooks were read so recently that they need not be read again.
     pub fn take(&mut self, fresh: FreshDeliveries, now: Instant) {
-        self.targets.store_handed_off(fresh.read_at, fresh.targets, now);
+        if !fresh.targets.is_empty() {
+            self.targets.store_handed_off(fresh.read_at, fresh.targets, now);
+            self.start_known(now);
+        }
         self.schedule.add_fresh(fresh.deliveries, now);
+    }
+
+    /// Starts deliveries that wait for the next query although their webhooks were read meanwhile.
+    fn start_known(&mut self, now: Instant) {
+        for (delivery, finished) in std::mem::take(&mut self.unread) {
+            match self.targets.recent(delivery.webhook, now) {
+                Some(lookup) => self.start(delivery, finished, lookup, now),
+                None => self.unread.push((delivery, finished)),
+            }
+        }
     }
 
     /// Returns the permit of an attempt that has ended.
@@ -91,7 +104,7 @@ impl Dispatch {
     /// Returns the next attempt to start, if there is a permit. Deliveries whose webhook was not read recently first wait until it is read.
     pub fn next_start(&mut self, now: Instant) -> Option<Start> {
         loop {
-            if let Some(start) = self.next_ready() {
+            if let Some(start) = self.ready.pop_front() {
                 return Some(start);
             }
             let delivery = self.schedule.next(now)?;
@@ -103,11 +116,6 @@ impl Dispatch {
                 None => self.unread.push((delivery, finished)),
             }
         }
-    }
-
-    /// Returns the next attempt whose webhook was read while it waited.
-    pub fn next_ready(&mut self) -> Option<Start> {
-        self.ready.pop_front()
     }
 
     /// Whether the lease might end before the answer is recorded. Such a delivery is not started: it is claimed again when the lease
@@ -131,24 +139,18 @@ impl Dispatch {
     }
 
     /// Returns the webhooks to read for all waiting deliveries, one query at a time. The caller must pass the result to
-    /// [`read`](Self::read) or [`read_failed`](Self::read_failed), and start what is [ready](Self::next_ready) now.
+    /// [`read`](Self::read) or [`read_failed`](Self::read_failed).
     pub fn next_read(&mut self, now: Instant) -> Option<Vec<Uuid>> {
         if self.is_reading || self.unread.is_empty() || self.retry_read_at.is_some_and(|retry_at| now < retry_at) {
             return None;
         }
         self.retry_read_at = None;
-        // The hand-off may have brought some of the webhooks since.
-        for (delivery, finished) in std::mem::take(&mut self.unread) {
-            match self.targets.recent(delivery.webhook, now) {
-                Some(lookup) => self.start(delivery, finished, lookup, now),
-                None => self.reading.push((delivery, finished)),
-            }
-        }
+        self.is_reading = true;
+        self.reading = std::mem::take(&mut self.unread);
         let mut webhooks: Vec<Uuid> = self.reading.iter().map(|(delivery, _)| delivery.webhook).collect();
         webhooks.sort_unstable();
         webhooks.dedup();
-        self.is_reading = !webhooks.is_empty();
-        self.is_reading.then_some(webhooks)
+        Some(webhooks)
     }
 
     /// Takes the result of a query for `webhooks` that was sent at `queried_at`. Returns those that no longer exist: the caller removes
@@ -166,6 +168,7 @@ impl Dispatch {
             let lookup = self.targets.last_read(delivery.webhook);
             self.start(delivery, finished, lookup, now);
         }
+        self.start_known(now);
         let is_deleted = |webhook: &Uuid| matches!(self.targets.last_read(*webhook), Lookup::Deleted);
         webhooks.into_iter().filter(is_deleted).collect()
     }

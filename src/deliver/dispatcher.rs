@@ -147,23 +147,15 @@ impl Dispatcher {
     /// Starts attempts while there are permits.
     fn start_attempts(&mut self) {
         while let Some(start) = self.dispatch.next_start(Instant::now()) {
-            self.start(start);
+            let permit = Permit { finished: start.finished, returns: self.permits.clone() };
+            let (sender, attempted) = (self.context.sender.clone(), self.attempted.clone());
+            self.tasks.spawn(attempt(start, permit, sender, attempted));
         }
-    }
-
-    fn start(&mut self, start: Start) {
-        let permit = Permit { finished: start.finished, returns: self.permits.clone() };
-        let (sender, attempted) = (self.context.sender.clone(), self.attempted.clone());
-        self.tasks.spawn(attempt(start, permit, sender, attempted));
     }
 
     /// Starts to read the webhooks of all waiting deliveries.
     fn start_read(&mut self, now: Instant) {
-        let webhooks = self.dispatch.next_read(now);
-        while let Some(start) = self.dispatch.next_ready() {
-            self.start(start);
-        }
-        let Some(webhooks) = webhooks else { return };
+        let Some(webhooks) = self.dispatch.next_read(now) else { return };
         let store = self.context.store.clone();
         self.read = Some(Box::pin(async move {
             let queried_at = Instant::now();

@@ -24,7 +24,7 @@ use walhook::store::order::OrderedDelivery;
 use walhook::store::{Result, StoreError};
 
 use super::invariants::Broken;
-use super::store::{Answer, Begun, Operation};
+use super::store::{Answer, Opened, Operation};
 use super::world::{Delays, Event, Process, World, trace};
 use crate::support::memory::MemoryTransaction;
 
@@ -203,7 +203,7 @@ impl World {
     fn look_for_changes(&mut self, process: Process) {
         let leader = self.leader();
         let Some(running) = self.replicas[process.replica].running_mut(process) else { return };
-        // Another process that believes to capture is a paused one, which continues with what it has begun.
+        // Another process that believes to capture is a paused one, which continues with what it has sent.
         if leader != Some(process.replica) || running.is_storing || running.is_draining {
             return;
         }
@@ -234,20 +234,20 @@ impl World {
             return Ok(());
         }
         let from = self.store.state().stored_changes();
-        let begun = match known {
+        let opened = match known {
             Some(known) if known != from => {
                 self.cover("a process took over from a paused one");
-                Begun::Superseded
+                Opened::Superseded
             }
-            _ if self.stream.len() as u64 <= from => Begun::Nothing,
+            _ if self.stream.len() as u64 <= from => Opened::Nothing,
             _ => match self.open_transaction(process, known, from, delays) {
-                Some(()) => Begun::Open,
+                Some(()) => Opened::Open,
                 // The process has ended or is paused: the connection is closed without a commit.
-                None => Begun::Failed,
+                None => Opened::Failed,
             },
         };
-        if !matches!(begun, Begun::Open) {
-            self.after(delays.back, Event::Answered(process, Box::new(Answer::Begun(begun))));
+        if !matches!(opened, Opened::Open) {
+            self.after(delays.back, Event::Answered(process, Box::new(Answer::Opened(opened))));
         }
         Ok(())
     }
@@ -335,12 +335,12 @@ impl World {
         self.look_for_changes(process);
     }
 
-    pub fn begun(&mut self, process: Process, begun: Begun) {
+    pub fn opened(&mut self, process: Process, opened: Opened) {
         let Some(running) = self.replicas[process.replica].running_mut(process) else { return };
-        match begun {
-            Begun::Open => return,
-            Begun::Nothing => {}
-            Begun::Superseded | Begun::Failed => running.capture.known = None,
+        match opened {
+            Opened::Open => return,
+            Opened::Nothing => {}
+            Opened::Superseded | Opened::Failed => running.capture.known = None,
         }
         running.is_storing = false;
     }

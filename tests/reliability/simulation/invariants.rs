@@ -296,12 +296,8 @@ fn disabled_once_per_streak(world: &World) -> Check {
             was_active = *active;
         }
     }
-    let switched_off: BTreeSet<(Uuid, u64)> = state
-        .switched
-        .iter()
-        .filter(|(_, active, _)| !active)
-        .map(|(id, _, transaction)| (*id, *transaction))
-        .collect();
+    let off = state.switched.iter().filter(|switched| !switched.active);
+    let switched_off: BTreeSet<(Uuid, u64)> = off.map(|switched| (switched.webhook, switched.transaction)).collect();
     let mut noticed = BTreeSet::new();
     for notice in state.notices.iter().filter(|notice| notice.kind == NoticeKind::Disabled) {
         let place = (notice.webhook, notice.transaction);

@@ -231,11 +231,7 @@ impl World {
         while let Some(start) = self.running(process).dispatch.next_start(local) {
             self.attempt(process, start)?;
         }
-        let webhooks = self.running(process).dispatch.next_read(local);
-        while let Some(start) = self.running(process).dispatch.next_ready() {
-            self.attempt(process, start)?;
-        }
-        if let Some(webhooks) = webhooks {
+        if let Some(webhooks) = self.running(process).dispatch.next_read(local) {
             self.submit(process, Operation::Targets(webhooks, local));
         }
         if let Some(request) = self.running(process).dispatch.next_claim(local) {
@@ -359,7 +355,7 @@ impl World {
                 self.after(wait, Event::Job(process));
             }
             Answer::Search => self.after(SEARCH_INTERVAL, Event::Search(process)),
-            Answer::Begun(begun) => self.begun(process, begun),
+            Answer::Opened(opened) => self.opened(process, opened),
             Answer::Stored(checkpoint) => self.stored(process, checkpoint),
             Answer::Nothing => {}
         }

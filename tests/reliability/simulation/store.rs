@@ -51,14 +51,14 @@ pub enum Answer {
     MustLock(RecordBatch),
     Job(Option<Step>),
     Search,
-    /// The transaction that stores events has begun, or the checkpoint is elsewhere, or the store does not answer.
-    Begun(Begun),
+    /// The transaction that stores events is open, or the checkpoint is elsewhere, or the store does not answer.
+    Opened(Opened),
     /// How the transaction that stores events has ended: the new checkpoint. None if that is unknown.
     Stored(Option<u64>),
     Nothing,
 }
 
-pub enum Begun {
+pub enum Opened {
     /// It is under way.
     Open,
     /// Everything is stored.
@@ -90,7 +90,7 @@ impl Operation {
             Operation::Record(_) => Answer::Recorded(None),
             Operation::Job => Answer::Job(None),
             Operation::Search => Answer::Search,
-            Operation::Begin { .. } => Answer::Begun(Begun::Failed),
+            Operation::Begin { .. } => Answer::Opened(Opened::Failed),
             Operation::Release(_) | Operation::RemoveOrphans(..) => Answer::Nothing,
         }
     }
