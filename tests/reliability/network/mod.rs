@@ -51,14 +51,14 @@ async fn faults_of_the_delivery_proxy_delay_deliveries() {
 #[ignore = "takes 15 minutes: `make soak`"]
 async fn long_silences_of_the_databases_lose_nothing() {
     let peers = [Peer::Primary, Peer::Store];
-    walk(Walk { proxied: false, rounds: alone(&peers, &SILENCES), length: Duration::from_secs(75), bulk: 5_000 }).await;
+    walk(Walk { proxied: false, rounds: alone(&peers, &SILENCES), length: Duration::from_secs(75), bulk: 2_000 }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes 15 minutes: `make soak`"]
 async fn long_silences_of_other_servers_affect_no_delivery() {
     let peers = [Peer::MailServer, Peer::KeyServer, Peer::Collector, Peer::Receiver];
-    walk(Walk { proxied: false, rounds: alone(&peers, &SILENCES), length: Duration::from_secs(40), bulk: 1_000 }).await;
+    walk(Walk { proxied: false, rounds: alone(&peers, &SILENCES), length: Duration::from_secs(40), bulk: 500 }).await;
     walk(Walk {
         proxied: true,
         rounds: alone(&[Peer::DeliveryProxy], &SILENCES),
@@ -72,7 +72,7 @@ async fn long_silences_of_other_servers_affect_no_delivery() {
 #[ignore = "takes 10 minutes: `make soak`"]
 async fn long_bad_weather_loses_nothing() {
     let peers = [Peer::Primary, Peer::Store, Peer::MailServer, Peer::KeyServer, Peer::Collector, Peer::Receiver];
-    walk(Walk { proxied: false, rounds: alone(&peers, &OTHERS), length: Duration::from_secs(20), bulk: 2_000 }).await;
+    walk(Walk { proxied: false, rounds: alone(&peers, &OTHERS), length: Duration::from_secs(20), bulk: 500 }).await;
     walk(Walk {
         proxied: true,
         rounds: alone(&[Peer::DeliveryProxy], &OTHERS),

@@ -27,6 +27,10 @@ const PAYMENT_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two looks at readiness and liveness.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
+/// A wait for a payment starts over with so many requests, and so often: a fault can leave a backlog of thousands.
+const PROGRESS: usize = 1_000;
+const MAX_WAITS: usize = 10;
+
 /// What a sidecar connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
@@ -228,16 +232,23 @@ impl World {
         std::mem::take(&mut *self.samples.lock().expect("nobody panics with this lock"))
     }
 
-    /// Commits a payment of a user and waits for its delivery.
+    /// Commits a payment of a user and waits for its delivery, as long as others are delivered before it.
     pub async fn assert_delivers_to(&self, user: usize) {
         let payment = self.platform.payment(self.users[user], "ready").await;
-        let mut read = 0;
-        let has_arrived = |requests: &[Received]| {
-            let arrived = requests[read..].iter().any(|request| payment_of(request) == Some(payment));
-            read = requests.len();
-            arrived
-        };
-        self.servers.receivers[user].wait_until(&format!("payment {payment} of user {user}"), has_arrived).await;
+        let (mut read, mut has_arrived) = (0, false);
+        for _ in 0..MAX_WAITS {
+            let enough = read + PROGRESS;
+            let progress = |requests: &[Received]| {
+                has_arrived |= requests[read..].iter().any(|request| payment_of(request) == Some(payment));
+                read = requests.len();
+                has_arrived || read >= enough
+            };
+            self.servers.receivers[user].wait_until(&format!("payment {payment} of user {user}"), progress).await;
+            if has_arrived {
+                return;
+            }
+        }
+        panic!("payment {payment} of user {user} does not arrive, but others do");
     }
 
     /// Queues a notice to an owner. It must arrive before the end.
@@ -357,7 +368,8 @@ impl Servers {
             .set("store.url", &store)
             .set("source.heartbeat", "200ms")
             .set("delivery.allow_networks", &format!("127.0.0.0/8,{NETWORK}"))
-            .set("delivery.timeout", "2s")
+            // Long, because a busy machine must not let an attempt fail. Half of it must pass before the proxy is blamed.
+            .set("delivery.timeout", if proxied { "5s" } else { "10s" })
             // Outlasts the longest fault.
             .set("delivery.retry_schedule", "250ms,500ms,1s,2s,4s,10s,20s,30s,30s")
             .set("delivery.retry_jitter", "0ms")
