@@ -1,7 +1,10 @@
--- Returns the deliveries of an event: what is pending, and what the attempt log has of it. The log has no index by delivery, which would
--- cost every attempt: a bounded part of each webhook's log is read instead, from the event's time on.
--- $1 the user's webhooks, $2 the ids of the event's deliveries to them, $3 the lowest id of an attempt, $4 entries to read per webhook
-select wanted.id, wanted.webhook_id, logged.attempts, logged.outcome, logged.last_log,
+-- Returns the deliveries of an event: what is pending, and what the attempt log has of it.
+-- $1 the user's webhooks, $2 the ids of the event's deliveries to them, $3 the event, $4 the lowest id of an attempt,
+-- $5 attempts to read at most
+with logged as materialized (
+    select id, delivery_id, outcome from walhook.attempt where event_id = $3 and id >= $4 order by id desc limit $5
+)
+select wanted.id, wanted.webhook_id, ended.attempts, ended.outcome, ended.last_log,
     pending.due_at is not null as is_pending, nullif(pending.due_at, 'infinity') as due_at, pending.lease is not null as leased
 from unnest($1::uuid[], $2::uuid[]) as wanted (webhook_id, id)
 -- One lookup per webhook, never a join over the daily partitions.
@@ -11,14 +14,8 @@ left join lateral (
 cross join lateral (
     select count(*) filter (where outcome <> 'cancelled') as attempts, (array_agg(outcome order by id desc))[1] as outcome,
         (array_agg(id order by id desc))[1] as last_log
-    from (
-        select id, delivery_id, outcome
-        from walhook.attempt
-        where webhook_id = wanted.webhook_id and id >= $3
-        order by id
-        limit $4
-    ) as examined
+    from logged
     where delivery_id = wanted.id
-) as logged
-where pending.due_at is not null or logged.outcome is not null
+) as ended
+where pending.due_at is not null or ended.outcome is not null
 order by wanted.webhook_id

@@ -140,12 +140,9 @@ impl Body {
         self.content.values().next().unwrap_or(&Value::Null)
     }
 
-    /// The name of the schema, if it has one. An optional body's schema is an alternative to null.
+    /// The name of the schema, if it has one.
     fn schema(&self) -> Option<&str> {
-        let schema = &self.media()["schema"];
-        let alternatives = schema["oneOf"].as_array().into_iter().flatten();
-        let reference = alternatives.chain([schema]).find_map(|schema| schema["$ref"].as_str());
-        reference.and_then(|path| path.rsplit('/').next())
+        self.media()["schema"]["$ref"].as_str()?.rsplit('/').next()
     }
 
     fn example(&self) -> Option<String> {

@@ -23,6 +23,7 @@ pub fn enrich(document: &mut Value) {
                 if method == "post" {
                     add_idempotency_key(operation);
                 }
+                describe_optional_body(operation);
                 add_problems(operation, method == "post");
                 add_examples(operation);
                 if operation["operationId"] == "testWebhook" {
@@ -47,6 +48,16 @@ fn add_idempotency_key(operation: &mut Value) {
     match operation["parameters"].as_array_mut() {
         Some(parameters) => parameters.push(parameter),
         None => operation["parameters"] = json!([parameter]),
+    }
+}
+
+/// A body that may be omitted is collected as an object or null. But null is not accepted.
+fn describe_optional_body(operation: &mut Value) {
+    if let Some(schema) = operation.pointer_mut("/requestBody/content/application~1json/schema") {
+        let alternatives = schema["oneOf"].as_array().into_iter().flatten();
+        if let Some(object) = alternatives.cloned().find(|schema| schema["$ref"].is_string()) {
+            *schema = object;
+        }
     }
 }
 
@@ -132,9 +143,7 @@ fn add_examples(operation: &mut Value) {
         let Some(media) = operation.pointer_mut(pointer).and_then(|content| content.get_mut("application/json")) else {
             continue;
         };
-        let schema = &media["schema"];
-        let alternatives = schema["oneOf"].as_array().into_iter().flatten();
-        let reference = alternatives.chain([schema]).find_map(|schema| schema["$ref"].as_str());
+        let reference = media["schema"]["$ref"].as_str();
         let name = reference.and_then(|reference| reference.rsplit('/').next()).unwrap_or_default();
         if let Some(example) = EXAMPLES.get(name) {
             media["example"] = example.clone();

@@ -55,7 +55,7 @@ pub struct EventDetailBody {
 pub struct DeliveryBody {
     id: Uuid,
     webhook_id: Uuid,
-    /// `ended` if the webhook's log has too many later entries to find the outcome
+    /// `ended` if the log does not say how it has ended
     #[schema(value_type = DeliveryStateName)]
     state: &'static str,
     /// Attempts so far, of all rounds

@@ -21,8 +21,8 @@ use crate::store::StoreError;
 use crate::store::feed::{self, Delivery, Event, Filter, Headline, PageSize};
 use crate::telemetry;
 
-/// The indexes without which reading the feed would read all events.
-const INDEXES: [&str; 2] = ["event_feed", "event_order"];
+/// The indexes without which reading the feed would read all events, and reading one event the whole attempt log.
+const INDEXES: [&str; 3] = ["event_feed", "event_order", "attempt_event"];
 /// Webhooks whose deliveries of an event are listed. More than a user has, unless an operator sets a very high limit.
 const MOST_WEBHOOKS: usize = 200;
 
@@ -44,7 +44,7 @@ pub enum DeliveryState {
     Delivered,
     PermanentlyFailed,
     Cancelled,
-    /// It has ended, but too many later entries are in the webhook's log to find out how.
+    /// It has ended, but the log does not say how: an entry is missing, or of a newer version.
     Ended,
 }
 
@@ -78,8 +78,8 @@ impl DeliveryState {
 }
 
 impl Manage {
-    /// Returns the user's cursors. Fails while the feed is being prepared, as after an upgrade from a build without it.
-    pub async fn feed_cursors(&self, user: &UserId) -> Result<Cursors> {
+    /// Fails while the feed is being prepared, as after an upgrade from a build without it.
+    async fn require_indexes(&self) -> Result<()> {
         if !self.feed.is_indexed.load(Ordering::Relaxed) {
             let missing = self.store.missing_indexes().await?;
             if missing.iter().any(|index| INDEXES.contains(&&*index.parent)) {
@@ -87,6 +87,12 @@ impl Manage {
             }
             self.feed.is_indexed.store(true, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    /// Returns the user's cursors. Fails while the feed is being prepared.
+    pub async fn feed_cursors(&self, user: &UserId) -> Result<Cursors> {
+        self.require_indexes().await?;
         let read_key = async || Ok::<_, StoreError>(feed::counter(&self.store).await?.cursor_key);
         let key = self.feed.cursor_key.get_or_try_init(read_key).await?;
         Ok(Cursors::new(*key, user.clone()))
@@ -142,11 +148,12 @@ impl Manage {
     /// Returns an event of the user with its deliveries to the user's webhooks.
     pub async fn event(&self, user: &UserId, id: Uuid) -> Result<(Event, Vec<Delivery>)> {
         self.searches.count(user)?;
+        self.require_indexes().await?;
         let event = feed::get(&self.store, user, id).await?.ok_or(Fault::NoSuchEvent)?;
         let webhooks = self.webhooks(user, None, MOST_WEBHOOKS).await?.items;
         let webhooks: Vec<Uuid> = webhooks.iter().map(|webhook| webhook.id).collect();
         let ids: Vec<Uuid> = webhooks.iter().map(|webhook| delivery_id(id, *webhook)).collect();
-        let deliveries = feed::deliveries(&self.store, &webhooks, &ids, event.occurred_at).await?;
+        let deliveries = feed::deliveries(&self.store, &webhooks, &ids, &event).await?;
         Ok((event, deliveries))
     }
 }

@@ -1,12 +1,10 @@
 //! Statements on the feed: a user's events in the order of their commits.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::logs::lowest_id_at;
+use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
 use super::sessions::{LONGEST_IDLE, LONGEST_LIFE};
 use super::statement::{Statements, column, from_row};
 use super::{Result, Store};
@@ -26,10 +24,8 @@ const DELIVERIES: &str = include_str!("../../sql/store/event_deliveries.sql");
 /// Events that one filtered page examines, which takes a few milliseconds. A filter that matches nothing would otherwise read all
 /// events of the user.
 const MOST_EXAMINED: i64 = 2_000;
-/// Entries of each webhook's log among which the attempts of an event are searched: a few milliseconds per webhook.
-const MOST_LOG_ENTRIES: i64 = 5_000;
-/// An attempt's id may be older than its event by this much, because the clocks of the primary and of this host disagree.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
+/// The newest attempts of an event that are read, which takes a few milliseconds. A redelivery adds at most ten.
+const MOST_ATTEMPTS: i64 = 5_000;
 
 /// The number of the last event, and the key of the cursors.
 #[derive(Clone, Copy, Debug)]
@@ -226,14 +222,8 @@ pub struct Delivery {
 
 from_row! { Delivery { id, webhook = "webhook_id", attempts, outcome, last_log, is_pending, due_at, leased } }
 
-/// Returns the deliveries with these ids to these webhooks of one user. Attempts that the webhook's log contains more than a bounded number
-/// of entries after `occurred_at` are not found.
-pub async fn deliveries(
-    store: &Store,
-    webhooks: &[Uuid],
-    deliveries: &[Uuid],
-    occurred_at: Timestamp,
-) -> Result<Vec<Delivery>> {
-    let lowest = lowest_id_at(occurred_at.as_millisecond() - CLOCK_TOLERANCE.as_millis() as i64);
-    store.fetch_all(DELIVERIES, &[&webhooks, &deliveries, &lowest, &MOST_LOG_ENTRIES]).await
+/// Returns those of the event's deliveries to these webhooks of one user that there are. `ids` are their ids.
+pub async fn deliveries(store: &Store, webhooks: &[Uuid], ids: &[Uuid], event: &Event) -> Result<Vec<Delivery>> {
+    let lowest = lowest_id_at(event.occurred_at.as_millisecond() - ID_TOLERANCE_MS);
+    store.fetch_all(DELIVERIES, &[&webhooks, &ids, &event.id, &lowest, &MOST_ATTEMPTS]).await
 }

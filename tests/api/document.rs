@@ -32,6 +32,8 @@ async fn every_operation_has_a_unique_name_and_lists_its_problems() {
             names.push(operation["operationId"].as_str().unwrap());
             assert!(operation["responses"]["401"].is_object(), "{method} {path}");
             assert_eq!(operation["responses"]["404"].is_object(), path.contains('{'), "{method} {path}");
+            let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+            assert!(body.is_null() || body["$ref"].is_string(), "{method} {path}: null is no body");
         }
     }
     let count = names.len();

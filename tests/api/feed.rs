@@ -253,13 +253,23 @@ async fn an_event_lists_its_deliveries() {
                    values ($1, $2::text::uuid, $3, $4, 'delivery.failed', 1, $5, now(), $6)";
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt)
                    values ($1, $2::text::uuid, $3, '2030-01-01', 2)";
-    for (webhook, number, outcome) in [(0, 1, "failed"), (0, 2, "delivered"), (1, 1, "failed"), (2, 1, "cancelled")] {
+    let log = async |webhook: usize, number: i16, outcome: &str| {
         let webhook = &webhooks[webhook];
         let values: [&(dyn postgres_types::ToSql + Sync); 6] =
-            [&Uuid::now_v7(), webhook, &delivery(webhook), &one.id, &(number as i16), &outcome];
+            [&Uuid::now_v7(), webhook, &delivery(webhook), &one.id, &number, &outcome];
         service.sql.execute(attempt, &values).await.unwrap();
+    };
+    for (webhook, outcome) in [(0, "failed"), (1, "failed"), (2, "cancelled")] {
+        log(webhook, 1, outcome).await;
     }
     service.sql.execute(pending, &[&delivery(&webhooks[1]), &webhooks[1], &one.id]).await.unwrap();
+    // The second attempt is far behind the first in the webhook's log.
+    let busy = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+                select (overlay(gen_random_uuid()::text placing substr($1::text, 1, 18) from 1 for 18))::uuid, $2::text::uuid,
+                    gen_random_uuid(), gen_random_uuid(), 'delivery.failed', 1, 1, now(), 'delivered'
+                from generate_series(1, 20000)";
+    service.sql.execute(busy, &[&Uuid::now_v7().to_string(), &webhooks[0]]).await.unwrap();
+    log(0, 2, "delivered").await;
     let found = api.get(&format!("/events/{}", one.id)).await.expect(200).json();
     let expected = [
         (0, "delivered", 2, json!(null)),
@@ -370,8 +380,8 @@ async fn reads_of_the_feed_use_indexes() {
             "deliveries",
             false,
             include_str!("../../sql/store/event_deliveries.sql"),
-            "uuid[], uuid[], uuid, bigint",
-            format!("{webhook}, {webhook}, '01900000-0000-0000-0000-000000000000', 20000"),
+            "uuid[], uuid[], uuid, uuid, bigint",
+            format!("{webhook}, {webhook}, '{}', '01900000-0000-0000-0000-000000000000', 20000", Uuid::now_v7()),
         ),
     ];
     for (what, is_ordered, statement, types, arguments) in reads {

@@ -153,17 +153,17 @@ async fn a_replay_counts_only_events_that_pass_the_filter() {
 
     let filter = json!({ "label_ids": [mine], "outlet_ids": [shop], "statuses": ["error"] });
     let webhook = scene.webhook(&[FAILED], json!({ "filter": filter })).await;
-    let replay = |dry_run: bool| {
+    let replay = async |dry_run: bool| {
         let body = json!({ "since": "2026-01-01T00:00:00Z", "dry_run": dry_run });
-        scene.api.post(&format!("/webhooks/{webhook}/replay"), body)
+        scene.api.post(&format!("/webhooks/{webhook}/replay"), body).await.expect(202).json()
     };
-    let preview = replay(true).await.expect(202).json();
+    let preview = replay(true).await;
     assert_eq!((&preview["count"], &preview["exact"]), (&json!(1), &json!(true)), "one of four passes the filter");
-    let job = replay(false).await.expect(202).json()["job_id"].as_str().unwrap().to_owned();
+    let job = replay(false).await["job_id"].as_str().unwrap().to_owned();
     let received = scene.receiver.wait_for(1).await;
     assert_eq!(received[0].data()["distro_queue_id"], wanted);
     scene.app.wait_for_count("select count(*) from walhook.recovery where finished_at is null", 0).await;
     let job = scene.api.get(&format!("/webhooks/{webhook}/jobs/{job}")).await.expect(200).json();
     assert_eq!((&job["done"], &job["total"]), (&json!(1), &json!(1)));
-    assert_eq!(replay(true).await.expect(202).json()["count"], 0, "the webhook has had it");
+    assert_eq!(replay(true).await["count"], 0, "the webhook has had it");
 }
