@@ -131,7 +131,7 @@ const WITH_TRACES: [&str; 11] = [
 async fn a_user_is_erased_while_replicas_deliver() {
     let mut app = TestApp::prepare().await;
     // A failed attempt leaves a retry, which is pending when the user is erased.
-    app.set("delivery.retry_schedule", "1h").set("delivery.timeout", "5s");
+    app.set("delivery.retry_schedule", "1h").set("delivery.timeout", "60s");
     app.setup().await;
     app.run().await;
     let replica = app.replica(&["--roles", "deliver"]).await;
