@@ -54,8 +54,8 @@ fn add_idempotency_key(operation: &mut Value) {
 /// A body that may be omitted is collected as an object or null. But null is not accepted.
 fn describe_optional_body(operation: &mut Value) {
     if let Some(schema) = operation.pointer_mut("/requestBody/content/application~1json/schema") {
-        let alternatives = schema["oneOf"].as_array().into_iter().flatten();
-        if let Some(object) = alternatives.cloned().find(|schema| schema["$ref"].is_string()) {
+        let mut alternatives = schema["oneOf"].as_array().into_iter().flatten();
+        if let Some(object) = alternatives.find(|schema| schema["$ref"].is_string()).cloned() {
             *schema = object;
         }
     }

@@ -210,7 +210,7 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
             let due_at = format!("2026-03-01T09:05:{second}Z");
             bench
                 .client
-                .execute(insert, &[&id, &webhook, &event, &attempt, &due_at, &i64::from(number)])
+                .execute(insert, &[&id, &webhook, &event, &attempt, &due_at, &number])
                 .await
                 .unwrap();
         }

@@ -170,12 +170,17 @@ impl Scene {
         log.contains(&self.case.report())
     }
 
-    /// Commits until the point is reached.
-    pub async fn drive(&mut self) {
+    /// Commits until `armed` reaches the point. Starts it again if its port was taken: other tests choose ports at the same time.
+    pub async fn drive(&mut self, armed: &mut Sidecar) {
         let started = std::time::Instant::now();
         while !self.is_reached() {
             let commits = self.committed.len() / 2;
             assert!(started.elapsed() < LIMIT, "{}: not reached by {commits} commits", self.case.name());
+            if armed.has_ended() && !self.is_reached() {
+                let log = std::fs::read_to_string(self.app.log_file()).unwrap_or_default();
+                assert!(log.contains("Address already in use"), "{}: the process has ended", self.case.name());
+                *armed = self.spawn_armed();
+            }
             self.commit().await;
             tokio::time::sleep(PAUSE).await;
         }

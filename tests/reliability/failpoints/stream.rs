@@ -38,8 +38,8 @@ async fn scene(case: Case, capture: &str) -> Scene {
 /// Commits until the point is reached and some times more. `capture` is the mode.
 pub async fn run(case: Case, capture: &str) -> Account {
     let mut scene = scene(case, capture).await;
-    let armed = scene.spawn_armed();
-    scene.drive().await;
+    let mut armed = scene.spawn_armed();
+    scene.drive(&mut armed).await;
     let processes = scene.carry_on(armed).await;
     scene.commit_times(LATER).await;
     scene.settle(processes).await

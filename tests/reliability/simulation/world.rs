@@ -134,7 +134,7 @@ macro_rules! trace {
     ($world:expr, $($line:tt)*) => {
         if $world.trace.is_some() {
             let line = format!("{:>12.6} {}", $world.now.as_secs_f64(), format_args!($($line)*));
-            $world.trace.as_mut().expect("there is one").push(line);
+            $world.trace.get_or_insert_default().push(line);
         }
     };
 }
@@ -206,9 +206,7 @@ impl World {
             _ => return Some((Process { replica: 0, incarnation: 0 }, event)),
         };
         let replica = &self.replicas[process.replica];
-        if replica.running(process).is_none() {
-            return None;
-        }
+        replica.running(process)?;
         if replica.paused_until > self.now {
             let until = replica.paused_until;
             self.at(until, event);
