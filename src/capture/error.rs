@@ -27,7 +27,9 @@ pub enum CaptureError {
     PrimaryStops,
     #[error("slot {0} is in use by another process: capture starts here when that process ends")]
     SlotActive(String),
-    #[error("slot {0} is still held by an earlier connection of this process, whose end the primary has not noticed: ending it")]
+    #[error(
+        "slot {0} is still held by an earlier connection of this process, whose end the primary has not noticed: ending it"
+    )]
     SlotLingers(String),
     /// Changes that were read on the old timeline must not be stored: capture starts over from the checkpoint.
     #[error("the primary has moved from timeline {from} to {to}")]
