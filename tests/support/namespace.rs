@@ -38,7 +38,7 @@ impl Namespace {
         remove_those_of_dead_processes();
         let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let network =
-            u32::from(Ipv4Addr::new(198, 18, 0, 0)) + (u32::from(u16::from_be_bytes(random_bytes())) << 1 & !7);
+            u32::from(Ipv4Addr::new(198, 18, 0, 0)) + ((u32::from(u16::from_be_bytes(random_bytes())) << 1) & !7);
         let namespace = Namespace { name: format!("walhook-{process}-{count}"), network };
         namespace.build(&format!("wh{process}x{count}")).then_some(namespace)
     }
