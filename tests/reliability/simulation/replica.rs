@@ -330,7 +330,8 @@ impl World {
             Answer::Claimed(request, Some(claimed)) => {
                 let running = self.running(process);
                 if running.is_draining {
-                    return Ok(self.submit(process, Operation::Release(claimed.deliveries)));
+                    self.submit(process, Operation::Release(claimed.deliveries));
+                    return Ok(());
                 }
                 let left = running.dispatch.claimed(&request, claimed, local);
                 if !left.orphans.is_empty() {
