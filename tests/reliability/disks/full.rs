@@ -92,6 +92,7 @@ const SORT: &str = "
     create trigger sort after insert on walhook.event for each statement execute function sort()";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes half a minute: `make soak`"]
 async fn a_store_without_space_for_temporary_files_continues_when_there_is_space() {
     let Some(disk) = Disk::mount(16) else { return };
     let mut world = World::prepare(server(&[]).await, server(&[("work_mem", "64kB")]).await).await;
