@@ -53,7 +53,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Reads until shutdown, the switch to triggers, or a permanent error, such as a timeline other than the first one. At the switch,
 /// returns the last batch, which is not sent.
 pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureError> {
-    let Context { source, store, health, shutdown, .. } = *context;
+    let Context { source, store, shutdown, .. } = *context;
     let mut retries = RETRIES;
     let mut faults = FaultLog::default();
     let acknowledged = AcknowledgedLsn::default();
@@ -93,19 +93,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             }
             Some(Ok(None)) | None => break,
         };
-        let error = if error.is_missing_wal() { missing_wal(context).await } else { error };
-        if let Some(gap) = error.gap_by_drift() {
-            gaps::try_record(source, store, health, gap).await;
-        }
-        match error {
-            // Another replica captures, and this one stands by.
-            CaptureError::SlotActive(_) => {
-                health.report_healthy(STAGE);
-                read_until.forget();
-            }
-            _ if error.is_drift() => health.report_unhealthy(STAGE, error.to_string()),
-            _ => health.report_unhealthy(STAGE, "changes cannot be read now"),
-        }
+        let error = report(context, &read_until, error).await;
         if !error.is_transient() && !error.is_drift() {
             gauge!(telemetry::CAPTURE_CONNECTED).set(0);
             return Err(error);
@@ -122,6 +110,25 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     }
     gauge!(telemetry::CAPTURE_CONNECTED).set(0);
     Ok(None)
+}
+
+/// Reports to health why a session has ended, and records the gap that this reveals. Returns the error to end or to go on with.
+async fn report(context: &Context<'_>, read_until: &ReadUntil, error: CaptureError) -> CaptureError {
+    let Context { source, store, health, .. } = *context;
+    let error = if error.is_missing_wal() { missing_wal(context).await } else { error };
+    if let Some(gap) = error.gap_by_drift() {
+        gaps::try_record(source, store, health, gap).await;
+    }
+    match error {
+        // Another replica captures, and this one stands by.
+        CaptureError::SlotActive(_) => {
+            health.report_healthy(STAGE);
+            read_until.forget();
+        }
+        _ if error.is_drift() => health.report_unhealthy(STAGE, error.to_string()),
+        _ => health.report_unhealthy(STAGE, "changes cannot be read now"),
+    }
+    error
 }
 
 /// Records that the primary no longer has WAL that the slot needs. Returns the error to end with.

@@ -208,11 +208,7 @@ async fn a_claim_returns_deliveries_in_the_order_of_their_due_times_then_of_thei
         for (number, second) in expected.into_iter().rev() {
             let (id, event) = (Uuid::now_v7(), bench.event(DATA).await);
             let due_at = format!("2026-03-01T09:05:{second}Z");
-            bench
-                .client
-                .execute(insert, &[&id, &webhook, &event, &attempt, &due_at, &number])
-                .await
-                .unwrap();
+            bench.client.execute(insert, &[&id, &webhook, &event, &attempt, &due_at, &number]).await.unwrap();
         }
     }
     for class in [DeliveryClass::Fresh, DeliveryClass::Retry] {

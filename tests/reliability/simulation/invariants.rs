@@ -8,7 +8,7 @@ use uuid::Uuid;
 use walhook::domain::delivery::Outcome;
 use walhook::domain::disablement::CountedFailures;
 use walhook::domain::ordering::Ordering;
-use walhook::handoff::CAPACITY;
+use walhook::handoff::{CAPACITY, DETACHED};
 use walhook::record::Recorded;
 
 use super::plan::WAITS;
@@ -95,11 +95,13 @@ fn order_is_kept(world: &World, request: &Request) -> Check {
     require(earlier.is_none(), "order per key", || format!("{request:?} is sent before {earlier:?} has ended"))
 }
 
-/// Concurrency: no process has more requests in flight than its limits allow, in total or to one webhook.
+/// Concurrency: no process has more requests in flight than its limits allow, in total or to one webhook. Slow requests may go on
+/// without a permit.
 fn concurrency_is_limited(world: &World, process: Process, request: &Request) -> Check {
     let Some(running) = world.replicas[process.replica].running(process) else { return Ok(()) };
     let (total, of_webhook) = (running.in_flight.values().sum::<usize>(), running.in_flight[&request.webhook]);
-    let is_within = total <= world.settings.concurrency && of_webhook <= world.settings.per_webhook_concurrency;
+    let most = world.settings.concurrency * (1 + DETACHED);
+    let is_within = total <= most && of_webhook <= world.settings.per_webhook_concurrency;
     require(is_within, "concurrency limits", || format!("{total} in flight, {of_webhook} of them to one webhook"))
 }
 
