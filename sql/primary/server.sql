@@ -18,6 +18,12 @@ select
     ) as physical_slots,
     current_setting('max_slot_wal_keep_size') as slot_keep,
     current_setting('synchronous_standby_names') <> '' as synchronous,
+    case when exists (
+        select from regexp_matches(
+            current_setting('synchronous_standby_names'), '"(?:[^"]|"")*"|[^\s,()"]+', 'g'
+        ) as found (word)
+        where lower(trim('"' from word[1])) in ('*', lower(current_setting('application_name')))
+    ) then current_setting('application_name') end as own_standby,
     -- Since version 17.
     coalesce(current_setting('synchronized_standby_slots', true), '') as synchronized_slots,
     (select setting::bigint from pg_catalog.pg_settings where name = 'wal_sender_timeout') as sender_timeout,

@@ -91,6 +91,11 @@ impl CaptureError {
         error.code() == Some(&SqlState::CANNOT_CONNECT_NOW)
     }
 
+    /// Returns whether the primary's commits would wait for this stream.
+    pub fn is_own_standby(&self) -> bool {
+        matches!(self, CaptureError::Primary(PrimaryError::OwnStandby(_)))
+    }
+
     /// Returns whether a retry can succeed.
     pub fn is_transient(&self) -> bool {
         match self {

@@ -131,9 +131,10 @@ impl Sender {
             let sent = tokio::time::timeout(EMIT_TIMEOUT, self.send(&id)).await;
             let error = match sent {
                 Ok(Ok(())) => None,
-                // The reader reports it.
-                Ok(Err(error)) if error.is_shutdown() => {
-                    self.shared.set_error(Some(CaptureError::PrimaryStops));
+                // The reader ends the stream and reports it.
+                Ok(Err(error)) if error.is_shutdown() || error.is_own_standby() => {
+                    let error = if error.is_shutdown() { CaptureError::PrimaryStops } else { error };
+                    self.shared.set_error(Some(error));
                     self.forget(&id);
                     continue;
                 }
@@ -172,9 +173,7 @@ impl Sender {
     async fn send(&mut self, id: &str) -> Result<(), CaptureError> {
         let client = self.client.get().await?;
         // Before the heartbeat: it may be the first commit that waits for a standby.
-        if self.policy.depends_on_server() {
-            self.policy.set_synchronous(catalog::is_synchronous(client).await?);
-        }
+        self.policy.set_synchronous(catalog::is_synchronous(client).await?);
         // Recorded before it is sent: it can come back before its statement has ended.
         self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });
         let row = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?;

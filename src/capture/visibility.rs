@@ -17,11 +17,6 @@ impl VisibilityPolicy {
         VisibilityPolicy { setting, synchronous: Arc::default() }
     }
 
-    /// Returns whether the policy depends on the server's settings.
-    pub fn depends_on_server(&self) -> bool {
-        self.setting == AwaitVisibility::Auto
-    }
-
     /// Records whether the server's commits wait for a standby.
     pub fn set_synchronous(&self, synchronous: bool) {
         self.synchronous.store(synchronous, Ordering::Relaxed);

@@ -125,7 +125,7 @@ async fn report(context: &Context<'_>, read_until: &ReadUntil, error: CaptureErr
             health.report_healthy(STAGE);
             read_until.forget();
         }
-        _ if error.is_drift() => health.report_unhealthy(STAGE, error.to_string()),
+        _ if error.is_drift() || error.is_own_standby() => health.report_unhealthy(STAGE, error.to_string()),
         _ => health.report_unhealthy(STAGE, "changes cannot be read now"),
     }
     error
@@ -224,9 +224,7 @@ impl Session<'_> {
             continuity::enter_timeline(stream.lineage(), history, source, store, health).await?;
         let begin = checkpoint.progress.resume().ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
-        if policy.depends_on_server() {
-            policy.set_synchronous(catalog::is_synchronous(&client).await?);
-        }
+        policy.set_synchronous(catalog::is_synchronous(&client).await?);
         let started = tokio::time::timeout(START_TIMEOUT, stream.start(&source.slot, &source.publication, begin)).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
         tracing::info!(slot = source.slot, from = %begin, "reading changes");

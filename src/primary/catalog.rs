@@ -42,6 +42,8 @@ row! {
         pub slot_keep: String,
         /// Whether commits wait for a standby.
         pub synchronous: bool,
+        /// The name of Walhook's connections, if it is among the standbys that commits wait for.
+        pub own_standby: Option<String>,
         /// `synchronized_standby_slots`; empty if the version has no such setting.
         pub synchronized_slots: String,
         /// Milliseconds of silence after which the server ends a replication connection; 0 is never.
@@ -211,9 +213,13 @@ pub(crate) async fn server(client: &Client) -> Result<Server, PrimaryError> {
     Ok(Server::from(&client.query_typed_one(SERVER, &[]).await?))
 }
 
-/// Returns whether commits wait for a standby.
+/// Returns whether commits wait for a standby. An error if the connection that reads the slot would count as one.
 pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError> {
-    Ok(client.query_typed_one(SYNCHRONOUS, &[]).await?.get(0))
+    let row = client.query_typed_one(SYNCHRONOUS, &[]).await?;
+    match row.get::<_, Option<String>>(1) {
+        Some(name) => Err(PrimaryError::OwnStandby(name)),
+        None => Ok(row.get(0)),
+    }
 }
 
 pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {

@@ -38,6 +38,12 @@ pub enum PrimaryError {
          or to start from scratch run `walhook teardown`, then `walhook setup`"
     )]
     ForeignCluster { known: u64, found: u64 },
+    /// Commits would wait for the store, and capture for the commits to become visible.
+    #[error(
+        "synchronous_standby_names of the primary includes Walhook's own connection, application_name {0}: commits would wait for \
+         Walhook, and Walhook for them. Name the standbys instead of `*`, then `select pg_reload_conf()`; capture continues then"
+    )]
+    OwnStandby(String),
     #[error("the checkpoint of slot {0} keeps moving while the primary's new timeline is compared with it; retrying")]
     CheckpointMoves(String),
     #[error("another process captures now: stop `walhook run` first, then run this again")]
@@ -96,7 +102,7 @@ impl PrimaryError {
             PrimaryError::Connect(ConnectError::Timeout(_)) => true,
             PrimaryError::Replication(error) => !error.is_permanent(),
             PrimaryError::Store(error) => !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_)),
-            PrimaryError::Standby | PrimaryError::CheckpointMoves(_) => true,
+            PrimaryError::Standby | PrimaryError::CheckpointMoves(_) | PrimaryError::OwnStandby(_) => true,
             _ => false,
         }
     }

@@ -17,7 +17,7 @@ const HELD_BACK: &str = "visibility: committed transactions are not visible on t
 
 /// Makes commits wait for the standby.
 async fn make_synchronous(client: &Client) {
-    client.batch_execute("alter system set synchronous_standby_names = '*'").await.unwrap();
+    client.batch_execute("alter system set synchronous_standby_names = 'walreceiver'").await.unwrap();
     client.batch_execute("select pg_reload_conf()").await.unwrap();
     eventually("the standby to be synchronous", async || {
         let standby = "select from pg_stat_replication where sync_state = 'sync' and state = 'streaming'";
@@ -203,4 +203,35 @@ async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for
     scenario.platform = scenario.app.platform().await;
     scenario.pay(5).await;
     scenario.assert_delivered().await;
+}
+
+/// `*` also matches the connection that reads the slot: commits would wait for the store, and capture for the commits to become visible.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn capture_waits_while_its_own_connection_would_count_as_a_synchronous_standby() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let mut app = TestApp::prepare_alone(Options::default()).await;
+    store.create_database(&app.name).await.unwrap();
+    app.store_url = store.url(&app.name);
+    let url = app.store_url.clone();
+    app.set("store.url", &url);
+    let mut scenario = Scenario::start(app).await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    let client = scenario.app.source().await;
+    for names in ["*", "first 1 (standby, \"Walhook\")"] {
+        client.batch_execute(&format!("alter system set synchronous_standby_names = '{names}'")).await.unwrap();
+        client.batch_execute("select pg_reload_conf()").await.unwrap();
+        wait_until_unready(scenario.app.sidecar(), "includes Walhook's own connection").await;
+        let reader = "select from pg_replication_slots where slot_name = $1 and active_pid is not null";
+        let is_gone = async || client.query_opt(reader, &[&scenario.app.name]).await.unwrap().is_none().then_some(());
+        eventually("the end of the stream", is_gone).await;
+        let checked = scenario.app.walhook(&["check"]).await;
+        let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+        assert!(checked.contains("fail  synchronous_standby_names: includes Walhook's own connection"), "{checked}");
+        client.batch_execute("alter system reset synchronous_standby_names").await.unwrap();
+        client.batch_execute("select pg_reload_conf()").await.unwrap();
+        scenario.app.sidecar().wait_until_ready().await;
+        scenario.pay(2).await;
+        scenario.assert_delivered().await;
+    }
 }

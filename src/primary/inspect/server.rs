@@ -107,6 +107,7 @@ pub(super) fn judge_slot(source: &Source, server: &Server, slot: Option<&Slot>) 
         }
         SlotState::Readable(slot) => findings.extend(readable_slot(source, slot, name)),
     }
+    findings.extend(server.own_standby.as_deref().map(own_standby));
     findings.push(await_visibility(source, server));
     findings.extend(slot.and_then(|slot| synchronized_slots(source, server, slot)));
     findings
@@ -128,6 +129,17 @@ fn readable_slot(source: &Source, slot: &Slot, name: String) -> Vec<Finding> {
     let reader = slot.active_pid.map_or("no reader".to_owned(), |pid| format!("read by process {pid}"));
     findings.push(Finding::ok(name, format!("wal_status {status}, {reader}")));
     findings
+}
+
+/// A walsender counts as a standby if `synchronous_standby_names` matches the name of its client, also one that decodes a slot.
+fn own_standby(name: &str) -> Finding {
+    Finding::fail(
+        "synchronous_standby_names",
+        format!(
+            "includes Walhook's own connection, application_name {name}: commits would wait for Walhook, so it does not capture"
+        ),
+        "name the standbys instead of `*`, then `select pg_reload_conf()`",
+    )
 }
 
 /// Judges whether events can be sent for transactions that a failover undoes.
