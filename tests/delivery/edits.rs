@@ -108,6 +108,7 @@ async fn a_deactivated_webhook_gets_no_requests_and_cancellations_are_logged() {
     eventually("nothing is pending", || async { (scene.pending().await == 0).then_some(()) }).await;
     assert_eq!(scene.receiver.requests().len(), PENDING);
 
+    scene.receiver.answer_status(200);
     scene.api.patch(&scene.path(), json!({ "active": true })).await.expect(200);
     scene.api.post(&format!("{}/test", scene.path()), json!({})).await.expect(200);
     assert_eq!(scene.receiver.requests().len(), PENDING + 1, "cancelled deliveries stay cancelled");
