@@ -75,12 +75,12 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     let config = Arc::new(config);
     let settings = deliver::Settings::from_config(&config)?;
     let store_url = config.store_url()?.to_owned();
-    let store = open_store(&store_url, STORE_CONNECTIONS).await?;
+    require_compatible_schema(&store_url).await?;
     let metrics = telemetry::install_metrics()?;
     let (tracer, exporter) = traces::start(&config)?;
     let app = App {
-        store,
-        capture_store: Store::open(&store_url, CAPTURE_CONNECTIONS)?,
+        store: Store::open_for_service(&store_url, STORE_CONNECTIONS)?,
+        capture_store: Store::open_for_service(&store_url, CAPTURE_CONNECTIONS)?,
         api_store: Store::open_for_requests(&store_url, API_CONNECTIONS, API_STATEMENT_TIMEOUT)?,
         vault: Arc::new(Vault::new(&config.secrets.master_key)?),
         sender: deliver::Sender::new(&settings, Arc::new(SystemClock))?,
@@ -111,12 +111,17 @@ pub async fn run(config: Config, roles: Roles) -> anyhow::Result<()> {
     result
 }
 
-/// Opens the store. Fails if this build cannot work on its schema.
+/// Opens the store for a command. Fails if this build cannot work on its schema.
 pub async fn open_store(url: &str, connections: usize) -> anyhow::Result<Store> {
-    if let Some(problem) = migrate::incompatibility(url).await? {
-        anyhow::bail!("{problem}");
-    }
+    require_compatible_schema(url).await?;
     Ok(Store::open(url, connections)?)
+}
+
+async fn require_compatible_schema(url: &str) -> anyhow::Result<()> {
+    match migrate::incompatibility(url).await? {
+        Some(problem) => anyhow::bail!("{problem}"),
+        None => Ok(()),
+    }
 }
 
 struct App {

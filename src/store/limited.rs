@@ -1,4 +1,4 @@
-//! Connections with a `statement_timeout`.
+//! Connections with time limits that the server enforces.
 
 use std::time::Duration;
 
@@ -12,7 +12,10 @@ use tokio_postgres::{Client, Config, Error, Socket};
 use crate::postgres;
 use crate::telemetry::recurring;
 
-/// Connects with a `statement_timeout`, if there is one. It is a startup parameter and not a `SET`: behind a pooler in transaction
+/// Time limits of a session, by the names of the server's parameters.
+pub(super) type SessionLimits = Vec<(&'static str, Duration)>;
+
+/// Connects with time limits, if there are any. They are startup parameters and not a `SET`: behind a pooler in transaction
 /// mode, a `SET` would stay with a session that another client gets next.
 pub(super) struct Limited<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static>
 where
@@ -21,7 +24,7 @@ where
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
     tls: T,
-    statement_timeout: Option<Duration>,
+    limits: SessionLimits,
 }
 
 impl<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static> Limited<T>
@@ -30,8 +33,8 @@ where
     T::TlsConnect: Sync + Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    pub fn new(tls: T, statement_timeout: Option<Duration>) -> Self {
-        Limited { tls, statement_timeout }
+    pub fn new(tls: T, limits: SessionLimits) -> Self {
+        Limited { tls, limits }
     }
 }
 
@@ -48,14 +51,19 @@ where
                 let (client, task, _) = postgres::open(config, self.tls.clone()).await?;
                 Ok::<_, Error>((client, task))
             };
-            let Some(timeout) = self.statement_timeout else { return connect(&config).await };
+            if self.limits.is_empty() {
+                return connect(&config).await;
+            }
+            let mut options = config.get_options().unwrap_or_default().to_owned();
+            for (name, limit) in &self.limits {
+                options.push_str(&format!(" -c {name}={}", limit.as_millis()));
+            }
             let mut limited = config.clone();
-            let options = config.get_options().unwrap_or_default();
-            limited.options(format!("{options} -c statement_timeout={}", timeout.as_millis()));
+            limited.options(options);
             match connect(&limited).await {
-                // A pooler that does not accept this startup parameter.
+                // A pooler that does not accept these startup parameters.
                 Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                    recurring!(info, %error, "the store's pooler does not accept statement_timeout: set it for the role");
+                    recurring!(info, %error, "the store's pooler does not accept statement_timeout and idle_in_transaction_session_timeout: set them for the role");
                     connect(&config).await
                 }
                 result => result,

@@ -6,7 +6,7 @@ use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod
 
 use super::committed::Committed;
 use super::connection::{Canceller, Connection, cancel_on_drop};
-use super::limited::Limited;
+use super::limited::{Limited, SessionLimits};
 use super::observe::PoolUse;
 use super::{Result, StoreError};
 use crate::postgres::{self, ANSWER_TIMEOUT};
@@ -24,31 +24,39 @@ pub struct Store {
     pub(super) committed: Committed,
 }
 
+/// How long a transaction may wait for its next statement. Those of a running process follow each other at once, and are given up after
+/// this time without an answer.
+const IDLE_LIMIT: (&str, Duration) = ("idle_in_transaction_session_timeout", ANSWER_TIMEOUT);
+
 /// How long to wait for a free or a new connection.
 const WAIT: Duration = Duration::from_secs(10);
 
 impl Store {
     /// Opens no connection yet: the first use does, so that a process can start while the store is down.
     pub fn open(url: &str, connections: usize) -> Result<Store> {
-        Store::open_limited(url, connections, None)
+        Store::open_limited(url, connections, Vec::new())
+    }
+
+    /// A pool for a process that runs for long: the server ends transactions whose connection has died unnoticed. Otherwise their locks
+    /// would block the transactions that repeat them.
+    pub fn open_for_service(url: &str, connections: usize) -> Result<Store> {
+        Store::open_limited(url, connections, vec![IDLE_LIMIT])
     }
 
     /// A pool for API requests: the server ends their statements after `statement_timeout`.
     pub fn open_for_requests(url: &str, connections: usize, statement_timeout: Duration) -> Result<Store> {
-        Store::open_limited(url, connections, Some(statement_timeout))
+        Store::open_limited(url, connections, vec![IDLE_LIMIT, ("statement_timeout", statement_timeout)])
     }
 
-    fn open_limited(url: &str, connections: usize, statement_timeout: Option<Duration>) -> Result<Store> {
+    fn open_limited(url: &str, connections: usize, limits: SessionLimits) -> Result<Store> {
         let target = postgres::Target::parse(url)?;
         let connector = target.connector().map_err(postgres::ConnectError::from)?;
         let config = target.config;
         let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let canceller = Canceller(connector.clone());
         let manager = match connector {
-            None => {
-                Manager::from_connect(config, Limited::new(tokio_postgres::NoTls, statement_timeout), manager_config)
-            }
-            Some(tls) => Manager::from_connect(config, Limited::new(tls, statement_timeout), manager_config),
+            None => Manager::from_connect(config, Limited::new(tokio_postgres::NoTls, limits), manager_config),
+            Some(tls) => Manager::from_connect(config, Limited::new(tls, limits), manager_config),
         };
         let wait = Some(WAIT);
         let pool = Pool::builder(manager)
