@@ -219,6 +219,7 @@ impl Dispatcher {
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
             match store.remove_orphans(&webhooks, &deliveries).await {
+                Ok(0) => {}
                 Ok(removed) => tracing::info!(removed, "removed deliveries whose webhook or event no longer exists"),
                 Err(error) => tracing::debug!(%error, "deliveries without webhook or event were not removed yet"),
             }

@@ -2,7 +2,7 @@
 
 use tokio_postgres::Client;
 
-use super::catalog::Publication;
+use super::catalog::{Publication, SlotState};
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
 use super::inspect::{Conditions, Inspection, inspect, unpublished};
@@ -33,6 +33,7 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     let found = inspect(&client, source, Conditions::All).await?;
     found.accept()?;
     let (slot_exists, failover) = (found.slot.is_some(), found.can_fail_over(source));
+    let slot_is_readable = matches!(SlotState::of(found.slot.as_ref(), &source.slot), SlotState::Readable(_));
     // Connects as a walsender before anything is changed, in case the server refuses that.
     let mut walsender = if slot_exists { None } else { Some(slot::connect(source, url, failover).await?) };
     let migrated = migrate::migrate(store_url).await?;
@@ -47,8 +48,8 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     if !reads_outbox && triggers::catalog::trigger_state(&client).await?.installed {
         return Err(PrimaryError::SwitchToTriggers);
     }
-    if let (false, Some(checkpoint), false) = (slot_exists, &checkpoint, reads_outbox) {
-        return Err(missing_slot(source, &store, checkpoint).await);
+    if let (false, Some(checkpoint), false) = (slot_is_readable, &checkpoint, reads_outbox) {
+        return Err(lost_slot(source, &store, checkpoint, slot_exists).await);
     }
     let mut done: Vec<String> = dropped.into_iter().collect();
     if slot_exists && checkpoint.is_none() {
@@ -86,9 +87,11 @@ pub(crate) async fn prepare(
     Ok(done)
 }
 
-async fn missing_slot(source: &Source, store: &Store, checkpoint: &Checkpoint) -> PrimaryError {
+/// Records the gap of a slot that is missing, or that the server has invalidated.
+async fn lost_slot(source: &Source, store: &Store, checkpoint: &Checkpoint, exists: bool) -> PrimaryError {
     let Some(at) = checkpoint.progress.resume() else { return PrimaryError::OutboxIsRead };
-    let gap = Gap::SlotMissing { slot: source.slot.clone(), at };
+    let slot = source.slot.clone();
+    let gap = if exists { Gap::SlotInvalidated { slot, at } } else { Gap::SlotMissing { slot, at } };
     match store.record_gap(&source.slot, gap.reason(), &gap.to_string(), Some(at)).await {
         Ok(_) => PrimaryError::Gap(gap),
         Err(error) => error.into(),

@@ -380,6 +380,12 @@ async fn a_slot_that_the_server_invalidated_is_reported_and_repaired() {
         scene.platform.client.query_opt(lost, &[]).await.unwrap()
     })
     .await;
+    let setup = app.walhook(&["setup"]).await;
+    let error = String::from_utf8_lossy(&setup.stderr);
+    assert!(
+        !setup.status.success() && error.contains("was invalidated") && error.contains("walhook repair"),
+        "{error}"
+    );
     let mut sidecar = app.spawn(&[]);
     wait_for_gap(&sidecar, "slot_invalidated").await;
     let report = app.walhook_ok(&["repair"]).await;
