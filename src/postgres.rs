@@ -10,6 +10,7 @@ mod tls;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -64,6 +65,40 @@ impl Target {
         Ok(Target { config, tls })
     }
 
+    /// Returns a target for each host that the URL names, whatever the role of its server is.
+    pub(crate) fn hosts(&self) -> Vec<Target> {
+        let only = |host| {
+            let mut config = hosts::only(&self.config, host);
+            config.target_session_attrs(TargetSessionAttrs::Any);
+            Target { config, tls: self.tls.clone() }
+        };
+        (0..hosts::count(&self.config)).map(only).collect()
+    }
+
+    /// Formats the first host and port.
+    pub(crate) fn address(&self) -> String {
+        hosts::address(&self.config)
+    }
+
+    /// Opens a connection. A background task drives it until the client is dropped.
+    pub(crate) async fn connect(&self) -> Result<Client, ConnectError> {
+        Ok(self.connect_to_host().await?.0)
+    }
+
+    /// Like [`connect`](Self::connect). Returns also the index of the host.
+    async fn connect_to_host(&self) -> Result<(Client, usize), ConnectError> {
+        let connector = self.connector()?;
+        let attempt = async {
+            match connector {
+                None => open(&self.config, tokio_postgres::NoTls).await,
+                Some(connector) => open(&self.config, connector).await,
+            }
+        };
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT * 2, attempt).await;
+        let (client, _, host) = opened.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))??;
+        Ok((client, host))
+    }
+
     /// Returns the TLS connector, or `None` with `sslmode=disable`.
     pub fn connector(&self) -> Result<Option<MakeRustlsConnect>, TlsError> {
         self.tls.connector()
@@ -72,21 +107,13 @@ impl Target {
 
 /// Opens a connection. A background task drives it until the client is dropped.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
-    Ok(connect_to_host(url).await?.0)
+    Target::parse(url)?.connect().await
 }
 
 /// Like [`connect`]. Returns also the target with only the host that was connected to, for further connections to the same server.
 pub(crate) async fn connect_to_host(url: &str) -> Result<(Client, Target), ConnectError> {
     let target = Target::parse(url)?;
-    let connector = target.connector()?;
-    let attempt = async {
-        match connector {
-            None => open(&target.config, tokio_postgres::NoTls).await,
-            Some(connector) => open(&target.config, connector).await,
-        }
-    };
-    let opened = tokio::time::timeout(CONNECT_TIMEOUT * 2, attempt).await;
-    let (client, _, host) = opened.map_err(|_| ConnectError::Timeout(CONNECT_TIMEOUT * 2))??;
+    let (client, host) = target.connect_to_host().await?;
     Ok((client, Target { config: hosts::only(&target.config, host), ..target }))
 }
 

@@ -48,7 +48,7 @@ where
 }
 
 /// Returns the number of hosts. One if there is none: the driver reports that.
-fn count(config: &Config) -> usize {
+pub(super) fn count(config: &Config) -> usize {
     config.get_hosts().len().max(config.get_hostaddrs().len()).max(1)
 }
 
@@ -61,6 +61,16 @@ fn order(config: &Config) -> Vec<usize> {
         hosts.rotate_left(start);
     }
     hosts
+}
+
+/// Formats the first host and its port.
+pub(super) fn address(config: &Config) -> String {
+    let host = match (config.get_hosts().first(), config.get_hostaddrs().first()) {
+        (Some(Host::Tcp(name)), _) => name.clone(),
+        (Some(Host::Unix(path)), _) => path.display().to_string(),
+        (None, address) => address.map(ToString::to_string).unwrap_or_default(),
+    };
+    format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
 }
 
 /// Returns the configuration with only one of its hosts.

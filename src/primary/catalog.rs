@@ -17,6 +17,7 @@ const SYNCHRONOUS: &str = include_str!("../../sql/primary/synchronous.sql");
 const SLOT: &str = include_str!("../../sql/primary/slot.sql");
 const SLOT_END_READER: &str = include_str!("../../sql/primary/slot_end_reader.sql");
 const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
+const STANDBY_SLOT: &str = include_str!("../../sql/primary/standby_slot.sql");
 const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
 const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
 const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
@@ -75,6 +76,19 @@ row! {
         confirmed: Option<PgLsn>,
         /// Whether it is synchronized to standbys; none if the version cannot do so.
         pub failover: Option<bool>,
+    }
+}
+
+row! {
+    /// A slot on a standby.
+    #[derive(Clone, Debug)]
+    pub(crate) struct StandbySlot {
+        pub exists: bool,
+        /// Whether PostgreSQL keeps it like that of the primary. False if it was created there, and on a former primary.
+        pub synced: bool,
+        /// Whether its synchronization has not succeeded yet.
+        pub temporary: bool,
+        pub invalidation_reason: Option<String>,
     }
 }
 
@@ -224,6 +238,11 @@ pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError
 
 pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
     Ok(client.query_typed_opt(SLOT, &[(&name, Type::TEXT)]).await?.as_ref().map(Slot::from))
+}
+
+/// Reads a slot on a standby. None if the server is a primary.
+pub(crate) async fn standby_slot(client: &Client, name: &str) -> Result<Option<StandbySlot>, PrimaryError> {
+    Ok(client.query_typed_opt(STANDBY_SLOT, &[(&name, Type::TEXT)]).await?.as_ref().map(StandbySlot::from))
 }
 
 /// Ends the connection of the server process `reader` if it reads the slot. A role may do that to its own connections.

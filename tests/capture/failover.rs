@@ -131,14 +131,48 @@ async fn check_warns_if_an_asynchronous_failover_can_undo_the_store() {
     assert!(checked.contains(WARNING), "{checked}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_warns_of_standbys_to_which_no_slot_is_synchronized() {
+    let Some(programs) = programs() else { return };
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let Pair { app, standby } = pair(Some(programs), &[], &store).await;
+    app.setup().await;
+    let check = async |state: &str| {
+        let checked = app.walhook_ok(&["check"]).await;
+        let warning = format!("warn  slot {} on 127.0.0.1:{}: {state}", app.name, standby.port());
+        assert!(checked.contains(&warning), "{warning}: {checked}");
+    };
+    check("missing").await;
+    let (primary, follower) = (app.source().await, postgres::connect(&standby.url("postgres")).await.unwrap());
+    let name = app.name.clone();
+    let created = tokio::spawn(async move {
+        follower.execute("select pg_create_logical_replication_slot($1, 'pgoutput')", &[&name]).await
+    });
+    // A slot on a standby starts at a record of the primary's running transactions.
+    eventually("the slot on the standby", async || {
+        primary.batch_execute("select pg_log_standby_snapshot()").await.unwrap();
+        created.is_finished().then_some(())
+    })
+    .await;
+    assert_eq!(created.await.unwrap().unwrap(), 1);
+    check("not synchronized: it was created on this server").await;
+    standby.stop(StopMode::Fast).await.unwrap();
+    check("unknown: ").await;
+}
+
+/// Returns the programs of a PostgreSQL that synchronizes slots. If there is none, reports that the test is skipped.
+fn programs() -> Option<PathBuf> {
+    let found = installed().into_iter().find(|(version, _)| *version >= 17).map(|(_, programs)| programs);
+    if found.is_none() {
+        skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
+    }
+    found
+}
+
 /// Starts a sidecar that has delivered five payments, and a standby that has all of them and the slot. None if no PostgreSQL 17 is
 /// installed.
 async fn with_slot_on_standby(store: &PrivatePostgres, store_url: Option<&str>) -> Option<(Scenario, PrivatePostgres)> {
-    let Some(programs) = installed().into_iter().find(|(version, _)| *version >= 17).map(|(_, programs)| programs)
-    else {
-        skip("no PostgreSQL 17 or later: scripts/fetch-postgres 17 fetches one");
-        return None;
-    };
+    let programs = programs()?;
     let settings = [("sync_replication_slots", "on"), ("hot_standby_feedback", "on")];
     let Pair { mut app, standby } = pair(Some(programs), &settings, store).await;
     if let Some(template) = store_url {
@@ -203,6 +237,8 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
     let Some((mut scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
     let checked = scenario.app.walhook_ok(&["check"]).await;
     assert!(checked.contains("alter system set synchronized_standby_slots = 'standby'"), "{checked}");
+    let slot = format!("slot {} on 127.0.0.1:{}: synchronized\n", scenario.app.name, standby.port());
+    assert!(checked.contains(&slot), "{checked}");
     let pid = scenario.app.sidecar().pid();
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     fail_over(&mut scenario, &standby).await;

@@ -2,6 +2,7 @@
 
 mod inspection;
 mod server;
+mod standbys;
 mod tables;
 mod triggers;
 
@@ -76,7 +77,14 @@ pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Ve
         Finding::clock("primary clock", now, before),
     ];
     match inspect(&client, source, Conditions::All).await {
-        Ok(found) => findings.extend(found.findings),
+        Ok(found) => {
+            let synchronizes =
+                source.capture == CaptureMode::Wal && found.can_fail_over(source) && found.slot.is_some();
+            findings.extend(found.findings);
+            if synchronizes {
+                findings.extend(standbys::inspect(source, url).await?);
+            }
+        }
         Err(error) => findings.push(Finding::fail("primary catalog", error.to_string(), "run `walhook check` again")),
     }
     Ok((Database { system_identifier, name, has_asynchronous_standbys }, findings))
