@@ -20,6 +20,7 @@ use crate::support::{are_installed, skip};
 
 const SHARED: &str = include_str!("../../../deploy/patroni/patroni.yml");
 const NODE: &str = include_str!("../../../deploy/patroni/node1.yml");
+const DROP_OLD_SLOTS: &str = include_str!("../../../deploy/patroni/drop-old-slots");
 const BASEBACKUP: &str = include_str!("pg_basebackup.py");
 
 const NODES: usize = 3;
@@ -143,11 +144,17 @@ impl Cluster {
 
     async fn write_files(&self, programs: &Programs) {
         copy_directory(&programs.patroni.join("patroni"), &self.directory.join("python/patroni"));
-        let backup = self.directory.join("pg_basebackup");
-        std::fs::write(&backup, BASEBACKUP).expect("a file");
-        std::fs::set_permissions(&backup, std::fs::Permissions::from_mode(0o755)).expect("its owner");
+        write_program(&self.directory.join("pg_basebackup"), BASEBACKUP);
         let members: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.etcd)).collect();
-        let shared = replaced(SHARED, &[("10.0.0.1:2379, 10.0.0.2:2379, 10.0.0.3:2379", &members.join(", "))]);
+        let callback = self.directory.join("drop-old-slots");
+        write_program(&callback, DROP_OLD_SLOTS);
+        let shared = replaced(
+            SHARED,
+            &[
+                ("10.0.0.1:2379, 10.0.0.2:2379, 10.0.0.3:2379", &members.join(", ")),
+                ("/etc/patroni/drop-old-slots", &callback.display().to_string()),
+            ],
+        );
         for node in &self.nodes {
             for name in ["patroni", "etcd"] {
                 DirBuilder::new().recursive(true).create(node.directory.join(name)).expect("a new directory");
@@ -216,21 +223,29 @@ impl Cluster {
             ["--logger", "zap"],
             ["--log-level", "warn"],
         ];
-        self.spawn(&node.directory.join("etcd"), "/usr/bin/etcd", &arguments.concat());
+        self.spawn(&node.directory.join("etcd"), "/usr/bin/etcd", &arguments.concat(), &[("GOMAXPROCS", "1")]);
     }
 
     pub fn start_patroni(&self, node: &Node) {
-        self.spawn(&node.directory.join("patroni"), PYTHON, &["-m", "patroni", "."]);
+        let (python, port) = (self.directory.join("python").display().to_string(), node.port.to_string());
+        let variables = [
+            ("PYTHONPATH", &*python),
+            // For the callback and pg_basebackup.py.
+            ("PGHOST", "127.0.0.1"),
+            ("PGPORT", &port),
+            ("PGUSER", "postgres"),
+            ("PGPASSWORD", PASSWORD),
+        ];
+        self.spawn(&node.directory.join("patroni"), PYTHON, &["-m", "patroni", "."], &variables);
     }
 
     /// Starts a program as the owner of the servers, in its directory, which receives its log.
-    fn spawn(&self, directory: &Path, program: &str, arguments: &[&str]) {
+    fn spawn(&self, directory: &Path, program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("log")).expect("a log");
         let words = as_owner(Path::new(program));
         let mut command = tokio::process::Command::new(&words[0]);
         command.args(&words[1..]).args(arguments).current_dir(directory).stdin(Stdio::null()).process_group(0);
-        command.env("PYTHONPATH", self.directory.join("python"));
-        command.env("HOME", directory).env("SUPERUSER_PASSWORD", PASSWORD).env("GOMAXPROCS", "1");
+        command.env("HOME", directory).envs(variables.iter().copied());
         // It is killed by its directory, also if the test process is killed. The runtime waits for its end.
         drop(command.stdout(log.try_clone().expect("a descriptor")).stderr(log).spawn().expect(program));
     }
@@ -387,6 +402,11 @@ fn replaced(text: &str, replacements: &[(&str, &str)]) -> String {
         assert!(text.contains(from), "{from} is not in the configuration file");
         text.replace(from, to)
     })
+}
+
+fn write_program(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("a file");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("its owner");
 }
 
 fn copy_directory(from: &Path, to: &Path) {

@@ -12,7 +12,7 @@ import psycopg2
 
 options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--") and "=" in argument)
 target = options["pgdata"]
-session = psycopg2.connect(options["dbname"], user="postgres", dbname="postgres", password=os.environ["SUPERUSER_PASSWORD"])
+session = psycopg2.connect(options["dbname"], user="postgres", dbname="postgres", password=os.environ["PGPASSWORD"])
 session.autocommit = True
 cursor = session.cursor()
 cursor.execute("select pg_backup_start('replica', true), current_setting('data_directory')")
