@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -33,6 +34,13 @@ pub enum ConnectError {
     Connect(#[from] tokio_postgres::Error),
     #[error("no connection within {0:?}")]
     Timeout(Duration),
+}
+
+impl ConnectError {
+    /// Returns whether the server rejects connections because it starts or stops.
+    pub(crate) fn is_starting_or_stopping(&self) -> bool {
+        matches!(self, ConnectError::Connect(error) if error.code() == Some(&SqlState::CANNOT_CONNECT_NOW))
+    }
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

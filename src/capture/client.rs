@@ -30,6 +30,11 @@ impl KeptClient {
         self.client = None;
     }
 
+    /// Returns whether there is a connection that the server has not closed.
+    pub fn is_open(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| !client.is_closed())
+    }
+
     /// Returns whether the server has closed the connection.
     pub fn is_closed(&self) -> bool {
         self.client.as_ref().is_some_and(Client::is_closed)

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use tokio_postgres::error::SqlState;
-
 use crate::domain::gap::Gap;
-use crate::postgres::ConnectError;
 use crate::primary::error::PrimaryError;
 use crate::telemetry::count_disk_fault;
 
@@ -85,15 +82,14 @@ impl CaptureError {
         matches!(self, CaptureError::Primary(error) if error.is_missing_wal())
     }
 
-    /// Returns whether the server rejects connections because it shuts down.
-    pub fn is_shutdown(&self) -> bool {
-        let CaptureError::Primary(PrimaryError::Connect(ConnectError::Connect(error))) = self else { return false };
-        error.code() == Some(&SqlState::CANNOT_CONNECT_NOW)
-    }
-
     /// Returns whether the primary's commits would wait for this stream.
     pub fn is_own_standby(&self) -> bool {
         matches!(self, CaptureError::Primary(PrimaryError::OwnStandby(_)))
+    }
+
+    /// Returns whether the stream must end, although it has not reported an error itself.
+    pub fn ends_stream(&self) -> bool {
+        matches!(self, CaptureError::PrimaryStops | CaptureError::TimelineChanged) || self.is_own_standby()
     }
 
     /// Returns whether a retry can succeed.

@@ -19,7 +19,7 @@ use super::lag::ReadUntil;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
-use crate::postgres::ANSWER_TIMEOUT;
+use crate::postgres::{ANSWER_TIMEOUT, Target};
 use crate::primary::{catalog, inspect};
 use crate::telemetry::{self, Activity};
 
@@ -32,6 +32,9 @@ const SHORTEST_CHECK: Duration = Duration::from_secs(1);
 const EMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How soon a connection that the server has closed is noticed.
 const CLOSED_POLL: Duration = Duration::from_millis(250);
+/// How long the stream's host may take to reject a connection. A server that stops rejects it at once; one that is frozen does not
+/// answer, and other hosts of the URL must then be tried within [`EMIT_TIMEOUT`].
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Beat {
     sent_at: Instant,
@@ -64,9 +67,11 @@ pub(super) struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Starts the sending task for a stream of `timeline`. With every heartbeat it updates `policy` with the server's settings.
+    /// Starts the sending task for a stream of `timeline` from `host`. With every heartbeat it updates `policy` with the server's
+    /// settings.
     pub fn start(
         url: &str,
+        host: Target,
         client: Client,
         source: &Source,
         timeline: u32,
@@ -76,7 +81,7 @@ impl Heartbeats {
         read_until.advance(Instant::now());
         let shared = Arc::new(Shared::default());
         let client = KeptClient::new(url, Some(client));
-        let sender = Sender { client, source: source.clone(), timeline, policy, shared: Arc::clone(&shared) };
+        let sender = Sender { host, client, source: source.clone(), timeline, policy, shared: Arc::clone(&shared) };
         Heartbeats { shared, read_until, _task: AbortOnDropHandle::new(tokio::spawn(sender.run())) }
     }
 
@@ -105,7 +110,9 @@ impl Heartbeats {
 
 /// Sends heartbeats, and reconnects when the connection is lost.
 struct Sender {
-    /// Closed when it does not answer.
+    /// The host of the stream.
+    host: Target,
+    /// To any host of the URL, so that a new primary is noticed while the stream's server is frozen. Closed when it does not answer.
     client: KeptClient,
     source: Source,
     /// The timeline of the stream.
@@ -132,14 +139,8 @@ impl Sender {
             let error = match sent {
                 Ok(Ok(())) => None,
                 // The reader ends the stream and reports it.
-                Ok(Err(error)) if error.is_shutdown() || error.is_own_standby() => {
-                    let error = if error.is_shutdown() { CaptureError::PrimaryStops } else { error };
-                    self.shared.set_error(Some(error));
-                    self.forget(&id);
-                    continue;
-                }
-                // The stream's server may be frozen: nothing else notices before the limit of its silence.
-                Ok(Err(error @ CaptureError::TimelineChanged)) => {
+                // On a new timeline, the stream's server may be frozen: nothing else notices before the limit of its silence.
+                Ok(Err(error)) if error.ends_stream() => {
                     self.shared.set_error(Some(error));
                     self.forget(&id);
                     continue;
@@ -171,6 +172,9 @@ impl Sender {
     }
 
     async fn send(&mut self, id: &str) -> Result<(), CaptureError> {
+        if !self.client.is_open() && self.is_stopping().await {
+            return Err(CaptureError::PrimaryStops);
+        }
         let client = self.client.get().await?;
         // Before the heartbeat: it may be the first commit that waits for a standby.
         self.policy.set_synchronous(catalog::is_synchronous(client).await?);
@@ -186,6 +190,12 @@ impl Sender {
             beat.lsn = Some(Lsn(lsn.into()));
         }
         Ok(())
+    }
+
+    /// Returns whether the stream's server starts or stops. With several hosts in the URL, the error of another one could hide it.
+    async fn is_stopping(&self) -> bool {
+        let connected = tokio::time::timeout(REJECTION_TIMEOUT, self.host.connect()).await;
+        matches!(connected, Ok(Err(error)) if error.is_starting_or_stopping())
     }
 
     fn forget(&mut self, id: &str) {

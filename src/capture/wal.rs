@@ -241,8 +241,9 @@ impl Session<'_> {
         };
         let (acknowledged, period) = (self.acknowledged.clone(), source.heartbeat.0);
         let timeline = stream.lineage().timeline;
+        let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {
-            heartbeats: Heartbeats::start(url, client, source, timeline, policy.clone(), self.read_until.clone()),
+            heartbeats: Heartbeats::start(url, target, client, source, timeline, policy.clone(), read_until),
             gate: VisibilityGate::start(self.context, timeline, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),

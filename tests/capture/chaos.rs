@@ -6,7 +6,7 @@ use std::sync::Arc;
 use postgres_types::PgLsn;
 use rustix::process::Signal;
 use tokio_postgres::Client;
-use walhook::private_postgres::{Options, StopMode};
+use walhook::private_postgres::{Options, StopMode, free_port};
 
 use crate::support::proxy::{Proxy, Weather};
 use crate::support::{Platform, Receiver, TestApp, eventually};
@@ -196,7 +196,22 @@ async fn the_replication_connection_survives_a_store_that_does_not_answer() {
 /// on that server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_is_also_the_store_can_shut_down_while_changes_wait() {
-    let mut scenario = Scenario::start(TestApp::prepare_alone(Options::default()).await).await;
+    shut_down_while_changes_wait(TestApp::prepare_alone(Options::default()).await).await;
+}
+
+/// The error of the second host does not hide that the first one shuts down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_can_one_of_several_hosts() {
+    let mut app = TestApp::prepare_alone(Options::default()).await;
+    let port = format!(":{}/", app.server.port());
+    let hosts = format!("{}127.0.0.1:{}/", port.replace('/', ","), free_port().unwrap());
+    let (source, store) = (app.source_url.replace(&port, &hosts), app.store_url.replace(&port, &hosts));
+    app.set("source.url", &source).set("store.url", &store);
+    shut_down_while_changes_wait(app).await;
+}
+
+async fn shut_down_while_changes_wait(app: TestApp) {
+    let mut scenario = Scenario::start(app).await;
     scenario.pay(3).await;
     scenario.assert_delivered().await;
     let mut store = scenario.app.store().await;
@@ -211,6 +226,9 @@ async fn a_primary_that_is_also_the_store_can_shut_down_while_changes_wait() {
     .await;
     scenario.app.server.restart(StopMode::Fast).await.unwrap();
     scenario.assert_delivered().await;
+    // Without that reason, the server has waited for a time limit.
+    let log = std::fs::read_to_string(scenario.app.log_file()).unwrap();
+    assert!(log.contains("the primary is shutting down"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
