@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Bytes;
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::seed::Random;
@@ -22,8 +23,11 @@ pub struct Arrived {
 #[derive(Default)]
 pub struct Seen {
     pub deliveries: HashMap<Uuid, Arrived>,
-    /// The highest number that arrived, by webhook and order key.
-    highest: HashMap<(Uuid, i64), i64>,
+    /// The highest number that arrived, and when its first attempt to arrive was started, by webhook and order key.
+    highest: HashMap<(Uuid, i64), (i64, Timestamp)>,
+    /// Requests that arrived after one with a higher number, but were started before it: by a replica that was then paused for longer than
+    /// its lease, or longer ago than the timeout, after which the receiver still reads them.
+    pub late: usize,
     /// Violations of the order, and ids that changed.
     pub violations: Vec<String>,
     /// All secrets that each webhook has had.
@@ -116,11 +120,16 @@ impl Seen {
             _ => 0,
         };
         let number: i64 = request.header("x-webhook-sequence").parse().expect("a number");
-        let highest = self.highest.entry((webhook, key)).or_insert(number);
-        if number < *highest {
-            self.violations.push(format!("{}: number {number} arrived after {highest}", request.path));
+        let started: Timestamp = request.header("x-webhook-timestamp").parse().expect("a time");
+        let highest = self.highest.entry((webhook, key)).or_insert((number, started));
+        if number > highest.0 {
+            *highest = (number, started);
+        } else if number < highest.0 && started <= highest.1 {
+            self.late += 1;
+        } else if number < highest.0 {
+            let (other, at) = highest;
+            self.violations.push(format!("{}: {number} was started at {started}, after {other} at {at}", request.path));
         }
-        *highest = number.max(*highest);
     }
 
     fn is_signed(&self, webhook: Uuid, body: &[u8], made: &str) -> bool {

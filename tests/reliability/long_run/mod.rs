@@ -171,6 +171,7 @@ async fn audit(
     }
     let seen = collector.take();
     assert!(seen.violations.is_empty(), "{} violations, such as {}", seen.violations.len(), seen.violations[0]);
+    println!("{} requests of {} arrived late, after a later delivery", seen.late, seen.requests);
     assert_eq!(seen.wrongly_signed(), 0, "requests were signed with no secret of their webhook");
     let hostile = tenants.busy.webhooks.iter().filter(|webhook| webhook.path == "hostile");
     let hostile: Vec<Uuid> = hostile.map(|webhook| webhook.id).collect();
