@@ -17,6 +17,7 @@ use super::wal;
 use crate::domain::change::Batch;
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
+use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
@@ -38,6 +39,7 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
         Err(CaptureError::Primary(PrimaryError::OutboxIsRead)) => return Ok(Ended::Switched),
         Err(error) => return Err(error),
     };
+    failpoint!("wal_read_outbox_lease_not_taken")?;
     let holder = Uuid::now_v7();
     let take = async {
         loop {
@@ -50,11 +52,13 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
     let Some(lease) = context.shutdown.run_until_cancelled(take).await else { return Ok(Ended::Stopped) };
     let lease = lease?;
     context.store.claim_checkpoint(&context.source.slot, holder).await?;
+    failpoint!("outbox_claimed_last_batch_not_sent")?;
     let window = Window::empty(last.checkpoint.progress.number() + 1);
     // Nothing of the outbox has been read.
     let progress = Progress::Outbox { window, through: Through::End, last_row: 0 };
     let checkpoint = Checkpoint { progress, ..last.checkpoint };
     let ended = store(context, Batch { checkpoint, reader: Some(holder), ..last }).await;
+    failpoint!("switch_stored_outbox_not_read")?;
     lease.release().await;
     Ok(ended)
 }
@@ -91,6 +95,7 @@ pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<
             return Ok(());
         }
     }
+    failpoint!("outbox_read_wal_not_started")?;
     tracing::info!("the outbox is read up to the switch: changes are read from the WAL now");
     Ok(())
 }

@@ -61,6 +61,8 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     done.extend(prepare(&client, source, &store, &found).await?);
     if let Some(walsender) = walsender {
         let lease = if reads_outbox { Some(triggers::stop_reading(source, &store).await?) } else { None };
+        failpoint!("outbox_reading_stopped_tables_not_published")?;
+        failpoint!("tables_published_slot_not_noted")?;
         let created = slot::create(walsender, &client, source, url, &store).await?;
         if let Some(lease) = lease {
             lease.release().await;

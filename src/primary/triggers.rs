@@ -82,6 +82,7 @@ impl Triggers {
             return Ok(None);
         }
         script.run(client, source).await?;
+        failpoint!("triggers_committed_answer_not_received")?;
         let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.missing.len());
         let paired = if self.state.paired { "" } else { ", rows that move between partitions are paired" };
         Ok(Some(format!("schema walhook_capture: {functions} functions created, {triggers} triggers created{paired}")))

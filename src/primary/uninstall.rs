@@ -10,6 +10,7 @@ use super::triggers::script::{Part, run_with_retries};
 use super::{catalog, identity};
 use crate::config::Source;
 use crate::domain::table::Table;
+use crate::failpoint::failpoint;
 use crate::postgres::{self, quote_identifier};
 use crate::store::Store;
 
@@ -34,12 +35,16 @@ pub async fn teardown(
     let store = Store::open(store_url, 2)?;
     let has_schema = store.has_schema().await?;
     let mut done = drop_wal_capture(&client, source, &store).await?;
+    failpoint!("wal_capture_removed_triggers_not_removed")?;
     done.extend(drop_triggers(&client, source).await?);
+    failpoint!("primary_restored_checkpoint_not_deleted")?;
     if has_schema {
         store.forget_checkpoint(&source.slot).await?;
     }
+    failpoint!("checkpoint_deleted_schema_not_dropped")?;
     if drop_store && has_schema {
         store.drop_schema().await?;
+        failpoint!("schema_dropped_answer_not_received")?;
         done.push("store: schema walhook dropped".into());
     }
     Ok(done)
@@ -52,19 +57,23 @@ pub(crate) async fn drop_wal_capture(
     store: &Store,
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done: Vec<String> = drop_slot(client, source).await?.into_iter().collect();
+    failpoint!("slot_dropped_publication_not_dropped")?;
     if catalog::publication(client, &source.publication).await?.is_some() {
         let statement = PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication));
         client.batch_execute(BEGIN).await?;
         end(client, identity::execute(client, &statement, &[]).await).await?;
         done.push(format!("publication {}: dropped", source.publication));
     }
+    failpoint!("publication_dropped_identities_not_restored")?;
     if store.has_schema().await? {
         for found in store.found_identities().await? {
             client.batch_execute(BEGIN).await?;
             done.extend(end(client, identity::restore(client, &found).await).await?);
+            failpoint!("identity_restored_not_forgotten")?;
             store.forget_identity(found.table_oid).await?;
         }
     }
+    failpoint!("identities_restored_indexes_not_dropped")?;
     done.extend(identity::drop_indexes(client, source).await?);
     Ok(done)
 }
@@ -98,6 +107,7 @@ pub(crate) async fn drop_triggers(client: &Client, source: &Source) -> Result<Op
     for table in Table::ALL {
         let statement = FUNCTION_DROP.replace("{function}", &function_name(*table));
         run_with_retries(client, source, &[Part::Locking(&statement)]).await?;
+        failpoint!("triggers_of_table_dropped_outbox_not_dropped")?;
     }
     run_with_retries(client, source, &[Part::Locking(OUTBOX_DROP)]).await?;
     Ok(Some("schema walhook_capture: dropped, with the triggers".into()))
@@ -114,6 +124,7 @@ pub(crate) async fn drop_triggers_after_switch(
         return Ok(None);
     }
     let done = drop_triggers(client, source).await?;
+    failpoint!("outbox_dropped_switch_not_forgotten")?;
     store.forget_switch(&source.slot).await?;
     Ok(done)
 }
