@@ -104,9 +104,9 @@ impl std::error::Error for Injected {}
 
 use Action::{Fail, Kill, Stall};
 use Boundary::{
-    Acknowledge, AcknowledgeIdle, Capture, Claim, EndSwitch, Enqueue, Erase, HandOff, Migrate, MigrateOne, Notify, Outbox,
-    PrepareTriggers, PrepareWal, Record, Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair, RepairOutbox,
-    Replay, Request, Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
+    Acknowledge, AcknowledgeIdle, Capture, Claim, EndSwitch, Enqueue, Erase, HandOff, Migrate, MigrateOne, Notify,
+    Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair,
+    RepairOutbox, Replay, Request, Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
 };
 
 const ALL: &[Action] = &[Kill, Fail, Stall];

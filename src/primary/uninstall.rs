@@ -42,8 +42,7 @@ pub async fn teardown(
         store.forget_checkpoint(&source.slot).await?;
     }
     failpoint!("checkpoint_deleted_schema_not_dropped")?;
-    if drop_store && has_schema {
-        store.drop_schema().await?;
+    if drop_store && store.drop_schema().await? {
         failpoint!("schema_dropped_answer_not_received")?;
         done.push("store: schema walhook dropped".into());
     }
@@ -84,7 +83,8 @@ async fn end<T>(client: &Client, result: Result<T, PrimaryError>) -> Result<T, P
     result
 }
 
-async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
+/// Drops the slot. Returns what it did. Fails if it is not Walhook's, or in use.
+pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
     let Some(slot) = catalog::slot(client, &source.slot).await? else { return Ok(None) };
     if let Some(foreign) = slot.foreign(&source.slot) {
         return Err(PrimaryError::Preconditions(vec![foreign]));
@@ -120,7 +120,7 @@ pub(crate) async fn drop_triggers_after_switch(
     store: &Store,
 ) -> Result<Option<String>, PrimaryError> {
     let stored = store.stored_checkpoint(&source.slot).await?;
-    if !stored.is_some_and(|stored| !stored.checkpoint.progress.is_outbox() && stored.switch.is_some()) {
+    if !stored.is_some_and(|stored| !stored.is_outbox() && stored.switch.is_some()) {
         return Ok(None);
     }
     let done = drop_triggers(client, source).await?;

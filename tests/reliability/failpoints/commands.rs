@@ -60,7 +60,13 @@ pub async fn run_setup(case: Case, capture: &str) -> Account {
         scene.platform.client.query_one(identities, &[]).await.expect("identities").get(0)
     };
     let before = identities(&scene).await;
+    let traces = scene.traces().await;
     scene.fail_command(&["setup"]).await;
+    if case.point.name == "schema_created_tables_not_created" {
+        // Setup is given up.
+        scene.app.walhook_ok(&["teardown", "--store", "--yes"]).await;
+        assert_eq!(scene.traces().await, traces, "{}: teardown leaves nothing", case.name());
+    }
     scene.app.walhook_ok(&["setup"]).await;
     assert_eq!(scene.app.walhook_ok(&["setup"]).await, "everything is set up\n", "{}", case.name());
     scene.add_webhook("/", "none").await;

@@ -17,11 +17,11 @@ const TRACES: &str = "select 'slot ' || slot_name from pg_replication_slots wher
     union all select 'publication ' || pubname from pg_publication
     union all select 'schema ' || nspname from pg_namespace where nspname like 'walhook%'
     union all select 'trigger ' || tgname || ' of ' || tgrelid::regclass from pg_trigger where not tgisinternal
-    union all select 'table ' || relname || ' ' || relkind || ' ' || relreplident from pg_class
+    union all select 'table ' || relname || ' ' || relkind::text || relreplident::text from pg_class
         where relnamespace = 'public'::regnamespace";
 
 impl Scene {
-    async fn traces(&self) -> BTreeSet<String> {
+    pub async fn traces(&self) -> BTreeSet<String> {
         let rows = self.platform.client.query(TRACES, &[]).await.expect("the catalog");
         rows.iter().map(|row| row.get(0)).collect()
     }
@@ -62,6 +62,10 @@ impl Scene {
             self.drive(&mut armed).await;
             if case.action == Action::Kill {
                 self.expect_killed(&mut armed).await;
+                armed = self.spawn_with(&cases[index + 1..]);
+            } else if matches!(case.point.boundary, Boundary::RemoveTriggers | Boundary::EndSwitch) {
+                // Tried again after minutes, or with the next start.
+                assert!(armed.stop().await.success());
                 armed = self.spawn_with(&cases[index + 1..]);
             }
         }
@@ -131,6 +135,23 @@ pub async fn run_to_wal(cases: Vec<Case>) -> Account {
     scene.commit_times(COMMITS).await;
     scene.wait_for_traces(&["schema walhook_capture", "trigger"], &before).await;
     let account = scene.settle(running).await;
+    scene.app.walhook_ok(&["check"]).await;
+    account
+}
+
+/// Switches from triggers to the WAL, where the old triggers cannot be dropped, and at once back to triggers.
+pub async fn run_back_again(case: Case) -> Account {
+    let (mut scene, before) = scene(&[case], "trigger", true).await;
+    scene.app.set("source.capture", "wal");
+    scene.app.setup().await;
+    let mut armed = scene.spawn_with(&[case]);
+    scene.drive(&mut armed).await;
+    scene.app.set("source.capture", "trigger");
+    scene.set_up_with_faults(&[]).await;
+    scene.commit_times(COMMITS).await;
+    scene.wait_for_traces(&["slot", "publication", "table"], &before).await;
+    scene.commit_times(COMMITS).await;
+    let account = scene.settle(vec![armed]).await;
     scene.app.walhook_ok(&["check"]).await;
     account
 }
