@@ -62,6 +62,8 @@ impl Scene {
             self.drive(&mut armed).await;
             if case.action == Action::Kill {
                 self.expect_killed(&mut armed).await;
+                // The cases of the outbox wait until it ends.
+                self.store.execute("delete from walhook.capture_lease", &[]).await.expect("the lease");
                 armed = self.spawn_with(&cases[index + 1..]);
             } else if matches!(case.point.boundary, Boundary::RemoveTriggers | Boundary::EndSwitch) {
                 // Tried again after minutes, or with the next start.
@@ -125,7 +127,7 @@ pub async fn run_to_wal(cases: Vec<Case>) -> Account {
         scene.arm(&[*case]);
         scene.fail_command(&["setup"]).await;
         scene.commit().await;
-        if case.point.name.contains("publi") {
+        if case.point.name == "tables_published_slot_not_noted" {
             scene.read_outbox_again().await;
         }
     }
