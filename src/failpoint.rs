@@ -49,6 +49,23 @@ pub enum Boundary {
     /// Setup of capture by triggers.
     SetupOutbox,
     Migrate,
+    MigrateOne,
+    /// Setup of a switch from the WAL to triggers.
+    PrepareTriggers,
+    /// The switch itself, in the process that reads the WAL.
+    SwitchToTriggers,
+    /// Setup of a switch from triggers to the WAL.
+    PrepareWal,
+    /// The switch itself, in the process that reads the outbox.
+    SwitchToWal,
+    /// The end of a switch to triggers, and a part of teardown.
+    RemoveWalCapture,
+    /// The end of a switch to the WAL, and a part of teardown.
+    RemoveTriggers,
+    /// The end of a switch to the WAL.
+    EndSwitch,
+    Teardown,
+    Reencrypt,
 }
 
 /// What happens at a point that is armed.
@@ -87,8 +104,9 @@ impl std::error::Error for Injected {}
 
 use Action::{Fail, Kill, Stall};
 use Boundary::{
-    Acknowledge, AcknowledgeIdle, Capture, Claim, Enqueue, Erase, HandOff, Migrate, Notify, Outbox, Record, Recover,
-    Repair, RepairOutbox, Replay, Request, Setup, SetupOutbox, Shutdown,
+    Acknowledge, AcknowledgeIdle, Capture, Claim, EndSwitch, Enqueue, Erase, HandOff, Migrate, MigrateOne, Notify,
+    Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair,
+    RepairOutbox, Replay, Request, Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
 };
 
 const ALL: &[Action] = &[Kill, Fail, Stall];
@@ -216,6 +234,52 @@ table! {
         "the store has an empty schema", not "any migration was applied";
     Migrate "migrations_applied_not_reported" KILL_AND_FAIL:
         "all migrations are applied", not "setup knows it";
+    MigrateOne "migration_committed_next_not_started" KILL_AND_FAIL:
+        "a migration is committed", not "the next one was started";
+    PrepareTriggers "triggers_changed_not_committed" KILL_AND_FAIL:
+        "the open transaction has the triggers and the message in the WAL", not "it is committed";
+    PrepareTriggers "triggers_committed_answer_not_received" KILL_AND_FAIL:
+        "the triggers and the message are committed", not "setup knows it";
+    SwitchToTriggers "wal_read_outbox_lease_not_taken" ALL:
+        "the WAL is read up to the switch", not "this process has the lease on the outbox";
+    SwitchToTriggers "outbox_claimed_last_batch_not_sent" KILL_AND_FAIL:
+        "this process has claimed the checkpoint", not "the last batch of the WAL was passed to enqueue";
+    SwitchToTriggers "switch_stored_outbox_not_read" KILL_AND_FAIL:
+        "the last batch and the start of the outbox are stored", not "the outbox is read";
+    PrepareWal "outbox_reading_stopped_tables_not_published" KILL_AND_FAIL:
+        "setup has the lease on the outbox", not "identities and publication are restored";
+    PrepareWal "tables_published_slot_not_noted" KILL_AND_FAIL:
+        "identities and publication are restored", not "the store notes that the slot is being created";
+    PrepareWal "slot_created_switch_not_committed" KILL_AND_FAIL:
+        "the slot exists and the open transaction has the switch", not "it is committed";
+    PrepareWal "switch_committed_answer_not_received" KILL_AND_FAIL:
+        "the slot exists and the switch is committed", not "setup knows it";
+    SwitchToWal "last_outbox_page_read_batch_not_sent" KILL_AND_FAIL:
+        "the rows of the outbox up to the switch were read", not "they were passed to enqueue";
+    SwitchToWal "outbox_read_wal_not_started" KILL_AND_FAIL:
+        "the last page of the outbox and the start of the WAL are stored", not "the WAL is read";
+    RemoveWalCapture "slot_dropped_publication_not_dropped" KILL_AND_FAIL:
+        "the slot is dropped", not "the publication is";
+    RemoveWalCapture "publication_dropped_identities_not_restored" KILL_AND_FAIL:
+        "the publication is dropped", not "the replica identities are restored";
+    RemoveWalCapture "identity_restored_not_forgotten" KILL_AND_FAIL:
+        "a table has its earlier replica identity again", not "the store has forgotten it";
+    RemoveWalCapture "identities_restored_indexes_not_dropped" KILL_AND_FAIL:
+        "the replica identities are restored", not "the indexes of setup are dropped";
+    RemoveTriggers "triggers_of_table_dropped_outbox_not_dropped" KILL_AND_FAIL:
+        "the triggers of one table are dropped", not "those of the others and the outbox are";
+    EndSwitch "outbox_dropped_switch_not_forgotten" KILL_AND_FAIL:
+        "the triggers and the outbox are dropped", not "the store has forgotten the switch";
+    Teardown "wal_capture_removed_triggers_not_removed" KILL_AND_FAIL:
+        "slot, publication, identities and indexes are removed", not "the triggers are";
+    Teardown "primary_restored_checkpoint_not_deleted" KILL_AND_FAIL:
+        "nothing is left on the primary", not "the store has forgotten the checkpoint";
+    Teardown "checkpoint_deleted_schema_not_dropped" KILL_AND_FAIL:
+        "the checkpoint is deleted", not "the store's schema is dropped";
+    Teardown "schema_dropped_answer_not_received" KILL_AND_FAIL:
+        "the store's schema is dropped", not "teardown knows it";
+    Reencrypt "value_reencrypted_next_not_read" KILL_AND_FAIL:
+        "a value is encrypted with the new master key", not "the next one is";
 }
 
 /// Returns the point with this name. For use in constants: an unknown name does not compile.

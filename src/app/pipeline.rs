@@ -17,6 +17,7 @@ use crate::handoff::Handoff;
 use crate::health::Health;
 use crate::lookup::Lookups;
 use crate::store::Store;
+use crate::telemetry::recurring;
 use crate::traces::Tracer;
 
 /// Capacity of the channel from capture to enqueue, in batches: few, because a batch may hold a thousand changes.
@@ -36,7 +37,8 @@ pub struct CapturePipeline {
 }
 
 impl CapturePipeline {
-    /// Runs until shutdown. Starts again after a gap, on a new timeline, after the store lost commits, and when another process has taken over.
+    /// Runs until shutdown. Starts again after a gap, a transient error in a switch of the mode, or lost commits of the store, on a new
+    /// timeline, and when another process has taken over.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut logged_gap = None;
         loop {
@@ -57,6 +59,12 @@ impl CapturePipeline {
                 }
                 Err(error) if is_store_behind(&error) && !self.shutdown.is_cancelled() => {
                     tracing::warn!(reason = %error, "reading again from the checkpoint");
+                }
+                // Within one mode, capture reconnects by itself; between the two modes of a switch, it ends.
+                Err(error) if is_transient(&error) && !self.shutdown.is_cancelled() => {
+                    self.health.report_unhealthy(capture::STAGE, "changes cannot be read now");
+                    recurring!(warn, %error, "capture cannot start, or not complete the switch to the other mode; retrying");
+                    self.shutdown.run_until_cancelled(tokio::time::sleep(RESTART_DELAY)).await;
                 }
                 // Another process captures now. This one stands by until the slot is free.
                 Err(error) if is_superseded(&error) && !self.shutdown.is_cancelled() => {
@@ -109,6 +117,10 @@ impl CapturePipeline {
 
 fn gap_of(error: &anyhow::Error) -> Option<&Gap> {
     error.downcast_ref().and_then(CaptureError::gap)
+}
+
+fn is_transient(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(CaptureError::is_transient)
 }
 
 fn is_new_timeline(error: &anyhow::Error) -> bool {

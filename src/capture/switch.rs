@@ -17,6 +17,7 @@ use super::wal;
 use crate::domain::change::Batch;
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
+use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
@@ -25,12 +26,21 @@ use crate::telemetry::Condition;
 
 /// How often to try to take the lease while another process has it.
 const RETRY: Duration = Duration::from_millis(500);
+/// How often to try to drop the triggers. Each try makes the platform's statements wait for moments while another session has the tables
+/// locked, such as a running `pg_dump`.
+const DROP_RETRY: Duration = Duration::from_secs(300);
 
 /// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored with the position of an empty first window of
 /// the outbox, so that the end of the WAL and the start of the outbox are stored together.
 pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureError> {
-    let cleanup = context.shutdown.run_until_cancelled(drop_remaining_triggers(context));
-    let (last, _) = tokio::join!(wal::run(context), cleanup);
+    let cleanup = async {
+        drop_remaining_triggers(context).await;
+        std::future::pending().await
+    };
+    let last = tokio::select! {
+        last = wal::run(context) => last,
+        never = cleanup => never,
+    };
     let last = match last {
         Ok(Some(last)) => last,
         Ok(None) => return Ok(Ended::Stopped),
@@ -38,6 +48,7 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
         Err(CaptureError::Primary(PrimaryError::OutboxIsRead)) => return Ok(Ended::Switched),
         Err(error) => return Err(error),
     };
+    failpoint!("wal_read_outbox_lease_not_taken")?;
     let holder = Uuid::now_v7();
     let take = async {
         loop {
@@ -50,11 +61,13 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
     let Some(lease) = context.shutdown.run_until_cancelled(take).await else { return Ok(Ended::Stopped) };
     let lease = lease?;
     context.store.claim_checkpoint(&context.source.slot, holder).await?;
+    failpoint!("outbox_claimed_last_batch_not_sent")?;
     let window = Window::empty(last.checkpoint.progress.number() + 1);
     // Nothing of the outbox has been read.
     let progress = Progress::Outbox { window, through: Through::End, last_row: 0 };
     let checkpoint = Checkpoint { progress, ..last.checkpoint };
     let ended = store(context, Batch { checkpoint, reader: Some(holder), ..last }).await;
+    failpoint!("switch_stored_outbox_not_read")?;
     lease.release().await;
     Ok(ended)
 }
@@ -91,23 +104,27 @@ pub(super) async fn wait_for_last_outbox_batch(context: &Context<'_>) -> Result<
             return Ok(());
         }
     }
+    failpoint!("outbox_read_wal_not_started")?;
     tracing::info!("the outbox is read up to the switch: changes are read from the WAL now");
     Ok(())
 }
 
-/// Drops the triggers after a switch to the WAL. A failure is only logged: the WAL is read regardless.
+/// Drops the triggers after a switch to the WAL. Retries until it succeeds: until then they write to an outbox that is not read.
 async fn drop_remaining_triggers(context: &Context<'_>) {
-    let client = postgres::connect(context.url).await;
-    let dropped = match client {
-        Ok(client) => uninstall::drop_triggers_after_switch(&client, context.source, context.store).await,
-        Err(error) => Err(error.into()),
-    };
-    match dropped {
-        Ok(done) => done.iter().for_each(|line| tracing::info!("{line}")),
-        Err(error) => {
-            tracing::warn!(%error, "the triggers could not be dropped: the next start, or `walhook setup`, drops them");
+    let failing = Condition::new();
+    while let Err(error) = try_drop_triggers(context).await {
+        if failing.begins() {
+            tracing::warn!(%error, "the triggers could not be dropped after the switch to the WAL, so the outbox grows; retrying every {DROP_RETRY:?}");
         }
+        tokio::time::sleep(DROP_RETRY).await;
     }
+}
+
+async fn try_drop_triggers(context: &Context<'_>) -> Result<(), PrimaryError> {
+    let client = postgres::connect(context.url).await?;
+    let done = uninstall::drop_triggers_after_switch(&client, context.source, context.store).await?;
+    done.iter().for_each(|line| tracing::info!("{line}"));
+    Ok(())
 }
 
 /// Drops the slot and the publication after a switch to triggers, and restores the replica identities. Returns false if that failed.

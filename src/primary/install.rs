@@ -13,7 +13,7 @@ use crate::domain::position::Checkpoint;
 use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::postgres::quote_identifier;
-use crate::store::capture::FoundIdentity;
+use crate::store::capture::{FoundIdentity, StoredCheckpoint};
 use crate::store::{Store, migrate};
 
 pub(super) const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publication_create.sql");
@@ -30,43 +30,52 @@ pub async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<St
 
 async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
     let client = postgres::connect(url).await?;
-    let found = inspect(&client, source, Conditions::All).await?;
+    let mut found = inspect(&client, source, Conditions::All).await?;
     found.accept()?;
-    let (slot_exists, failover) = (found.slot.is_some(), found.can_fail_over(source));
-    let slot_is_readable = matches!(SlotState::of(found.slot.as_ref(), &source.slot), SlotState::Readable(_));
+    let failover = found.can_fail_over(source);
     // Connects as a walsender before anything is changed, in case the server refuses that.
-    let mut walsender = if slot_exists { None } else { Some(slot::connect(source, url, failover).await?) };
+    let mut walsender = if found.slot.is_some() { None } else { Some(slot::connect(source, url, failover).await?) };
     let migrated = migrate::migrate(store_url).await?;
     failpoint!("store_migrated_primary_not_prepared")?;
     let store = Store::open(store_url, 2)?;
-    let checkpoint = store.checkpoint(&source.slot).await?;
-    let reads_outbox = checkpoint.as_ref().is_some_and(|stored| stored.progress.is_outbox());
-    let dropped = match reads_outbox {
-        true => None,
-        false => uninstall::drop_triggers_after_switch(&client, source, &store).await?,
-    };
-    if !reads_outbox && triggers::catalog::trigger_state(&client).await?.installed {
-        return Err(PrimaryError::SwitchToTriggers);
-    }
-    if let (false, Some(checkpoint), false) = (slot_is_readable, &checkpoint, reads_outbox) {
-        return Err(lost_slot(source, &store, checkpoint, slot_exists).await);
-    }
-    let mut done: Vec<String> = dropped.into_iter().collect();
-    if slot_exists && checkpoint.is_none() {
-        done.push(slot::drop_unfinished(&client, source, &store).await?);
-        walsender = Some(slot::connect(source, url, failover).await?);
+    let stored = store.stored_checkpoint(&source.slot).await?;
+    let mut done = Vec::new();
+    if !stored.as_ref().is_some_and(StoredCheckpoint::is_outbox) {
+        done.extend(uninstall::drop_triggers_after_switch(&client, source, &store).await?);
+        if triggers::catalog::trigger_state(&client).await?.installed {
+            return Err(PrimaryError::SwitchToTriggers);
+        }
+        let is_readable = matches!(SlotState::of(found.slot.as_ref(), &source.slot), SlotState::Readable(_));
+        if let (false, Some(stored)) = (is_readable, &stored) {
+            return Err(lost_slot(source, &store, &stored.checkpoint, found.slot.is_some()).await);
+        }
     }
     if !migrated.is_empty() {
         done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
     }
+    // Without a prepared switch, the slot is of an earlier setup that did not finish, or is left over from capture from the WAL.
+    let switches =
+        stored.as_ref().is_some_and(|stored| stored.is_outbox() && (found.slot.is_none() || stored.switch.is_none()));
+    let mut lease = None;
+    if switches {
+        // Taken before anything is changed: a process that starts to read the outbox removes slot, publication and identities.
+        lease = Some(triggers::stop_reading(source, &store).await?);
+        failpoint!("outbox_reading_stopped_tables_not_published")?;
+        done.extend(uninstall::drop_slot(&client, source).await?);
+        found = inspect(&client, source, Conditions::All).await?;
+    } else if found.slot.is_some() && stored.is_none() {
+        done.push(slot::drop_unfinished(&client, source, &store).await?);
+    }
+    if walsender.is_none() && (switches || stored.is_none()) {
+        walsender = Some(slot::connect(source, url, failover).await?);
+    }
     done.extend(prepare(&client, source, &store, &found).await?);
     if let Some(walsender) = walsender {
-        let lease = if reads_outbox { Some(triggers::stop_reading(source, &store).await?) } else { None };
-        let created = slot::create(walsender, &client, source, url, &store).await?;
-        if let Some(lease) = lease {
-            lease.release().await;
-        }
-        done.push(created.to_string());
+        failpoint!("tables_published_slot_not_noted")?;
+        done.push(slot::create(walsender, &client, source, url, &store).await?.to_string());
+    }
+    if let Some(lease) = lease {
+        lease.release().await;
     }
     Ok(done)
 }

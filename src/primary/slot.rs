@@ -209,7 +209,12 @@ async fn begin(
     let switch = SwitchToWal { snapshot: row.get::<_, &str>("snapshot").into(), begins };
     if prepare_switch(&transaction, &slot, &switch).await? {
         set_acknowledgement_limit(&transaction, &slot, Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN))).await?;
-        let committed = transaction.commit().await.map_err(StoreError::from);
+        failpoint!("slot_created_switch_not_committed")?;
+        let commit = async {
+            transaction.commit().await?;
+            Ok(failpoint!("switch_committed_answer_not_received")?)
+        };
+        let committed = commit.await;
         return Ok((Created::Switch { slot, begins }, committed));
     }
     store_beginning(&transaction, source, opened).await?;

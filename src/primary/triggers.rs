@@ -15,6 +15,7 @@ use super::lease::CaptureLease;
 use super::slot;
 use super::slot::{SNAPSHOT, Seeded};
 use super::snapshot::SnapshotSession;
+use super::uninstall;
 use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
@@ -22,7 +23,7 @@ use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::{Snapshot, Window};
 use crate::failpoint::failpoint;
 use crate::postgres;
-use crate::store::capture::insert_first_checkpoint;
+use crate::store::capture::{StoredCheckpoint, insert_first_checkpoint};
 use crate::store::{Store, StoreError, migrate};
 
 const FLUSH: &str = include_str!("../../sql/primary/outbox_flush.sql");
@@ -32,18 +33,23 @@ const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
 /// before.
 pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>, PrimaryError> {
     let client = postgres::connect(url).await?;
-    let found = inspect(&client, source, Conditions::All).await?;
+    let mut found = inspect(&client, source, Conditions::All).await?;
     found.accept()?;
-    let Some(triggers) = &found.triggers else { return Err(PrimaryError::SwitchToTriggers) };
     let mut done = Vec::new();
     let migrated = migrate::migrate(store_url).await?;
     if !migrated.is_empty() {
         done.push(format!("store: schema brought up to date ({})", migrated.join(", ")));
     }
-    done.extend(found.notes());
     let store = Store::open(store_url, 2)?;
+    // Completes an earlier switch to the WAL: its old triggers would be taken for those of this switch, and then dropped.
+    if let Some(dropped) = uninstall::drop_triggers_after_switch(&client, source, &store).await? {
+        done.push(dropped);
+        found = inspect(&client, source, Conditions::All).await?;
+    }
+    done.extend(found.notes());
+    let Some(triggers) = &found.triggers else { return Err(PrimaryError::SwitchToTriggers) };
     let stored = store.stored_checkpoint(&source.slot).await?;
-    let reads_outbox = stored.as_ref().is_some_and(|stored| stored.checkpoint.progress.is_outbox());
+    let reads_outbox = stored.as_ref().is_some_and(StoredCheckpoint::is_outbox);
     match &stored {
         None if found.slot.is_some() => {
             return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
@@ -82,6 +88,7 @@ impl Triggers {
             return Ok(None);
         }
         script.run(client, source).await?;
+        failpoint!("triggers_committed_answer_not_received")?;
         let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.missing.len());
         let paired = if self.state.paired { "" } else { ", rows that move between partitions are paired" };
         Ok(Some(format!("schema walhook_capture: {functions} functions created, {triggers} triggers created{paired}")))

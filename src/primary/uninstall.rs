@@ -10,6 +10,7 @@ use super::triggers::script::{Part, run_with_retries};
 use super::{catalog, identity};
 use crate::config::Source;
 use crate::domain::table::Table;
+use crate::failpoint::failpoint;
 use crate::postgres::{self, quote_identifier};
 use crate::store::Store;
 
@@ -34,12 +35,15 @@ pub async fn teardown(
     let store = Store::open(store_url, 2)?;
     let has_schema = store.has_schema().await?;
     let mut done = drop_wal_capture(&client, source, &store).await?;
+    failpoint!("wal_capture_removed_triggers_not_removed")?;
     done.extend(drop_triggers(&client, source).await?);
+    failpoint!("primary_restored_checkpoint_not_deleted")?;
     if has_schema {
         store.forget_checkpoint(&source.slot).await?;
     }
-    if drop_store && has_schema {
-        store.drop_schema().await?;
+    failpoint!("checkpoint_deleted_schema_not_dropped")?;
+    if drop_store && store.drop_schema().await? {
+        failpoint!("schema_dropped_answer_not_received")?;
         done.push("store: schema walhook dropped".into());
     }
     Ok(done)
@@ -52,19 +56,23 @@ pub(crate) async fn drop_wal_capture(
     store: &Store,
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done: Vec<String> = drop_slot(client, source).await?.into_iter().collect();
+    failpoint!("slot_dropped_publication_not_dropped")?;
     if catalog::publication(client, &source.publication).await?.is_some() {
         let statement = PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication));
         client.batch_execute(BEGIN).await?;
         end(client, identity::execute(client, &statement, &[]).await).await?;
         done.push(format!("publication {}: dropped", source.publication));
     }
+    failpoint!("publication_dropped_identities_not_restored")?;
     if store.has_schema().await? {
         for found in store.found_identities().await? {
             client.batch_execute(BEGIN).await?;
             done.extend(end(client, identity::restore(client, &found).await).await?);
+            failpoint!("identity_restored_not_forgotten")?;
             store.forget_identity(found.table_oid).await?;
         }
     }
+    failpoint!("identities_restored_indexes_not_dropped")?;
     done.extend(identity::drop_indexes(client, source).await?);
     Ok(done)
 }
@@ -75,7 +83,8 @@ async fn end<T>(client: &Client, result: Result<T, PrimaryError>) -> Result<T, P
     result
 }
 
-async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
+/// Drops the slot. Returns what it did. Fails if it is not Walhook's, or in use.
+pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
     let Some(slot) = catalog::slot(client, &source.slot).await? else { return Ok(None) };
     if let Some(foreign) = slot.foreign(&source.slot) {
         return Err(PrimaryError::Preconditions(vec![foreign]));
@@ -98,6 +107,7 @@ pub(crate) async fn drop_triggers(client: &Client, source: &Source) -> Result<Op
     for table in Table::ALL {
         let statement = FUNCTION_DROP.replace("{function}", &function_name(*table));
         run_with_retries(client, source, &[Part::Locking(&statement)]).await?;
+        failpoint!("triggers_of_table_dropped_outbox_not_dropped")?;
     }
     run_with_retries(client, source, &[Part::Locking(OUTBOX_DROP)]).await?;
     Ok(Some("schema walhook_capture: dropped, with the triggers".into()))
@@ -110,10 +120,11 @@ pub(crate) async fn drop_triggers_after_switch(
     store: &Store,
 ) -> Result<Option<String>, PrimaryError> {
     let stored = store.stored_checkpoint(&source.slot).await?;
-    if !stored.is_some_and(|stored| !stored.checkpoint.progress.is_outbox() && stored.switch.is_some()) {
+    if !stored.is_some_and(|stored| !stored.is_outbox() && stored.switch.is_some()) {
         return Ok(None);
     }
     let done = drop_triggers(client, source).await?;
+    failpoint!("outbox_dropped_switch_not_forgotten")?;
     store.forget_switch(&source.slot).await?;
     Ok(done)
 }

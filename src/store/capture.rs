@@ -53,6 +53,13 @@ pub struct SwitchToWal {
     pub begins: Lsn,
 }
 
+impl StoredCheckpoint {
+    /// Returns whether the outbox is read.
+    pub const fn is_outbox(&self) -> bool {
+        self.checkpoint.progress.is_outbox()
+    }
+}
+
 impl FromRow for StoredCheckpoint {
     fn from_row(row: &Row) -> Result<Self> {
         let number: Lsn = column(row, "commit_lsn")?;
@@ -253,9 +260,11 @@ impl Store {
         self.fetch_one(include_str!("../../sql/store/schema_exists.sql"), &[]).await
     }
 
-    pub async fn drop_schema(&self) -> Result<()> {
+    /// Drops the schema, also one without tables. Returns false if there is none.
+    pub async fn drop_schema(&self) -> Result<bool> {
+        let was_created = self.fetch_one(include_str!("../../sql/store/schema_created.sql"), &[]).await?;
         self.run(include_str!("../../sql/store/schema_drop.sql"), &[]).await?;
-        Ok(())
+        Ok(was_created)
     }
 
     pub async fn identity(&self) -> Result<Identity> {

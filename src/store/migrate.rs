@@ -3,12 +3,13 @@
 //! Replicas of an earlier build run during an upgrade. So a migration never waits long for a lock that they hold, and a build
 //! can work on the schema of a later one.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use refinery::{Migration, Runner};
+use refinery::{Migration, Runner, Target};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -160,31 +161,36 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
         schema @ Schema::TooNew { .. } => {
             Err(StoreError::Migration(schema.incompatibility().expect("it is too new").to_string()))
         }
-        _ => run(&runner, &mut client).await,
+        _ => run(own, &applied, &mut client).await,
     }
 }
 
-/// Runs the migrations, each in its own transaction: if one fails, those before it stay applied.
-async fn run(runner: &Runner, client: &mut Client) -> Result<Vec<String>> {
+/// Applies the migrations that are missing, each in its own transaction: if one fails, those before it stay applied.
+async fn run(own: &[Migration], applied: &[Migration], client: &mut Client) -> Result<Vec<String>> {
+    let missing = own.iter().filter(|migration| !applied.contains(migration)).map(Migration::version);
+    let missing: BTreeSet<i32> = missing.collect();
     let started = Instant::now();
-    let mut versions = Vec::new();
-    loop {
-        let result = runner.run_async(client).await;
-        let report = result.as_ref().map_or_else(refinery::Error::report, Some);
-        let applied = report.into_iter().flat_map(|report| report.applied_migrations());
-        versions.extend(applied.map(|migration| format!("V{}", migration.version())));
-        match result {
-            Ok(_) => {
-                failpoint!("migrations_applied_not_reported")?;
-                return Ok(versions);
-            }
-            Err(error) if is_lock_timeout(&error) && started.elapsed() < MAX_DURATION => {
-                tracing::info!("a migration did not get the lock on its table; retrying");
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(error) => return Err(StoreError::Migration(describe(&error))),
-        }
+    for version in &missing {
+        run_to(Target::Version(*version), own, client, started).await?;
+        failpoint!("migration_committed_next_not_started")?;
     }
+    // Applies nothing, and fails if the histories differ.
+    run_to(Target::Latest, own, client, started).await?;
+    failpoint!("migrations_applied_not_reported")?;
+    Ok(missing.iter().map(|version| format!("V{version}")).collect())
+}
+
+/// Applies the migrations up to `target`. Retries one that gets no lock.
+async fn run_to(target: Target, own: &[Migration], client: &mut Client, started: Instant) -> Result<()> {
+    let runner = Runner::new(own).set_target(target);
+    while let Err(error) = runner.run_async(client).await {
+        if !is_lock_timeout(&error) || started.elapsed() > MAX_DURATION {
+            return Err(StoreError::Migration(describe(&error)));
+        }
+        tracing::info!("a migration did not get the lock on its table; retrying");
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
 }
 
 /// Returns the migrations that were applied to the store. Empty before the first.

@@ -8,6 +8,7 @@ use zeroize::Zeroizing;
 
 use super::statement::{Statements, from_row};
 use super::{Result, Store};
+use crate::failpoint::failpoint;
 use crate::vault::{Owner, Sealed, Vault};
 
 const KEYS: &str = include_str!("../../sql/store/sealed_keys.sql");
@@ -90,6 +91,7 @@ pub async fn reencrypt(store: &Store, vault: &Vault) -> Result<Reencrypted> {
                 };
                 let Sealed { bytes: new_bytes, key_id } = vault.seal(owner(id), &Zeroizing::new(opened));
                 result.done += connection.run(replace, &[&id, &bytes, &new_bytes, &key_id]).await?;
+                failpoint!("value_reencrypted_next_not_read")?;
             }
         }
     }

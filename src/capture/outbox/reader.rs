@@ -178,6 +178,9 @@ impl Reader<'_> {
         let checkpoint = Checkpoint { lineage: cursor.lineage, progress };
         let batch = Batch { changes, checkpoint, transaction: None, reader: Some(self.reader) };
         failpoint!("outbox_page_read_batch_not_sent")?;
+        if switched.is_some() {
+            failpoint!("last_outbox_page_read_batch_not_sent")?;
+        }
         if self.batches.send(batch).await.is_err() {
             return Ok(Step::Closed);
         }

@@ -10,6 +10,7 @@ use tokio_postgres::error::SqlState;
 use super::catalog::{Comparison, TableTrigger, TriggerState};
 use super::function::function_name;
 use crate::config::Source;
+use crate::failpoint::failpoint;
 use crate::primary::catalog::{self, followed};
 use crate::primary::error::PrimaryError;
 
@@ -123,7 +124,7 @@ async fn execute(client: &Client, parts: &[Part<'_>]) -> Result<(), PrimaryError
         };
         client.batch_execute(statements).await?;
     }
-    Ok(())
+    Ok(failpoint!("triggers_changed_not_committed")?)
 }
 
 fn is_lock_timeout(error: &PrimaryError) -> bool {

@@ -6,6 +6,7 @@ mod commands;
 mod jobs;
 mod scene;
 mod stream;
+mod switch;
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use walhook::failpoint::{Action, Boundary, Failpoint, TABLE};
+use walhook::failpoint::{Action, Boundary, Failpoint, TABLE, find};
 
 use crate::support::account::Account;
 
@@ -74,29 +75,102 @@ impl Case {
             Boundary::RepairOutbox => Box::pin(commands::run_repair_of_outbox(self)),
             Boundary::Setup | Boundary::Migrate => Box::pin(commands::run_setup(self, "wal")),
             Boundary::SetupOutbox => Box::pin(commands::run_setup(self, "trigger")),
+            Boundary::MigrateOne => Box::pin(commands::run_migrations(self)),
+            Boundary::Reencrypt => Box::pin(commands::run_reencryption(self)),
+            Boundary::PrepareTriggers
+            | Boundary::SwitchToTriggers
+            | Boundary::PrepareWal
+            | Boundary::SwitchToWal
+            | Boundary::RemoveWalCapture
+            | Boundary::RemoveTriggers
+            | Boundary::EndSwitch
+            | Boundary::Teardown => unreachable!("a sequence walks its points"),
         }
     }
 }
 
-/// Walks the points of these boundaries, with every action that makes sense at each. Each case fails if its point is not reached.
-async fn walk(includes: impl Fn(Boundary) -> bool) {
-    let only = std::env::var("WALHOOK_FAILPOINT").unwrap_or_default();
-    let points = TABLE.iter().filter(|point| includes(point.boundary) && point.name.contains(&only));
+/// Boundaries whose points one scene walks one after the other: what a fault leaves half done is continued up to the next fault.
+struct Sequence {
+    boundaries: &'static [Boundary],
+    run: fn(Vec<Case>) -> BoxFuture<'static, Account>,
+}
+
+const SEQUENCES: [Sequence; 3] = [
+    Sequence {
+        boundaries: &[Boundary::PrepareTriggers, Boundary::SwitchToTriggers, Boundary::RemoveWalCapture],
+        run: |cases| Box::pin(switch::run_to_triggers(cases)),
+    },
+    Sequence {
+        boundaries: &[Boundary::PrepareWal, Boundary::SwitchToWal, Boundary::RemoveTriggers, Boundary::EndSwitch],
+        run: |cases| Box::pin(switch::run_to_wal(cases)),
+    },
+    Sequence {
+        boundaries: &[Boundary::RemoveWalCapture, Boundary::RemoveTriggers, Boundary::Teardown],
+        run: |cases| Box::pin(switch::run_teardown(cases)),
+    },
+];
+
+impl Sequence {
+    /// Returns the cases of the points whose names contain `only`, in the order in which they are passed.
+    fn cases(&self, action: Action, only: &str) -> Vec<Case> {
+        let of_boundary = |boundary: &'static Boundary| TABLE.iter().filter(move |point| point.boundary == *boundary);
+        let points = self.boundaries.iter().flat_map(of_boundary);
+        let walked = points.filter(|point| point.actions.contains(&action) && point.name.contains(only));
+        walked.map(|point| Case { point, action }).collect()
+    }
+}
+
+/// Cases that one scene walks.
+type Walk = (Vec<Case>, BoxFuture<'static, Account>);
+
+/// Returns the sequences with each action.
+fn sequences(only: &str) -> Vec<Walk> {
+    let mut walks = Vec::new();
+    for sequence in &SEQUENCES {
+        for action in [Action::Kill, Action::Fail, Action::Stall] {
+            let cases = sequence.cases(action, only);
+            if !cases.is_empty() {
+                walks.push((cases.clone(), (sequence.run)(cases)));
+            }
+        }
+    }
+    let back = Case { point: find("triggers_of_table_dropped_outbox_not_dropped"), action: Action::Fail };
+    if back.point.name.contains(only) {
+        walks.push((vec![back], Box::pin(switch::run_back_again(back))));
+    }
+    walks
+}
+
+/// Returns the points of these boundaries with every action that makes sense at each, each in a scene of its own.
+fn alone(only: &str, includes: impl Fn(Boundary) -> bool) -> Vec<Walk> {
+    let is_in_sequence = |boundary| SEQUENCES.iter().any(|sequence| sequence.boundaries.contains(&boundary));
+    let points = TABLE.iter().filter(|point| includes(point.boundary) && !is_in_sequence(point.boundary));
+    let points = points.filter(|point| point.name.contains(only));
     let cases = points.flat_map(|point| point.actions.iter().map(move |action| Case { point, action: *action }));
+    cases.map(|case| (vec![case], case.run())).collect()
+}
+
+fn only() -> String {
+    std::env::var("WALHOOK_FAILPOINT").unwrap_or_default()
+}
+
+/// Walks the points. A walk fails if one of its points is not reached.
+async fn walk(walks: Vec<Walk>) {
     let (mut walking, started) = (JoinSet::new(), Instant::now());
-    for case in cases {
+    let mut total = 0;
+    for (cases, run) in walks {
+        total += cases.len();
         walking.spawn(async move {
             let turn = TURNS.acquire().await.expect("it is never closed");
             let started = Instant::now();
-            let ended = tokio::spawn(case.run()).await;
+            let ended = tokio::spawn(run).await;
             drop(turn);
-            (case.name(), ended, started.elapsed())
+            (cases.iter().map(Case::name).collect::<Vec<_>>().join(", "), ended, started.elapsed())
         });
     }
-    let (mut failed, mut total) = (Vec::new(), 0);
+    let (mut failed, walks) = (Vec::new(), walking.len());
     while let Some(ended) = walking.join_next().await {
-        let (name, ended, took) = ended.expect("a case runs in a task of its own");
-        total += 1;
+        let (name, ended, took) = ended.expect("a walk runs in a task of its own");
         match ended {
             Ok(account) if account.faults.is_empty() => println!("{name}: {account}, {took:.1?}"),
             Ok(account) => failed.push(format!("{name}: {account}\n    {}", account.faults.join("\n    "))),
@@ -105,7 +179,7 @@ async fn walk(includes: impl Fn(Boundary) -> bool) {
         }
     }
     println!("{total} cases in {:.1?}", started.elapsed());
-    assert!(failed.is_empty(), "{} of {total} cases failed:\n{}", failed.len(), failed.join("\n"));
+    assert!(failed.is_empty(), "{} of {walks} walks failed:\n{}", failed.len(), failed.join("\n"));
 }
 
 const fn is_job(boundary: Boundary) -> bool {
@@ -121,20 +195,26 @@ const fn is_command(boundary: Boundary) -> bool {
             | Boundary::Setup
             | Boundary::SetupOutbox
             | Boundary::Migrate
+            | Boundary::MigrateOne
+            | Boundary::Reencrypt
     )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_at_every_point_from_capture_to_record_lose_and_double_nothing() {
-    walk(|boundary| !is_job(boundary) && !is_command(boundary)).await;
+    walk(alone(&only(), |boundary| !is_job(boundary) && !is_command(boundary))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_at_every_point_of_jobs_and_notices_lose_and_double_nothing() {
-    walk(is_job).await;
+    walk(alone(&only(), is_job)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_complete_when_they_are_run_again_after_a_fault_at_any_point() {
-    walk(is_command).await;
+    let only = only();
+    // They take longest, because one process after the other waits for a lease.
+    let mut walks = sequences(&only);
+    walks.extend(alone(&only, is_command));
+    walk(walks).await;
 }

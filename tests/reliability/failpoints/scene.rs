@@ -76,6 +76,8 @@ pub struct Webhook {
 pub struct Scene {
     pub app: TestApp,
     pub case: Case,
+    /// The value of `FAILPOINTS` for armed processes.
+    pub arms: String,
     pub platform: Platform,
     pub store: Client,
     pub user: i64,
@@ -102,7 +104,8 @@ impl Scene {
         let (release, outlet) = (platform.release(label).await, platform.outlet("Example Music").await);
         let receiver = Receiver::start().await;
         let (webhooks, committed) = (Vec::new(), Vec::new());
-        Scene { app, case, platform, store, user, receiver, webhooks, committed, release, outlet }
+        let arms = case.armed();
+        Scene { app, case, arms, platform, store, user, receiver, webhooks, committed, release, outlet }
     }
 
     /// Inserts a webhook of the user for both events.
@@ -151,10 +154,15 @@ impl Scene {
         }
     }
 
+    /// Arms these points instead.
+    pub fn arm(&mut self, cases: &[Case]) {
+        self.case = cases[0];
+        self.arms = cases.iter().map(|case| case.armed()).collect::<Vec<_>>().join(";");
+    }
+
     /// Starts `walhook run` with the point armed.
     pub fn spawn_armed(&mut self) -> Sidecar {
-        let armed = self.case.armed();
-        self.app.set_environment("FAILPOINTS", &armed);
+        self.app.set_environment("FAILPOINTS", &self.arms);
         let sidecar = self.app.spawn(&[]);
         self.disarm();
         sidecar
@@ -196,8 +204,7 @@ impl Scene {
     pub async fn carry_on(&mut self, mut armed: Sidecar) -> Vec<Sidecar> {
         match self.case.action {
             Action::Kill => {
-                let ended = armed.ended().await;
-                assert_eq!(ended.signal(), Some(9), "{}: {ended}", self.case.name());
+                self.expect_killed(&mut armed).await;
                 vec![self.app.spawn(&[])]
             }
             // It must recover by itself.
@@ -205,6 +212,12 @@ impl Scene {
             // Another replica takes over.
             Action::Stall => vec![armed, self.app.spawn(&[])],
         }
+    }
+
+    /// Waits for the death of a process that kills itself.
+    pub async fn expect_killed(&self, armed: &mut Sidecar) {
+        let ended = armed.ended().await;
+        assert_eq!(ended.signal(), Some(9), "{}: {ended}", self.case.name());
     }
 
     /// Waits until everything is delivered, stops the processes, and takes the account.
