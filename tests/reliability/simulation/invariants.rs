@@ -44,6 +44,7 @@ pub struct Request {
     pub round: u16,
     pub attempt: u16,
     pub is_accepted: bool,
+    pub lease: Uuid,
     /// Whether too little was left of the lease.
     pub is_late: bool,
     pub url: Arc<str>,
@@ -91,6 +92,7 @@ pub fn at_the_end(world: &World) -> Check {
     attempts_are_numbered_once(world)?;
     only_the_holder_records(world)?;
     delivered_means_accepted(world)?;
+    every_request_is_logged(world)?;
     retries_keep_to_the_schedule(world)?;
     nothing_is_repeated_without_a_fault(world)?;
     disabled_once_per_streak(world)?;
@@ -348,6 +350,19 @@ fn delivered_means_accepted(world: &World) -> Check {
     for line in delivered {
         let is_accepted = accepted.contains(&(line.delivery, line.round, line.attempt));
         require(is_accepted, "delivered means accepted", || format!("{line:?}"))?;
+    }
+    Ok(())
+}
+
+/// Every request of a webhook that exists is in the attempt log, also if its delivery was cancelled or redelivered meanwhile, unless a
+/// process or a transaction is lost.
+fn every_request_is_logged(world: &World) -> Check {
+    let state = world.store.state();
+    let logged: BTreeSet<(Uuid, Option<Uuid>)> = state.log.iter().map(|line| (line.delivery, line.lease)).collect();
+    for request in world.requests.iter().filter(|_| world.plan.is_calm) {
+        let holds = logged.contains(&(request.delivery, Some(request.lease)));
+        let is_deleted = !state.webhooks.contains_key(&request.webhook);
+        require(holds || is_deleted, "every request is logged", || format!("{request:?}"))?;
     }
     Ok(())
 }

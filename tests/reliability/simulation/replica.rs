@@ -291,6 +291,7 @@ impl World {
             round: delivery.round,
             attempt: delivery.attempt,
             is_accepted: is_sent && !is_own_fault && reaction.is_accepted,
+            lease: delivery.lease.token,
             is_late,
             url: start.destination.endpoint.url(),
             activation: start.destination.activation,
