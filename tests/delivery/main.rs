@@ -26,6 +26,7 @@ mod replay;
 mod scene;
 mod schedule;
 mod sequence;
+mod shares;
 mod signals;
 mod silent_proxy;
 mod wire;

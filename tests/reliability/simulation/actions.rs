@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use uuid::Uuid;
 use walhook::domain::delivery::Outcome;
+use walhook::domain::ordering::Ordering;
 use walhook::store::recovery::Criteria;
 use walhook::store::replay::Selection;
 
@@ -57,8 +58,14 @@ impl World {
 
     /// From here on, the store answers, processes run, and receivers answer at once, though perhaps with an error.
     fn end_faults(&mut self) {
-        self.plan =
-            super::plan::Plan { slow_store: 0.0, lost_requests: 0.0, lost_answers: 0.0, own_faults: 0.0, ..self.plan };
+        self.plan = super::plan::Plan {
+            slow_store: 0.0,
+            slow_commits: 0.0,
+            lost_requests: 0.0,
+            lost_answers: 0.0,
+            own_faults: 0.0,
+            ..self.plan
+        };
         self.store_down_until = Duration::ZERO;
         for replica in 0..self.replicas.len() {
             if !self.replicas[replica].is_running() {
@@ -89,18 +96,14 @@ impl World {
             }
             UserAction::SetOrdering(webhook, ordering) => {
                 let url = format!("https://receiver-{}.example.com/{}", webhook + 1, id.as_u128());
-                let transaction = self.store.begin();
-                transaction.set_url_and_ordering(self.webhooks[webhook], &url, ordering);
-                transaction.commit();
+                self.edit(self.webhooks[webhook], &url, ordering);
                 self.cover("an ordering was changed");
             }
             UserAction::SetUrl(webhook) => {
                 let webhook = self.webhooks[webhook];
                 let Some(found) = self.store.state().webhooks.get(&webhook) else { return };
                 let (ordering, url) = (found.ordering, format!("https://moved.example.com/{}", id.as_u128()));
-                let transaction = self.store.begin();
-                transaction.set_url_and_ordering(webhook, &url, ordering);
-                transaction.commit();
+                self.edit(webhook, &url, ordering);
             }
             UserAction::Delete(webhook) => {
                 let transaction = self.store.begin();
@@ -112,6 +115,13 @@ impl World {
             UserAction::Recover(webhook) => self.recover(id, self.webhooks[webhook]),
             UserAction::Replay(webhook) => self.replay(id, self.webhooks[webhook]),
         }
+    }
+
+    fn edit(&mut self, webhook: Uuid, url: &str, ordering: Ordering) {
+        let transaction = self.store.begin();
+        transaction.set_url_and_ordering(webhook, url, ordering);
+        transaction.commit();
+        self.edited.insert(webhook, self.now);
     }
 
     fn redeliver(&mut self, webhook: Uuid) {

@@ -23,7 +23,7 @@ use walhook::store::enqueue::{NewDelivery, NewLease, Subscription};
 use walhook::store::order::OrderedDelivery;
 use walhook::store::{Result, StoreError};
 
-use super::invariants::Broken;
+use super::invariants::{self, Broken};
 use super::store::{Answer, Opened, Operation};
 use super::world::{Delays, Event, Process, World, trace};
 use crate::support::memory::MemoryTransaction;
@@ -241,7 +241,10 @@ impl World {
             }
             _ if self.stream.len() as u64 <= from => Opened::Nothing,
             _ => match self.open_transaction(process, known, from, delays) {
-                Some(()) => Opened::Open,
+                Some(handed_off) => {
+                    invariants::handed_off_deliveries_are_current(self, &handed_off)?;
+                    Opened::Open
+                }
                 // The process has ended or is paused: the connection is closed without a commit.
                 None => Opened::Failed,
             },
@@ -252,8 +255,15 @@ impl World {
         Ok(())
     }
 
-    /// Reads the webhooks, hands off, and sends the rest of the transaction.
-    fn open_transaction(&mut self, process: Process, known: Option<u64>, from: u64, delays: Delays) -> Option<()> {
+    /// Reads the webhooks, hands off, and sends the rest of the transaction. Returns the webhooks of what was handed off, with their
+    /// activations.
+    fn open_transaction(
+        &mut self,
+        process: Process,
+        known: Option<u64>,
+        from: u64,
+        delays: Delays,
+    ) -> Option<Vec<(Uuid, i32)>> {
         let to = (self.stream.len()).min(from as usize + MAX_BATCH) as u64;
         let events: Vec<Raised> = (from..to).map(|index| self.raised(index as usize)).collect();
         let transaction = self.store.begin();
@@ -283,14 +293,13 @@ impl World {
         let number = self.next_id().as_u128() as u64;
         trace!(self, "replica {}: stores changes {from}..{to}", process.replica);
         self.open = Some(OpenTransaction { number, process, from, to, statements, future, delays });
-        let wait = if self.random.chance(self.plan.slow_store) {
+        let wait = if self.random.chance(self.plan.slow_commits) {
             self.random.millis(5, 900)
         } else {
             self.random.micros(300, 4_000)
         };
         self.after(wait, Event::CommitEvents(number));
-        self.take_fresh(process);
-        Some(())
+        Some(self.take_fresh(process))
     }
 
     /// The store commits the transaction, or the commit is lost.

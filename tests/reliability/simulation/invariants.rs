@@ -2,21 +2,24 @@
 //! ended.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
-use walhook::domain::delivery::Outcome;
+use walhook::domain::delivery::{Attempted, Next, Outcome};
 use walhook::domain::disablement::CountedFailures;
 use walhook::domain::ordering::Ordering;
-use walhook::handoff::{CAPACITY, DETACHED};
-use walhook::record::Recorded;
+use walhook::handoff::DETACHED;
+use walhook::record::{Decided, Recorded};
 
-use super::plan::WAITS;
+use super::plan::{JITTER, WAITS};
 use super::world::{Process, World};
 use crate::support::memory::{Line, NoticeKind, Reason, Switched};
 
 /// The most attempts of a round.
 const MAX_ATTEMPTS: u16 = 10;
+/// The most steps of a seed: about fifty times what most need.
+const MAX_STEPS: u64 = 1_000_000;
 /// How long a delivery to a fast receiver may wait while others are slow: about as long as one request of a slow one may take.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
@@ -41,8 +44,12 @@ pub struct Request {
     pub round: u16,
     pub attempt: u16,
     pub is_accepted: bool,
+    pub lease: Uuid,
     /// Whether too little was left of the lease.
     pub is_late: bool,
+    pub url: Arc<str>,
+    /// The activation of the webhook as the process has read it.
+    pub activation: i32,
 }
 
 type Check = Result<(), Broken>;
@@ -51,18 +58,27 @@ fn require(holds: bool, invariant: &'static str, detail: impl FnOnce() -> String
     if holds { Ok(()) } else { Err(Broken { invariant, detail: detail() }) }
 }
 
+/// At every step. A process that has nothing to do waits: without this limit, a loop without a wait would not end.
+pub fn no_process_loops(world: &World) -> Check {
+    require(world.events <= MAX_STEPS, "no process loops without a wait", || format!("more than {MAX_STEPS} steps"))
+}
+
 /// Before a request is sent.
 pub fn before_request(world: &World, process: Process, request: &Request) -> Check {
     order_is_kept(world, request)?;
     concurrency_is_limited(world, process, request)?;
     inactive_webhooks_get_nothing(world, request)?;
+    cancelled_deliveries_are_not_sent(world, request)?;
+    edits_apply(world, request)?;
+    memory_is_limited(world, process)?;
     requests_fit_into_leases(request)?;
     require(request.attempt <= MAX_ATTEMPTS, "at most ten attempts a round", || format!("{request:?}"))
 }
 
 /// After a transaction that has recorded attempts.
-pub fn after_recording(world: &World, recorded: &Recorded) -> Check {
+pub fn after_recording(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
     failing_webhooks_are_disabled(world)?;
+    retries_are_due_when_promised(world, batch, recorded)?;
     let disabled: BTreeSet<Uuid> = recorded.disabled.iter().map(|disabled| disabled.webhook).collect();
     let pending = world.store.state().deliveries.values().filter(|row| disabled.contains(&row.webhook)).count();
     require(pending == 0, "disabling a webhook cancels its pending deliveries", || format!("{pending} are pending"))
@@ -76,11 +92,13 @@ pub fn at_the_end(world: &World) -> Check {
     attempts_are_numbered_once(world)?;
     only_the_holder_records(world)?;
     delivered_means_accepted(world)?;
+    every_request_is_logged(world)?;
     retries_keep_to_the_schedule(world)?;
     nothing_is_repeated_without_a_fault(world)?;
     disabled_once_per_streak(world)?;
     counters_equal_the_log(world)?;
     permits_and_budget_are_returned(world)?;
+    attempts_are_not_kept(world)?;
     slow_receivers_delay_nobody(world)
 }
 
@@ -95,14 +113,25 @@ fn order_is_kept(world: &World, request: &Request) -> Check {
     require(earlier.is_none(), "order per key", || format!("{request:?} is sent before {earlier:?} has ended"))
 }
 
-/// Concurrency: no process has more requests in flight than its limits allow, in total or to one webhook. Slow requests may go on
-/// without a permit.
+/// Concurrency: no process has more requests in flight than its limits allow: in total, to one webhook, or as retries, of which there is at
+/// most one for every two permits. One slow request of each webhook may go on without a permit.
 fn concurrency_is_limited(world: &World, process: Process, request: &Request) -> Check {
     let Some(running) = world.replicas[process.replica].running(process) else { return Ok(()) };
     let (total, of_webhook) = (running.in_flight.values().sum::<usize>(), running.in_flight[&request.webhook]);
-    let most = world.settings.concurrency * (1 + DETACHED);
+    let busy = running.in_flight.values().filter(|in_flight| **in_flight > 0).count();
+    let most = world.settings.concurrency + busy.min(world.settings.concurrency * DETACHED);
     let is_within = total <= most && of_webhook <= world.settings.per_webhook_concurrency;
-    require(is_within, "concurrency limits", || format!("{total} in flight, {of_webhook} of them to one webhook"))
+    require(is_within, "concurrency limits", || format!("{total} in flight, {of_webhook} of them to one webhook"))?;
+    let (retries, most) = (running.retries_in_flight, (world.settings.concurrency / 2).max(1));
+    require(retries <= most, "retries leave permits to fresh deliveries", || format!("{retries} of {most} in flight"))
+}
+
+/// Bounded memory: a process holds no more deliveries than its budget admits, of which the smallest has two bytes of data.
+fn memory_is_limited(world: &World, process: Process) -> Check {
+    let Some(running) = world.replicas[process.replica].running(process) else { return Ok(()) };
+    let held = running.held();
+    let holds = world.plan.free_bytes.is_none_or(|free| held <= free / 2);
+    require(holds, "a process holds what its budget admits", || format!("it holds {held}"))
 }
 
 /// A webhook that was switched off gets no more requests, except those that start within [`NOTICE_TIME`]. If it was switched on again,
@@ -119,6 +148,31 @@ fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
     require(is_recent || is_active && !is_cancelled, "an inactive webhook gets no requests", || {
         format!("{request:?}, switched off at {}", off.at)
     })
+}
+
+/// A delivery that was cancelled because its webhook was switched off is not sent after the webhook was switched on again, except in
+/// another round: no process that knows of the new activation sends it, however long it has had the delivery.
+fn cancelled_deliveries_are_not_sent(world: &World, request: &Request) -> Check {
+    if request.activation == 0 {
+        return Ok(());
+    }
+    let state = world.store.state();
+    let is_cancelled = |line: &&Line| {
+        line.delivery == request.delivery && line.round == request.round && line.reason == Reason::Cancelled
+    };
+    let Some(line) = state.log.iter().rfind(is_cancelled) else { return Ok(()) };
+    let is_earlier = |on: &&Switched| on.webhook == line.webhook && on.active && on.transaction < line.transaction;
+    // The first is the creation of the webhook.
+    let activations = state.switched.iter().filter(is_earlier).count() as i32;
+    require(request.activation < activations, "a cancelled delivery is not sent", || format!("{request:?}, {line:?}"))
+}
+
+/// An edit of a webhook applies to all requests that start later than [`NOTICE_TIME`]. Only while the store answers at once.
+fn edits_apply(world: &World, request: &Request) -> Check {
+    let Some(edited_at) = world.edited.get(&request.webhook).filter(|_| world.plan.is_calm) else { return Ok(()) };
+    let Some(webhook) = world.store.state().webhooks.get(&request.webhook) else { return Ok(()) };
+    let holds = world.now.saturating_sub(*edited_at) <= NOTICE_TIME || *request.url == *webhook.target.url;
+    require(holds, "an edit applies to all later requests", || format!("{request:?}, edited at {edited_at:?}"))
 }
 
 /// Leases: a request starts only if its answer can be recorded before the lease ends.
@@ -141,6 +195,45 @@ fn failing_webhooks_are_disabled(world: &World) -> Check {
         at_once && webhook.target.active && count >= u64::from(world.policy.threshold)
     });
     require(overdue.is_none(), "a webhook at the threshold is disabled", || format!("{overdue:?}"))
+}
+
+/// A fresh delivery is sent at once: what a transaction hands off while it is open belongs to the activation of the webhook that it has
+/// read. Of another activation, it would count as cancelled, and wait until its lease has ended.
+pub fn handed_off_deliveries_are_current(world: &World, handed_off: &[(Uuid, i32)]) -> Check {
+    let webhooks = &world.store.state().webhooks;
+    let is_current = |(id, activation): &&(Uuid, i32)| webhooks[id].target.activation == *activation;
+    let other = handed_off.iter().find(|delivery| !is_current(delivery));
+    require(other.is_none(), "a fresh delivery is sent at once", || format!("handed off for {other:?}"))
+}
+
+/// A retry is due after the wait of the schedule and at most the jitter, or when the receiver asks for it, whichever is later.
+fn retries_are_due_when_promised(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
+    let state = world.store.state();
+    for (decided, _) in batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted) {
+        let Attempted { delivery, attempt } = &decided.attempted;
+        let row = state.deliveries.get(&delivery.id).filter(|row| row.attempt == delivery.attempt + 1);
+        let Some(due_at) = row.and_then(|row| row.due_at) else { continue };
+        let waits = Duration::try_from(due_at.duration_since(state.now)).unwrap_or_default();
+        let wait = Duration::from_millis(WAITS[usize::from(delivery.attempt) - 1]);
+        let asked = attempt.sent.as_ref().and_then(|sent| sent.retry_after).unwrap_or_default();
+        let promised = wait.max(asked)..=(wait + JITTER).max(asked);
+        require(promised.contains(&waits), "a retry is due when promised", || {
+            format!("{} waits for {waits:?} after attempt {}, not for {promised:?}", delivery.id, delivery.attempt)
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns whether a retry is due later than the schedule alone would have it, and whether the receiver has asked for that.
+pub fn is_postponed(decided: &Decided) -> Option<bool> {
+    let Next::Retry { after, .. } = decided.next else { return None };
+    let Attempted { delivery, attempt } = &decided.attempted;
+    let wait = Duration::from_millis(WAITS[usize::from(delivery.attempt) - 1]);
+    let is_asked = attempt.sent.as_ref().is_some_and(|sent| sent.retry_after.is_some());
+    match is_asked {
+        true => (after > wait + JITTER).then_some(true),
+        false => (after > wait + JITTER / 2).then_some(false),
+    }
 }
 
 /// Ordering: whatever ends a delivery makes the next one of its key due, in the same transaction.
@@ -261,6 +354,19 @@ fn delivered_means_accepted(world: &World) -> Check {
     Ok(())
 }
 
+/// Every request of a webhook that exists is in the attempt log, also if its delivery was cancelled or redelivered meanwhile, unless a
+/// process or a transaction is lost.
+fn every_request_is_logged(world: &World) -> Check {
+    let state = world.store.state();
+    let logged: BTreeSet<(Uuid, Option<Uuid>)> = state.log.iter().map(|line| (line.delivery, line.lease)).collect();
+    for request in world.requests.iter().filter(|_| world.plan.is_calm) {
+        let holds = logged.contains(&(request.delivery, Some(request.lease)));
+        let is_deleted = !state.webhooks.contains_key(&request.webhook);
+        require(holds || is_deleted, "every request is logged", || format!("{request:?}"))?;
+    }
+    Ok(())
+}
+
 /// A retry is never earlier than its schedule, and only the last attempt of the schedule fails permanently.
 fn retries_keep_to_the_schedule(world: &World) -> Check {
     let mut first: BTreeMap<(Uuid, u16, u16), Duration> = BTreeMap::new();
@@ -333,11 +439,16 @@ fn counters_equal_the_log(world: &World) -> Check {
 fn permits_and_budget_are_returned(world: &World) -> Check {
     for (number, replica) in world.replicas.iter().enumerate() {
         let Some(running) = replica.current() else { continue };
-        let counters = running.handoff.budget.counters();
-        let held = (CAPACITY - counters.free(), counters.in_flight());
+        let held = (running.held(), running.handoff.budget.counters().in_flight());
         require(held == (0, 0), "permits and budget are returned", || format!("replica {number} holds {held:?}"))?;
     }
     Ok(())
+}
+
+/// An attempt whose delivery is not found is kept until its lease ends, and no longer.
+fn attempts_are_not_kept(world: &World) -> Check {
+    let mut running = world.replicas.iter().filter_map(|replica| replica.current());
+    require(running.all(|running| running.recorder.is_idle()), "no attempt is kept for ever", || "some are".to_owned())
 }
 
 /// A slow or dead receiver delays nobody else: a delivery to a receiver that is fast starts within [`LONGEST_WAIT`], if receivers are all

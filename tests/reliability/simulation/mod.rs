@@ -134,7 +134,8 @@ fn two_hundred_seeds_keep_every_promise() {
 }
 
 /// What must happen in the seeds of every test run.
-const EXPECTED: [&str; 28] = [
+const EXPECTED: [&str; 33] = [
+    "a claim visited a part of the webhooks",
     "a clock was set",
     "a commit's outcome was unknown",
     "a delivery was redelivered",
@@ -143,6 +144,7 @@ const EXPECTED: [&str; 28] = [
     "a process ended before its commit",
     "a process was drained",
     "a process was paused",
+    "a receiver postponed a retry",
     "a recording was rolled back to lock more",
     "a recovery was started",
     "a replay was started",
@@ -157,9 +159,12 @@ const EXPECTED: [&str; 28] = [
     "an attempt counted",
     "an attempt was fenced off",
     "an ordering was changed",
+    "claimed deliveries exceeded the budget",
     "deliveries were claimed",
     "deliveries were handed off",
     "deliveries were promoted",
+    "jitter postponed a retry",
+    "promoted deliveries exceeded the budget",
     "the store was down",
     "a process took over from a paused one",
     REPEATED,

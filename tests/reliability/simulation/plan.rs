@@ -29,7 +29,7 @@ pub const ACTIVE: Duration = Duration::from_secs(25);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The waits of the retry schedule, in milliseconds: ten attempts, as by default, but sooner.
 pub const WAITS: [u64; 9] = [200, 300, 400, 600, 800, 1_000, 1_500, 2_000, 3_000];
-const JITTER: Duration = Duration::from_millis(400);
+pub const JITTER: Duration = Duration::from_millis(400);
 const MAX_WEBHOOKS: u64 = 7;
 /// The events of the catalogue that the platform raises here.
 const KINDS: [EventKind; 3] =
@@ -67,15 +67,27 @@ pub enum UserAction {
 /// The probabilities of faults of single requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Whether receivers are the only thing that goes wrong.
+    /// Whether nothing goes wrong except with receivers, and with commits that take long.
     pub is_calm: bool,
     pub replicas: usize,
     pub slow_store: f64,
+    /// Transactions that store events and take long.
+    pub slow_commits: f64,
     pub lost_requests: f64,
     pub lost_answers: f64,
     pub own_faults: f64,
     /// Deliveries whose body is too large.
     pub too_large: f64,
+    pub claims: ClaimSize,
+    /// How many bytes of data a process can hold, if other webhooks take the rest of its budget.
+    pub free_bytes: Option<usize>,
+}
+
+/// The most that a claim visits and takes. With few webhooks, cycles of several claims need a lower limit than the product's.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimSize {
+    pub webhooks: usize,
+    pub rows: usize,
 }
 
 /// What is the same for all seeds, and takes time to make.
@@ -122,15 +134,23 @@ impl World {
     pub fn new(seed: u64, fixed: &Fixed, with_trace: bool) -> World {
         let mut random = Random::new(seed);
         let is_calm = random.chance(0.2);
+        let is_seldom = |random: &mut Random| !is_calm && random.chance(0.3);
+        let (claims_little, has_little_memory) = (is_seldom(&mut random), is_seldom(&mut random));
         let level = |random: &mut Random, most: f64| if is_calm { 0.0 } else { random.share().powi(2) * most };
         let plan = Plan {
             is_calm,
             replicas: random.between(2, 5) as usize,
             slow_store: level(&mut random, 0.1),
+            slow_commits: *random.pick(&[0.0, 0.1, 0.4]),
             lost_requests: level(&mut random, 0.15),
             lost_answers: level(&mut random, 0.15),
             own_faults: level(&mut random, 0.05),
             too_large: level(&mut random, 0.02),
+            claims: match claims_little {
+                true => ClaimSize { webhooks: random.between(1, 3) as usize, rows: random.between(2, 20) as usize },
+                false => ClaimSize { webhooks: usize::MAX, rows: usize::MAX },
+            },
+            free_bytes: has_little_memory.then(|| random.between(64, 512) as usize),
         };
         let began_at: Timestamp = "2026-03-01T12:00:00Z".parse().expect("a time");
         let settings = Settings {
@@ -158,6 +178,7 @@ impl World {
             schedule: RetrySchedule::new(WAITS.map(Duration::from_millis).to_vec(), JITTER),
             policy,
             store_down_until: Duration::ZERO,
+            edited: BTreeMap::new(),
             last_id: 1_000,
             trace: with_trace.then(Vec::new),
             random,
@@ -246,6 +267,9 @@ impl World {
             };
             self.at(at, Event::User(action));
         }
+        if self.random.chance(0.4) {
+            self.plan_catching_up();
+        }
         // Owners notice that their webhooks were disabled.
         for webhook in 0..self.webhooks.len() {
             let at = self.random.millis(5_000, ACTIVE.as_millis() as u64);
@@ -256,6 +280,22 @@ impl World {
             let webhook = self.any_webhook().max(1);
             let mode = mode(&mut self.random);
             self.at(at, Event::Fault(Fault::Receiver(webhook, mode)));
+        }
+    }
+
+    /// An owner switches a webhook off for long, then lets two jobs deliver what it has missed.
+    fn plan_catching_up(&mut self) {
+        let webhook = self.any_webhook().max(usize::from(self.plan.is_calm));
+        let off = self.random.millis(500, 8_000);
+        let on = off + self.random.millis(8_000, 14_000);
+        let recovery = on + self.random.millis(0, 1_000);
+        for (at, action) in [
+            (off, UserAction::SetActive(webhook, false)),
+            (on, UserAction::SetActive(webhook, true)),
+            (on, UserAction::Replay(webhook)),
+            (recovery, UserAction::Recover(webhook)),
+        ] {
+            self.at(at, Event::User(action));
         }
     }
 

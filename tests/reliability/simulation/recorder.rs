@@ -34,7 +34,8 @@ enum Doing {
 
 impl Recorder {
     pub fn is_idle(&self) -> bool {
-        self.arrived.is_empty() && matches!(self.state, Doing::Waiting)
+        let keeps_none = self.batching.next_retry_at().is_none();
+        self.arrived.is_empty() && keeps_none && matches!(self.state, Doing::Waiting)
     }
 }
 
@@ -142,6 +143,7 @@ impl World {
         if !recorded.promoted.is_empty() {
             let refused = self.running(process).handoff.offer(recorded.promoted);
             if !refused.is_empty() {
+                self.cover("promoted deliveries exceeded the budget");
                 self.submit(process, Operation::Release(refused));
             }
             self.take_fresh(process);

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 use walhook::deliver::dispatch::{Dispatch, Start};
 use walhook::domain::delivery::{Answer as Response, Attempted, Lease, TIME_TO_RECORD, lease_length};
-use walhook::handoff::{CAPACITY, FreshDeliveries, Handoff, handoff};
+use walhook::handoff::{CAPACITY, CAPACITY_BYTES, DeliveryBudget, FreshDeliveries, Handoff, handoff};
 use walhook::recover::Step;
 
 use super::capture::Capture;
@@ -55,6 +55,9 @@ pub struct Running {
     storing: Option<BoxFuture<'static, walhook::store::Result<()>>>,
     /// Requests in flight.
     pub in_flight: BTreeMap<Uuid, usize>,
+    pub retries_in_flight: usize,
+    /// Deliveries in memory of which the simulation knows nothing else.
+    held_by_others: usize,
 }
 
 impl Replica {
@@ -98,8 +101,24 @@ impl Replica {
 impl Running {
     /// Whether it holds no delivery and has nothing to record or store.
     pub fn is_idle(&self) -> bool {
-        self.handoff.budget.counters().free() == CAPACITY && self.recorder.is_idle() && !self.is_storing
+        self.held() == 0 && self.recorder.is_idle() && !self.is_storing
     }
+
+    /// How many deliveries it holds.
+    pub fn held(&self) -> usize {
+        CAPACITY - self.handoff.budget.counters().free() - self.held_by_others
+    }
+}
+
+/// Uses up the budget except for this many bytes. What uses it is a webhook whose receiver is responsive.
+fn leave_free(budget: &DeliveryBudget, free: usize) {
+    let other = Uuid::max();
+    assert!(budget.reserve(other, 0));
+    let mut counters = budget.counters();
+    counters.start(other);
+    counters.finish(other, 0, Some(Duration::ZERO), false);
+    drop(counters);
+    assert!(budget.reserve(other, CAPACITY_BYTES - free), "a single delivery may use all of it");
 }
 
 impl World {
@@ -124,6 +143,8 @@ impl World {
         trace!(self, "replica {replica}: starts");
         let local = self.replicas[replica].local(self);
         let (handoff, fresh) = handoff();
+        let held_by_others = usize::from(self.plan.free_bytes.is_some());
+        self.plan.free_bytes.into_iter().for_each(|free| leave_free(&handoff.budget, free));
         let (settings, vault) = (&self.settings, self.vault.clone());
         let running = Running {
             dispatch: Dispatch::new(settings, vault, handoff.budget.clone(), local),
@@ -136,6 +157,8 @@ impl World {
             is_draining: false,
             storing: None,
             in_flight: BTreeMap::new(),
+            retries_in_flight: 0,
+            held_by_others,
         };
         let slot = &mut self.replicas[replica];
         slot.incarnation += 1;
@@ -181,20 +204,21 @@ impl World {
         self.after(DRAIN, Event::Drained(process));
     }
 
-    /// Takes what was handed off.
-    pub fn take_fresh(&mut self, process: Process) {
+    /// Takes what was handed off. Returns the webhooks of these deliveries, with their activations.
+    pub fn take_fresh(&mut self, process: Process) -> Vec<(Uuid, i32)> {
         let local = self.local(process);
-        let Some(running) = self.replicas[process.replica].running_mut(process) else { return };
-        let mut handed_off = 0;
+        let Some(running) = self.replicas[process.replica].running_mut(process) else { return Vec::new() };
+        let mut handed_off = Vec::new();
         while let Ok(fresh) = running.fresh.try_recv() {
-            handed_off += fresh.deliveries.len();
+            handed_off.extend(fresh.deliveries.iter().map(|delivery| (delivery.webhook, delivery.activation)));
             running.dispatch.take(fresh, local);
         }
-        if handed_off > 0 {
+        if !handed_off.is_empty() {
             self.cover("deliveries were handed off");
             let wait = self.random.micros(1, 50);
             self.wake_after(process, wait);
         }
+        handed_off
     }
 
     /// Sets the dispatcher's timer, unless it fires earlier.
@@ -234,7 +258,9 @@ impl World {
         if let Some(webhooks) = self.running(process).dispatch.next_read(local) {
             self.submit(process, Operation::Targets(webhooks, local));
         }
-        if let Some(request) = self.running(process).dispatch.next_claim(local) {
+        if let Some(mut request) = self.running(process).dispatch.next_claim(local) {
+            request.max_webhooks = request.max_webhooks.min(self.plan.claims.webhooks);
+            request.max_rows = request.max_rows.min(self.plan.claims.rows);
             let lease = Lease { token: self.next_id(), until: local + lease_length(request.timeout) };
             self.submit(process, Operation::Claim(request, lease));
         }
@@ -265,7 +291,10 @@ impl World {
             round: delivery.round,
             attempt: delivery.attempt,
             is_accepted: is_sent && !is_own_fault && reaction.is_accepted,
+            lease: delivery.lease.token,
             is_late,
+            url: start.destination.endpoint.url(),
+            activation: start.destination.activation,
         };
         let (id, webhook) = (delivery.id.as_u128() & 0xFFFF_FFFF, delivery.webhook);
         let (round, attempt) = (delivery.round, delivery.attempt);
@@ -282,7 +311,9 @@ impl World {
             webhook.as_u128(),
             reaction.after
         );
-        *self.running(process).in_flight.entry(webhook).or_default() += 1;
+        let running = self.running(process);
+        *running.in_flight.entry(webhook).or_default() += 1;
+        running.retries_in_flight += usize::from(attempt > 1);
         if is_sent && !is_own_fault {
             invariants::before_request(self, process, &request)?;
             self.requests.push(request);
@@ -309,6 +340,7 @@ impl World {
         if let Some(count) = running.in_flight.get_mut(&delivery.webhook) {
             *count -= 1;
         }
+        running.retries_in_flight -= usize::from(delivery.attempt > 1);
         match attempt {
             Some(attempt) => {
                 finished.note(&attempt);

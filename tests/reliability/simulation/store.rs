@@ -181,6 +181,9 @@ impl World {
             trace!(self, "replica {}: claims {count} deliveries, {:?}", process.replica, request.class);
             self.cover("deliveries were claimed");
         }
+        if claimed.last_visited.is_some() {
+            self.cover("a claim visited a part of the webhooks");
+        }
         claimed
     }
 
@@ -219,7 +222,10 @@ impl World {
         if !recorded.promoted.is_empty() {
             self.cover("deliveries were promoted");
         }
-        invariants::after_recording(self, &recorded)?;
+        invariants::after_recording(self, &record.batch, &recorded)?;
+        for is_asked in record.batch.iter().filter_map(invariants::is_postponed) {
+            self.cover(if is_asked { "a receiver postponed a retry" } else { "jitter postponed a retry" });
+        }
         Ok(Answer::Recorded(Some(recorded)))
     }
 

@@ -13,7 +13,7 @@ use walhook::domain::disablement::Policy;
 use walhook::vault::Vault;
 
 use super::capture::{Change, OpenTransaction};
-use super::invariants::{Broken, Request};
+use super::invariants::{self, Broken, Request};
 use super::plan::{Fault, Plan, UserAction};
 use super::random::Random;
 use super::receivers::{Exchange, Receiver};
@@ -119,6 +119,8 @@ pub struct World {
     pub policy: Policy,
     /// Until when the store does not answer.
     pub store_down_until: Duration,
+    /// When the URL of a webhook was changed last.
+    pub edited: BTreeMap<Uuid, Duration>,
     pub last_id: u128,
     /// How many events have happened.
     pub events: u64,
@@ -181,6 +183,7 @@ impl World {
         let now = self.store_clock();
         self.store.set_now(now);
         self.digest(at.as_nanos() as u64 ^ tie);
+        invariants::no_process_loops(self)?;
         self.run(event)?;
         Ok(true)
     }

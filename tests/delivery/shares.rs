@@ -1,0 +1,91 @@
+//! The rules of the dispatcher's schedule that only appear with many webhooks or a full budget. No store.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use uuid::Uuid;
+use walhook::deliver::schedule::{Finished, Limits, Schedule};
+use walhook::domain::backoff::RetrySchedule;
+use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, Feedback, Lease};
+use walhook::domain::event::EventKind;
+use walhook::handoff::DeliveryBudget;
+use walhook::record::{Batching, Decided};
+use walhook::store::deliver::{Claimed, DeliveryClass};
+
+const LIMITS: Limits = Limits { total: 8, per_webhook: 4, adaptive: true };
+
+fn delivery(webhook: u128, id: u128, (round, attempt): (u16, u16)) -> Delivery {
+    Delivery {
+        id: Uuid::from_u128(id),
+        webhook: Uuid::from_u128(webhook),
+        event: Uuid::nil(),
+        kind: EventKind::DeliveryCompleted,
+        occurred_at: Timestamp::UNIX_EPOCH,
+        data: "{}".into(),
+        round,
+        attempt,
+        sequence: None,
+        order_key: None,
+        activation: 0,
+        lease: Lease { token: Uuid::nil(), until: Instant::now() + Duration::from_secs(20) },
+    }
+}
+
+fn schedule(budget: &DeliveryBudget, now: Instant) -> Schedule {
+    Schedule::new(LIMITS, 1_000, Duration::from_secs(10), budget.clone(), now)
+}
+
+/// Queues the first attempt of a delivery, as the budget admits it.
+fn add(schedule: &mut Schedule, budget: &DeliveryBudget, webhook: u128, now: Instant) {
+    let delivery = delivery(webhook, webhook, (1, 1));
+    assert!(budget.reserve(delivery.webhook, delivery.bytes()));
+    schedule.add_fresh(vec![delivery], now);
+}
+
+#[test]
+fn responsive_webhooks_that_could_use_all_permits_leave_one_to_an_unproven_webhook() {
+    let (now, budget) = (Instant::now(), DeliveryBudget::default());
+    let mut schedule = schedule(&budget, now);
+    for webhook in 1..=8 {
+        add(&mut schedule, &budget, webhook, now);
+        let started = schedule.next(now).expect("permits are free");
+        let (webhook, bytes) = (started.webhook, started.bytes());
+        let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
+        schedule.finish(Finished { webhook, class: DeliveryClass::Fresh, bytes, request: None, took, feedback }, now);
+    }
+    (1..=8).for_each(|webhook| add(&mut schedule, &budget, webhook, now));
+    add(&mut schedule, &budget, 9, now);
+    let started: Vec<u128> = std::iter::from_fn(|| schedule.next(now)).map(|one| one.webhook.as_u128()).collect();
+    assert!(started.len() == 8 && started.contains(&9), "{started:?}");
+}
+
+#[test]
+fn claimed_deliveries_beyond_the_budget_are_returned_for_their_release() {
+    let (now, budget) = (Instant::now(), DeliveryBudget::default());
+    let mut schedule = schedule(&budget, now);
+    let request = schedule.next_claim(now).expect("a claim is due");
+    // Fresh deliveries were handed off during the claim.
+    while budget.reserve(Uuid::from_u128(1), 1) {}
+    let deliveries = vec![delivery(1, 7, (1, 1)), delivery(2, 8, (1, 1))];
+    let mut claimed = Claimed { deliveries, ..Claimed::default() };
+    let refused = schedule.claimed(&request, &mut claimed, now);
+    assert_eq!(refused.iter().map(|delivery| delivery.id.as_u128()).collect::<Vec<_>>(), [7]);
+    assert_eq!(schedule.queued(), 1);
+}
+
+/// The delivery of any other attempt was claimed, so it is stored, and another process holds it.
+#[test]
+fn only_attempts_of_deliveries_that_were_handed_off_wait_until_their_delivery_is_stored() {
+    let (mut batching, now) = (Batching::default(), Instant::now());
+    let retries = RetrySchedule::new(Vec::new(), Duration::ZERO);
+    let decided = |id: u128, of: (u16, u16)| {
+        let answer = Answer::Accepted { status: 200 };
+        let attempt = Attempt { started_at: Timestamp::UNIX_EPOCH, answer, sent: None };
+        let attempted = Attempted { delivery: delivery(1, id, of), attempt };
+        Decided::with(Uuid::nil(), attempted, &retries, || 0.0, now)
+    };
+    let batch = vec![decided(1, (1, 1)), decided(2, (1, 1)), decided(3, (1, 2)), decided(4, (2, 1))];
+    batching.keep_unmatched(batch, vec![true, false, false, false], now);
+    let kept = batching.take_due(now + Duration::from_secs(1));
+    assert_eq!(kept.iter().map(|one| one.attempted.delivery.id.as_u128()).collect::<Vec<_>>(), [2]);
+}
