@@ -201,7 +201,7 @@ async fn a_primary_that_is_also_the_store_can_shut_down_while_changes_wait() {
 
 /// The error of the second host does not hide that the first one shuts down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_can_one_of_several_hosts() {
+async fn a_primary_that_is_one_of_several_hosts_can_shut_down_while_changes_wait() {
     let mut app = TestApp::prepare_alone(Options::default()).await;
     let port = format!(":{}/", app.server.port());
     let hosts = format!("{}127.0.0.1:{}/", port.replace('/', ","), free_port().unwrap());
