@@ -215,7 +215,9 @@ impl World {
         store.create_database("events").await.unwrap();
         app.store_url = store.url("events");
         let url = app.store_url.clone();
-        app.set("store.url", &url).set("delivery.timeout", "2s").set("source.heartbeat", "500ms");
+        app.set("store.url", &url).set("source.heartbeat", "500ms");
+        // On a busy machine the receiver may respond too late. The next attempt must not wait for minutes.
+        app.set("delivery.retry_schedule", &["2s"; 9].join(",")).set("delivery.retry_jitter", "0ms");
         World { app, store, user: 0, receiver: Receiver::start().await, log_read: 0 }
     }
 
