@@ -136,6 +136,10 @@ impl Director {
                 eventually(&change, done).await;
             }
             Action::ChangeDay => {
+                // On a busy machine the backlog of an ordered webhook can be long. Deliveries of expired days would be cancelled.
+                let old = "select count(*) from walhook.delivery join walhook.event on event.id = event_id
+                    where occurred_at < now() - interval '1 day'";
+                self.until_none("deliveries of the day before", old).await;
                 account::copy(&app.store().await).await;
                 self.clock.change_day().await;
                 self.until_committed().await;
