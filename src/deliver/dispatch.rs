@@ -105,6 +105,11 @@ impl Dispatch {
     pub fn next_start(&mut self, now: Instant) -> Option<Start> {
         loop {
             if let Some(start) = self.ready.pop_front() {
+                // Checked again: the process may have been suspended since the attempt became ready.
+                if self.is_lease_too_short(&start.delivery, now) {
+                    self.finish(start.finished, now);
+                    continue;
+                }
                 return Some(start);
             }
             let delivery = self.schedule.next(now)?;

@@ -1,16 +1,24 @@
-//! The rules of the dispatcher's schedule that only appear with many webhooks or a full budget. No store.
+//! Rules of the dispatcher that only appear with many webhooks, a full budget or a suspended process. No store.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use uuid::Uuid;
+use walhook::config::Config;
+use walhook::deliver::Settings;
+use walhook::deliver::dispatch::Dispatch;
 use walhook::deliver::schedule::{Finished, Limits, Schedule};
 use walhook::domain::backoff::RetrySchedule;
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, Feedback, Lease};
 use walhook::domain::event::EventKind;
-use walhook::handoff::DeliveryBudget;
+use walhook::domain::webhook::SealedTarget;
+use walhook::handoff::{DeliveryBudget, FreshDeliveries};
 use walhook::record::{Batching, Decided};
 use walhook::store::deliver::{Claimed, DeliveryClass};
+use walhook::vault::Vault;
 
 const LIMITS: Limits = Limits { total: 8, per_webhook: 4, adaptive: true };
 
@@ -71,6 +79,38 @@ fn claimed_deliveries_beyond_the_budget_are_returned_for_their_release() {
     let refused = schedule.claimed(&request, &mut claimed, now);
     assert_eq!(refused.iter().map(|delivery| delivery.id.as_u128()).collect::<Vec<_>>(), [7]);
     assert_eq!(schedule.queued(), 1);
+}
+
+/// The process may have been suspended since the webhook was read.
+#[test]
+fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() {
+    let (now, budget) = (Instant::now(), DeliveryBudget::default());
+    let vault = Arc::new(Vault::new(&[STANDARD.encode([1; 32]).into()]).expect("a key of 32 bytes"));
+    let settings = Settings::from_config(&Config::default()).expect("the defaults are valid");
+    for (suspended, is_started) in [(Duration::from_secs(1), true), (Duration::from_secs(15), false)] {
+        let mut dispatch = Dispatch::new(&settings, vault.clone(), budget.clone(), now);
+        let fresh = delivery(1, 1, (1, 1));
+        assert!(budget.reserve(fresh.webhook, fresh.bytes()));
+        dispatch.take(FreshDeliveries { deliveries: vec![fresh], targets: Vec::new(), read_at: now }, now);
+        assert!(dispatch.next_start(now).is_none(), "its webhook is not known yet");
+        let webhooks = dispatch.next_read(now).expect("its webhook is read");
+        let secret = vault.seal(webhooks[0], b"whsec_a");
+        let target = SealedTarget {
+            webhook: webhooks[0],
+            url: "https://receiver.example.com/".into(),
+            active: true,
+            secret: secret.bytes,
+            secret_key_id: secret.key_id,
+            headers: None,
+            keys: Default::default(),
+            activation: 0,
+        };
+        dispatch.read(webhooks, now, vec![target], now);
+        let started = dispatch.next_start(now + suspended);
+        assert_eq!(started.is_some(), is_started, "after {suspended:?}");
+        started.into_iter().for_each(|start| dispatch.finish(start.finished, now + suspended));
+        assert_eq!(dispatch.in_flight(), 0, "its permit is free again");
+    }
 }
 
 /// The delivery of any other attempt was claimed, so it is stored, and another process holds it.
