@@ -1,6 +1,6 @@
--- Whether the schema of capture by triggers exists, what is missing in it, and whether the role may read and clear the outbox
+-- The oid of the schema of capture by triggers, if it exists, what is missing in it, and whether the role may read and clear the outbox
 select
-    to_regnamespace('walhook_capture') is not null as installed,
+    to_regnamespace('walhook_capture')::oid as schema,
     array(
         select name from unnest(array['outbox', 'progress', 'failures', 'failure']) as name
         where to_regclass('walhook_capture.' || name) is null

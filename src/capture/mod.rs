@@ -85,7 +85,7 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
         (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
         (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToWal.into()),
         (CaptureMode::Trigger, true) => outbox::verify(&client, config).await,
-        (CaptureMode::Trigger, false) if stored.is_some() && trigger_state(&client).await?.installed => {
+        (CaptureMode::Trigger, false) if stored.is_some() && trigger_state(&client).await?.is_installed() => {
             outbox::verify(&client, config).await
         }
         (CaptureMode::Trigger, false) => Err(PrimaryError::NotSetUp { slot: config.slot.clone() }.into()),

@@ -210,7 +210,7 @@ fn as_lost_outbox(error: CaptureError) -> CaptureError {
 /// Verifies the triggers' functions. Fails if they were created for another mapping: they would write other columns.
 pub(super) async fn verify(client: &tokio_postgres::Client, source: &Source) -> Result<(), CaptureError> {
     let found = inspect(client, source, Conditions::Triggers).await?;
-    if found.triggers.is_some_and(|triggers| triggers.state.installed && !triggers.state.paired) {
+    if found.triggers.is_some_and(|triggers| triggers.state.is_installed() && !triggers.state.paired) {
         tracing::warn!(
             "rows that move between partitions, or are deleted and inserted in one transaction, raise events as new rows: run `walhook setup`"
         );

@@ -81,6 +81,8 @@ pub enum PrimaryError {
         "the tables could not be locked in {attempts} attempts{holder}: run this again when no transaction holds them"
     )]
     TablesBusy { attempts: u32, holder: String },
+    #[error("another process has changed the triggers in the meantime: run this again")]
+    TriggersChanged,
     #[error("{table} is locked{holder} and was not released in time: run this again when that transaction has ended")]
     TableBusy { table: String, holder: String },
     #[error(

@@ -42,7 +42,7 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     let mut done = Vec::new();
     if !stored.as_ref().is_some_and(StoredCheckpoint::is_outbox) {
         done.extend(uninstall::drop_triggers_after_switch(&client, source, &store).await?);
-        if triggers::catalog::trigger_state(&client).await?.installed {
+        if triggers::catalog::trigger_state(&client).await?.is_installed() {
             return Err(PrimaryError::SwitchToTriggers);
         }
         let is_readable = matches!(SlotState::of(found.slot.as_ref(), &source.slot), SlotState::Readable(_));

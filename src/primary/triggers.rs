@@ -63,7 +63,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         }
         _ => {}
     }
-    let switches = stored.is_some() && !reads_outbox && !triggers.state.installed;
+    let switches = stored.is_some() && !reads_outbox && !triggers.state.is_installed();
     done.extend(triggers.install(&client, source, switches).await?);
     if switches {
         done.push("the WAL is read up to here: set source.capture = \"trigger\" and restart `walhook run`".into());
@@ -87,7 +87,7 @@ impl Triggers {
         if script.is_empty() {
             return Ok(None);
         }
-        script.run(client, source).await?;
+        script.run(client, source, self.state.schema).await?;
         failpoint!("triggers_committed_answer_not_received")?;
         let (functions, triggers) = (self.comparison.outdated.len(), self.comparison.missing.len());
         let paired = if self.state.paired { "" } else { ", rows that move between partitions are paired" };

@@ -36,7 +36,9 @@ pub async fn teardown(
     let has_schema = store.has_schema().await?;
     let mut done = drop_wal_capture(&client, source, &store).await?;
     failpoint!("wal_capture_removed_triggers_not_removed")?;
-    done.extend(drop_triggers(&client, source).await?);
+    if let Some(schema) = trigger_state(&client).await?.schema {
+        done.push(drop_triggers(&client, source, schema).await?);
+    }
     failpoint!("primary_restored_checkpoint_not_deleted")?;
     if has_schema {
         store.forget_checkpoint(&source.slot).await?;
@@ -96,21 +98,19 @@ pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option
     Ok(Some(format!("slot {}: dropped", source.slot)))
 }
 
-/// Drops the triggers and their outbox. Returns what it did.
+/// Drops the triggers and their outbox: those of the schema with this oid, and not those that another process has created since.
+/// Returns what it did.
 ///
 /// Each table's triggers are dropped in their own transaction. A transaction that has written to the outbox holds a lock on the table
 /// that it wrote for, so nothing uses the outbox once the last table's triggers are gone.
-pub(crate) async fn drop_triggers(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
-    if !trigger_state(client).await?.installed {
-        return Ok(None);
-    }
+async fn drop_triggers(client: &Client, source: &Source, schema: u32) -> Result<String, PrimaryError> {
     for table in Table::ALL {
         let statement = FUNCTION_DROP.replace("{function}", &function_name(*table));
-        run_with_retries(client, source, &[Part::Locking(&statement)]).await?;
+        run_with_retries(client, source, Some(schema), &[Part::Locking(&statement)]).await?;
         failpoint!("triggers_of_table_dropped_outbox_not_dropped")?;
     }
-    run_with_retries(client, source, &[Part::Locking(OUTBOX_DROP)]).await?;
-    Ok(Some("schema walhook_capture: dropped, with the triggers".into()))
+    run_with_retries(client, source, Some(schema), &[Part::Locking(OUTBOX_DROP)]).await?;
+    Ok("schema walhook_capture: dropped, with the triggers".into())
 }
 
 /// Drops the triggers if a switch to the WAL was completed. Returns what it did.
@@ -119,11 +119,16 @@ pub(crate) async fn drop_triggers_after_switch(
     source: &Source,
     store: &Store,
 ) -> Result<Option<String>, PrimaryError> {
+    // Before the checkpoint: a switch is forgotten before setup creates triggers again.
+    let schema = trigger_state(client).await?.schema;
     let stored = store.stored_checkpoint(&source.slot).await?;
     if !stored.is_some_and(|stored| !stored.is_outbox() && stored.switch.is_some()) {
         return Ok(None);
     }
-    let done = drop_triggers(client, source).await?;
+    let done = match schema {
+        Some(schema) => Some(drop_triggers(client, source, schema).await?),
+        None => None,
+    };
     failpoint!("outbox_dropped_switch_not_forgotten")?;
     store.forget_switch(&source.slot).await?;
     Ok(done)

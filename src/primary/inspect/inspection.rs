@@ -38,7 +38,7 @@ pub(crate) struct Triggers {
 impl Inspection {
     /// Returns whether the slot or the outbox exists. If not, setup still has to read the existing rows.
     pub(super) fn is_set_up(&self) -> bool {
-        self.triggers.as_ref().map_or(self.slot.is_some(), |triggers| triggers.state.installed)
+        self.triggers.as_ref().map_or(self.slot.is_some(), |triggers| triggers.state.is_installed())
     }
 
     /// Returns whether a new slot is synchronized to standbys.

@@ -59,7 +59,7 @@ fn trigger_privilege(table: Table, missing: &[TableTrigger]) -> Vec<Finding> {
 /// Judges the outbox. `server` is none if only the schema is judged.
 pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<Finding> {
     let state = &triggers.state;
-    if !state.installed {
+    if !state.is_installed() {
         let mut findings = vec![Finding::fail("outbox", "missing", SETUP)];
         if let Some(server) = server.filter(|server| !server.may_create) {
             let (role, database) = (&server.role, &server.database);

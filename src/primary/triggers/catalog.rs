@@ -23,7 +23,8 @@ row! {
     /// The state of the schema `walhook_capture`.
     #[derive(Clone, Debug)]
     pub(crate) struct TriggerState {
-        pub installed: bool,
+        /// The oid of the schema, if it exists.
+        pub schema: Option<u32>,
         pub missing: Vec<String>,
         /// Whether the role may read the outbox and clear it.
         pub usable: bool,
@@ -35,8 +36,12 @@ row! {
 }
 
 impl TriggerState {
+    pub const fn is_installed(&self) -> bool {
+        self.schema.is_some()
+    }
+
     pub fn is_complete(&self) -> bool {
-        self.installed && self.missing.is_empty()
+        self.is_installed() && self.missing.is_empty()
     }
 }
 

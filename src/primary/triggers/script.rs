@@ -16,6 +16,8 @@ use crate::primary::error::PrimaryError;
 
 const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
 const PAIRING: &str = include_str!("../../../sql/primary/outbox_pairing.sql");
+const LOCK: &str = include_str!("../../../sql/primary/outbox_lock.sql");
+const SCHEMA_OID: &str = include_str!("../../../sql/primary/outbox_schema_oid.sql");
 const PATIENCE: &str = include_str!("../../../sql/primary/outbox_patience.sql");
 const BLOCKER: &str = include_str!("../../../sql/primary/outbox_blocker.sql");
 const HANDOVER: &str = include_str!("../../../sql/primary/outbox_handover.sql");
@@ -73,11 +75,12 @@ impl Script {
         self.prepare.is_empty() && self.lock.is_empty() && self.complete.is_empty()
     }
 
-    pub async fn run(&self, client: &Client, source: &Source) -> Result<(), PrimaryError> {
+    /// Runs the script. `schema` is the schema's oid when it was compared, if it existed.
+    pub async fn run(&self, client: &Client, source: &Source, schema: Option<u32>) -> Result<(), PrimaryError> {
         // One statement, so that one timeout covers all locks together.
         let lock = format!("do $lock$ begin\n{}end $lock$", self.lock);
         let parts = [Part::Free(&self.prepare), Part::Locking(&lock), Part::Free(&self.complete)];
-        run_with_retries(client, source, &parts).await
+        run_with_retries(client, source, schema, &parts).await
     }
 }
 
@@ -90,12 +93,18 @@ pub(crate) enum Part<'a> {
     Locking(&'a str),
 }
 
-/// Runs the parts in one transaction. Gives up and retries before the server's deadlock check could end a session of the platform
-/// that waits for this one.
-pub(crate) async fn run_with_retries(client: &Client, source: &Source, parts: &[Part<'_>]) -> Result<(), PrimaryError> {
+/// Runs the parts in one transaction, if the schema of the triggers still has this oid, or still does not exist: another process may
+/// have dropped or created the triggers in the meantime. Gives up and retries before the server's deadlock check could end a session of
+/// the platform that waits for this one.
+pub(crate) async fn run_with_retries(
+    client: &Client,
+    source: &Source,
+    schema: Option<u32>,
+    parts: &[Part<'_>],
+) -> Result<(), PrimaryError> {
     for _ in 0..ATTEMPTS {
         client.batch_execute("begin").await?;
-        match execute(client, parts).await {
+        match execute(client, schema, parts).await {
             Ok(()) => return Ok(client.batch_execute("commit").await?),
             Err(error) => {
                 client.batch_execute("rollback").await?;
@@ -110,7 +119,12 @@ pub(crate) async fn run_with_retries(client: &Client, source: &Source, parts: &[
     Err(PrimaryError::TablesBusy { attempts: ATTEMPTS, holder: holder.unwrap_or_default() })
 }
 
-async fn execute(client: &Client, parts: &[Part<'_>]) -> Result<(), PrimaryError> {
+async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Result<(), PrimaryError> {
+    client.query_typed(PATIENCE, &[]).await?;
+    client.query_typed(LOCK, &[]).await?;
+    if client.query_typed_one(SCHEMA_OID, &[]).await?.get::<_, Option<u32>>(0) != schema {
+        return Err(PrimaryError::TriggersChanged);
+    }
     for part in parts {
         let statements = match part {
             Part::Free(statements) => {

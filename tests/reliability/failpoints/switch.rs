@@ -2,7 +2,10 @@
 //! fault interrupts what the fault before has left half done.
 
 use std::collections::BTreeSet;
+use std::process::Stdio;
 
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Child;
 use walhook::failpoint::{Action, Boundary};
 
 use super::Case;
@@ -158,7 +161,49 @@ pub async fn run_back_again(case: Case) -> Account {
     account
 }
 
+/// Like [`run_back_again`], while another `walhook setup` that drops the old triggers is stalled after the first table.
+pub async fn run_back_again_meanwhile(case: Case) -> Account {
+    let (mut scene, before) = scene(&[case], "trigger", true).await;
+    scene.app.set("source.capture", "wal");
+    scene.app.setup().await;
+    // The process completes the switch, but leaves the triggers.
+    let failing = Case { action: Action::Fail, ..case };
+    scene.arm(&[failing]);
+    let mut process = scene.spawn_armed();
+    scene.drive(&mut process).await;
+    scene.arm(&[case]);
+    let stalled = scene.stall_command(&["setup"]).await;
+    scene.app.set("source.capture", "trigger");
+    scene.set_up_with_faults(&[]).await;
+    scene.commit_times(COMMITS).await;
+    let output = stalled.wait_with_output().await.expect("the command ends");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("another process has changed"), "{errors}");
+    scene.commit_times(COMMITS).await;
+    scene.wait_for_traces(&["slot", "publication", "table"], &before).await;
+    let account = scene.settle(vec![process]).await;
+    scene.app.walhook_ok(&["check"]).await;
+    account
+}
+
 impl Scene {
+    /// Starts a command with the point armed, and waits until it stalls there.
+    async fn stall_command(&mut self, arguments: &[&str]) -> Child {
+        self.app.set_environment("FAILPOINTS", &self.arms);
+        let command = self.app.command(arguments).stderr(Stdio::piped()).spawn();
+        self.disarm();
+        let mut child = command.expect("walhook starts");
+        let mut errors = BufReader::new(child.stderr.take().expect("it is piped"));
+        let mut line = String::new();
+        while !line.contains(&self.case.report()) {
+            line.clear();
+            let read = errors.read_line(&mut line).await.expect("standard error");
+            assert_ne!(read, 0, "{}: the point was not reached", self.case.name());
+        }
+        child.stderr = Some(errors.into_inner());
+        child
+    }
+
     /// Starts the service as it was before setup, which removes again what setup has prepared.
     async fn read_outbox_again(&mut self) {
         self.app.set("source.capture", "trigger");
