@@ -256,6 +256,40 @@ async fn events_that_the_webhook_has_had_are_skipped() {
 }
 
 #[tokio::test]
+async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
+    let it = Scene::start().await;
+    let [missed, other]: [Uuid; 2] = it.store(&[Stored::at(hours_ago(2)); 2]).await[..].try_into().unwrap();
+    it.miss(missed).await;
+    let job = it.replay(3).await;
+    let phase = "select phase from walhook.recovery where kind = 'replay'";
+    let phase = async || it.service.sql.query_one(phase, &[]).await.unwrap().get::<_, String>(0);
+    while phase().await != "events" {
+        assert_eq!(it.step().await, Step::Worked);
+    }
+    // The replay is not due, so each of these steps is the recovery's.
+    let later = "update walhook.recovery set replay_due_at = now() + interval '1 hour' where kind = 'replay'";
+    it.service.sql.execute(later, &[]).await.unwrap();
+    it.post("/recover", json!({ "since": hours_ago(3) })).await;
+    assert_eq!(recover::step(&it.service.store).await.unwrap(), Step::Worked, "the attempt log");
+    let mut connection = it.service.store.connection().await.unwrap();
+    let recovering = connection.transaction().await.unwrap();
+    assert!(matches!(recover::step_in(&recovering).await.unwrap(), Step::Finished { recovered: 1, .. }));
+    let commit = async {
+        it.service.wait_until_blocked(1).await;
+        recovering.commit().await.unwrap();
+    };
+    let (step, ()) = tokio::join!(it.step(), commit);
+    assert!(matches!(step, Step::Finished { recovered: 1, .. }), "{step:?}");
+    let shown = it.job(&job).await;
+    assert_eq!((&shown["state"], &shown["done"]), (&json!("finished"), &json!(1)));
+    let mut pending = it.work().await;
+    pending.sort();
+    let mut expected = it.deliveries(&[missed, other]);
+    expected.sort();
+    assert_eq!(pending, expected);
+}
+
+#[tokio::test]
 async fn a_replay_is_limited_to_a_period_event_types_and_labels() {
     let service = Service::start().await;
     let api = service.api("1").await;
