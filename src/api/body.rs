@@ -192,13 +192,13 @@ impl Members {
     /// Reads the member `name`. Returns `None` if it is absent or invalid.
     pub fn required<T>(&mut self, name: &str, check: impl FnOnce(Value) -> Checked<T>) -> Option<T> {
         if !self.values.contains_key(name) {
-            self.error(format!("/{name}"), "is required");
+            self.error(FieldError::new(format!("/{name}"), "is required"));
         }
         self.optional(name, check)?
     }
 
-    pub fn error(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
-        self.errors.push(FieldError::new(pointer, detail));
+    pub fn error(&mut self, error: FieldError) {
+        self.errors.push(error);
     }
 
     fn finish(mut self) -> Result<(), Problem> {

@@ -21,7 +21,7 @@ use super::stream;
 use crate::domain::event::{EventKind, UnknownEvent};
 use crate::domain::time::millis;
 use crate::manage::feed::{Cursors, DeliveryState, FeedPage, Position};
-use crate::manage::{EventDelivery, FeedFilter, FeedPageSize, MalformedCursor};
+use crate::manage::{EventDelivery, Fault, FeedFilter, FeedPageSize, MalformedCursor};
 
 /// A page ends after the event that exceeds this length, so that a hundred large events do not occupy much memory.
 const MAX_PAGE_BYTES: usize = 1 << 20;
@@ -186,20 +186,27 @@ async fn read_page(
     state: &ApiState,
     reader: &Reader,
     filter: &FeedFilter,
-    mut position: Position,
+    start: Position,
     limit: usize,
     wait: Duration,
 ) -> Result<FeedPage, Problem> {
     let manage = state.manage();
     let size = FeedPageSize { events: limit, bytes: MAX_PAGE_BYTES };
     let until = Instant::now() + wait;
+    let mut position = start;
     // Before the feed is read: an event after that wakes it.
     let follower = match wait.is_zero() {
         true => None,
         false => Some(manage.follow_feed(&reader.user, reader.access)?),
     };
     loop {
-        let page = manage.feed_page(&reader.user, filter, position, size).await?;
+        let page = match manage.feed_page(&reader.user, filter, position, size).await {
+            // A client that continues at the same place would not get further next time either.
+            Err(Fault::SearchLimit { .. }) if position != start => {
+                return Ok(FeedPage { events: Vec::new(), next: position, more: true });
+            }
+            page => page?,
+        };
         let Some(follower) = follower.as_ref().filter(|_| page.events.is_empty()) else { return Ok(page) };
         if Instant::now() >= until || state.closed().is_cancelled() {
             return Ok(page);

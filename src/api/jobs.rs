@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::auth::{Caller, Changer};
 use super::body::{Checked, Members, Object, boolean, invalid, items, string};
-use super::problem::{Problem, ProblemBody};
+use super::problem::{FieldError, Problem, ProblemBody};
 use super::query::{JobId, Page, Parameters, UNKNOWN_EVENT, WebhookId};
 use super::recover::{report, time};
 use super::schema::{EventName, JobKindName, JobStateName};
@@ -72,7 +72,9 @@ fn events(value: Value, settings: &Settings) -> Checked<EventSet> {
             fault @ ReplayEventFault::NotSubscribed => fault.to_string(),
         })
     };
-    EventSet::new(items(value, "expected an array of events", event)?).map_err(invalid)
+    // The webhook's events can be changed.
+    let transient = |errors: Vec<FieldError>| errors.into_iter().map(FieldError::transient).collect::<Vec<_>>();
+    EventSet::new(items(value, "expected an array of events", event).map_err(transient)?).map_err(invalid)
 }
 
 fn labels(value: Value) -> Checked<Vec<i64>> {

@@ -42,11 +42,20 @@ pub struct FieldError {
     pub pointer: String,
     #[schema(example = "is required")]
     pub detail: String,
+    /// Whether the same value may be valid later.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub(super) is_transient: bool,
 }
 
 impl FieldError {
     pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        FieldError { pointer: pointer.into(), detail: detail.into() }
+        FieldError { pointer: pointer.into(), detail: detail.into(), is_transient: false }
+    }
+
+    /// Marks the error as one that the same value may not have later: it depends on the time, or on what can be changed.
+    pub fn transient(self) -> FieldError {
+        FieldError { is_transient: true, ..self }
     }
 }
 
@@ -116,12 +125,6 @@ impl Problem {
 
     fn retry_after(self, seconds: u64) -> Problem {
         self.header(header::RETRY_AFTER, seconds)
-    }
-
-    /// Marks the problem as one that the same request may not have later.
-    fn transient(mut self) -> Problem {
-        self.0.is_transient = true;
-        self
     }
 
     /// The response's body.
@@ -217,6 +220,7 @@ impl Problem {
             more => format!("{} errors, listed in `errors`", more.len()),
         };
         let mut problem = VALIDATION_FAILED.with(detail);
+        problem.0.is_transient = errors.iter().any(|error| error.is_transient);
         problem.0.errors = errors;
         problem
     }
@@ -270,7 +274,7 @@ impl From<Fault> for Problem {
             Fault::NoSuchWebhook | Fault::NoSuchLogEntry | Fault::NoSuchEvent | Fault::NoSuchJob => {
                 NOT_FOUND.with(detail)
             }
-            Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason)]).transient(),
+            Fault::BlockedHost(reason) => Problem::validation(vec![FieldError::new("/url", reason).transient()]),
             Fault::InvalidOptions(faults) => {
                 let error = |fault: &OptionFault| FieldError::new(fault.pointer(), &*fault.detail);
                 Problem::validation(faults.iter().map(error).collect())
@@ -284,7 +288,9 @@ impl From<Fault> for Problem {
             Fault::TooManyStreams => TOO_MANY_STREAMS.with(detail).retry_after(15),
             Fault::FeedInPreparation => FEED_IN_PREPARATION.with(detail).retry_after(30),
             Fault::TooManyTests => RATE_LIMITED.with(detail).retry_after(1),
-            Fault::TestQuota { retry_after_seconds } | Fault::SearchLimit { retry_after_seconds } => {
+            Fault::TestQuota { retry_after_seconds }
+            | Fault::SearchLimit { retry_after_seconds }
+            | Fault::JobCountLimit { retry_after_seconds } => {
                 RATE_LIMITED.with(detail).retry_after(retry_after_seconds)
             }
             Fault::Store(error) => error.into(),

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::auth::Changer;
 use super::body::{FromMembers, Members, Object, boolean, string};
-use super::problem::{Problem, ProblemBody};
+use super::problem::{FieldError, Problem, ProblemBody};
 use super::query::{self, WebhookId};
 use super::schema::OutcomeName;
 use super::state::ApiState;
@@ -58,11 +58,11 @@ impl RecoverWebhook {
 
 /// Reports an invalid period.
 pub fn report(members: &mut Members, fault: PeriodFault) {
-    let pointer = match fault {
-        PeriodFault::SinceInFuture => "/since",
-        PeriodFault::UntilNotAfterSince => "/until",
-    };
-    members.error(pointer, fault.to_string());
+    let detail = fault.to_string();
+    members.error(match fault {
+        PeriodFault::SinceInFuture => FieldError::new("/since", detail).transient(),
+        PeriodFault::UntilNotAfterSince => FieldError::new("/until", detail),
+    });
 }
 
 pub fn time(text: String) -> Result<Timestamp, &'static str> {

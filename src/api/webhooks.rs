@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::auth::{Caller, Changer};
 use super::body::{Checked, FromMembers, Members, Object, boolean, invalid, items, string};
 use super::options::{self, MaskedHeaders, OptionsBody};
-use super::problem::{Problem, ProblemBody};
+use super::problem::{FieldError, Problem, ProblemBody};
 use super::query::{self, Page, Parameters, UNKNOWN_EVENT, WebhookId, one_of};
 use super::schema::{EventName, OrderingName, SigningName};
 use super::state::ApiState;
@@ -253,7 +253,7 @@ fn signing(name: String) -> Result<Signing, String> {
 }
 
 fn receiver_url(members: &mut Members, manage: &Manage, url: String) -> Option<ReceiverUrl> {
-    manage.receiver_url(url).map_err(|fault| members.error("/url", fault.to_string())).ok()
+    manage.receiver_url(url).map_err(|fault| members.error(FieldError::new("/url", fault.to_string()))).ok()
 }
 
 fn ordering(value: Value) -> Checked<Ordering> {

@@ -27,7 +27,8 @@ impl ReadUntil {
         *self.0.lock().expect("no holder of this lock panics") = None;
     }
 
-    /// Reports the lag until the handle is dropped, whenever the moment has not advanced for two heartbeats.
+    /// Reports the lag until the handle is dropped, whenever the moment has not advanced for two heartbeats, and no lag while another
+    /// process captures: the last value of this one would stay.
     pub fn report_lag(&self, source: &Source) -> AbortOnDropHandle<()> {
         let (known, grace) = (self.clone(), source.heartbeat.0 * 2 + INTERVAL);
         AbortOnDropHandle::new(tokio::spawn(async move {
@@ -36,7 +37,7 @@ impl ReadUntil {
                 tokio::time::sleep(INTERVAL).await;
                 let age = known.0.lock().expect("no holder of this lock panics").map(|known| known.elapsed());
                 let lag = age.filter(|age| *age > grace);
-                if lag.is_some() || is_late {
+                if lag.is_some() || is_late || age.is_none() {
                     gauge!(telemetry::CAPTURE_LAG).set(lag.unwrap_or_default().as_secs_f64());
                 }
                 is_late = lag.is_some();

@@ -91,6 +91,7 @@ impl Manage {
         webhook: &Webhook,
         draft: &ReplayDraft,
     ) -> Result<(Selection, JobScope)> {
+        let _counting = self.searches.begin_count(user)?;
         let (since, until) = self.stored_period(draft.period);
         let selection = draft.selection(since, until);
         let filter = webhook.settings.options.filter.as_ref();

@@ -91,7 +91,7 @@ impl Manage {
     /// Counts what [`Manage::recover`] would redeliver.
     pub async fn preview_recovery(&self, user: &UserId, webhook: Uuid, draft: RecoveryDraft) -> Result<JobScope> {
         self.webhook(user, webhook).await?;
-        Ok(self.count_recovery(webhook, draft).await?.1)
+        Ok(self.count_recovery(user, webhook, draft).await?.1)
     }
 
     /// Starts a recovery of the webhook's deliveries.
@@ -99,14 +99,15 @@ impl Manage {
         if !self.webhook(&actor.user, webhook).await?.settings.active {
             return Err(Fault::WebhookInactive);
         }
-        let (scope, counted) = self.count_recovery(webhook, draft).await?;
+        let (scope, counted) = self.count_recovery(&actor.user, webhook, draft).await?;
         let started = recovery::begin(&self.store, actor, webhook, &scope, counted.count).await?;
         let id = started.ok_or(Fault::TooManyRecoveries)?;
         tracing::info!(%webhook, recovery = %id, count = counted.count, user = %actor.user, "recovery started");
         Ok(StartedJob { id, scope: counted })
     }
 
-    async fn count_recovery(&self, webhook: Uuid, draft: RecoveryDraft) -> Result<(Scope, JobScope)> {
+    async fn count_recovery(&self, user: &UserId, webhook: Uuid, draft: RecoveryDraft) -> Result<(Scope, JobScope)> {
+        let _counting = self.searches.begin_count(user)?;
         let (since, until) = self.stored_period(draft.period);
         let scope = draft.scope(since, until);
         let counted = recovery::count(&self.store, webhook, &scope).await?;

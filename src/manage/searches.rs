@@ -1,5 +1,5 @@
-//! Limits on requests that examine many rows, per user: filtered pages of delivery logs and of the feed, and single events with their
-//! deliveries.
+//! Limits on requests that examine many rows, per user: filtered pages of delivery logs and of the feed, single events with their
+//! deliveries, and counts of what a job would cover.
 
 use super::fault::{Fault, Result};
 use super::limits::{ConcurrencyLimit, Permit, RateLimit};
@@ -10,16 +10,27 @@ const PER_SECOND: u32 = 50;
 const BURST: u32 = 100;
 /// Of the eight connections that all users share.
 const MAX_IN_PROGRESS: usize = 2;
+/// A count examines up to 50,000 entries, which takes the store up to half a second.
+const COUNTS_PER_SECOND: u32 = 2;
+const COUNTS_AT_ONCE: u32 = 20;
+const COUNTS_IN_PROGRESS: usize = 1;
 
 /// The searches of all users.
 pub struct Searches {
     rate: RateLimit<UserId>,
     in_progress: ConcurrencyLimit<UserId>,
+    count_rate: RateLimit<UserId>,
+    counts_in_progress: ConcurrencyLimit<UserId>,
 }
 
 impl Searches {
     pub fn new() -> Searches {
-        Searches { rate: RateLimit::per_second(PER_SECOND, BURST), in_progress: ConcurrencyLimit::new(MAX_IN_PROGRESS) }
+        Searches {
+            rate: RateLimit::per_second(PER_SECOND, BURST),
+            in_progress: ConcurrencyLimit::new(MAX_IN_PROGRESS),
+            count_rate: RateLimit::per_second(COUNTS_PER_SECOND, COUNTS_AT_ONCE),
+            counts_in_progress: ConcurrencyLimit::new(COUNTS_IN_PROGRESS),
+        }
     }
 
     /// Counts a search. Fails if the user has made too many in the last seconds.
@@ -31,6 +42,14 @@ impl Searches {
     pub fn begin(&self, user: &UserId) -> Result<Permit<UserId>> {
         let permit = self.in_progress.acquire(user).ok_or(Fault::SearchLimit { retry_after_seconds: 1 })?;
         self.count(user)?;
+        Ok(permit)
+    }
+
+    /// Counts a count of what a job would cover, which lasts until the permit is dropped.
+    pub fn begin_count(&self, user: &UserId) -> Result<Permit<UserId>> {
+        let permit = self.counts_in_progress.acquire(user).ok_or(Fault::JobCountLimit { retry_after_seconds: 1 })?;
+        let counted = self.count_rate.check(user);
+        counted.map_err(|retry_after_seconds| Fault::JobCountLimit { retry_after_seconds })?;
         Ok(permit)
     }
 }

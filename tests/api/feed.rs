@@ -204,6 +204,36 @@ async fn filters_examine_a_bounded_part_of_the_feed() {
     assert_eq!(found.len(), 1);
 }
 
+/// A long poll reads on while it finds nothing. If the limit on searches ends it, the client must be able to continue where it was.
+#[tokio::test]
+async fn a_long_poll_that_reaches_the_limit_on_searches_returns_its_progress() {
+    let service = Service::start().await;
+    let api = service.api("1").await;
+    let fill = "insert into walhook.event (id, user_id, kind, occurred_at, ordinal, data, sequence)
+                select gen_random_uuid(), '1', case n when 30000 then 'transcode.failed' else 'delivery.completed' end,
+                    now(), n, '{}', n
+                from generate_series(1, 30000) as n;
+                update walhook.event_sequence set last = 30000";
+    service.sql.batch_execute(fill).await.unwrap();
+    while api.get("/events?event=transcode.failed").await.status == 200 {}
+    let (mut after, mut found) = ("earliest".to_owned(), Vec::new());
+    let mut refused = 0;
+    while found.is_empty() {
+        let answer = api.get(&format!("/events?wait=30&event=transcode.failed&after={after}")).await;
+        if answer.status == 429 {
+            refused += 1;
+            assert!(refused < 1_000, "no progress beyond {after}");
+            continue;
+        }
+        let page = answer.expect(200).json();
+        let next = page["next_cursor"].as_str().unwrap().to_owned();
+        assert_ne!(next, after);
+        after = next;
+        found = page["data"].as_array().unwrap().clone();
+    }
+    assert_eq!(found[0]["event"], "transcode.failed");
+}
+
 #[tokio::test]
 async fn a_page_of_large_events_ends_early_and_the_next_one_continues() {
     let service = Service::start().await;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::fixture::{BLOCKED_URL, Service};
@@ -92,6 +93,19 @@ async fn transient_errors_are_not_stored() {
     api.send("DELETE", &format!("/webhooks/{}", first["id"].as_str().unwrap()), &[], None).await.expect(204);
     let created = post(&api, "/webhooks", "limit", Some(&body())).await.expect(201);
     assert_eq!(created.header("idempotency-replayed"), None);
+    // A clock may be ahead, and the webhook's events can be changed.
+    let webhook = created.json()["id"].as_str().unwrap().to_owned();
+    let (recover, replay) = (format!("/webhooks/{webhook}/recover"), format!("/webhooks/{webhook}/replay"));
+    let later = json!({ "since": (Timestamp::now() + SignedDuration::from_hours(1)).to_string() });
+    for path in [&recover, &replay].repeat(2) {
+        let rejected = post(&api, path, &format!("clock {path}"), Some(&later)).await.expect(422);
+        assert_eq!(rejected.header("idempotency-replayed"), None);
+    }
+    let other = json!({ "since": "2026-01-01T00:00:00Z", "events": ["transcode.failed"] });
+    post(&api, &replay, "events", Some(&other)).await.expect(422);
+    let events = json!({ "events": ["delivery.failed", "transcode.failed"] });
+    api.patch(&format!("/webhooks/{webhook}"), events).await.expect(200);
+    post(&api, &replay, "events", Some(&other)).await.expect(202);
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -141,6 +143,36 @@ async fn requests_beyond_the_limit_are_rejected() {
     for client in &mut served {
         assert!(wait_for_end(client).await.starts_with("HTTP/1.1 200"));
     }
+}
+
+/// The store examines up to 50,000 entries for a count, over one of the eight connections that all users share.
+#[tokio::test]
+async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
+    let service = Service::start().await;
+    let (hasty, other) = (service.api("1").await, service.api("2").await);
+    let (webhook, _) = hasty.create_webhook(URL, &["delivery.failed"]).await;
+    service
+        .sql
+        .batch_execute("begin; lock table walhook.attempt, walhook.event in access exclusive mode")
+        .await
+        .unwrap();
+    let body = json!({ "since": "2026-01-01T00:00:00Z", "dry_run": true });
+    let mut counts: FuturesUnordered<_> = ["recover", "replay"]
+        .into_iter()
+        .cycle()
+        .take(8)
+        .map(|job| {
+            let (api, path, body) = (&hasty, format!("/webhooks/{webhook}/{job}"), body.clone());
+            async move { api.post(&path, body).await }
+        })
+        .collect();
+    for _ in 0..7 {
+        let refused = counts.next().await.unwrap().expect(429);
+        assert_eq!(refused.header("retry-after"), Some("1"));
+    }
+    other.get("/webhooks").await.expect(200);
+    service.sql.batch_execute("commit").await.unwrap();
+    counts.next().await.unwrap().expect(202);
 }
 
 #[tokio::test]

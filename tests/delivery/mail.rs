@@ -222,6 +222,21 @@ async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail
     assert_eq!(log.matches("cannot be notified; retrying").count(), 1, "one condition is one line: {log}");
 }
 
+/// They are kept, but no mail server has a backlog.
+#[tokio::test]
+async fn without_mail_no_notices_are_pending() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    let store = app.store().await;
+    let notice = "insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold) \
+                  values (gen_random_uuid(), 'disabled', gen_random_uuid(), '1', 'n', 'u', 'connection timeout', 'dns', 1, 1)";
+    store.execute(notice, &[]).await.unwrap();
+    let sidecar = app.replica(&[]).await;
+    let gauge = eventually("the gauge", async || sidecar.metric("walhook_notices_pending").await).await;
+    let kept: i64 = store.query_one("select count(*) from walhook.notice", &[]).await.unwrap().get(0);
+    assert_eq!((gauge, kept), (0.0, 1));
+}
+
 #[tokio::test]
 async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_is_sent() {
     if !SmtpSink::is_available() {

@@ -122,3 +122,31 @@ async fn scraped_metrics_match_the_documentation() {
     // Counters that alerts use exist from the start, so that their first increase shows.
     assert!(text.contains("\nwalhook_unrouted_events_total 0\n"), "{text}");
 }
+
+/// Its last value would stay, and alerts look at all replicas.
+#[tokio::test]
+async fn a_replica_that_no_longer_captures_reports_no_lag() {
+    const LAG: &str = "walhook_capture_lag_seconds";
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    let first = app.replica(&[]).await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    platform.payment(user, "ready").await;
+    app.wait_for_events(1).await;
+    eventually("a lag", async || first.metric(LAG).await.filter(|lag| *lag > 0.0)).await;
+    let second = app.replica(&[]).await;
+    let ended = "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null";
+    let taken_over = async || {
+        let captures = second.metric("walhook_capture_connected").await == Some(1.0);
+        if !captures && first.metric("walhook_capture_connected").await == Some(1.0) {
+            platform.client.query(ended, &[&app.name]).await.unwrap();
+        }
+        captures.then_some(())
+    };
+    eventually("the second replica to capture", taken_over).await;
+    first.wait_for_metric(LAG, 0.0).await;
+    for replica in [first, second] {
+        assert!(replica.stop().await.success());
+    }
+}

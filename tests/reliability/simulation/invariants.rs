@@ -9,6 +9,7 @@ use uuid::Uuid;
 use walhook::domain::delivery::{Attempted, Next, Outcome};
 use walhook::domain::disablement::CountedFailures;
 use walhook::domain::ordering::Ordering;
+use walhook::domain::webhook::Tally;
 use walhook::handoff::DETACHED;
 use walhook::record::{Decided, Recorded};
 
@@ -77,7 +78,7 @@ pub fn before_request(world: &World, process: Process, request: &Request) -> Che
 
 /// After a transaction that has recorded attempts.
 pub fn after_recording(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
-    failing_webhooks_are_disabled(world)?;
+    failing_webhooks_are_disabled(world, batch, recorded)?;
     retries_are_due_when_promised(world, batch, recorded)?;
     let disabled: BTreeSet<Uuid> = recorded.disabled.iter().map(|disabled| disabled.webhook).collect();
     let pending = world.store.state().deliveries.values().filter(|row| disabled.contains(&row.webhook)).count();
@@ -180,14 +181,23 @@ fn requests_fit_into_leases(request: &Request) -> Check {
     require(!request.is_late, "a request fits into its lease", || format!("{request:?}"))
 }
 
-/// Disablement happens in the transaction that records the failure that reaches the threshold.
-fn failing_webhooks_are_disabled(world: &World) -> Check {
+/// Disablement happens in the transaction that records the failure that reaches the threshold. Failures that are recorded while the
+/// webhook is inactive count too: after its owner has activated it, the next failure disables it.
+fn failing_webhooks_are_disabled(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
     let at_once = match world.policy.counted {
         CountedFailures::Consecutive { min_duration } => min_duration.is_zero(),
         CountedFailures::Cumulative => true,
     };
-    let mut webhooks = world.store.state().webhooks.iter();
-    let overdue = webhooks.find(|(_, webhook)| {
+    let counted = batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).map(|(decided, _)| decided);
+    let counts = |decided: &&Decided| {
+        let mut tally = Tally::default();
+        tally.add(&decided.attempted.attempt);
+        tally.last_failure.is_some()
+    };
+    let failed = counted.filter(counts);
+    let failed: BTreeSet<Uuid> = failed.map(|decided| decided.attempted.delivery.webhook).collect();
+    let webhooks = &world.store.state().webhooks;
+    let overdue = webhooks.iter().filter(|(id, _)| failed.contains(id)).find(|(_, webhook)| {
         let count = match world.policy.counted {
             CountedFailures::Consecutive { .. } => webhook.consecutive_failures,
             CountedFailures::Cumulative => webhook.failures,
