@@ -1,11 +1,16 @@
 -- Deletes the rows that the store has, and records the position. Returns how many there were. $1 the last row, $2 the snapshot
 -- that must see a row's transaction, $3 the window's number, $4 the row after which to start, so that rows deleted earlier are not
--- scanned again. The commit must survive a crash: then the ids of all transactions that the snapshot has seen do too.
-with gone as (
+-- scanned again, $5 the timeline that the server must have: on any other, nothing is deleted. The commit must survive a crash: then
+-- the ids of all transactions that the snapshot has seen do too.
+with server as materialized (
+    select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) = $5 as is_expected
+), gone as (
     delete from walhook_capture.outbox
-    where seq > $4 and seq <= $1 and pg_visible_in_snapshot(xid, $2::pg_snapshot)
+    where seq > $4 and seq <= $1 and pg_visible_in_snapshot(xid, $2::pg_snapshot) and (select is_expected from server)
     returning seq
 ), reached as (
-    update walhook_capture.progress set number = $3, seq = $1, at = clock_timestamp() where (number, seq) < ($3, $1)
+    update walhook_capture.progress set number = $3, seq = $1, at = clock_timestamp()
+    where (number, seq) < ($3, $1) and (select is_expected from server)
 )
-select count(*), set_config('synchronous_commit', 'local', true) from gone
+select count(*) as rows, (select is_expected from server) as is_expected, set_config('synchronous_commit', 'local', true)
+from gone

@@ -30,6 +30,7 @@ select
     -- In seconds, since version 18.
     (select setting::bigint from pg_catalog.pg_settings where name = 'idle_replication_slot_timeout') as idle_slot_timeout,
     (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
+    case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end as timeline,
     case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_flush_lsn() end as flushed,
     clock_timestamp() as now
 from pg_catalog.pg_roles role

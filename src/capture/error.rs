@@ -87,6 +87,19 @@ impl CaptureError {
         matches!(self, CaptureError::Primary(PrimaryError::OwnStandby(_)))
     }
 
+    /// Returns whether the server was replaced by a failover and still runs.
+    pub fn is_replaced(&self) -> bool {
+        matches!(self, CaptureError::Primary(PrimaryError::Replaced(_)))
+    }
+
+    /// Returns the reason for readiness, which anybody may read: the whole message only if an operator has to act.
+    pub fn readiness(&self) -> String {
+        match self.is_drift() || self.is_own_standby() || self.is_replaced() {
+            true => self.to_string(),
+            false => "changes cannot be read now".to_owned(),
+        }
+    }
+
     /// Returns whether the stream must end, although it has not reported an error itself.
     pub fn ends_stream(&self) -> bool {
         matches!(self, CaptureError::PrimaryStops | CaptureError::TimelineChanged) || self.is_own_standby()

@@ -18,9 +18,9 @@ use super::error::CaptureError;
 use super::lag::ReadUntil;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
-use crate::domain::lsn::Lsn;
+use crate::domain::lsn::{Lineage, Lsn};
 use crate::postgres::{ANSWER_TIMEOUT, Target};
-use crate::primary::{catalog, inspect};
+use crate::primary::{catalog, inspect, lineage};
 use crate::telemetry::{self, Activity};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
@@ -67,21 +67,21 @@ pub(super) struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Starts the sending task for a stream of `timeline` from `host`. With every heartbeat it updates `policy` with the server's
+    /// Starts the sending task for a stream of `lineage` from `host`. With every heartbeat it updates `policy` with the server's
     /// settings.
     pub fn start(
         url: &str,
         host: Target,
         client: Client,
         source: &Source,
-        timeline: u32,
+        lineage: Lineage,
         policy: VisibilityPolicy,
         read_until: ReadUntil,
     ) -> Heartbeats {
         read_until.advance(Instant::now());
         let shared = Arc::new(Shared::default());
         let client = KeptClient::new(url, Some(client));
-        let sender = Sender { host, client, source: source.clone(), timeline, policy, shared: Arc::clone(&shared) };
+        let sender = Sender { host, client, source: source.clone(), lineage, policy, shared: Arc::clone(&shared) };
         Heartbeats { shared, read_until, _task: AbortOnDropHandle::new(tokio::spawn(sender.run())) }
     }
 
@@ -115,8 +115,8 @@ struct Sender {
     /// To any host of the URL, so that a new primary is noticed while the stream's server is frozen. Closed when it does not answer.
     client: KeptClient,
     source: Source,
-    /// The timeline of the stream.
-    timeline: u32,
+    /// The cluster and the timeline of the stream.
+    lineage: Lineage,
     policy: VisibilityPolicy,
     shared: Arc<Shared>,
 }
@@ -182,10 +182,12 @@ impl Sender {
         self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });
         let row = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?;
         let (lsn, timeline): (PgLsn, &str) = (row.get("lsn"), row.get("timeline"));
-        // An earlier timeline is that of a primary which was replaced and still runs.
-        if u32::from_str_radix(timeline, 16).is_ok_and(|timeline| timeline > self.timeline) {
+        let timeline = u32::from_str_radix(timeline, 16).unwrap_or(self.lineage.timeline);
+        if timeline > self.lineage.timeline {
             return Err(CaptureError::TimelineChanged);
         }
+        // What a replaced primary is sent never comes back: it must not count as lost.
+        lineage::verify_not_replaced(Lineage { timeline, ..self.lineage }, self.lineage)?;
         if let Some(beat) = self.shared.in_flight().get_mut(id) {
             beat.lsn = Some(Lsn(lsn.into()));
         }

@@ -24,8 +24,8 @@ use crate::domain::change::Batch;
 use crate::domain::position::Checkpoint;
 use crate::health::Health;
 use crate::primary::error::PrimaryError;
-use crate::primary::inspect;
 use crate::primary::triggers::catalog::trigger_state;
+use crate::primary::{catalog, inspect, lineage};
 use crate::repair::{continuity, gaps};
 use crate::store::Store;
 
@@ -69,6 +69,10 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     let client = crate::postgres::connect(url).await?;
     let stored = store.stored_checkpoint(&config.slot).await?;
     let reads_outbox = stored.as_ref().is_some_and(|stored| stored.checkpoint.progress.is_outbox());
+    if let Some(stored) = &stored {
+        let found = catalog::server(&client).await?.lineage().ok_or(PrimaryError::Standby)?;
+        lineage::verify(found, stored.checkpoint.lineage)?;
+    }
     let switch_is_prepared = reads_outbox && stored.as_ref().is_some_and(|stored| stored.switch.is_some());
     match (config.capture, reads_outbox) {
         (CaptureMode::Wal, false) => {

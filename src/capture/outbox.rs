@@ -18,12 +18,14 @@ use super::lag::ReadUntil;
 use super::switch;
 use crate::config::Source;
 use crate::domain::gap::Gap;
+use crate::domain::lsn::Lineage;
 use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::Condition as FindingCondition;
 use crate::primary::inspect::{Conditions, inspect};
 use crate::primary::lease::CaptureLease;
+use crate::primary::{catalog, lineage};
 use crate::repair::watch::Watch;
 use crate::retry::Backoff;
 use crate::store::capture::SwitchToWal;
@@ -71,7 +73,7 @@ async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended,
             context.health.report_healthy(STAGE);
             reading.read_until.forget();
         } else {
-            context.health.report_unhealthy(STAGE, "changes cannot be read now");
+            context.health.report_unhealthy(STAGE, error.readiness());
         }
         faults.log(&error);
         if started_at.elapsed() > STABLE {
@@ -117,8 +119,11 @@ impl Reading<'_> {
             }
         }
         let client = postgres::connect(url).await?;
+        let known = self.cursor.as_ref().map(Cursor::lineage);
         let mut watch = Watch::new(source, store, health);
         let work = async {
+            // Before anything else: the triggers and the outbox of a replaced primary mean nothing.
+            verify_lineage(&client, known).await?;
             examine(&mut watch, &client).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.clear();
@@ -130,6 +135,11 @@ impl Reading<'_> {
             Err(CaptureError::Primary(PrimaryError::Gap(gap))) => {
                 watch.record(gap.clone()).await?;
                 Err(PrimaryError::Gap(gap).into())
+            }
+            Err(error) if error.is_replaced() => {
+                // Another replica may reach the new primary.
+                lease.release().await;
+                Err(error)
             }
             Ok(Ended::Switched) => {
                 lease.release().await;
@@ -186,6 +196,12 @@ impl Reading<'_> {
             }
         }
     }
+}
+
+async fn verify_lineage(client: &tokio_postgres::Client, known: Option<Lineage>) -> Result<(), CaptureError> {
+    let Some(known) = known else { return Ok(()) };
+    let server = in_time(async { Ok(catalog::server(client).await?) }).await?;
+    Ok(lineage::verify(server.lineage().ok_or(PrimaryError::Standby)?, known)?)
 }
 
 async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client) -> Result<(), CaptureError> {

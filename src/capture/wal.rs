@@ -125,8 +125,7 @@ async fn report(context: &Context<'_>, read_until: &ReadUntil, error: CaptureErr
             health.report_healthy(STAGE);
             read_until.forget();
         }
-        _ if error.is_drift() || error.is_own_standby() => health.report_unhealthy(STAGE, error.to_string()),
-        _ => health.report_unhealthy(STAGE, "changes cannot be read now"),
+        _ => health.report_unhealthy(STAGE, error.readiness()),
     }
     error
 }
@@ -240,11 +239,11 @@ impl Session<'_> {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
         let (acknowledged, period) = (self.acknowledged.clone(), source.heartbeat.0);
-        let timeline = stream.lineage().timeline;
+        let lineage = stream.lineage();
         let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {
-            heartbeats: Heartbeats::start(url, target, client, source, timeline, policy.clone(), read_until),
-            gate: VisibilityGate::start(self.context, timeline, policy),
+            heartbeats: Heartbeats::start(url, target, client, source, lineage, policy.clone(), read_until),
+            gate: VisibilityGate::start(self.context, lineage.timeline, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),
         };

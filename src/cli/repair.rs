@@ -11,7 +11,7 @@ pub struct Arguments {
     /// Report what would be raised and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Repair although no gap is recorded, or on another cluster (for example after pg_upgrade)
+    /// Repair although no gap is recorded, on another cluster (for example after pg_upgrade), or on an earlier timeline
     #[arg(long)]
     force: bool,
 }

@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 use super::error::PrimaryError;
 use super::finding::Finding;
 use crate::config::Source;
-use crate::domain::lsn::Lsn;
+use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
 use crate::postgres::row::row;
@@ -53,12 +53,20 @@ row! {
         /// setting.
         pub idle_slot_timeout: Option<i64>,
         pub system_identifier: i64,
+        /// In hexadecimal digits; none on a standby.
+        timeline: Option<String>,
         flushed: Option<PgLsn>,
         pub now: Timestamp,
     }
 }
 
 impl Server {
+    /// Returns the cluster and the timeline. None on a standby.
+    pub fn lineage(&self) -> Option<Lineage> {
+        let timeline = u32::from_str_radix(self.timeline.as_deref()?, 16).ok()?;
+        Some(Lineage { system_identifier: self.system_identifier as u64, timeline })
+    }
+
     /// Returns the end of the WAL that is flushed to disk.
     pub fn flushed(&self) -> Option<Lsn> {
         self.flushed.map(|lsn| Lsn(lsn.into()))

@@ -31,6 +31,9 @@ pub enum PrimaryError {
     Drift(Box<Finding>),
     #[error("the primary is a standby now: capture continues when it is promoted, or set source.url to the primary")]
     Standby,
+    /// The server is on an earlier timeline than the checkpoint.
+    #[error("{}", .0.message())]
+    Replaced(Box<Finding>),
     #[error("slot {slot} is not set up: run `walhook setup`")]
     NotSetUp { slot: String },
     #[error(
@@ -104,7 +107,10 @@ impl PrimaryError {
             PrimaryError::Connect(ConnectError::Timeout(_)) => true,
             PrimaryError::Replication(error) => !error.is_permanent(),
             PrimaryError::Store(error) => !matches!(error, StoreError::Corrupt(_) | StoreError::Migration(_)),
-            PrimaryError::Standby | PrimaryError::CheckpointMoves(_) | PrimaryError::OwnStandby(_) => true,
+            PrimaryError::Standby
+            | PrimaryError::Replaced(_)
+            | PrimaryError::CheckpointMoves(_)
+            | PrimaryError::OwnStandby(_) => true,
             _ => false,
         }
     }

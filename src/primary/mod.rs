@@ -8,6 +8,7 @@ pub(crate) mod identity;
 pub mod inspect;
 pub mod install;
 pub(crate) mod lease;
+pub(crate) mod lineage;
 pub mod print;
 pub(crate) mod slot;
 pub(crate) mod snapshot;

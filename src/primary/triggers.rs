@@ -11,6 +11,7 @@ use script::Script;
 
 use super::error::PrimaryError;
 use super::inspect::{Conditions, Triggers, inspect};
+use super::install::verify_not_replaced;
 use super::lease::CaptureLease;
 use super::slot;
 use super::slot::{SNAPSHOT, Seeded};
@@ -49,6 +50,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
     done.extend(found.notes());
     let Some(triggers) = &found.triggers else { return Err(PrimaryError::SwitchToTriggers) };
     let stored = store.stored_checkpoint(&source.slot).await?;
+    verify_not_replaced(&found, stored.as_ref())?;
     let reads_outbox = stored.as_ref().is_some_and(StoredCheckpoint::is_outbox);
     match &stored {
         None if found.slot.is_some() => {

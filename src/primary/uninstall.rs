@@ -7,7 +7,7 @@ use super::error::PrimaryError;
 use super::triggers::catalog::trigger_state;
 use super::triggers::function::function_name;
 use super::triggers::script::{Part, run_with_retries};
-use super::{catalog, identity};
+use super::{catalog, identity, lineage};
 use crate::config::Source;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
@@ -122,9 +122,10 @@ pub(crate) async fn drop_triggers_after_switch(
     // Before the checkpoint: a switch is forgotten before setup creates triggers again.
     let schema = trigger_state(client).await?.schema;
     let stored = store.stored_checkpoint(&source.slot).await?;
-    if !stored.is_some_and(|stored| !stored.is_outbox() && stored.switch.is_some()) {
-        return Ok(None);
-    }
+    let Some(stored) = stored.filter(|stored| !stored.is_outbox() && stored.switch.is_some()) else { return Ok(None) };
+    // The triggers of a replaced primary are not those that the switch has left.
+    let found = catalog::server(client).await?.lineage().ok_or(PrimaryError::Standby)?;
+    lineage::verify_not_replaced(found, stored.checkpoint.lineage)?;
     let done = match schema {
         Some(schema) => Some(drop_triggers(client, source, schema).await?),
         None => None,

@@ -14,6 +14,7 @@ use crate::primary::catalog::{self, SlotState};
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::Severity;
 use crate::primary::inspect::wal_level;
+use crate::primary::lineage;
 use crate::store::Store;
 use crate::telemetry::recurring;
 
@@ -54,25 +55,21 @@ async fn examine(
     }
     let server = catalog::server(client).await?;
     let clock_ahead = server.now.duration_since(Timestamp::now());
-    if server.in_recovery {
-        return Err(PrimaryError::Standby);
+    let Some(found) = server.lineage() else { return Err(PrimaryError::Standby) };
+    if let Some(checkpoint) = &checkpoint {
+        // Before anything else is compared: on a replaced primary, slot and WAL differ from the checkpoint without a gap.
+        lineage::verify(found, checkpoint.lineage)?;
     }
     let wal_level = wal_level(&server);
     if wal_level.severity == Severity::Fail {
         return Err(PrimaryError::Preconditions(vec![wal_level]));
     }
-    let Some((checkpoint, at)) =
-        checkpoint.and_then(|checkpoint| Some((checkpoint.lineage, checkpoint.progress.resume()?)))
-    else {
+    let Some(at) = checkpoint.and_then(|checkpoint| checkpoint.progress.resume()) else {
         return Err(match catalog::slot(client, &source.slot).await? {
             Some(_) => PrimaryError::SlotWithoutCheckpoint(source.slot.clone()),
             None => PrimaryError::NotSetUp { slot: source.slot.clone() },
         });
     };
-    let found = server.system_identifier as u64;
-    if found != checkpoint.system_identifier {
-        return Err(PrimaryError::ForeignCluster { known: checkpoint.system_identifier, found });
-    }
     let slot = catalog::slot(client, &source.slot).await?;
     let slot = match SlotState::of(slot.as_ref(), &source.slot) {
         SlotState::Missing => return Err(PrimaryError::Gap(Gap::SlotMissing { slot: source.slot.clone(), at })),
@@ -144,10 +141,8 @@ pub(crate) async fn enter_timeline(
         let Some(known) = store.checkpoint(&source.slot).await? else {
             return Err(PrimaryError::NotSetUp { slot: source.slot.clone() });
         };
-        if found.system_identifier != known.lineage.system_identifier {
-            let (known, found) = (known.lineage.system_identifier, found.system_identifier);
-            return Err(PrimaryError::ForeignCluster { known, found });
-        }
+        // Another replica may have entered a later timeline since the server was verified.
+        lineage::verify(found, known.lineage)?;
         if found == known.lineage {
             // Without the history file, earlier timelines are unknown.
             let history = history.unwrap_or_else(|| TimelineHistory::new(found.timeline, Vec::new()));
@@ -213,9 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn an_unrelated_or_earlier_timeline_is_a_gap() {
-        for history in [TimelineHistory::new(3, vec![(1, Lsn(50))]), TimelineHistory::new(1, Vec::new())] {
-            assert_eq!(descends(&checkpoint(9, 9), &history).unwrap_err().reason(), "timeline_unknown");
-        }
+    fn an_unrelated_timeline_is_a_gap() {
+        let history = TimelineHistory::new(3, vec![(1, Lsn(50))]);
+        assert_eq!(descends(&checkpoint(9, 9), &history).unwrap_err().reason(), "timeline_unknown");
     }
 }

@@ -22,6 +22,7 @@ use crate::postgres;
 use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::install::prepare;
 use crate::primary::lease::CaptureLease;
+use crate::primary::lineage;
 use crate::primary::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
 use crate::primary::snapshot::SnapshotSession;
 use crate::primary::triggers::catalog::failures;
@@ -151,9 +152,8 @@ impl<'a> Repair<'a> {
         let snapshot = SnapshotSession::now(url).await?;
         let mut beginning = Beginning::at(&snapshot, &client).await?;
         let known = store.checkpoint(&source.slot).await?;
-        let found = beginning.lineage.system_identifier;
-        if let Some(known) = known.as_ref().filter(|known| known.lineage.system_identifier != found && !force) {
-            return Err(PrimaryError::ForeignCluster { known: known.lineage.system_identifier, found });
+        if let Some(known) = known.as_ref().filter(|_| !force) {
+            lineage::verify(beginning.lineage, known.lineage)?;
         }
         // Window numbers continue from the checkpoint.
         let number = known.map_or(0, |known| known.progress.number() + 1);
@@ -241,8 +241,8 @@ async fn diagnose(client: &Client, source: &Source, store: &Store, force: bool) 
     let health = Health::default();
     match continuity::verify(client, source, store, &health).await {
         Ok(_) | Err(PrimaryError::Gap(_)) => {}
-        // Only with `force`: a restored cluster cannot be distinguished from the wrong one.
-        Err(PrimaryError::ForeignCluster { .. }) if force => {}
+        // Only with `force`: a restored cluster cannot be distinguished from the wrong one, or from a replaced primary.
+        Err(PrimaryError::ForeignCluster { .. } | PrimaryError::Replaced(_)) if force => {}
         Err(error) => return Err(error),
     }
     open_gaps(source, store, &health, force).await
@@ -255,6 +255,10 @@ async fn diagnose_triggers(
     store: &Store,
     force: bool,
 ) -> Result<Vec<OpenGap>, PrimaryError> {
+    if let Some(known) = store.checkpoint(&source.slot).await?.filter(|_| !force) {
+        let found = catalog::server(client).await?.lineage().ok_or(PrimaryError::Standby)?;
+        lineage::verify(found, known.lineage)?;
+    }
     let health = Health::default();
     let mut watch = Watch::new(source, store, &health);
     match watch.examine(client).await {

@@ -171,7 +171,10 @@ fn programs() -> Option<PathBuf> {
 
 /// Starts a sidecar that has delivered five payments, and a standby that has all of them and the slot. None if no PostgreSQL 17 is
 /// installed.
-async fn with_slot_on_standby(store: &PrivatePostgres, store_url: Option<&str>) -> Option<(Scenario, PrivatePostgres)> {
+pub async fn with_slot_on_standby(
+    store: &PrivatePostgres,
+    store_url: Option<&str>,
+) -> Option<(Scenario, PrivatePostgres)> {
     let programs = programs()?;
     let settings = [("sync_replication_slots", "on"), ("hot_standby_feedback", "on")];
     let Pair { mut app, standby } = pair(Some(programs), &settings, store).await;

@@ -21,6 +21,7 @@ mod names;
 mod partitions;
 mod prepare;
 mod repair;
+mod replaced;
 mod silence;
 mod stage;
 mod stream;

@@ -7,6 +7,7 @@ use tokio_postgres::{Client, Row};
 use crate::capture::CaptureError;
 use crate::config::TableMappings;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::lsn::Lineage;
 use crate::domain::position::Position;
 use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
@@ -31,6 +32,14 @@ pub(super) struct ServerState {
     pub unflushed: bool,
     /// How far the outbox was cleared.
     pub cleared: Cleared,
+}
+
+impl ServerState {
+    /// Returns the cluster and the timeline. None on a standby.
+    pub fn lineage(&self) -> Option<Lineage> {
+        let Epoch { timeline, .. } = *self.epoch.as_ref()?;
+        Some(Lineage { system_identifier: self.system_identifier, timeline })
+    }
 }
 
 /// Identifies a period without a crash or failover: after either, the server has another timeline or has written another checkpoint
@@ -130,18 +139,29 @@ fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
     }))
 }
 
-/// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`. Returns the number of rows.
+/// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`. Returns the number of rows. Fails on a
+/// server of another timeline: a pooler may have connected to it meanwhile.
 pub(super) async fn clear(
     client: &Client,
+    timeline: u32,
     snapshot: &Snapshot,
     after: u64,
     reached: Cleared,
 ) -> Result<u64, CaptureError> {
     let (row, snapshot, window, after) = (reached.row as i64, snapshot.as_str(), reached.window as i64, after as i64);
-    let parameters: [(&(dyn ToSql + Sync), Type); 4] =
-        [(&row, Type::INT8), (&snapshot, Type::TEXT), (&window, Type::INT8), (&after, Type::INT8)];
+    let timeline = format!("{timeline:08X}");
+    let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
+        (&row, Type::INT8),
+        (&snapshot, Type::TEXT),
+        (&window, Type::INT8),
+        (&after, Type::INT8),
+        (&timeline, Type::TEXT),
+    ];
     let row = client.query_typed_one(CLEAR, &parameters).await?;
-    Ok(row.get::<_, i64>(0) as u64)
+    match row.get("is_expected") {
+        true => Ok(row.get::<_, i64>("rows") as u64),
+        false => Err(CaptureError::TimelineChanged),
+    }
 }
 
 /// Converts a row of the outbox to a change in the window of this number.

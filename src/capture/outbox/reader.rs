@@ -17,6 +17,7 @@ use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
+use crate::primary::lineage;
 use crate::primary::triggers::flush;
 use crate::store::capture::SwitchToWal;
 
@@ -71,6 +72,17 @@ impl Cursor {
         })
     }
 
+    /// Returns the cluster and the timeline that were read last.
+    pub fn lineage(&self) -> Lineage {
+        self.lineage
+    }
+
+    /// Forgets the pages that the server has cleared: the answer to their deletion was lost with the connection.
+    fn forget_cleared(&mut self, cleared: Cleared) {
+        let is_cleared = |page: &SentPage| Cleared { window: page.window.number, row: page.last } <= cleared;
+        while self.sent.pop_front_if(|page| is_cleared(page)).is_some() {}
+    }
+
     /// Forgets the epoch, for a new connection: snapshots are not used until the server's epoch was compared.
     pub fn disconnected(&mut self) {
         self.epoch = None;
@@ -114,7 +126,10 @@ impl Reader<'_> {
         if self.batches.is_closed() {
             return Ok(Step::Closed);
         }
-        self.clear(cursor).await?;
+        // On a new connection, nothing is deleted before the server's epoch was compared: it may be another server.
+        if let Some(timeline) = cursor.epoch.as_ref().map(|epoch| epoch.timeline) {
+            self.clear(cursor, timeline).await?;
+        }
         self.begin_last_window(cursor);
         let Window { from, to, .. } = &cursor.window;
         let read = match cursor.continues_after {
@@ -123,13 +138,7 @@ impl Reader<'_> {
         };
         let page = in_time(read).await?;
         self.failed = page.server.failed;
-        if page.server.system_identifier != cursor.lineage.system_identifier {
-            let (known, found) = (cursor.lineage.system_identifier, page.server.system_identifier);
-            return Err(PrimaryError::ForeignCluster { known, found }.into());
-        }
-        if page.server.epoch.is_none() {
-            return Err(PrimaryError::Standby.into());
-        }
+        lineage::verify(page.server.lineage().ok_or(PrimaryError::Standby)?, cursor.lineage)?;
         if page.server.epoch != cursor.epoch {
             self.enter_epoch(cursor, &page.server).await?;
             return Ok(Step::Read);
@@ -189,14 +198,14 @@ impl Reader<'_> {
         Ok(if switched.is_some() { Step::Switched } else { Step::Read })
     }
 
-    /// Deletes rows whose events are stored. Returns false if some of them were gone already.
-    pub async fn clear(&mut self, cursor: &mut Cursor) -> Result<bool, CaptureError> {
+    /// Deletes rows whose events are stored, on a server of this timeline. Returns false if some of them were gone already.
+    async fn clear(&mut self, cursor: &mut Cursor, timeline: u32) -> Result<bool, CaptureError> {
         let mut complete = true;
         while let Some(stored) = self.stored_of_first_window(cursor) {
             let SentPage { window, after, .. } = &cursor.sent[0];
             let reached = Cleared { window: window.number, row: stored.last };
             failpoint!("outbox_rows_stored_not_deleted")?;
-            complete &= in_time(page::clear(&self.client, &window.to, *after, reached)).await? >= stored.rows;
+            complete &= in_time(page::clear(&self.client, timeline, &window.to, *after, reached)).await? >= stored.rows;
             failpoint!("outbox_rows_deleted_cursor_not_moved")?;
             cursor.cleared = cursor.cleared.max(reached);
             cursor.sent.drain(..stored.pages);
@@ -245,11 +254,12 @@ impl Reader<'_> {
                 return Ok(());
             }
         }
-        if !self.clear(cursor).await? && may_lack_rows {
+        cursor.forget_cleared(server.cleared);
+        if !self.clear(cursor, timeline).await? && may_lack_rows {
             return Err(PrimaryError::Gap(Gap::OutboxForked { timeline }).into());
         }
         if !cursor.leftovers_cleared {
-            self.clear_leftovers(cursor).await?;
+            self.clear_leftovers(cursor, timeline).await?;
             cursor.leftovers_cleared = true;
         }
         if is_new_timeline {
@@ -262,16 +272,16 @@ impl Reader<'_> {
     }
 
     /// Deletes rows that an earlier process has read and left.
-    async fn clear_leftovers(&self, cursor: &Cursor) -> Result<(), CaptureError> {
+    async fn clear_leftovers(&self, cursor: &Cursor, timeline: u32) -> Result<(), CaptureError> {
         let Window { number, from, to } = &cursor.window;
         let Some(row) = cursor.continues_after else {
             let reached = Cleared { window: *number, row: cursor.last_row };
-            in_time(page::clear(&self.client, to, 0, reached)).await?;
+            in_time(page::clear(&self.client, timeline, to, 0, reached)).await?;
             return Ok(());
         };
         let before = Cleared { window: number.saturating_sub(1), row: cursor.last_row };
-        in_time(page::clear(&self.client, from, 0, before)).await?;
-        in_time(page::clear(&self.client, to, 0, Cleared { window: *number, row })).await?;
+        in_time(page::clear(&self.client, timeline, from, 0, before)).await?;
+        in_time(page::clear(&self.client, timeline, to, 0, Cleared { window: *number, row })).await?;
         Ok(())
     }
 }

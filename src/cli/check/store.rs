@@ -6,6 +6,7 @@ use jiff::tz::TimeZone;
 use crate::config::Source;
 use crate::primary::finding::Finding;
 use crate::primary::inspect::Database;
+use crate::primary::lineage;
 use crate::store::capture::Identity;
 use crate::store::migrate::{self, Incompatibility, Schema};
 use crate::store::{Result, Store};
@@ -55,7 +56,10 @@ pub(super) async fn inspect(
         _ => findings.push(Finding::ok("store schema", "up to date")),
     }
     findings.push(partitions(&store, before).await?);
-    findings.push(match store.checkpoint(&source.slot).await? {
+    let checkpoint = store.checkpoint(&source.slot).await?;
+    let lineages = primary.and_then(|primary| primary.lineage).zip(checkpoint.as_ref());
+    findings.extend(lineages.and_then(|(found, checkpoint)| lineage::replaced(found, checkpoint.lineage)));
+    findings.push(match checkpoint {
         Some(checkpoint) => Finding::ok("checkpoint", format!("at {}", checkpoint.progress)),
         None => Finding::fail("checkpoint", format!("none for slot {}", source.slot), "run `walhook setup`"),
     });

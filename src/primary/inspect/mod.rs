@@ -16,6 +16,7 @@ use super::error::PrimaryError;
 use super::finding::Finding;
 use super::triggers::catalog::{compare, failures, trigger_state};
 use crate::config::{CaptureMode, Source};
+use crate::domain::lsn::Lineage;
 use crate::domain::table::Table;
 use crate::postgres;
 
@@ -61,6 +62,8 @@ pub(crate) async fn inspect(
 pub struct Database {
     pub system_identifier: i64,
     pub name: String,
+    /// None if it is a standby.
+    pub lineage: Option<Lineage>,
     /// Whether a failover to one of its standbys can undo acknowledged commits.
     pub has_asynchronous_standbys: bool,
 }
@@ -69,8 +72,9 @@ pub struct Database {
 pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Vec<Finding>), PrimaryError> {
     let client = postgres::connect(url).await?;
     let before = Timestamp::now();
-    let Server { system_identifier, database: name, role, now, physical_slots, synchronous, .. } =
-        catalog::server(&client).await?;
+    let server = catalog::server(&client).await?;
+    let lineage = server.lineage();
+    let Server { system_identifier, database: name, role, now, physical_slots, synchronous, .. } = server;
     let has_asynchronous_standbys = !synchronous && !physical_slots.is_empty();
     let mut findings = vec![
         Finding::ok("primary", format!("database {name} as {role}")),
@@ -87,7 +91,7 @@ pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Ve
         }
         Err(error) => findings.push(Finding::fail("primary catalog", error.to_string(), "run `walhook check` again")),
     }
-    Ok((Database { system_identifier, name, has_asynchronous_standbys }, findings))
+    Ok((Database { system_identifier, name, lineage, has_asynchronous_standbys }, findings))
 }
 
 /// Verifies that the WAL has what events need, and returns the captured tables by their OIDs.

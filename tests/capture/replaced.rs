@@ -1,0 +1,287 @@
+//! A primary that was replaced by a standby and still accepts sessions, under a URL that names it first.
+
+use postgres_types::PgLsn;
+use tokio_postgres::Client;
+use walhook::postgres;
+use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
+
+use crate::chaos::Scenario;
+use crate::failover::{Pair, pair, promote, until_caught_up, with_slot_on_standby};
+use crate::support::{Platform, Sidecar, eventually};
+use crate::wait_until_unready;
+
+const REASON: &str = "replaced by a failover";
+/// How often a replica must have connected to the replaced primary: it retries with growing waits.
+const SESSIONS: i64 = 4;
+
+/// A primary that runs although its standby was promoted.
+struct Replaced {
+    scenario: Scenario,
+    new: PrivatePostgres,
+    /// To the platform's database on the replaced primary.
+    old: Client,
+    /// Names both servers, the replaced one first.
+    both: String,
+}
+
+impl Replaced {
+    /// Promotes the standby while the primary runs. The sidecar of the scenario is stopped.
+    async fn by(mut scenario: Scenario, standby: PrivatePostgres) -> Replaced {
+        assert!(scenario.app.stop().await.success());
+        let old = scenario.app.source().await;
+        until_caught_up(&old, &standby).await;
+        promote(&standby).await;
+        let url = standby.url(&format!("{}_platform", scenario.app.name));
+        scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
+        let both = scenario.app.setting("source.url").to_owned();
+        scenario.app.set("source.url", &url);
+        Replaced { scenario, new: standby, old, both }
+    }
+
+    /// Starts a replica on the new primary alone, and waits until it has delivered payments that are beyond the end of the old WAL.
+    async fn capture_from_new(&mut self) {
+        self.scenario.app.run().await;
+        fill(&self.scenario.platform.client, 4_000_000).await;
+        self.scenario.pay(2).await;
+        self.scenario.assert_delivered().await;
+        assert_eq!(self.timeline().await, 2);
+    }
+
+    async fn timeline(&self) -> i32 {
+        let store = self.scenario.app.store().await;
+        store.query_one("select timeline from walhook.checkpoint", &[]).await.unwrap().get(0)
+    }
+
+    /// Starts a replica whose URL names both servers, without waiting for it.
+    fn spawn_with_both(&mut self) -> Sidecar {
+        let new = self.scenario.app.setting("source.url").to_owned();
+        let replica = self.scenario.app.set("source.url", &self.both).spawn(&[]);
+        self.scenario.app.set("source.url", &new);
+        replica
+    }
+
+    /// Waits until more sessions have reached the replaced primary.
+    async fn until_sessions(&self) {
+        let sessions = "select sessions from pg_stat_database where datname = current_database()";
+        let count = async || self.old.query_one(sessions, &[]).await.unwrap().get::<_, i64>(0);
+        let before = count().await;
+        eventually("sessions on the replaced primary", async || (count().await >= before + SESSIONS).then_some(()))
+            .await;
+    }
+
+    /// Asserts that no gap was ever recorded.
+    async fn assert_no_gap(&self) {
+        let store = self.scenario.app.store().await;
+        let found: Vec<String> =
+            store.query("select reason from walhook.gap", &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+        assert_eq!(found, [""; 0], "a replaced primary is no gap");
+    }
+
+    /// Runs a command with the URL of both servers, which must fail and name the replaced primary.
+    async fn assert_refused(&mut self, arguments: &[&str]) {
+        let new = self.scenario.app.setting("source.url").to_owned();
+        let output = self.scenario.app.set("source.url", &self.both).walhook(arguments).await;
+        self.scenario.app.set("source.url", &new);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!output.status.success() && text.contains(REASON), "`walhook {arguments:?}`: {text}");
+        assert!(text.contains("walhook repair --force"), "the remedy after a restore: {text}");
+    }
+}
+
+async fn fill(client: &Client, bytes: usize) {
+    let filler = format!("select pg_logical_emit_message(true, 'filler', repeat('x', {bytes}))");
+    client.batch_execute(&filler).await.unwrap();
+}
+
+async fn end_of_wal(client: &Client) -> PgLsn {
+    client.query_one("select pg_current_wal_flush_lsn()", &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let mut replaced = Replaced::by(scenario, standby).await;
+    replaced.capture_from_new().await;
+    let at: PgLsn = end_of_wal(&replaced.scenario.platform.client).await;
+    assert!(end_of_wal(&replaced.old).await < at, "the old WAL ends before the checkpoint");
+    let mut other = replaced.spawn_with_both();
+    wait_until_unready(&other, REASON).await;
+    replaced.until_sessions().await;
+    replaced.assert_no_gap().await;
+    // Now the old WAL ends after the checkpoint.
+    fill(&replaced.old, 12_000_000).await;
+    assert!(end_of_wal(&replaced.old).await > at);
+    replaced.until_sessions().await;
+    replaced.assert_no_gap().await;
+    // As a callback of Patroni does.
+    let name = replaced.scenario.app.name.clone();
+    replaced.old.execute("select pg_drop_replication_slot($1)", &[&name]).await.unwrap();
+    replaced.until_sessions().await;
+    wait_until_unready(&other, REASON).await;
+    for command in ["check", "setup", "repair"] {
+        replaced.assert_refused(&[command]).await;
+    }
+    replaced.assert_no_gap().await;
+    assert_eq!(replaced.scenario.app.sidecar().readiness().await.unwrap().0, 200, "the replica that captures");
+    replaced.scenario.pay(2).await;
+    replaced.scenario.assert_delivered().await;
+
+    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    other.wait_until_ready().await;
+    assert!(replaced.scenario.app.stop().await.success());
+    replaced.scenario.pay(2).await;
+    replaced.scenario.assert_delivered().await;
+    replaced.assert_no_gap().await;
+    assert_eq!(replaced.timeline().await, 2);
+    drop((other, replaced.new));
+}
+
+/// A primary that was restored to a time before a failover cannot be told from a replaced one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let mut replaced = Replaced::by(scenario, standby).await;
+    replaced.capture_from_new().await;
+    let mut restored = replaced.spawn_with_both();
+    wait_until_unready(&restored, REASON).await;
+    assert!(replaced.scenario.app.stop().await.success());
+    replaced.new.stop(StopMode::Immediate).await.unwrap();
+    replaced.scenario.platform = Platform::new(replaced.scenario.app.source().await);
+    // Nothing has read this when the repair compares the rows.
+    replaced.scenario.pay(1).await;
+    replaced.assert_refused(&["repair"]).await;
+    let both = replaced.both.clone();
+    replaced.scenario.app.set("source.url", &both).walhook_ok(&["repair", "--force"]).await;
+    restored.wait_until_ready().await;
+    replaced.scenario.pay(2).await;
+    replaced.scenario.assert_delivered().await;
+    assert_eq!(replaced.timeline().await, 1);
+    replaced.scenario.app.wait_for_count("select count(*) from walhook.gap where repaired_at is null", 0).await;
+}
+
+/// As above, with trigger capture. The process must not run during the repair.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let (scenario, standby) = by_triggers(&store).await;
+    let mut replaced = Replaced::by(scenario, standby).await;
+    replaced.capture_from_new().await;
+    assert!(replaced.scenario.app.stop().await.success());
+    replaced.new.stop(StopMode::Immediate).await.unwrap();
+    replaced.scenario.platform = Platform::new(replaced.scenario.app.source().await);
+    replaced.scenario.pay(1).await;
+    replaced.assert_refused(&["repair"]).await;
+    let both = replaced.both.clone();
+    replaced.scenario.app.set("source.url", &both).walhook_ok(&["repair", "--force"]).await;
+    replaced.scenario.app.run().await;
+    replaced.scenario.pay(2).await;
+    replaced.scenario.assert_delivered().await;
+    assert_eq!(replaced.timeline().await, 1);
+    replaced.assert_no_gap().await;
+}
+
+async fn by_triggers(store: &PrivatePostgres) -> (Scenario, PrivatePostgres) {
+    let Pair { mut app, standby } = pair(None, &[], store).await;
+    app.set("source.capture", "trigger").set("source.poll_interval", "20ms");
+    let mut scenario = Scenario::start(app).await;
+    scenario.pay(3).await;
+    scenario.assert_delivered().await;
+    (scenario, standby)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn capture_by_triggers_waits_while_it_reaches_a_replaced_primary() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let (scenario, standby) = by_triggers(&store).await;
+    let mut replaced = Replaced::by(scenario, standby).await;
+    replaced.capture_from_new().await;
+    let mut other = replaced.spawn_with_both();
+    // It stands by, without a connection to the primary, while the first one reads.
+    other.wait_until_ready().await;
+    assert!(replaced.scenario.app.stop().await.success());
+    wait_until_unready(&other, REASON).await;
+    replaced.until_sessions().await;
+    replaced.assert_no_gap().await;
+    for command in ["check", "setup"] {
+        replaced.assert_refused(&[command]).await;
+    }
+    // A replica that reaches the new primary takes over: the other one does not keep the lease.
+    replaced.scenario.app.run().await;
+    replaced.scenario.pay(2).await;
+    replaced.scenario.assert_delivered().await;
+    replaced.assert_no_gap().await;
+
+    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    other.wait_until_ready().await;
+    assert!(replaced.scenario.app.stop().await.success());
+    replaced.scenario.pay(2).await;
+    replaced.scenario.assert_delivered().await;
+    replaced.assert_no_gap().await;
+    assert_eq!(replaced.timeline().await, 2);
+    drop((other, replaced.new));
+}
+
+/// Rows are deleted from the outbox after their events are stored. If the connection is lost in between, the next one must not delete
+/// anything on another server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_there() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let (scenario, standby) = by_triggers(&store).await;
+    let mut replaced = Replaced::by(scenario, standby).await;
+    replaced.capture_from_new().await;
+    assert!(replaced.scenario.app.stop().await.success());
+    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    let both = replaced.both.clone();
+    let app = replaced.scenario.app.set("source.url", &both);
+    app.set_environment("FAILPOINTS", "outbox_rows_stored_not_deleted=1*return(fail)").run().await;
+    replaced.scenario.app.server.start_again().await.unwrap();
+    replaced.old = replaced.scenario.app.source().await;
+    let cleared = "select number, seq from walhook_capture.progress";
+    let cleared = async |client: &Client| {
+        let row = client.query_one(cleared, &[]).await.unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    let before = cleared(&replaced.old).await;
+    // The failpoint ends the connection when the event is stored.
+    replaced.scenario.pay(1).await;
+    wait_until_unready(replaced.scenario.app.sidecar(), REASON).await;
+    replaced.until_sessions().await;
+    assert_eq!(cleared(&replaced.old).await, before);
+    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    replaced.scenario.pay(2).await;
+    replaced.scenario.assert_delivered().await;
+    replaced.scenario.app.sidecar().wait_until_ready().await;
+    replaced.assert_no_gap().await;
+    let outbox = "select from walhook_capture.outbox limit 1";
+    eventually("the outbox to be empty", async || {
+        replaced.scenario.platform.client.query_opt(outbox, &[]).await.unwrap().is_none().then_some(())
+    })
+    .await;
+}
+
+/// The event of a row is stored, and the standby that is promoted before the row is deleted does not have it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let (mut scenario, standby) = by_triggers(&store).await;
+    let old = scenario.app.source().await;
+    let outbox = "select from walhook_capture.outbox limit 1";
+    eventually("the outbox to be empty", async || old.query_opt(outbox, &[]).await.unwrap().is_none().then_some(()))
+        .await;
+    until_caught_up(&old, &standby).await;
+    standby.stop(StopMode::Fast).await.unwrap();
+    old.batch_execute("begin; lock table walhook_capture.progress in exclusive mode").await.unwrap();
+    scenario.pay(1).await;
+    scenario.assert_delivered().await;
+    let waits = "select from pg_locks where relation = 'walhook_capture.progress'::regclass and not granted";
+    eventually("the deletion to wait", async || old.query_opt(waits, &[]).await.unwrap()).await;
+    scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    standby.start_again().await.unwrap();
+    promote(&standby).await;
+    let gaps = scenario.app.store().await;
+    let open = "select reason from walhook.gap where repaired_at is null";
+    let gap = eventually("the gap", async || gaps.query_opt(open, &[]).await.unwrap()).await;
+    assert_eq!(gap.get::<_, &str>(0), "outbox_forked");
+}
