@@ -1,6 +1,6 @@
 -- Locks the job that has been due longest. Other replicas skip it until the transaction ends. The replays of a webhook run one after
 -- the other: each sees which deliveries the one before it has created.
-select job.id, job.webhook_id, job.kind, job.since, job.until, job.outcomes, job.missed, job.phase, job.position, job.created_at,
+select job.id, job.webhook_id, job.kind, job.since, job.until, job.outcomes, job.missed, job.phase, job.position,
     job.events, job.label_ids, job.last_sequence, job.sequence, job.chunk, job.chunk_size,
     extract(epoch from clock_timestamp() - job.chunk_at)::double precision as chunk_age,
     webhook.active is true as active, coalesce(webhook.user_id, '') as user_id

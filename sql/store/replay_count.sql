@@ -1,21 +1,21 @@
 -- Counts what a replay would deliver, among a limited number of events and of rows of the attempt log. `except` is never planned as a
 -- nested loop.
 -- $1 user, $2 webhook, $3 and $4 the ids of events, $5 and $6 the ids of events without a number,
--- $7 and $8 the ids of attempts, $9 events, $10 labels, $11 since, $12 until, $13 rows to read of each, $14 whether to return the events
--- that were found, for a filter
+-- $7 the id after which the attempts are, $8 events, $9 labels, $10 since, $11 until, $12 rows to read of each, $13 whether to return
+-- the events that were found, for a filter
 with numbered as materialized (
     select id, sequence, kind, label_id, occurred_at
     from walhook.event
     where user_id = $1 and sequence > 0 and id > $3 and id < $4
     order by sequence
-    limit $13
+    limit $12
 ),
 unnumbered as materialized (
     select id, user_id, sequence, ordinal, kind, label_id, occurred_at
     from walhook.event
     where id > $5 and id < $6
     order by id
-    limit $13
+    limit $12
 ),
 events as (
     select id, kind, label_id, occurred_at from numbered
@@ -23,15 +23,15 @@ events as (
     select id, kind, label_id, occurred_at from unnumbered where user_id = $1 and sequence is null and ordinal is not null
 ),
 logged as materialized (
-    select event_id from walhook.attempt where webhook_id = $2 and id > $7 and id < $8 order by id limit $13
+    select event_id from walhook.attempt where webhook_id = $2 and id > $7 order by id limit $12
 ),
 pending as materialized (
-    select event_id from walhook.delivery where webhook_id = $2 and (attempt = 1 or attempt > 1) limit $13
+    select event_id from walhook.delivery where webhook_id = $2 and (attempt = 1 or attempt > 1) limit $12
 ),
 found as (
     select id
     from events
-    where kind = any ($9::text[]) and ($10::bigint[] is null or label_id = any ($10)) and occurred_at >= $11 and occurred_at < $12
+    where kind = any ($8::text[]) and ($9::bigint[] is null or label_id = any ($9)) and occurred_at >= $10 and occurred_at < $11
     except
     select event_id from (select event_id from logged union all select event_id from pending) as had
 ),
@@ -40,7 +40,7 @@ returned as (
     from found
     -- An index lookup for each event.
     cross join lateral (select kind, label_id, data from walhook.event where event.id = found.id offset 0) as event
-    where $14::boolean
+    where $13::boolean
 )
 select (select count(*) from found) as found,
     (select count(*) from numbered) as numbered,

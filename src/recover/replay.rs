@@ -30,7 +30,8 @@ const SLOW: f64 = 2.0;
 /// No more deliveries are created while the webhook has this many pending retries: most of what would be created would become retries
 /// too.
 const MAX_RETRIES: i64 = 10_000;
-/// The number of rows of the attempt log that one step reads, which takes about 20 milliseconds.
+/// The number of rows of the attempt log that one step reads, which takes about 20 milliseconds. The log is read up to its newest row: far
+/// fewer attempts of the webhook are recorded from one step to the next, so that a step soon reads less than this.
 const LOG_ROWS: i64 = 5_000;
 /// The number of events that one step reads for each delivery that it may create, because not all events are selected.
 const EVENTS_PER_DELIVERY: i32 = 10;

@@ -63,10 +63,10 @@ impl Selection {
         (lowest_id_at(start_of_day(since)), lowest_id_at(start_of_day(until).saturating_add(DAY_MS)))
     }
 
-    /// The ids between which the attempts of these events are, up to `until`. An attempt's id contains its time by a replica's clock.
-    fn attempt_ids(&self, until: Timestamp) -> (Uuid, Uuid) {
-        let since = self.since.as_millisecond().saturating_sub(ID_TOLERANCE_MS);
-        (lowest_id_at(since), lowest_id_at(until.as_millisecond().saturating_add(ID_TOLERANCE_MS)))
+    /// The id after which the attempts of these events are. An attempt's id contains its time by a replica's clock. There is no upper
+    /// bound: a retry, or a delivery that waited, is attempted long after its event.
+    fn first_attempt_id(&self) -> Uuid {
+        lowest_id_at(self.since.as_millisecond().saturating_sub(ID_TOLERANCE_MS))
     }
 }
 
@@ -77,7 +77,6 @@ pub struct Replay {
     pub webhook: Uuid,
     pub user: UserId,
     pub selection: Selection,
-    pub created_at: Timestamp,
     /// The number of the last event that it delivers.
     pub last_sequence: i64,
     pub progress: Progress,
@@ -94,7 +93,6 @@ from_row!(Replay {
     webhook = "webhook_id",
     user = "user_id",
     selection: Selection::from_row,
-    created_at,
     last_sequence,
     progress: Progress::from_row,
     chunk,
@@ -114,8 +112,8 @@ pub struct Progress {
 
 from_row!(Progress { phase, position, sequence });
 
-/// The phases of a replay, in their order, by what it reads. The first two find the events that the webhook has had: a delivery that ends
-/// between them is in the log when the second begins.
+/// The phases of a replay, in their order, by what it reads. The first two find the events that the webhook has had: a delivery that ended
+/// before the first one, or ends between them, is in the log when the second begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     PendingDeliveries,
@@ -199,7 +197,7 @@ pub async fn count(
 ) -> Result<Counted> {
     let connection = store.connection().await?;
     let Selection { since, until, events, labels } = selection;
-    let ((from, to), (attempts_from, attempts_to)) = (selection.ids(), selection.attempt_ids(Timestamp::now()));
+    let ((from, to), attempts_from) = (selection.ids(), selection.first_attempt_id());
     let unnumbered_to = unnumbered_until(&*connection).await?.map_or(to, |until| until.min(to));
     let limit = if filter.is_some() { MAX_COUNTED_WITH_DATA } else { MAX_COUNTED };
     let counted: Count = connection
@@ -213,7 +211,6 @@ pub async fn count(
                 &from,
                 &unnumbered_to,
                 &attempts_from,
-                &attempts_to,
                 events,
                 labels,
                 since,
@@ -323,20 +320,26 @@ impl Replay {
         transaction.fetch_one(PENDING, &[&self.webhook, &self.chunk, &limits.0, &limits.1]).await
     }
 
+    /// The ids between which the replayed events are.
+    pub fn event_ids(&self) -> (Uuid, Uuid) {
+        self.selection.ids()
+    }
+
+    /// The id after which the attempt log is read next.
+    pub fn attempts_after(&self) -> Uuid {
+        self.selection.first_attempt_id().max(self.progress.position)
+    }
+
     /// Excludes the events of all pending deliveries.
     pub async fn exclude_pending(&self, transaction: &Transaction<'_>) -> Result<()> {
-        let (from, to) = self.selection.ids();
+        let (from, to) = self.event_ids();
         transaction.run(EXCLUDE_PENDING, &[&self.id, &self.webhook, &from, &to]).await.map(drop)
     }
 
     /// Excludes the events of the next `limit` rows of the attempt log.
     pub async fn exclude_logged(&self, transaction: &Transaction<'_>, limit: i64) -> Result<Read> {
-        let (from, to) = self.selection.ids();
-        let (attempts_from, attempts_to) = self.selection.attempt_ids(self.created_at);
-        let after = attempts_from.max(self.progress.position);
-        transaction
-            .fetch_one(EXCLUDE_LOGGED, &[&self.id, &self.webhook, &from, &to, &after, &attempts_to, &limit])
-            .await
+        let ((from, to), after) = (self.event_ids(), self.attempts_after());
+        transaction.fetch_one(EXCLUDE_LOGGED, &[&self.id, &self.webhook, &from, &to, &after, &limit]).await
     }
 
     /// Reads up to `limit` events of the phase, and returns the first `most` of those to deliver.

@@ -255,6 +255,49 @@ async fn events_that_the_webhook_has_had_are_skipped() {
     assert_eq!(it.service.sql.query_one(kept, &[]).await.unwrap().get::<_, i64>(0), 0);
 }
 
+/// A replay waits while the webhook has a backlog, and while an earlier replay runs.
+#[tokio::test]
+async fn a_replay_that_starts_hours_late_skips_what_was_delivered_meanwhile() {
+    let it = Scene::start().await;
+    let [had, one, other]: [Uuid; 3] = it.store(&[Stored::at(hours_ago(5)); 3]).await[..].try_into().unwrap();
+    it.pend(had, 1).await;
+    let (first, second) = (it.replay(6).await, it.replay(6).await);
+    let age = "update walhook.recovery set created_at = now() - interval '4 hours'";
+    assert_eq!(it.service.sql.execute(age, &[]).await.unwrap(), 2);
+    it.deliver().await;
+    assert_eq!(it.work().await, it.deliveries(&[one, other]), "each once, and not what had been delivered");
+    for (job, done) in [(first, 2), (second, 0)] {
+        let shown = it.job(&job).await;
+        assert_eq!((&shown["state"], &shown["done"]), (&json!("finished"), &json!(done)));
+    }
+}
+
+#[tokio::test]
+async fn a_replay_reads_the_attempt_log_to_its_end_while_attempts_are_recorded() {
+    let it = Scene::start().await;
+    let events = it.store(&[Stored::at(hours_ago(2)); 2]).await;
+    let record = "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+                  select (overlay(gen_random_uuid()::text placing substr($2::text, 1, 18) from 1 for 18))::uuid, $1,
+                      gen_random_uuid(), gen_random_uuid(), 'delivery.failed', 1, 1, now(), 'delivered'
+                  from generate_series(1, $3::bigint)";
+    let record = async |rows: i64| {
+        let id = Uuid::now_v7().to_string();
+        it.service.sql.execute(record, &[&it.webhook, &id, &rows]).await.unwrap();
+    };
+    // More than a step reads.
+    record(7_000).await;
+    it.replay(3).await;
+    let phase = "select phase from walhook.recovery where kind = 'replay'";
+    let mut phases = Vec::new();
+    for _ in 0..3 {
+        assert_eq!(it.step().await, Step::Worked);
+        phases.push(it.service.sql.query_one(phase, &[]).await.unwrap().get::<_, String>(0));
+        record(1_000).await;
+    }
+    assert_eq!(phases, ["log", "log", "unnumbered"]);
+    assert_eq!(it.work().await, it.deliveries(&events));
+}
+
 #[tokio::test]
 async fn a_replay_skips_an_event_that_a_recovery_is_delivering() {
     let it = Scene::start().await;

@@ -20,7 +20,6 @@ use super::{Line, MemoryTransaction, Row, State, later};
 #[derive(Clone, Debug)]
 pub struct MemoryJob {
     pub webhook: Uuid,
-    pub created_at: Timestamp,
     pub due_at: Timestamp,
     /// How many deliveries it has started.
     pub created: i64,
@@ -67,7 +66,6 @@ impl State {
                 webhook: job.webhook,
                 user: webhook.map_or_else(|| UserId("".into()), |webhook| webhook.user.clone()),
                 selection: replay.selection.clone(),
-                created_at: job.created_at,
                 last_sequence: replay.last_sequence,
                 progress: replay.progress,
                 chunk: replay.chunk.clone(),
@@ -275,17 +273,20 @@ impl JobStatements for MemoryTransaction<'_> {
 
     async fn exclude_pending(&self, replay: &Replay) -> Result<()> {
         let mut state = self.state();
-        let pending = state.deliveries.values().filter(|row| row.webhook == replay.webhook);
-        let events: Vec<Uuid> = pending.map(|row| row.event).collect();
+        let (from, to) = replay.event_ids();
+        let is_read = |row: &&Row| row.webhook == replay.webhook && (from..to).contains(&row.event);
+        let events: Vec<Uuid> = state.deliveries.values().filter(is_read).map(|row| row.event).collect();
         events.into_iter().for_each(|event| state.exclusions.put((replay.id, event), ()));
         Ok(())
     }
 
     async fn exclude_logged(&self, replay: &Replay, limit: i64) -> Result<Read> {
         let mut state = self.state();
-        let lines = state.log_after(replay.webhook, replay.progress.position, limit);
+        let lines = state.log_after(replay.webhook, replay.attempts_after(), limit);
+        let (from, to) = replay.event_ids();
         let read = Read { rows: lines.len() as i64, last: lines.last().map(|line| line.id) };
-        let events: Vec<Uuid> = lines.iter().map(|line| line.event).collect();
+        let events: Vec<Uuid> =
+            lines.iter().map(|line| line.event).filter(|event| (from..to).contains(event)).collect();
         events.into_iter().for_each(|event| state.exclusions.put((replay.id, event), ()));
         Ok(read)
     }

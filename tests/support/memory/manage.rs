@@ -138,8 +138,8 @@ impl MemoryTransaction<'_> {
         if !state.webhooks.contains_key(&webhook) || state.jobs.values().filter(is_open).count() >= MAX_OPEN {
             return false;
         }
-        let (created_at, due_at) = (state.now, state.now);
-        state.jobs.put(id, MemoryJob { webhook, created_at, due_at, created: 0, is_finished: false, work });
+        let due_at = state.now;
+        state.jobs.put(id, MemoryJob { webhook, due_at, created: 0, is_finished: false, work });
         true
     }
 
