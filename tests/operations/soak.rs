@@ -67,9 +67,16 @@ async fn fill(app: &TestApp, rows: u64, webhook: &str) {
 async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
     let (mut times, mut cursor) = (Vec::new(), String::new());
     for _ in 0..READS {
-        let started = Instant::now();
-        let answer = api.get(&format!("{path}{cursor}")).await.expect(200);
-        times.push(started.elapsed());
+        let answer = loop {
+            let started = Instant::now();
+            let answer = api.get(&format!("{path}{cursor}")).await;
+            // Filtered pages are limited to 50 per second.
+            if answer.status != 429 {
+                times.push(started.elapsed());
+                break answer.expect(200);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
         if let Some(next) = answer.json()["next_cursor"].as_str().filter(|_| walk) {
             cursor = format!("&cursor={next}");
         }
