@@ -23,6 +23,7 @@ async fn start() -> Drifting {
     let drifting = Drifting { app, platform, user, receiver };
     drifting.platform.payment(user, "ready").await;
     drifting.receiver.wait_for(1).await;
+    drifting.recorded().await;
     drifting
 }
 
@@ -51,6 +52,12 @@ impl Drifting {
         delivered.sort_unstable();
         assert_eq!(delivered, payments);
         self.app.wait_for_events(received.len()).await;
+        self.recorded().await;
+    }
+
+    /// Waits until the attempts are recorded: what a kill leaves unrecorded is sent again.
+    async fn recorded(&self) {
+        self.app.wait_for_count("select count(*) from walhook.delivery", 0).await;
     }
 
     async fn insert(&self, columns: &str, id: i64) -> i64 {
