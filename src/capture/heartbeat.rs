@@ -24,6 +24,7 @@ use crate::primary::{catalog, inspect, lineage};
 use crate::telemetry::{self, Activity};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
+const WAITS: &str = include_str!("../../sql/primary/heartbeat_waits.sql");
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
 /// The most heartbeats that may be in flight, while the stream is far behind.
 const MAX_IN_FLIGHT: usize = 1_000;
@@ -137,7 +138,11 @@ impl Sender {
             let id = format!("{session}-{number}");
             let sent = tokio::time::timeout(EMIT_TIMEOUT, self.send(&id)).await;
             let error = match sent {
-                Ok(Ok(())) => None,
+                Ok(Ok(true)) => None,
+                Ok(Ok(false)) => {
+                    sending.failed(&"an earlier heartbeat waits for a synchronous standby");
+                    continue;
+                }
                 // The reader ends the stream and reports it.
                 // On a new timeline, the stream's server may be frozen: nothing else notices before the limit of its silence.
                 Ok(Err(error)) if error.ends_stream() => {
@@ -171,13 +176,19 @@ impl Sender {
         }
     }
 
-    async fn send(&mut self, id: &str) -> Result<(), CaptureError> {
+    /// Returns false if it sent none, because an earlier one waits for a standby. That one's connection stays open on the server for as
+    /// long as the standby is down, and one for each heartbeat would soon be all that the server accepts.
+    async fn send(&mut self, id: &str) -> Result<bool, CaptureError> {
         if !self.client.is_open() && self.is_stopping().await {
             return Err(CaptureError::PrimaryStops);
         }
         let client = self.client.get().await?;
         // Before the heartbeat: it may be the first commit that waits for a standby.
-        self.policy.set_synchronous(catalog::is_synchronous(client).await?);
+        let synchronous = catalog::is_synchronous(client).await?;
+        self.policy.set_synchronous(synchronous);
+        if synchronous && client.query_typed_one(WAITS, &[]).await?.get(0) {
+            return Ok(false);
+        }
         // Recorded before it is sent: it can come back before its statement has ended.
         self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });
         let row = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?;
@@ -191,7 +202,7 @@ impl Sender {
         if let Some(beat) = self.shared.in_flight().get_mut(id) {
             beat.lsn = Some(Lsn(lsn.into()));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Returns whether the stream's server starts or stops. With several hosts in the URL, the error of another one could hide it.

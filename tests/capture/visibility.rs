@@ -108,6 +108,33 @@ async fn an_event_waits_until_its_transaction_is_visible() {
     scenario.app.sidecar().wait_until_ready().await;
 }
 
+/// The server keeps the connection of a commit that waits for a standby, also after its client has closed it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_most_one_heartbeat_waits_for_a_standby() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let (mut scenario, standby) = synchronous_scenario(&[], &store).await;
+    let receiver = Stopped::receiver_of(&standby).await;
+    let waiting = async |client: &Client| -> i64 {
+        let waiting = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
+        client.query_one(waiting, &[]).await.unwrap().get(0)
+    };
+    eventually("a heartbeat to wait", async || (waiting(&scenario.platform.client).await == 1).then_some(())).await;
+    scenario.app.kill().await;
+    let mut second = scenario.app.spawn(&[]);
+    let log = scenario.app.log_file();
+    eventually("the second process to send a heartbeat", async || {
+        let logged = std::fs::read_to_string(&log).unwrap();
+        let sent = logged.contains("an earlier heartbeat waits for a synchronous standby");
+        (sent || waiting(&scenario.platform.client).await > 1).then_some(())
+    })
+    .await;
+    assert_eq!(waiting(&scenario.platform.client).await, 1);
+    receiver.resume();
+    scenario.pay(1).await;
+    scenario.assert_delivered().await;
+    second.wait_until_ready().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limit() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();

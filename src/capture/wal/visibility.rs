@@ -4,8 +4,7 @@
 //! a standby at that point: no session sees the commit, and a failover undoes it. Therefore no change of a transaction is passed on,
 //! stored or acknowledged before a snapshot of the primary sees the transaction.
 //!
-//! The wait has no limit. A new stream would wait for the same transactions, and each new connection would leave one more heartbeat on
-//! the primary that waits for the standby. A long wait is reported instead.
+//! The wait has no limit: a new stream would wait for the same transactions. A long wait is reported instead.
 
 use std::time::Duration;
 
