@@ -37,6 +37,8 @@ pub enum Boundary {
     Claim,
     Request,
     Record,
+    /// The cancellation of what a webhook had pending when it was switched off.
+    Cancel,
     Recover,
     Replay,
     Notify,
@@ -104,8 +106,8 @@ impl std::error::Error for Injected {}
 
 use Action::{Fail, Kill, Stall};
 use Boundary::{
-    Acknowledge, AcknowledgeIdle, Capture, Claim, EndSwitch, Enqueue, Erase, HandOff, Migrate, MigrateOne, Notify,
-    Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair,
+    Acknowledge, AcknowledgeIdle, Cancel, Capture, Claim, EndSwitch, Enqueue, Erase, HandOff, Migrate, MigrateOne,
+    Notify, Outbox, PrepareTriggers, PrepareWal, Record, Recover, Reencrypt, RemoveTriggers, RemoveWalCapture, Repair,
     RepairOutbox, Replay, Request, Setup, SetupOutbox, Shutdown, SwitchToTriggers, SwitchToWal, Teardown,
 };
 
@@ -176,6 +178,8 @@ table! {
         "attempts are recorded and the next deliveries of their keys are leased", not "the recording stage knows it";
     Record "delivery_promoted_not_handed_off" KILL_AND_STALL:
         "the next delivery of a key is leased to this process", not "the dispatcher has it";
+    Cancel "deliveries_cancelled_chunk_not_committed" ALL:
+        "the open transaction has cancelled deliveries of an inactive webhook", not "it is committed";
     Recover "recovery_rounds_started_progress_not_stored" KILL_AND_FAIL:
         "the open transaction has started rounds of a recovery", not "it has the recovery's progress";
     Recover "job_step_done_not_committed" ALL:

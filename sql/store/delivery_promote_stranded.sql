@@ -1,5 +1,6 @@
 -- Makes first deliveries of keys due that are parked although nothing is pending before them. Visits a number of keys, in order of webhook
--- and key. A build that does not know keys removes deliveries without making the next one due.
+-- and key. A build that does not know keys removes deliveries without making the next one due. Leaves out webhooks that are inactive or were
+-- deleted: what they have pending is being cancelled, in no order.
 -- $1 webhook and $2 key after which to start, $3 keys to visit at most
 with recursive visit (webhook_id, order_key, visited) as (
     (
@@ -28,6 +29,7 @@ first as materialized (
 parked as materialized (
     select id from walhook.delivery
     where id = any (array(select id from first)) and due_at = 'infinity'
+        and (select active from walhook.webhook where webhook.id = delivery.webhook_id)
     order by id
     for no key update skip locked
 ),

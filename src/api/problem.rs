@@ -282,6 +282,7 @@ impl From<Fault> for Problem {
             Fault::WebhookLimit { .. } => WEBHOOK_LIMIT.with(detail),
             Fault::VersionMismatch => PRECONDITION_FAILED.with(detail),
             Fault::WebhookInactive => WEBHOOK_INACTIVE.with(detail),
+            Fault::Cancelling => UNAVAILABLE.with(detail).retry_after(5),
             Fault::NotRedeliverable(_) => NOT_REDELIVERABLE.with(detail),
             Fault::EventExpired => EVENT_GONE.with(detail),
             Fault::TooManyRecoveries => TOO_MANY_RECOVERIES.with(detail),

@@ -353,7 +353,8 @@ pub async fn read(
 
 /// Edit a webhook
 ///
-/// Deactivating it cancels its pending deliveries. Activating it after an automatic disablement resets its failure counters.
+/// Deactivating it cancels its pending deliveries, a long backlog in the background. Activating it before that has ended can respond with 503
+/// and `Retry-After`. Activating it after an automatic disablement resets its failure counters.
 #[utoipa::path(
     patch, path = "/webhooks/{webhook}", tag = "webhooks", operation_id = "updateWebhook",
     params(

@@ -224,6 +224,8 @@ impl App {
         tasks.spawn("recording", record::run(store, schedule, policy, promotion, answers, tracer, give_up).map(Ok));
         let search = record::promote_stranded(self.store.clone(), tasks.shutdown.clone());
         tasks.spawn("stranded deliveries", search.map(Ok));
+        let cancellation = record::cancel_inactive(self.store.clone(), tasks.shutdown.clone());
+        tasks.spawn("cancellation", cancellation.map(Ok));
         handoff
     }
 

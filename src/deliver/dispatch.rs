@@ -158,24 +158,16 @@ impl Dispatch {
         Some(webhooks)
     }
 
-    /// Takes the result of a query for `webhooks` that was sent at `queried_at`. Returns those that no longer exist: the caller removes
-    /// their deliveries.
-    pub fn read(
-        &mut self,
-        webhooks: Vec<Uuid>,
-        queried_at: Instant,
-        found: Vec<SealedTarget>,
-        now: Instant,
-    ) -> Vec<Uuid> {
+    /// Takes the result of a query for `webhooks` that was sent at `queried_at`. Drops the deliveries of those that no longer exist, which
+    /// are being cancelled.
+    pub fn read(&mut self, webhooks: &[Uuid], queried_at: Instant, found: Vec<SealedTarget>, now: Instant) {
         self.is_reading = false;
-        self.targets.store_read(queried_at, &webhooks, found, now);
+        self.targets.store_read(queried_at, webhooks, found, now);
         for (delivery, finished) in std::mem::take(&mut self.reading) {
             let lookup = self.targets.last_read(delivery.webhook);
             self.start(delivery, finished, lookup, now);
         }
         self.start_known(now);
-        let is_deleted = |webhook: &Uuid| matches!(self.targets.last_read(*webhook), Lookup::Deleted);
-        webhooks.into_iter().filter(is_deleted).collect()
     }
 
     pub fn read_failed(&mut self, now: Instant) {

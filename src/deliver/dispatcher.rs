@@ -169,8 +169,7 @@ impl Dispatcher {
         match found {
             Ok(found) => {
                 self.reading_webhooks.succeeded();
-                let deleted = self.dispatch.read(webhooks, queried_at, found, Instant::now());
-                self.remove_orphans(deleted, Vec::new());
+                self.dispatch.read(&webhooks, queried_at, found, Instant::now());
             }
             Err(error) => {
                 self.reading_webhooks.failed(&error);
@@ -200,7 +199,7 @@ impl Dispatcher {
         };
         self.claiming.succeeded();
         let Leftover { refused, orphans } = self.dispatch.claimed(&request, claimed, now);
-        self.remove_orphans(Vec::new(), orphans);
+        self.remove_orphans(orphans);
         if !refused.is_empty() {
             let store = self.context.store.clone();
             self.tasks.spawn(async move {
@@ -211,17 +210,17 @@ impl Dispatcher {
         }
     }
 
-    /// Removes the deliveries of those `webhooks` that no longer exist, and those of `deliveries` whose event no longer exists.
-    fn remove_orphans(&mut self, webhooks: Vec<Uuid>, deliveries: Vec<Uuid>) {
-        if webhooks.is_empty() && deliveries.is_empty() {
+    /// Removes those of `deliveries` whose event no longer exists.
+    fn remove_orphans(&mut self, deliveries: Vec<Uuid>) {
+        if deliveries.is_empty() {
             return;
         }
         let store = self.context.store.clone();
         self.tasks.spawn(async move {
-            match store.remove_orphans(&webhooks, &deliveries).await {
+            match store.remove_orphans(&deliveries).await {
                 Ok(0) => {}
-                Ok(removed) => tracing::info!(removed, "removed deliveries whose webhook or event no longer exists"),
-                Err(error) => tracing::debug!(%error, "deliveries without webhook or event were not removed yet"),
+                Ok(removed) => tracing::info!(removed, "removed deliveries whose event no longer exists"),
+                Err(error) => tracing::debug!(%error, "deliveries without an event were not removed yet"),
             }
         });
     }

@@ -34,6 +34,11 @@ pub enum Fault {
     VersionMismatch,
     #[error("nothing is delivered to an inactive webhook: activate it first")]
     WebhookInactive,
+    /// A webhook is not activated before what it had pending when it was switched off is cancelled.
+    #[error(
+        "deliveries that were pending when the webhook was switched off are still being cancelled: activate it again in a few seconds"
+    )]
+    Cancelling,
     #[error(transparent)]
     NotRedeliverable(#[from] NotRedeliverable),
     #[error("the delivery's event is older than the retention period")]

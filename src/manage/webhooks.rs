@@ -178,5 +178,6 @@ fn applied<T>(result: Conditional<T>) -> Result<T> {
         Conditional::Done(value) => Ok(value),
         Conditional::NotFound => Err(Fault::NoSuchWebhook),
         Conditional::Refused => Err(Fault::VersionMismatch),
+        Conditional::Cancelling => Err(Fault::Cancelling),
     }
 }

@@ -1,6 +1,7 @@
 //! The recording stage: writes the outcome of attempts to the store, in batches.
 
 mod batches;
+mod cancellation;
 mod decided;
 mod stranded;
 mod superseded;
@@ -26,10 +27,11 @@ use crate::traces::Tracer;
 
 use batches::Batches;
 pub use batches::{Batching, MAX_BATCH};
+pub use cancellation::{Cancelled, cancel_inactive, cancel_next};
 pub use decided::Decided;
 use decided::log_id;
 pub use stranded::{promote_all_stranded, promote_stranded};
-pub use transaction::{Disabled, Recorded, Tried, record, record_in};
+pub use transaction::{Disabled, Recorded, record, record_in};
 
 /// The waits before a batch is recorded again.
 pub const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));

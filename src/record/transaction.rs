@@ -1,6 +1,6 @@
 //! The transaction that records a batch of attempts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
@@ -43,72 +43,44 @@ pub struct Disabled {
     pub reason: String,
 }
 
-/// How one transaction ends.
-pub enum Tried {
-    /// It is committed.
-    Recorded(Recorded),
-    /// It is rolled back: these webhooks must be disabled, and their pending deliveries were not locked. Every transaction locks
-    /// deliveries before webhooks, so the next try locks those deliveries first.
-    MustLock(Vec<Uuid>),
-}
-
 /// Records attempts in one transaction. An attempt whose lease another replica has taken over changes nothing; one whose delivery was
 /// redelivered or cancelled in the meantime is logged and changes nothing else. Disables webhooks that have reached the threshold
-/// of `policy` or whose receiver is gone, and warns owners at half of the threshold. Deliveries that waited for those that end are leased for `lease_length`; if it is
-/// `None`, they are due for any replica.
+/// of `policy` or whose receiver is gone, and warns owners at half of the threshold. What a disabled webhook has pending is cancelled
+/// afterwards (`cancellation.rs`), because there is no limit to it. Deliveries that waited for those that end are leased for `lease_length`;
+/// if it is `None`, they are due for any replica.
 pub async fn record(
     store: &Store,
     attempts: &[CompletedAttempt<'_>],
     policy: &Policy,
     lease_length: Option<Duration>,
 ) -> Result<Recorded> {
-    // Each rollback adds at least one of the batch's webhooks, so the loop ends. Usually there is none.
-    let mut locked = BTreeSet::new();
-    loop {
-        // The lease ends here first: the database reads its clock later.
-        let lease = |length| (Lease { token: Uuid::now_v7(), until: Instant::now() + length }, length);
-        let lease = lease_length.map(lease);
-        match store.in_time(ANSWER_TIMEOUT, try_record(store, attempts, policy, &locked, lease)).await? {
-            Tried::Recorded(recorded) => return Ok(recorded),
-            Tried::MustLock(webhooks) => locked.extend(webhooks),
-        }
-    }
+    // The lease ends here first: the database reads its clock later.
+    let lease = |length| (Lease { token: Uuid::now_v7(), until: Instant::now() + length }, length);
+    store.in_time(ANSWER_TIMEOUT, record_once(store, attempts, policy, lease_length.map(lease))).await
 }
 
-async fn try_record(
+async fn record_once(
     store: &Store,
     attempts: &[CompletedAttempt<'_>],
     policy: &Policy,
-    locked: &BTreeSet<Uuid>,
     lease: Option<(Lease, Duration)>,
-) -> Result<Tried> {
+) -> Result<Recorded> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    let tried = record_in(&transaction, attempts, policy, locked, lease).await?;
-    match tried {
-        Tried::Recorded(_) => {
-            failpoint!("attempts_written_record_not_committed")?;
-            transaction.commit().await?;
-            failpoint!("record_committed_answer_not_received")?;
-        }
-        Tried::MustLock(_) => transaction.rollback().await?,
-    }
-    Ok(tried)
+    let recorded = record_in(&transaction, attempts, policy, lease).await?;
+    failpoint!("attempts_written_record_not_committed")?;
+    transaction.commit().await?;
+    failpoint!("record_committed_answer_not_received")?;
+    Ok(recorded)
 }
 
-/// Records the attempts in a transaction, which the caller then ends. First locks the pending deliveries of the webhooks in `locked`, so
-/// that these webhooks can be disabled.
+/// Records the attempts in a transaction, which the caller then commits.
 pub async fn record_in(
     transaction: &impl RecordStatements,
     attempts: &[CompletedAttempt<'_>],
     policy: &Policy,
-    locked: &BTreeSet<Uuid>,
     lease: Option<(Lease, Duration)>,
-) -> Result<Tried> {
-    if !locked.is_empty() {
-        transaction.plan_by_index().await?;
-        transaction.lock_pending(attempts, locked).await?;
-    }
+) -> Result<Recorded> {
     // The common case: all attempts succeed.
     let all_end = attempts.iter().all(|attempt| matches!(attempt.next, Next::End(_)));
     let fence = async {
@@ -133,20 +105,11 @@ pub async fn record_in(
         };
         let counters;
         (promoted, counters) = tokio::try_join!(biased; end, write(transaction, held, &logged, &tallies))?;
-        let failing = judge(&counters, &tallies, policy);
-        let must_lock: Vec<Uuid> = failing
-            .iter()
-            .filter(|(verdict, failing)| *verdict == Verdict::Disable && !locked.contains(&failing.webhook))
-            .map(|(_, failing)| failing.webhook)
-            .collect();
-        if !must_lock.is_empty() {
-            return Ok(Tried::MustLock(must_lock));
-        }
-        disabled = apply(transaction, &failing).await?;
-        // Their deliveries were cancelled.
+        disabled = apply(transaction, &judge(&counters, &tallies, policy)).await?;
+        // Their deliveries are cancelled.
         promoted.retain(|delivery| disabled.iter().all(|disabled| disabled.webhook != delivery.webhook));
     }
-    Ok(Tried::Recorded(Recorded { counted, settled, disabled, promoted }))
+    Ok(Recorded { counted, settled, disabled, promoted })
 }
 
 /// Inserts the log's rows, schedules the retries of `held` and counts for the webhooks. Returns the new counters.
@@ -218,7 +181,6 @@ async fn apply(transaction: &impl RecordStatements, judged: &[(Verdict, Failing)
             transaction.warn(failing).await?;
         } else if let Some(user) = transaction.disable(failing).await? {
             let webhook = failing.webhook;
-            transaction.cancel_deliveries(webhook, "the webhook was disabled automatically").await?;
             let actor = Actor { user, via: Via::Automatic };
             transaction.audit(&actor, Action::WebhookDisabled, webhook, &["active"]).await?;
             let (error_kind, reason) = (failing.error_kind(), failing.describe());

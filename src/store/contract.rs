@@ -14,7 +14,7 @@ use super::order::{self, Key, OrderedDelivery};
 use super::record::{self, AttemptRow, CompletedAttempt, Counters};
 use super::recovery::{self, Criteria, Job, LoggedDeliveries, Progress, Scan};
 use super::replay::{self, Pending, Read, Replay};
-use super::{Result, hours, jobs, sequences, superseded, webhooks};
+use super::{Result, hours, jobs, sequences, superseded};
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::{Event, UserId};
 use crate::domain::ordering::Ordering;
@@ -88,13 +88,6 @@ impl<C: GenericClient> EnqueueStatements for C {
 
 /// The statements that record attempts.
 pub trait RecordStatements: EnqueueStatements {
-    /// See [`disable::lock_pending`].
-    fn lock_pending(
-        &self,
-        attempts: &[CompletedAttempt<'_>],
-        webhooks: &BTreeSet<Uuid>,
-    ) -> impl Future<Output = Result<()>> + Send;
-
     /// See [`record::lock_leased`].
     fn lock_leased(&self, attempts: &[CompletedAttempt<'_>]) -> impl Future<Output = Result<Vec<bool>>> + Send;
 
@@ -139,9 +132,6 @@ pub trait RecordStatements: EnqueueStatements {
     /// See [`disable::disable`].
     fn disable(&self, failing: &Failing) -> impl Future<Output = Result<Option<UserId>>> + Send;
 
-    /// See [`webhooks::cancel_deliveries`].
-    fn cancel_deliveries(&self, webhook: Uuid, reason: &str) -> impl Future<Output = Result<u64>> + Send;
-
     /// See [`audit::record`].
     fn audit(
         &self,
@@ -153,10 +143,6 @@ pub trait RecordStatements: EnqueueStatements {
 }
 
 impl RecordStatements for Transaction<'_> {
-    async fn lock_pending(&self, attempts: &[CompletedAttempt<'_>], webhooks: &BTreeSet<Uuid>) -> Result<()> {
-        disable::lock_pending(self, attempts, webhooks).await
-    }
-
     async fn lock_leased(&self, attempts: &[CompletedAttempt<'_>]) -> Result<Vec<bool>> {
         record::lock_leased(self, attempts).await
     }
@@ -203,10 +189,6 @@ impl RecordStatements for Transaction<'_> {
 
     async fn disable(&self, failing: &Failing) -> Result<Option<UserId>> {
         disable::disable(self, failing).await
-    }
-
-    async fn cancel_deliveries(&self, webhook: Uuid, reason: &str) -> Result<u64> {
-        webhooks::cancel_deliveries(self, webhook, reason).await
     }
 
     async fn audit(&self, actor: &Actor, action: Action, subject: Uuid, changed: &[&str]) -> Result<()> {

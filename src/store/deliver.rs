@@ -107,18 +107,16 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Removes the deliveries of those `webhooks` that do not exist, and those of `deliveries` whose event does not. Deliveries that waited
-    /// for the latter are due.
-    pub async fn remove_orphans(&self, webhooks: &[Uuid], deliveries: &[Uuid]) -> Result<usize> {
-        self.in_time(ANSWER_TIMEOUT, self.remove(webhooks, deliveries)).await
+    /// Removes those of `deliveries` whose event does not exist. Deliveries that waited for them are due.
+    pub async fn remove_orphans(&self, deliveries: &[Uuid]) -> Result<usize> {
+        self.in_time(ANSWER_TIMEOUT, self.remove(deliveries)).await
     }
 
-    async fn remove(&self, webhooks: &[Uuid], deliveries: &[Uuid]) -> Result<usize> {
+    async fn remove(&self, deliveries: &[Uuid]) -> Result<usize> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;
-        let removed: Vec<(Uuid, Option<i64>)> =
-            transaction.fetch_all(REMOVE_ORPHANS, &[&webhooks, &deliveries]).await?;
+        let removed: Vec<(Uuid, Option<i64>)> = transaction.fetch_all(REMOVE_ORPHANS, &[&deliveries]).await?;
         let keys = removed.iter().filter_map(|(webhook, key)| Some((*webhook, (*key)?))).collect();
         order::promote(&transaction, &keys, None).await?;
         transaction.commit().await?;

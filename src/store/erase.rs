@@ -1,13 +1,14 @@
 //! Statements that remove what is stored of a user. Each is a small transaction, so that it does not delay deliveries.
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use postgres_types::ToSql;
+use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor, Via};
 use super::statement::{Statements, from_row};
-use super::webhooks::retry_deadlocks;
-use super::{Result, Store, Transaction};
+use super::{Result, Store, StoreError, Transaction};
 use crate::domain::event::UserId;
 
 const WEBHOOKS: &str = include_str!("../../sql/store/erase_webhooks.sql");
@@ -16,6 +17,9 @@ const EVENTS: &str = include_str!("../../sql/store/erase_events.sql");
 const LOCK_USER: &str = include_str!("../../sql/store/webhook_lock_user.sql");
 /// The most rows that one transaction removes or reads.
 const CHUNK: i64 = 2_000;
+/// All transactions lock in the same order, except that deliveries may be inserted in the meantime. Then two transactions can
+/// deadlock; Postgres ends one, which is retried.
+const MAX_TRIES: usize = 5;
 
 /// A statement that removes one kind of row, a chunk at a time.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +60,17 @@ pub const RECORDS: [Removal; 3] = [
 /// An erasure that the audit log does not have yet. The first transaction that removes rows also records it: an erasure that is killed
 /// and finds nothing when it is repeated is recorded too.
 pub type Unrecorded = Option<Uuid>;
+
+/// Runs a transaction again when Postgres ended it to resolve a deadlock.
+async fn retry_deadlocks<'a, T>(transaction: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
+    for _ in 1..MAX_TRIES {
+        match transaction().await {
+            Err(StoreError::Query(error)) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => {}
+            result => return result,
+        }
+    }
+    transaction().await
+}
 
 /// Removes a chunk of the rows of a user or a webhook. Returns how many: zero when none are left.
 pub async fn remove(store: &Store, removal: Removal, of: &(dyn ToSql + Sync), unrecorded: Unrecorded) -> Result<u64> {

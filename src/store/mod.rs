@@ -5,6 +5,7 @@
 pub mod acknowledgement;
 pub mod addons;
 pub mod audit;
+mod cancel;
 pub mod capture;
 mod claimed;
 mod committed;

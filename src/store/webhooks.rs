@@ -1,18 +1,16 @@
 //! Statements of the users who manage webhooks. Each names the user: another user's webhook is not found.
 
-use deadpool_postgres::Transaction;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 use postgres_types::ToSql;
-use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::keys::SealedKeyPair;
 use super::options::{OptionChanges, Options};
 use super::statement::{Statements, from_row};
-use super::{Result, Store, StoreError, hours, sequences};
+use super::{Result, Store, cancel, sequences};
 use crate::domain::event::{EventKind, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
@@ -26,14 +24,11 @@ const GET: &str = include_str!("../../sql/store/webhook_get.sql");
 const GET_FOR_UPDATE: &str = concat!(include_str!("../../sql/store/webhook_get.sql"), "for update");
 const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
 const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
-const LOCK_DELIVERIES: &str = include_str!("../../sql/store/delivery_lock.sql");
-const CANCEL_DELIVERIES: &str = include_str!("../../sql/store/delivery_cancel.sql");
-/// A webhook whose receiver was down for long may have a million deliveries to cancel, which takes longer than the API's other
-/// statements may.
-const CANCEL_TIMEOUT: &str = "set local statement_timeout = '60s'";
-/// All transactions lock in the same order, except that deliveries may be inserted in the meantime. Then two transactions can
-/// deadlock; Postgres ends one, which is retried.
-const MAX_TRIES: usize = 5;
+/// How long an activation waits for the deliveries of before to be cancelled. Shorter than clients wait for a response; a hundred thousand
+/// deliveries take a few seconds.
+const CANCELLATION_LIMIT: Duration = Duration::from_secs(10);
+/// The pause while the rest of these deliveries is locked by other transactions.
+const CANCELLATION_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
@@ -125,6 +120,8 @@ pub enum Conditional<T> {
     NotFound,
     /// The webhook does not meet the caller's condition.
     Refused,
+    /// The webhook cannot be activated yet: what it had pending when it was switched off is being cancelled.
+    Cancelling,
 }
 
 /// A condition on the settings, evaluated in the transaction of the change.
@@ -197,8 +194,8 @@ pub async fn get(store: &Store, user: &UserId, id: Uuid) -> Result<Option<Webhoo
     store.fetch_optional(GET, &[user, &id]).await
 }
 
-/// Changes settings, if `condition` holds. Deactivating a webhook cancels its pending deliveries; activating one that was disabled
-/// automatically resets its failures.
+/// Changes settings, if `condition` holds. Deactivating a webhook cancels its pending deliveries: a chunk before this returns, the others
+/// later. Activating one first cancels those that are left, and resets the failures of one that was disabled automatically.
 pub async fn update(
     store: &Store,
     actor: &Actor,
@@ -206,7 +203,21 @@ pub async fn update(
     changes: &Changes,
     condition: Condition<'_>,
 ) -> Result<Conditional<Webhook>> {
-    retry_deadlocks(|| try_update(store, actor, id, changes, condition).boxed()).await
+    let began = Instant::now();
+    loop {
+        let updated = try_update(store, actor, id, changes, condition).await?;
+        match updated {
+            Conditional::Done(_) if changes.active == Some(false) => store.cancel_some(id).await,
+            Conditional::Cancelling if began.elapsed() < CANCELLATION_LIMIT => {
+                if store.cancel_pending(id).await? == 0 {
+                    tokio::time::sleep(CANCELLATION_PAUSE).await;
+                }
+                continue;
+            }
+            _ => {}
+        }
+        return Ok(updated);
+    }
 }
 
 async fn try_update(
@@ -219,9 +230,6 @@ async fn try_update(
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    if changes.active == Some(false) {
-        lock_deliveries(&transaction, user, id).await?;
-    }
     let found: Option<Webhook> = transaction.fetch_optional(GET_FOR_UPDATE, &[user, &id]).await?;
     let Some(found) = found else { return Ok(Conditional::NotFound) };
     if !condition(&found.settings) {
@@ -230,6 +238,9 @@ async fn try_update(
     let wanted = changes.applied_to(&found.settings);
     if wanted == found.settings {
         return Ok(Conditional::Done(found));
+    }
+    if wanted.active && !found.settings.active && cancel::has_pending(&transaction, id).await? {
+        return Ok(Conditional::Cancelling);
     }
     let reset = wanted.active && !found.settings.active && found.disabled_at.is_some();
     let Settings { name, url, events, active, ordering, signing, options } = &wanted;
@@ -261,32 +272,31 @@ async fn try_update(
     ];
     transaction.run(UPDATE, &params).await?;
     let changed = transaction.fetch_one(GET, &[user, &id]).await?;
-    if found.settings.active && !wanted.active {
-        cancel_deliveries(&transaction, id, "the webhook was switched off").await?;
-    }
     audit::record(&transaction, actor, Action::WebhookUpdated, id, &wanted.differences(&found.settings)).await?;
     transaction.commit().await?;
     Ok(Conditional::Done(changed))
 }
 
-/// Deletes a webhook, if `condition` holds, and cancels its pending deliveries. Its attempt log can no longer be read; the rows
-/// are dropped with their partitions.
+/// Deletes a webhook, if `condition` holds, and cancels its pending deliveries: a chunk before this returns, the others later. Its attempt
+/// log can no longer be read; the rows are dropped with their partitions.
 pub async fn delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
-    retry_deadlocks(|| try_delete(store, actor, id, condition).boxed()).await
+    let deleted = try_delete(store, actor, id, condition).await?;
+    if deleted == Conditional::Done(()) {
+        store.cancel_some(id).await;
+    }
+    Ok(deleted)
 }
 
 async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition<'_>) -> Result<Conditional<()>> {
     let user = &actor.user;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
-    lock_deliveries(&transaction, user, id).await?;
     let found: Option<Webhook> = transaction.fetch_optional(GET_FOR_UPDATE, &[user, &id]).await?;
     let Some(found) = found else { return Ok(Conditional::NotFound) };
     if !condition(&found.settings) {
         return Ok(Conditional::Refused);
     }
     transaction.run(DELETE, &[user, &id]).await?;
-    cancel_deliveries(&transaction, id, "the webhook was deleted").await?;
     audit::record(&transaction, actor, Action::WebhookDeleted, id, &[]).await?;
     transaction.commit().await?;
     Ok(Conditional::Done(()))
@@ -296,30 +306,6 @@ async fn try_delete(store: &Store, actor: &Actor, id: Uuid, condition: Condition
 fn pair_columns(pair: Option<&SealedKeyPair>) -> (Option<&[u8]>, Option<&str>, Option<&[u8]>) {
     let private = pair.map(|pair| &pair.private);
     (private.map(|key| &*key.bytes), private.map(|key| &*key.key_id), pair.map(|pair| &pair.public[..]))
-}
-
-async fn lock_deliveries(transaction: &Transaction<'_>, user: &UserId, webhook: Uuid) -> Result<()> {
-    transaction.batch_execute(CANCEL_TIMEOUT).await?;
-    transaction.run(LOCK_DELIVERIES, &[user, &webhook]).await?;
-    Ok(())
-}
-
-/// Cancels and logs the webhook's pending deliveries. Returns how many.
-pub async fn cancel_deliveries(transaction: &Transaction<'_>, webhook: Uuid, reason: &str) -> Result<u64> {
-    let cancelled = transaction.run(CANCEL_DELIVERIES, &[&webhook, &reason]).await?;
-    hours::add_cancelled(transaction, webhook, cancelled).await?;
-    Ok(cancelled)
-}
-
-/// Runs a transaction again when Postgres ended it to resolve a deadlock.
-pub(super) async fn retry_deadlocks<'a, T>(transaction: impl Fn() -> BoxFuture<'a, Result<T>>) -> Result<T> {
-    for _ in 1..MAX_TRIES {
-        match transaction().await {
-            Err(StoreError::Query(error)) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => {}
-            result => return result,
-        }
-    }
-    transaction().await
 }
 
 /// The columns of an encrypted value that may be absent.

@@ -115,6 +115,7 @@ fn rejection(fault: Fault) -> Result<(StatusCode, Errors), PageError> {
             Errors { options: OptionErrors::from(faults).into(), ..Errors::default() },
         )),
         fault @ Fault::WebhookLimit { .. } => Ok((StatusCode::CONFLICT, form(sentence(&fault.to_string())))),
+        fault @ Fault::Cancelling => Ok((StatusCode::SERVICE_UNAVAILABLE, form(sentence(&fault.to_string())))),
         Fault::VersionMismatch => {
             let text = "This webhook was changed in the meantime. Save again to overwrite those changes.";
             Ok((StatusCode::PRECONDITION_FAILED, form(text.to_owned())))

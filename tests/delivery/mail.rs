@@ -83,7 +83,8 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
     assert_eq!(disabled["disabled_reason"], "HTTP 500 answers (http_status)");
     assert!(disabled["disabled_at"].is_string() && disabled["consecutive_failures"].as_u64() >= Some(10), "{disabled}");
     // Three events, ten failures: some deliveries were pending, and are cancelled.
-    let logs = api.logs(&webhook).await;
+    let has_cancelled = |logs: &[Value]| logs.iter().any(|line| line["outcome"] == "cancelled");
+    let logs = api.wait_for_logs(&webhook, "cancellations", has_cancelled).await;
     let cancelled: Vec<&Value> = logs.iter().filter(|line| line["outcome"] == "cancelled").collect();
     assert!(
         !cancelled.is_empty() && cancelled.iter().all(|line| line["error"]["kind"] == "webhook_inactive"),

@@ -5,6 +5,7 @@ mod support;
 
 mod attempt;
 mod black_box;
+mod cancellation;
 mod connections;
 mod deliver;
 mod disablement;

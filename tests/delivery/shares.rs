@@ -105,7 +105,7 @@ fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() 
             keys: Default::default(),
             activation: 0,
         };
-        dispatch.read(webhooks, now, vec![target], now);
+        dispatch.read(&webhooks, now, vec![target], now);
         let started = dispatch.next_start(now + suspended);
         assert_eq!(started.is_some(), is_started, "after {suspended:?}");
         started.into_iter().for_each(|start| dispatch.finish(start.finished, now + suspended));

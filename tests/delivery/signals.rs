@@ -113,7 +113,7 @@ async fn a_receiver_that_is_gone_is_disabled_at_once_and_its_owner_notified() {
     assert_eq!((&disabled["disabled_reason"], &disabled["consecutive_failures"]), (&json!("gone"), &json!(2)));
     assert!(disabled["disabled_at"].is_string(), "{disabled}");
     // Both retries are cancelled.
-    let logs = scene.api.logs(&scene.webhook).await;
+    let logs = scene.api.wait_for_logs(&scene.webhook, "the cancellations", |logs| logs.len() == 5).await;
     assert_eq!(outcomes(&logs), ["cancelled", "cancelled", "failed", "failed", "failed"], "{logs:?}");
     let mails = sink.wait_for("taken", 1).await;
     assert_eq!(mails[0]["subject"], "Webhook disabled: test", "{mails:?}");

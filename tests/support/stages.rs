@@ -106,8 +106,9 @@ impl Bench {
         };
         let recorder = self.recorder(handoff.clone(), outcomes);
         let deliverer = deliver::run(context, fresh, handoff.budget.clone(), attempted, stop.clone());
+        let cancellation = record::cancel_inactive(self.store.clone(), stop.clone());
         let stages = tokio::spawn(async move {
-            tokio::join!(deliverer, recorder);
+            tokio::join!(deliverer, recorder, cancellation);
         });
         Running { handoff, stop, stages }
     }

@@ -1,6 +1,5 @@
 //! The store in memory, beside the real one: it must be in the same state. The simulation in `tests/reliability/simulation` relies on it.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -12,7 +11,7 @@ use walhook::domain::event::{EventKind, UserId};
 use walhook::domain::ordering::Ordering;
 use walhook::domain::sequence::Sequences;
 use walhook::domain::webhook::SealedTarget;
-use walhook::record::{Tried, record_in};
+use walhook::record::record_in;
 use walhook::recover::{Step, step_in};
 use walhook::store::contract::EnqueueStatements;
 use walhook::store::deliver::{ClaimRequest, Claimed};
@@ -23,7 +22,7 @@ use walhook::store::recovery::Criteria;
 
 use super::USER;
 use super::pure::{ModelWebhook, Pending, View};
-use crate::support::memory::{MemoryStore, Redelivered};
+use crate::support::memory::{MemoryStore, Redelivered, Switching};
 
 /// Stores a delivery of an event as the enqueue stage does, in a transaction of either store.
 pub async fn store_delivery(
@@ -100,9 +99,8 @@ impl Memory {
     /// Records in one transaction. Returns for each attempt whether it counted.
     pub fn record(&mut self, attempts: &[CompletedAttempt<'_>], policy: &Policy) -> Vec<bool> {
         let transaction = self.0.begin();
-        let Tried::Recorded(recorded) = now(record_in(&transaction, attempts, policy, &BTreeSet::new(), None)) else {
-            panic!("no webhook reaches the threshold");
-        };
+        let recorded = now(record_in(&transaction, attempts, policy, None));
+        assert!(recorded.disabled.is_empty(), "no webhook reaches the threshold");
         transaction.commit();
         recorded.counted
     }
@@ -120,16 +118,32 @@ impl Memory {
     }
 
     pub fn set_active(&mut self, webhook: Uuid, active: bool) -> bool {
+        self.cancel_pending(webhook);
         let transaction = self.0.begin();
-        let exists = transaction.set_active(webhook, active);
+        let done = transaction.set_active(webhook, active);
         transaction.commit();
-        exists
+        assert_ne!(done, Switching::Cancelling, "what was pending is cancelled");
+        self.cancel_pending(webhook);
+        done == Switching::Done
+    }
+
+    /// Cancels what is pending if the webhook is inactive or does not exist, in chunks.
+    fn cancel_pending(&mut self, webhook: Uuid) {
+        loop {
+            let transaction = self.0.begin();
+            let cancelled = transaction.cancel_pending(webhook, 2);
+            transaction.commit();
+            if cancelled == 0 {
+                return;
+            }
+        }
     }
 
     pub fn delete(&mut self, webhook: Uuid) -> bool {
         let transaction = self.0.begin();
         let existed = transaction.delete_webhook(webhook);
         transaction.commit();
+        self.cancel_pending(webhook);
         existed
     }
 

@@ -43,6 +43,44 @@ pub async fn run_recovery(case: Case) -> Account {
     account
 }
 
+/// Cancels what a webhook has pending when it is switched off. Switched on again, it gets that by a recovery.
+pub async fn run_cancellation(case: Case) -> Account {
+    let mut scene = Scene::new(case, true).await;
+    scene.app.set("delivery.retry_schedule", "1h");
+    scene.add_webhook("/", "none").await;
+    scene.receiver.answer_status(500);
+    scene.app.setup().await;
+    let mut armed = scene.spawn_armed();
+    armed.wait_until_ready().await;
+    scene.commit_times(COMMITS).await;
+    let retries = "select count(*) from walhook.delivery where attempt = 2";
+    let all = async || (scene.store.query_one(retries, &[]).await.ok()?.get::<_, i64>(0) == EVENTS).then_some(());
+    eventually_within(LIMIT, "retries to be pending", all).await;
+    let path = format!("/webhooks/{}", scene.webhooks[0].id);
+    let api = Api::new(&armed.api_url, &scene.app.token(&scene.user.to_string()).await);
+    // The process may die before it responds.
+    let _ = api.try_send("PATCH", &path, &[], Some(&json!({ "active": false }))).await;
+    scene.wait_until_reached().await;
+    let mut processes = scene.carry_on(armed).await;
+    account::settled(&scene.store, &scene.committed).await;
+    scene.receiver.answer_status(200);
+    let last = processes.last_mut().expect("a process runs");
+    last.wait_until_ready().await;
+    let api = api.at(&last.api_url);
+    api.patch(&path, json!({ "active": true })).await.expect(200);
+    api.post(&format!("{path}/recover"), json!({ "since": SINCE })).await.expect(202);
+    let mut account = scene.settle(processes).await;
+    let ends =
+        "select round, outcome, count(*) from walhook.attempt where outcome <> 'failed' group by 1, 2 order by 1";
+    let rows = scene.store.query(ends, &[]).await.expect("ends");
+    let ended: Vec<(i16, String, i64)> = rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+    if ended != [(1, "cancelled".to_owned(), EVENTS), (2, "delivered".to_owned(), EVENTS)] {
+        account.faults.push(format!("each delivery is cancelled once and recovered once: {ended:?}"));
+    }
+    check_job(&scene, &mut account).await;
+    account
+}
+
 /// Delivers stored events to a webhook that never had them.
 pub async fn run_replay(case: Case) -> Account {
     let mut scene = Scene::new(case, true).await;

@@ -67,6 +67,7 @@ impl Case {
             Boundary::Outbox => Box::pin(stream::run(self, "trigger")),
             Boundary::AcknowledgeIdle => Box::pin(stream::run_idle(self)),
             Boundary::Shutdown => Box::pin(stream::run_shutdown(self)),
+            Boundary::Cancel => Box::pin(jobs::run_cancellation(self)),
             Boundary::Recover => Box::pin(jobs::run_recovery(self)),
             Boundary::Replay => Box::pin(jobs::run_replay(self)),
             Boundary::Notify => Box::pin(jobs::run_notices(self)),
@@ -185,7 +186,7 @@ async fn walk(walks: Vec<Walk>) {
 }
 
 const fn is_job(boundary: Boundary) -> bool {
-    matches!(boundary, Boundary::Recover | Boundary::Replay | Boundary::Notify)
+    matches!(boundary, Boundary::Cancel | Boundary::Recover | Boundary::Replay | Boundary::Notify)
 }
 
 const fn is_command(boundary: Boundary) -> bool {

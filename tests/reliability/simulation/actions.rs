@@ -9,10 +9,11 @@ use walhook::domain::ordering::Ordering;
 use walhook::store::recovery::Criteria;
 use walhook::store::replay::Selection;
 
+use super::invariants::{self, Broken};
 use super::plan::{Fault, UserAction};
 use super::receivers::{Mode, Receiver};
 use super::world::{Event, World, trace};
-use crate::support::memory::Redelivered;
+use crate::support::memory::{Redelivered, Switching};
 
 impl World {
     pub fn fault(&mut self, fault: Fault) {
@@ -80,20 +81,15 @@ impl World {
         }
     }
 
-    pub fn act(&mut self, action: UserAction) {
+    pub fn act(&mut self, action: UserAction) -> Result<(), Broken> {
         trace!(self, "owner: {action:?}");
         let store_down = self.store_down_until > self.now;
         if store_down {
-            return;
+            return Ok(());
         }
         let id = self.next_id();
         match action {
-            UserAction::SetActive(webhook, active) => {
-                let transaction = self.store.begin();
-                transaction.set_active(self.webhooks[webhook], active);
-                transaction.commit();
-                self.cover(if active { "a webhook was switched on" } else { "a webhook was switched off" });
-            }
+            UserAction::SetActive(webhook, active) => return self.set_active(webhook, active),
             UserAction::SetOrdering(webhook, ordering) => {
                 let url = format!("https://receiver-{}.example.com/{}", webhook + 1, id.as_u128());
                 self.edit(self.webhooks[webhook], &url, ordering);
@@ -101,7 +97,7 @@ impl World {
             }
             UserAction::SetUrl(webhook) => {
                 let webhook = self.webhooks[webhook];
-                let Some(found) = self.store.state().webhooks.get(&webhook) else { return };
+                let Some(found) = self.store.state().webhooks.get(&webhook) else { return Ok(()) };
                 let (ordering, url) = (found.ordering, format!("https://moved.example.com/{}", id.as_u128()));
                 self.edit(webhook, &url, ordering);
             }
@@ -109,12 +105,37 @@ impl World {
                 let transaction = self.store.begin();
                 transaction.delete_webhook(self.webhooks[webhook]);
                 transaction.commit();
+                self.cancel_chunk(self.webhooks[webhook]);
                 self.cover("a webhook was deleted");
             }
             UserAction::Redeliver(webhook) => self.redeliver(self.webhooks[webhook]),
             UserAction::Recover(webhook) => self.recover(id, self.webhooks[webhook]),
             UserAction::Replay(webhook) => self.replay(id, self.webhooks[webhook]),
         }
+        Ok(())
+    }
+
+    /// Switches a webhook on or off, and cancels a chunk of what it has pending. Tries again later if it cannot be switched on yet.
+    fn set_active(&mut self, webhook: usize, active: bool) -> Result<(), Broken> {
+        let id = self.webhooks[webhook];
+        let was_active = self.store.state().is_active(id);
+        let transaction = self.store.begin();
+        let done = transaction.set_active(id, active);
+        transaction.commit();
+        match done {
+            Switching::Done if active && !was_active => invariants::after_activation(self, id)?,
+            Switching::Done | Switching::NotFound => {}
+            Switching::Cancelling => {
+                self.cover("an activation waited for a cancellation");
+                let wait = self.random.millis(1, 200);
+                self.after(wait, Event::User(UserAction::SetActive(webhook, true)));
+            }
+        }
+        self.cancel_chunk(id);
+        if done == Switching::Done {
+            self.cover(if active { "a webhook was switched on" } else { "a webhook was switched off" });
+        }
+        Ok(())
     }
 
     fn edit(&mut self, webhook: Uuid, url: &str, ordering: Ordering) {

@@ -79,10 +79,13 @@ pub fn before_request(world: &World, process: Process, request: &Request) -> Che
 /// After a transaction that has recorded attempts.
 pub fn after_recording(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
     failing_webhooks_are_disabled(world, batch, recorded)?;
-    retries_are_due_when_promised(world, batch, recorded)?;
-    let disabled: BTreeSet<Uuid> = recorded.disabled.iter().map(|disabled| disabled.webhook).collect();
-    let pending = world.store.state().deliveries.values().filter(|row| disabled.contains(&row.webhook)).count();
-    require(pending == 0, "disabling a webhook cancels its pending deliveries", || format!("{pending} are pending"))
+    retries_are_due_when_promised(world, batch, recorded)
+}
+
+/// After a webhook was switched on. What was pending when it was switched off was cancelled before, and is not revived.
+pub fn after_activation(world: &World, webhook: Uuid) -> Check {
+    let pending = world.store.state().deliveries.values().filter(|row| row.webhook == webhook).count();
+    require(pending == 0, "an activation revives nothing", || format!("{pending} of {webhook} are pending"))
 }
 
 /// When no event is left that could change anything.
@@ -290,8 +293,8 @@ fn by_delivery(world: &World) -> BTreeMap<Uuid, Vec<&Line>> {
     lines
 }
 
-/// Each delivery ends once in its last round. An earlier round ends at most once: a redelivery may replace what was pending. So does the
-/// last round if the webhook was deleted: a delivery that was being stored meanwhile is removed.
+/// Each delivery ends once in its last round, also if its webhook was deleted. An earlier round ends at most once: a redelivery may replace
+/// what was pending.
 fn every_delivery_has_one_final_state(world: &World) -> Check {
     let (state, lines) = (world.store.state(), by_delivery(world));
     for created in state.created.iter() {
@@ -300,8 +303,7 @@ fn every_delivery_has_one_final_state(world: &World) -> Check {
         let is_end = |line: &&&Line| line.reason != Reason::Superseded && line.outcome != Outcome::Failed;
         for round in 1..=last {
             let ends = lines.iter().filter(is_end).filter(|line| line.round == round).count();
-            let may_be_open = round < last || !state.webhooks.contains_key(&created.webhook);
-            let holds = ends == 1 || ends == 0 && may_be_open;
+            let holds = ends == 1 || ends == 0 && round < last;
             require(holds, "exactly one final state per delivery", || {
                 format!("delivery {} has {ends} in round {round} of {last}: {lines:#?}", created.delivery)
             })?;

@@ -1,6 +1,6 @@
 //! The recording stage of a replica. Batches, decisions and waits are the product's; so is the transaction.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ impl World {
             }
             Doing::Retrying(batch, backoff, at) if at <= now => {
                 recorder.state = Doing::Saving(Arc::clone(&batch), backoff);
-                self.send(process, RecordBatch { batch, locked: BTreeSet::new(), lease: None });
+                self.send(process, RecordBatch { batch, lease: None });
             }
             state => {
                 let at = match &state {
@@ -108,7 +108,7 @@ impl World {
         assert!(batch.len() <= MAX_BATCH, "a batch is bounded");
         let batch = Arc::new(batch);
         self.running(process).recorder.state = Doing::Saving(Arc::clone(&batch), RETRIES);
-        self.send(process, RecordBatch { batch, locked: BTreeSet::new(), lease: None });
+        self.send(process, RecordBatch { batch, lease: None });
     }
 
     /// Sends the transaction, with a lease for what it promotes.
@@ -118,12 +118,6 @@ impl World {
         let is_open = !self.running(process).handoff.is_closed();
         let lease = is_open.then_some((Lease { token, until }, length));
         self.submit(process, Operation::Record(RecordBatch { lease, ..record }));
-    }
-
-    /// Repeats the transaction, which must lock more.
-    pub fn record_again(&mut self, process: Process, record: RecordBatch) {
-        self.cover("a recording was rolled back to lock more");
-        self.send(process, record);
     }
 
     /// A transaction has ended. `None` if it failed, or if that is unknown.

@@ -22,6 +22,8 @@ use super::world::{Event, Process, World, trace};
 
 /// How long a job's process waits if no job is due.
 const JOBS_IDLE: Duration = Duration::from_millis(500);
+/// How often deliveries of inactive webhooks are searched for.
+const CANCEL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often stranded deliveries are searched for.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a permit is held after a fault on Walhook's side.
@@ -165,7 +167,8 @@ impl World {
         slot.running = Some(running);
         slot.paused_until = Duration::ZERO;
         let process = Process { replica, incarnation: slot.incarnation };
-        for event in [Event::Job(process), Event::Search(process), Event::Capture(process)] {
+        let cancel = Event::Cancel(process);
+        for event in [Event::Job(process), cancel, Event::Search(process), Event::Capture(process)] {
             let wait = self.random.millis(0, 400);
             self.after(wait, event);
         }
@@ -367,7 +370,7 @@ impl World {
                 }
                 let left = running.dispatch.claimed(&request, claimed, local);
                 if !left.orphans.is_empty() {
-                    self.submit(process, Operation::RemoveOrphans(Vec::new(), left.orphans));
+                    self.submit(process, Operation::RemoveOrphans(left.orphans));
                 }
                 if !left.refused.is_empty() {
                     self.cover("claimed deliveries exceeded the budget");
@@ -376,16 +379,16 @@ impl World {
             }
             Answer::Targets(_, _, None) => self.running(process).dispatch.read_failed(local),
             Answer::Targets(webhooks, queried_at, Some(found)) => {
-                let deleted = self.running(process).dispatch.read(webhooks, queried_at, found, local);
-                if !deleted.is_empty() {
-                    self.submit(process, Operation::RemoveOrphans(deleted, Vec::new()));
-                }
+                self.running(process).dispatch.read(&webhooks, queried_at, found, local);
             }
             Answer::Recorded(recorded) => self.recorded(process, recorded),
-            Answer::MustLock(batch) => self.record_again(process, batch),
             Answer::Job(step) => {
                 let wait = if matches!(step, None | Some(Step::Idle)) { JOBS_IDLE } else { Duration::ZERO };
                 self.after(wait, Event::Job(process));
+            }
+            Answer::Cancelled(deliveries) => {
+                let wait = if deliveries == 0 { CANCEL_INTERVAL } else { Duration::ZERO };
+                self.after(wait, Event::Cancel(process));
             }
             Answer::Search => self.after(SEARCH_INTERVAL, Event::Search(process)),
             Answer::Opened(opened) => self.opened(process, opened),

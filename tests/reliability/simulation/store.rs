@@ -1,7 +1,6 @@
 //! Requests to the store: they take time, and requests and answers can be lost. A transaction runs at one moment, by the product's own code
 //! on the store in memory.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,22 +9,28 @@ use uuid::Uuid;
 use walhook::domain::delivery::{Delivery, Lease, lease_length};
 use walhook::domain::webhook::SealedTarget;
 use walhook::postgres::ANSWER_TIMEOUT;
-use walhook::record::{Decided, Recorded, Tried, record_in};
+use walhook::record::{Decided, Recorded, record_in};
 use walhook::recover::{Step, step_in};
 use walhook::store::deliver::{ClaimRequest, Claimed};
 use walhook::store::record::CompletedAttempt;
 
 use super::invariants::{self, Broken};
 use super::world::{Delays, Event, Process, World, trace};
+use crate::support::memory::Row;
+
+/// The most deliveries that one transaction cancels: so few that a backlog takes several.
+const CHUNK: usize = 2;
 
 /// A request to the store.
 pub enum Operation {
     Claim(ClaimRequest, Lease),
     Targets(Vec<Uuid>, Instant),
     Release(Vec<Delivery>),
-    RemoveOrphans(Vec<Uuid>, Vec<Uuid>),
+    RemoveOrphans(Vec<Uuid>),
     Record(RecordBatch),
     Job,
+    /// Cancels a chunk of what inactive or deleted webhooks have pending.
+    Cancel,
     Search,
     /// Reads the checkpoint and begins the transaction that stores the next events.
     Begin {
@@ -37,8 +42,6 @@ pub enum Operation {
 #[derive(Clone)]
 pub struct RecordBatch {
     pub batch: Arc<Vec<Decided>>,
-    /// The webhooks whose pending deliveries it locks first.
-    pub locked: BTreeSet<Uuid>,
     pub lease: Option<(Lease, Duration)>,
 }
 
@@ -47,9 +50,9 @@ pub enum Answer {
     Claimed(ClaimRequest, Option<Claimed>),
     Targets(Vec<Uuid>, Instant, Option<Vec<SealedTarget>>),
     Recorded(Option<Recorded>),
-    /// The transaction is repeated after it has locked these webhooks' deliveries.
-    MustLock(RecordBatch),
     Job(Option<Step>),
+    /// How many deliveries were cancelled.
+    Cancelled(usize),
     Search,
     /// The transaction that stores events is open, or the checkpoint is elsewhere, or the store does not answer.
     Opened(Opened),
@@ -74,9 +77,10 @@ impl Operation {
             Operation::Claim(..) => "claim",
             Operation::Targets(..) => "targets",
             Operation::Release(_) => "release",
-            Operation::RemoveOrphans(..) => "remove orphans",
+            Operation::RemoveOrphans(_) => "remove orphans",
             Operation::Record(_) => "record",
             Operation::Job => "job",
+            Operation::Cancel => "cancel",
             Operation::Search => "search",
             Operation::Begin { .. } => "begin",
         }
@@ -89,9 +93,10 @@ impl Operation {
             Operation::Targets(webhooks, queried_at) => Answer::Targets(webhooks, queried_at, None),
             Operation::Record(_) => Answer::Recorded(None),
             Operation::Job => Answer::Job(None),
+            Operation::Cancel => Answer::Cancelled(0),
             Operation::Search => Answer::Search,
             Operation::Begin { .. } => Answer::Opened(Opened::Failed),
-            Operation::Release(_) | Operation::RemoveOrphans(..) => Answer::Nothing,
+            Operation::Release(_) | Operation::RemoveOrphans(_) => Answer::Nothing,
         }
     }
 }
@@ -151,9 +156,9 @@ impl World {
                 transaction.commit();
                 (Answer::Nothing, Answer::Nothing)
             }
-            Operation::RemoveOrphans(webhooks, deliveries) => {
+            Operation::RemoveOrphans(deliveries) => {
                 let transaction = self.store.begin();
-                transaction.remove_orphans(&webhooks, &deliveries);
+                transaction.remove_orphans(&deliveries);
                 transaction.commit();
                 (Answer::Nothing, Answer::Nothing)
             }
@@ -165,6 +170,7 @@ impl World {
                 return Ok(());
             }
             Operation::Job => (self.execute_job(process), Answer::Job(None)),
+            Operation::Cancel => (self.execute_cancel(process), Answer::Cancelled(0)),
             Operation::Search => (self.execute_search()?, Answer::Search),
             Operation::Begin { known } => return self.begin_events(process, known, delays),
         };
@@ -190,17 +196,8 @@ impl World {
     fn execute_record(&mut self, process: Process, record: RecordBatch) -> Result<Answer, Broken> {
         let attempts: Vec<CompletedAttempt<'_>> = record.batch.iter().map(|decided| decided.completed(true)).collect();
         let transaction = self.store.begin();
-        let tried = record_in(&transaction, &attempts, &self.policy, &record.locked, record.lease);
-        let tried = tried.now_or_never().expect("the store in memory answers at once").expect("nothing fails");
-        let recorded = match tried {
-            Tried::MustLock(webhooks) => {
-                drop(transaction);
-                let mut record = record.clone();
-                record.locked.extend(webhooks);
-                return Ok(Answer::MustLock(record));
-            }
-            Tried::Recorded(recorded) => recorded,
-        };
+        let recorded = record_in(&transaction, &attempts, &self.policy, record.lease);
+        let recorded = recorded.now_or_never().expect("the store in memory answers at once").expect("nothing fails");
         transaction.commit();
         for (decided, counted) in record.batch.iter().zip(&recorded.counted) {
             let (delivery, outcome) = (&decided.attempted.delivery, decided.next.outcome());
@@ -239,6 +236,31 @@ impl World {
             self.cover("a step of a job ran");
         }
         Answer::Job(Some(step))
+    }
+
+    /// Each chunk is a transaction: what happens between two chunks happens while a part of the backlog is pending.
+    fn execute_cancel(&mut self, process: Process) -> Answer {
+        let webhooks = self.store.begin().cancellable();
+        let mut cancelled = 0;
+        for webhook in webhooks {
+            cancelled += self.cancel_chunk(webhook);
+        }
+        if cancelled > 0 {
+            trace!(self, "replica {}: cancels {cancelled} deliveries", process.replica);
+        }
+        Answer::Cancelled(cancelled)
+    }
+
+    /// Cancels a chunk of what a webhook has pending, if it is inactive or was deleted. Returns how many deliveries.
+    pub fn cancel_chunk(&mut self, webhook: Uuid) -> usize {
+        let transaction = self.store.begin();
+        let cancelled = transaction.cancel_pending(webhook, CHUNK);
+        transaction.commit();
+        let is_pending = |row: &Row| row.webhook == webhook;
+        if cancelled > 0 && self.store.state().deliveries.values().any(is_pending) {
+            self.cover("a chunk left deliveries of an inactive webhook pending");
+        }
+        cancelled
     }
 
     fn execute_search(&mut self) -> Result<Answer, Broken> {

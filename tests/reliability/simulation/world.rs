@@ -35,6 +35,8 @@ pub enum Event {
     Record(Process),
     /// The job stage's timer.
     Job(Process),
+    /// The timer of the search for deliveries of inactive webhooks.
+    Cancel(Process),
     /// The timer of the search for stranded deliveries.
     Search(Process),
     /// The timer of capture and enqueue.
@@ -201,6 +203,7 @@ impl World {
             Event::Wake(process)
             | Event::Record(process)
             | Event::Job(process)
+            | Event::Cancel(process)
             | Event::Search(process)
             | Event::Capture(process)
             | Event::Answered(process, _)
@@ -223,6 +226,7 @@ impl World {
             Event::Wake(_) => return self.wake(process),
             Event::Record(_) => self.record(process),
             Event::Job(_) => self.submit(process, Operation::Job),
+            Event::Cancel(_) => self.submit(process, Operation::Cancel),
             Event::Search(_) => self.submit(process, Operation::Search),
             Event::Capture(_) => self.capture(process),
             Event::Execute(process, operation, delays) => return self.execute(process, *operation, delays),
@@ -236,7 +240,7 @@ impl World {
             }
             Event::Start(replica) => self.start(replica),
             Event::Fault(fault) => self.fault(fault),
-            Event::User(action) => self.act(action),
+            Event::User(action) => return self.act(action),
             Event::Commit(change) => self.commit(change),
         }
         Ok(())

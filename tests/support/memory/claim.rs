@@ -50,23 +50,33 @@ impl MemoryTransaction<'_> {
     }
 
     /// Does what `Store::remove_orphans` does.
-    pub fn remove_orphans(&self, webhooks: &[Uuid], deliveries: &[Uuid]) {
+    pub fn remove_orphans(&self, deliveries: &[Uuid]) {
         let mut state = self.state();
-        let is_orphan = |(id, row): &(&Uuid, &Row)| {
-            webhooks.contains(&row.webhook) && !state.webhooks.contains_key(&row.webhook)
-                || deliveries.contains(id) && !state.events.contains_key(&row.event)
-        };
+        let is_orphan = |(id, row): &(&Uuid, &Row)| deliveries.contains(id) && !state.events.contains_key(&row.event);
         let orphans: Vec<Uuid> = state.deliveries.iter().filter(is_orphan).map(|(id, _)| *id).collect();
         let removed: Vec<Row> = orphans.iter().filter_map(|id| state.remove_delivery(*id)).collect();
         let keys = removed.iter().filter_map(|row| Some((row.webhook, row.order_key?))).collect();
         state.promote(&keys, None);
     }
 
+    /// The webhooks that `Store::find_cancellable` finds, if it visits all.
+    pub fn cancellable(&self) -> Vec<Uuid> {
+        let state = self.state();
+        state.by_webhook().into_keys().filter(|webhook| !state.is_active(*webhook)).collect()
+    }
+
+    /// Does what `Store::cancel_pending` does, with chunks of this size.
+    pub fn cancel_pending(&self, webhook: Uuid, chunk: usize) -> usize {
+        let mut state = self.state();
+        if state.is_active(webhook) { 0 } else { state.cancel(webhook, chunk) }
+    }
+
     /// Does what `Store::promote_stranded` does, for all keys. Returns how many deliveries were made due.
     pub fn promote_stranded(&self) -> usize {
         let mut state = self.state();
         let parked = |state: &State| state.deliveries.values().filter(|row| row.due_at.is_none()).count();
-        let keys = state.deliveries.values().filter_map(|row| Some((row.webhook, row.order_key?))).collect();
+        let active = state.deliveries.values().filter(|row| state.is_active(row.webhook));
+        let keys = active.filter_map(|row| Some((row.webhook, row.order_key?))).collect();
         let before = parked(&state);
         state.promote(&keys, None);
         before - parked(&state)

@@ -10,6 +10,15 @@ use walhook::store::replay::Selection;
 use super::jobs::{JobWork, MemoryJob};
 use super::{MemoryTransaction, State, StoredEvent, Webhook};
 
+/// The result of switching a webhook on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switching {
+    Done,
+    NotFound,
+    /// It cannot be switched on yet: what it had pending when it was switched off is being cancelled.
+    Cancelling,
+}
+
 /// The result of a request to redeliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redelivered {
@@ -56,13 +65,15 @@ impl MemoryTransaction<'_> {
         leased.iter().for_each(|id| state.deliveries.change(id, |row| row.due_at = Some(now)));
     }
 
-    /// Does what `webhooks::update` does with `active`. Returns whether the webhook exists.
-    pub fn set_active(&self, id: Uuid, active: bool) -> bool {
+    /// Does what the transaction of `webhooks::update` does with `active`. The caller then cancels what is pending.
+    pub fn set_active(&self, id: Uuid, active: bool) -> Switching {
         let mut state = self.state();
-        let Some(webhook) = state.webhooks.get(&id) else { return false };
-        let was_active = webhook.target.active;
-        if was_active == active {
-            return true;
+        let Some(webhook) = state.webhooks.get(&id) else { return Switching::NotFound };
+        if webhook.target.active == active {
+            return Switching::Done;
+        }
+        if active && state.deliveries.values().any(|row| row.webhook == id) {
+            return Switching::Cancelling;
         }
         let counted_from = state.log.len();
         state.webhooks.change(&id, |webhook| {
@@ -74,10 +85,7 @@ impl MemoryTransaction<'_> {
             }
         });
         state.switch(id, active);
-        if was_active {
-            state.cancel(id);
-        }
-        true
+        Switching::Done
     }
 
     /// Does what `webhooks::update` does with `url` and `ordering`.
@@ -92,14 +100,9 @@ impl MemoryTransaction<'_> {
         self.state().webhooks.change(&id, |webhook| webhook.target.secret = secret);
     }
 
-    /// Does what `webhooks::delete` does. Returns whether the webhook existed.
+    /// Does what the transaction of `webhooks::delete` does. Returns whether the webhook existed. The caller then cancels what is pending.
     pub fn delete_webhook(&self, id: Uuid) -> bool {
-        let mut state = self.state();
-        let existed = state.webhooks.remove(&id).is_some();
-        if existed {
-            state.cancel(id);
-        }
-        existed
+        self.state().webhooks.remove(&id).is_some()
     }
 
     /// Does what `recovery::redeliver` does with the delivery of a log entry.

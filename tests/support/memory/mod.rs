@@ -23,7 +23,7 @@ use walhook::domain::webhook::SealedTarget;
 use walhook::store::order::Key;
 
 pub use jobs::MemoryJob;
-pub use manage::Redelivered;
+pub use manage::{Redelivered, Switching};
 pub use table::{Journal, Table};
 
 /// A pending delivery.
@@ -337,14 +337,22 @@ impl State {
         })
     }
 
-    /// Cancels and logs the pending deliveries of a webhook, and notes the attempts in flight.
-    pub fn cancel(&mut self, webhook: Uuid) -> u64 {
-        let ids: Vec<Uuid> =
-            self.deliveries.iter().filter(|(_, row)| row.webhook == webhook).map(|(id, _)| *id).collect();
-        let mut logged = 0;
-        for id in ids {
-            let row = self.remove_delivery(id).expect("it is pending");
-            if let Some(lease) = row.lease {
+    /// Whether the webhook exists and is active.
+    pub fn is_active(&self, webhook: Uuid) -> bool {
+        self.webhooks.get(&webhook).is_some_and(|webhook| webhook.target.active)
+    }
+
+    /// Cancels and logs up to `chunk` pending deliveries of a webhook, those first that are due first, and notes the attempts in flight.
+    /// Returns how many.
+    fn cancel(&mut self, webhook: Uuid, chunk: usize) -> usize {
+        let of_webhook = self.deliveries.iter().filter(|(_, row)| row.webhook == webhook);
+        let mut pending: Vec<_> =
+            of_webhook.map(|(id, row)| (row.attempt > 1, row.due_at.is_none(), row.due_at, *id)).collect();
+        pending.sort_unstable();
+        pending.truncate(chunk);
+        for (.., id) in &pending {
+            let (id, row) = (*id, self.remove_delivery(*id).expect("it is pending"));
+            if let Some(lease) = row.lease.filter(|_| self.webhooks.contains_key(&webhook)) {
                 self.superseded.put((id, lease), ());
             }
             if !self.events.contains_key(&row.event) {
@@ -366,8 +374,7 @@ impl State {
                 is_failure: false,
                 transaction: self.transaction,
             });
-            logged += 1;
         }
-        logged
+        pending.len()
     }
 }

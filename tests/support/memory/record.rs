@@ -43,10 +43,6 @@ impl State {
 }
 
 impl RecordStatements for MemoryTransaction<'_> {
-    async fn lock_pending(&self, _attempts: &[CompletedAttempt<'_>], _webhooks: &BTreeSet<Uuid>) -> Result<()> {
-        Ok(())
-    }
-
     async fn lock_leased(&self, attempts: &[CompletedAttempt<'_>]) -> Result<Vec<bool>> {
         Ok(self.state().fence(attempts))
     }
@@ -181,10 +177,6 @@ impl RecordStatements for MemoryTransaction<'_> {
         state.switch(id, false);
         state.notify(NoticeKind::Disabled, id);
         Ok(Some(user))
-    }
-
-    async fn cancel_deliveries(&self, webhook: Uuid, _reason: &str) -> Result<u64> {
-        Ok(self.state().cancel(webhook))
     }
 
     async fn audit(&self, _actor: &Actor, _action: Action, _subject: Uuid, _changed: &[&str]) -> Result<()> {
