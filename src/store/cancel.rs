@@ -14,7 +14,7 @@ use crate::postgres::ANSWER_TIMEOUT;
 const CANCEL: &str = include_str!("../../sql/store/delivery_cancel.sql");
 const FIND: &str = include_str!("../../sql/store/delivery_find_cancellable.sql");
 const ANY: &str = include_str!("../../sql/store/delivery_any.sql");
-/// The most deliveries that one transaction cancels, which takes less than a tenth of a second.
+/// The most deliveries that one transaction cancels, which took about 0.15 seconds on a busy machine.
 const CHUNK: i64 = 2_000;
 
 /// Webhooks with pending deliveries that are to be cancelled.

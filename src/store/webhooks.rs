@@ -24,8 +24,7 @@ const GET: &str = include_str!("../../sql/store/webhook_get.sql");
 const GET_FOR_UPDATE: &str = concat!(include_str!("../../sql/store/webhook_get.sql"), "for update");
 const UPDATE: &str = include_str!("../../sql/store/webhook_update.sql");
 const DELETE: &str = include_str!("../../sql/store/webhook_delete.sql");
-/// How long an activation waits for the deliveries of before to be cancelled. Shorter than clients wait for a response; a hundred thousand
-/// deliveries take a few seconds.
+/// How long an activation waits for the deliveries of before to be cancelled. Shorter than clients wait for a response.
 const CANCELLATION_LIMIT: Duration = Duration::from_secs(10);
 /// The pause while the rest of these deliveries is locked by other transactions.
 const CANCELLATION_PAUSE: Duration = Duration::from_millis(50);
