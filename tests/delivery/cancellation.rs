@@ -28,11 +28,17 @@ const CHUNKS: i64 = 5_000;
 const CHUNK: i64 = 2_000;
 const KEY: i64 = 7;
 
-/// Inserts events with a pending delivery each: a half of them retries, none of them due.
+/// Inserts events of this moment with a pending delivery each: a half of them retries, none of them due.
 async fn insert_backlog(client: &Client, webhook: Uuid, count: i64, key: Option<i64>) {
     let insert = "with made as (
                       insert into walhook.event (id, user_id, kind, occurred_at, data)
-                      select gen_random_uuid(), 'u', 'release.distributed', now(), '{}' from generate_series(1, $2::bigint)
+                      select encode(overlay(
+                                 uuid_send(gen_random_uuid())
+                                 placing substring(int8send((extract(epoch from now()) * 1000)::bigint) from 3)
+                                 from 1 for 6
+                             ), 'hex')::uuid,
+                             'u', 'release.distributed', now(), '{}'
+                      from generate_series(1, $2::bigint)
                       returning id
                   )
                   insert into walhook.delivery (id, webhook_id, event_id, attempt, due_at, sequence, order_key)
