@@ -24,6 +24,7 @@ pub(super) struct ReplicationConnection {
     lineage: Lineage,
     received: Lsn,
     acknowledged: Lsn,
+    heard: bool,
     never: CancellationToken,
 }
 
@@ -36,7 +37,8 @@ impl ReplicationConnection {
             lineage.ok_or_else(|| CaptureError::Protocol("IDENTIFY_SYSTEM returned no system and timeline".into()))?;
         inner.exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})")).await?;
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
-        Ok(ReplicationConnection { inner, lineage, received, acknowledged, never: CancellationToken::new() })
+        let never = CancellationToken::new();
+        Ok(ReplicationConnection { inner, lineage, received, acknowledged, heard: true, never })
     }
 
     /// Returns the cluster, and its timeline when the connection was opened.
@@ -74,6 +76,7 @@ impl ReplicationConnection {
     pub async fn next(&mut self) -> Result<Bytes, CaptureError> {
         loop {
             let message = self.inner.get_copy_data_async(&self.never).await?;
+            self.heard = true;
             match message.first() {
                 Some(b'w') if message.len() >= XLOG_DATA_HEADER => {
                     let mut header = &message[9..];
@@ -95,6 +98,11 @@ impl ReplicationConnection {
     /// Returns the end of the WAL that the server has sent or skipped.
     pub fn received(&self) -> Lsn {
         self.received
+    }
+
+    /// Returns whether anything has arrived since the last call, also if it is only a sign of life.
+    pub fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.heard)
     }
 
     /// Acknowledges everything before `lsn` and requests a reply. The reply makes the socket readable, so that data which has arrived

@@ -2,6 +2,7 @@
 
 mod buffer;
 mod reader;
+mod silence;
 mod tasks;
 mod visibility;
 
@@ -36,6 +37,7 @@ use crate::store::{Store, StoreError};
 use crate::{postgres, telemetry};
 
 use reader::Reader;
+use silence::SilenceLimit;
 use tasks::BackgroundTasks;
 use visibility::VisibilityGate;
 
@@ -60,6 +62,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(source);
     let (timeline, walsender) = (OnceLock::new(), AtomicI32::new(0));
+    let silence_limit = SilenceLimit::new(source);
     let mut is_first = true;
     // Enqueue stops when another process captures.
     while !context.batches.is_closed() {
@@ -72,6 +75,7 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
             read_until: &read_until,
             timeline: &timeline,
             walsender: &walsender,
+            silence_limit: &silence_limit,
             is_first,
             reader,
         };
@@ -163,6 +167,7 @@ struct Session<'a> {
     timeline: &'a OnceLock<u32>,
     /// The server process of the last stream. If it still holds the slot, the server has not noticed the end of that connection.
     walsender: &'a AtomicI32,
+    silence_limit: &'a SilenceLimit,
     /// Whether enqueue has received nothing yet.
     is_first: bool,
     /// The id of this reader of the slot. Only the last one to claim the acknowledgement limit may move it.
@@ -249,7 +254,7 @@ impl Session<'_> {
         };
         let clock_ahead = (!conninfo::is_by_socket(url)?).then_some(verified.clock_ahead);
         let decoder = Decoder::new(source, tables, history);
-        Ok(Reader::new(self.context, stream, decoder, tasks, begin, clock_ahead))
+        Ok(Reader::new(self.context, stream, decoder, tasks, begin, clock_ahead, self.silence_limit))
     }
 
     /// Verifies that the stream has the timeline of this process's first stream. The same position has different changes on two

@@ -6,11 +6,13 @@ use std::collections::HashSet;
 use walhook::config::Source;
 use walhook::events::LookupKey;
 use walhook::lookup::Lookups;
+use walhook::private_postgres::Options;
 use walhook::store::Store;
 
 use super::chaos::Scenario;
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::{DEADLINE, TestApp, eventually};
+use crate::support::versions::installed;
+use crate::support::{DEADLINE, TestApp, eventually, skip};
 
 const LAG: &str = "walhook_capture_lag_seconds";
 
@@ -72,6 +74,30 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     let error = failed.expect("a lookup ends").unwrap_err();
     assert!(error.is_transient(), "{error}");
     lookups.fetch(&keys, None).await.unwrap();
+}
+
+/// A primary that is busy sends only signs of life, here because it waits for a standby. A new stream would not get further.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes more than a minute: `make soak`"]
+async fn a_primary_that_sends_only_signs_of_life_keeps_its_connection() {
+    let Some((_, programs)) = installed().into_iter().find(|(version, _)| *version >= 17) else {
+        skip("PostgreSQL 17 is not installed");
+        return;
+    };
+    let settings = [("synchronized_standby_slots", "absent")];
+    let options = Options { programs: Some(&programs), settings: &settings, ..Options::default() };
+    let mut scenario = Scenario::start(TestApp::prepare_alone(options).await).await;
+    scenario.pay(1).await;
+    for seconds in [30.0, 60.0, 80.0] {
+        let sidecar = scenario.app.sidecar();
+        eventually("the lag to grow", async || sidecar.metric(LAG).await.filter(|lag| *lag > seconds)).await;
+    }
+    let client = &scenario.platform.client;
+    client.batch_execute("alter system reset synchronized_standby_slots").await.unwrap();
+    client.batch_execute("select pg_reload_conf()").await.unwrap();
+    scenario.assert_delivered().await;
+    let log = std::fs::read_to_string(scenario.app.log_file()).unwrap();
+    assert_eq!(log.matches("reading changes").count(), 1, "{log}");
 }
 
 /// All connections of the process go silent: the stream, heartbeats, lookups and those to the store.

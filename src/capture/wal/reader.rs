@@ -11,6 +11,7 @@ use super::super::decode::{Decoded, Decoder};
 use super::super::error::CaptureError;
 use super::super::replication::ReplicationConnection;
 use super::buffer::BatchBuffer;
+use super::silence::SilenceLimit;
 use super::tasks::BackgroundTasks;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
@@ -22,8 +23,6 @@ use crate::telemetry::recurring;
 
 /// The server ends a connection without feedback after `wal_sender_timeout`, a minute by default.
 const FEEDBACK_PERIOD: Duration = Duration::from_secs(1);
-/// The shortest silence after which a connection is closed.
-const SHORTEST_SILENCE: Duration = Duration::from_secs(60);
 /// The most messages that are read without yielding to other tasks and to the feedback timer.
 const BURST: usize = 1_000;
 /// The age of a commit from which the stream counts as lagging. Then short waits let the server send in bulk, which more than
@@ -53,6 +52,7 @@ pub(super) struct Reader<'a> {
     clock_ahead: Option<SignedDuration>,
     last_commit: Timestamp,
     feedback_due: tokio::time::Instant,
+    silence_limit: &'a SilenceLimit,
     silence: Silence,
     /// The open transaction, if it requests the switch to triggers.
     open_switch: Option<u32>,
@@ -69,11 +69,10 @@ enum Waited {
     Closed,
 }
 
-/// When the stream last progressed.
+/// Since when nothing has arrived.
 struct Silence {
-    received: Lsn,
-    progressed: bool,
     since: Instant,
+    /// The limit when the stream began.
     limit: Duration,
 }
 
@@ -85,8 +84,8 @@ impl<'a> Reader<'a> {
         tasks: BackgroundTasks,
         begin: Lsn,
         clock_ahead: Option<SignedDuration>,
+        silence_limit: &'a SilenceLimit,
     ) -> Reader<'a> {
-        let limit = (context.source.heartbeat.0 * 6).max(SHORTEST_SILENCE);
         Reader {
             context,
             lineage: stream.lineage(),
@@ -99,7 +98,8 @@ impl<'a> Reader<'a> {
             clock_ahead,
             last_commit: Timestamp::MAX,
             feedback_due: tokio::time::Instant::now() + FEEDBACK_PERIOD,
-            silence: Silence { received: Lsn::ZERO, progressed: true, since: Instant::now(), limit },
+            silence_limit,
+            silence: Silence { since: Instant::now(), limit: silence_limit.current() },
             open_switch: None,
             ended_switch: None,
         }
@@ -196,7 +196,6 @@ impl<'a> Reader<'a> {
     fn receive(&mut self, message: Bytes) -> Result<(), CaptureError> {
         let before = self.buffer.changes().len();
         let decoded = self.decoder.decode(message, self.buffer.changes())?;
-        self.silence.progressed = true;
         self.buffer.added(before, self.decoder.open().map(|open| open.xid));
         match decoded {
             Decoded::Nothing => {}
@@ -253,7 +252,7 @@ impl<'a> Reader<'a> {
                 permit = &mut reserve => permit,
                 () = tokio::time::sleep_until(self.feedback_due) => {
                     // The stream is idle because of the store, not because of the server.
-                    self.silence.progressed = true;
+                    self.silence.since = Instant::now();
                     self.feedback_if_due().await?;
                     continue;
                 }
@@ -272,7 +271,7 @@ impl<'a> Reader<'a> {
                 passed = self.tasks.gate.wait(self.buffer.end) => passed?,
                 () = tokio::time::sleep_until(self.feedback_due) => {
                     // The stream is idle because of a standby, not because of the server.
-                    self.silence.progressed = true;
+                    self.silence.since = Instant::now();
                     self.feedback_if_due().await?;
                 }
                 () = self.context.batches.closed() => return Ok(false),
@@ -324,17 +323,20 @@ impl<'a> Reader<'a> {
 
     fn check_silence(&mut self) -> Result<(), CaptureError> {
         let (received, silence) = (self.stream.received(), &mut self.silence);
-        if std::mem::take(&mut silence.progressed) || received > silence.received {
-            (silence.received, silence.since) = (received, Instant::now());
+        self.silence_limit.received(received);
+        if self.stream.take_heard() {
+            silence.since = Instant::now();
         }
         if let Some(error) = self.tasks.heartbeats.take_error() {
             return Err(error);
         }
         if silence.since.elapsed() > silence.limit {
+            self.silence_limit.exceeded();
             return Err(CaptureError::Silent(silence.limit));
         }
-        if self.tasks.heartbeats.are_lost(received, silence.limit) {
-            return Err(CaptureError::HeartbeatLost(silence.limit));
+        let limit = self.silence_limit.first();
+        if self.tasks.heartbeats.are_lost(received, limit) {
+            return Err(CaptureError::HeartbeatLost(limit));
         }
         Ok(())
     }
