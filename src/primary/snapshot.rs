@@ -16,10 +16,11 @@ const WATCHED_ROWS_FETCH: &str = include_str!("../../sql/primary/watched_rows_fe
 const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
 const ROWS_BY_ID: &str = include_str!("../../sql/primary/rows_by_id.sql");
 
-/// The same settings as in the replication session, because values from both are compared.
+/// The same settings as in the replication session, because values from both are compared. The session waits while its rows are stored.
 const BEGIN: &str = "begin isolation level repeatable read read only; \
                      set local datestyle = 'ISO'; set local timezone = 'UTC'; set local intervalstyle = 'postgres'; \
-                     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0";
+                     set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0; \
+                     set local idle_in_transaction_session_timeout = 0";
 
 /// A session in one repeatable-read transaction, which reads at one snapshot.
 pub(crate) struct SnapshotSession {

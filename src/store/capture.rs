@@ -25,6 +25,7 @@ use postgres_types::ToSql;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::pool::allow_idle;
 use super::statement::{FromRow, Statements, column, from_row};
 use super::{Result, Store, StoreError, commit_durably};
 use crate::domain::lsn::{Lineage, Lsn};
@@ -337,8 +338,10 @@ pub async fn end_slot_creation(transaction: &Transaction<'_>, slot: &str) -> Res
     Ok(())
 }
 
-/// Locks out other repairs of the slot until the transaction ends. Returns false if one is running.
+/// Locks out other repairs of the slot until the transaction ends. Returns false if one is running. The transaction may wait for as long
+/// as the primary needs to build indexes and to create a slot.
 pub async fn lock_repair(transaction: &Transaction<'_>, slot: &str) -> Result<bool> {
+    allow_idle(transaction, Duration::ZERO).await?;
     transaction.fetch_one(include_str!("../../sql/store/repair_lock.sql"), &[&slot]).await
 }
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use deadpool_postgres::Transaction;
 
+use super::pool::allow_idle;
 use super::statement::{FromRow, from_row};
 use super::{Result, Store, StoreError, cancel_on_drop, partitions};
+use crate::postgres::ANSWER_TIMEOUT;
 
 const MISSING: &str = include_str!("../../sql/store/index_missing.sql");
 /// The state of an index by its name. No row if there is none.
@@ -56,6 +58,9 @@ impl Store {
         let mut connection = self.connection().await?;
         // Holds the lock of maintenance. A lock of the session would not be safe behind a transaction pooler.
         let turn = connection.transaction().await?;
+        // Without the lock, another replica would take the index for one that an interrupted build left, and drop it. Not without a
+        // limit: the lock of a process that has vanished must be released some time.
+        allow_idle(&turn, LONGEST_BUILD + ANSWER_TIMEOUT).await?;
         if !partitions::try_lock(&turn).await? || !partitions::exists(&turn, &missing.partition).await? {
             return Ok(Build::NotNeeded);
         }

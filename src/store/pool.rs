@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts, Transaction};
 
 use super::committed::Committed;
 use super::connection::{Canceller, Connection, cancel_on_drop};
@@ -27,6 +27,12 @@ pub struct Store {
 /// How long a transaction may wait for its next statement. Those of a running process follow each other at once, and are given up after
 /// this time without an answer.
 const IDLE_LIMIT: (&str, Duration) = ("idle_in_transaction_session_timeout", ANSWER_TIMEOUT);
+
+/// Lets a transaction wait for its next statement for this long, because it holds a lock while another connection works. Zero is no limit.
+/// Otherwise the server would end it after the limit of the pool, the role or the server, and release the lock.
+pub(super) async fn allow_idle(transaction: &Transaction<'_>, limit: Duration) -> Result<()> {
+    Ok(transaction.batch_execute(&format!("set local {} = {}", IDLE_LIMIT.0, limit.as_millis())).await?)
+}
 
 /// How long to wait for a free or a new connection.
 const WAIT: Duration = Duration::from_secs(10);

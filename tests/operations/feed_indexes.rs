@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use tokio_postgres::Client;
+use walhook::store::partition_indexes::Build;
 use walhook::store::{Store, migrate};
 
 use crate::support::{TestApp, eventually};
@@ -75,6 +76,46 @@ async fn indexes_of_older_partitions_are_built_and_the_feed_waits_for_them() {
     walhook::partitions::maintain(&store, today.checked_add(jiff::Span::new().days(2)).unwrap(), 30).await.unwrap();
     assert!(walhook::partitions::build_indexes(&store).await.unwrap().built.is_empty());
     assert_eq!(number(&client, VALID).await, 2);
+}
+
+/// The server ends a transaction that waits too long for its next statement, and releases its locks. The one that holds the lock of
+/// maintenance waits for the build.
+#[tokio::test]
+async fn a_build_keeps_its_lock_for_longer_than_other_transactions_may_be_idle() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    let separator = if app.store_url.contains('?') { '&' } else { '?' };
+    // The pool of a running process has such a limit, of 35 s.
+    let limited = format!("{}{separator}options=-c%20idle_in_transaction_session_timeout%3D5s", app.store_url);
+    let store = Store::open(&limited, 3).unwrap();
+    let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
+    walhook::partitions::maintain(&store, today, 30).await.unwrap();
+    let client = app.store().await;
+    upgrade(&client).await;
+    let missing = store.missing_indexes().await.unwrap();
+    // A build waits for the transactions that write to the partition.
+    let writer = app.store().await;
+    writer.batch_execute("begin; lock table walhook.event in row exclusive mode").await.unwrap();
+    let build = tokio::spawn({
+        let (store, missing) = (store.clone(), missing[0].clone());
+        async move { store.build_index(&missing).await }
+    });
+    let blocked = "select count(*) from pg_stat_activity
+                   where datname = current_database() and query like 'create index concurrently%' and wait_event_type = 'Lock'";
+    eventually("a build that waits", async || (number(&client, blocked).await == 1).then_some(())).await;
+    let holder = "select activity.state_change < clock_timestamp() - interval '7 s' from pg_locks
+                  join pg_stat_activity as activity using (pid)
+                  where locktype = 'advisory' and granted and activity.datname = current_database()";
+    eventually("a transaction that is idle for longer than the limit", async || {
+        let found = client.query_opt(holder, &[]).await.unwrap();
+        found.expect("the lock is held during the build").get::<_, bool>(0).then_some(())
+    })
+    .await;
+    let other = Store::open(&app.store_url, 1).unwrap();
+    assert_eq!(other.build_index(&missing[1]).await.unwrap(), Build::NotNeeded);
+    writer.batch_execute("commit").await.unwrap();
+    assert_eq!(build.await.unwrap().unwrap(), Build::Built);
+    assert_eq!(store.missing_indexes().await.unwrap().len(), missing.len() - 1);
 }
 
 #[tokio::test]

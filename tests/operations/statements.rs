@@ -77,6 +77,7 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
             "'{}', '{}', '{}'",
         ),
         ("release", include_str!("../../sql/store/delivery_release.sql"), "uuid[], uuid[]", "'{}', '{}'"),
+        ("remove_orphans", include_str!("../../sql/store/delivery_remove_orphans.sql"), "uuid[]", "'{}'"),
     ];
     let app = TestApp::prepare().await;
     walhook::store::migrate::migrate(&app.store_url).await.unwrap();
@@ -95,6 +96,7 @@ async fn a_batch_is_found_by_its_ids_even_if_the_plan_was_made_for_an_empty_tabl
             let mut lines = generic.lines().skip_while(|line| !line.contains("Index Scan using delivery_pkey"));
             let searched = lines.nth(1).is_some_and(|line| line.contains("Index Cond: (id = ANY ("));
             assert!(searched, "{name} with {deliveries} deliveries:\n{generic}");
+            assert!(!generic.contains("Seq Scan on delivery"), "{name} with {deliveries} deliveries:\n{generic}");
         }
         client.batch_execute("rollback").await.unwrap();
     }
