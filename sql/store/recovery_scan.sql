@@ -1,8 +1,8 @@
 -- Reads the next rows of a webhook's attempt log, and returns the deliveries whose last outcome is one of those in $8. Any outcome
 -- but `failed` ends its round, and is the last outcome if no later round was started. `failed` is the last outcome while the retry is
--- pending.
+-- pending. A delivery that was cancelled during an attempt which then succeeded is left out: it was delivered.
 -- $1 webhook, $2 and $3 the ids between which to read, $4 since, $5 until, $6 rows to read, $7 whether to return the deliveries or
--- only to count them, $8 outcomes
+-- only to count them, $8 outcomes, $9 milliseconds by which the id of an attempt may differ from that of the cancellation
 with examined as materialized (
     select id, delivery_id, event_id, round, attempt, outcome, test, started_at, sequence
     from walhook.attempt
@@ -11,7 +11,8 @@ with examined as materialized (
     limit $6
 ),
 matching as materialized (
-    select delivery_id, event_id, round, attempt, outcome, sequence
+    select delivery_id, event_id, round, attempt, outcome, sequence,
+        (extract(epoch from started_at) * 1000)::bigint as millis
     from examined
     where outcome = any ($8::text[]) and not test and started_at >= $4 and started_at < $5
 ),
@@ -24,6 +25,16 @@ found as (
         and (outcome <> 'failed' or (
             select pending.round = matching.round and pending.attempt = matching.attempt + 1
             from walhook.delivery as pending where pending.id = matching.delivery_id))
+        and (outcome <> 'cancelled' or (
+            select true from walhook.attempt as success
+            where success.event_id = matching.event_id and success.webhook_id = $1
+                and success.delivery_id = matching.delivery_id and success.round = matching.round
+                and success.outcome = 'delivered' and not success.test
+                -- For the partitions to read. An id begins with milliseconds.
+                and success.id > rpad(lpad(to_hex(matching.millis - $9::bigint), 12, '0'), 32, '0')::uuid
+                and success.id < rpad(lpad(to_hex(matching.millis + $9::bigint), 12, '0'), 32, '0')::uuid
+            limit 1
+        ) is null)
         and (select true from walhook.event where event.id = matching.event_id)
 )
 select (select count(*) from examined) as examined,

@@ -291,8 +291,9 @@ pub async fn scan(
     };
     let from = lowest_id_at(since.as_millisecond().saturating_sub(tolerance)).max(position);
     let to = lowest_id_at(until.as_millisecond().saturating_add(tolerance));
-    let params: [&(dyn ToSql + Sync); 8] = [webhook, &from, &to, since, until, &limit, &with_lists, outcomes];
-    let count = if phase == Phase::AttemptLog { 8 } else { 7 };
+    let params: [&(dyn ToSql + Sync); 9] =
+        [webhook, &from, &to, since, until, &limit, &with_lists, outcomes, &ID_TOLERANCE_MS];
+    let count = if phase == Phase::AttemptLog { 9 } else { 7 };
     client.fetch_one(statement, &params[..count]).await
 }
 

@@ -127,6 +127,31 @@ async fn a_redelivery_replaces_a_pending_retry_and_an_attempt_in_flight() {
 }
 
 #[tokio::test]
+async fn a_recovery_leaves_out_what_was_delivered_although_it_was_cancelled() {
+    let app = TestApp::start().await;
+    let scene = subscribe(&app).await;
+    let gate = Arc::new(Notify::new());
+    scene.receiver.answer_in_turn(&[Answer::When(gate.clone(), 200), Answer::Hang, Answer::Status(200)]);
+    scene.payments(1).await;
+    scene.receiver.wait_for(1).await;
+    scene.payments(1).await;
+    scene.receiver.wait_for(2).await;
+    scene.set_active(false).await;
+    gate.notify_one();
+    let outcome = |logs: &[Value], name: &str| logs.iter().filter(|log| log["outcome"] == name).count();
+    let both = |logs: &[Value]| outcome(logs, "delivered") == 1 && outcome(logs, "cancelled") == 2;
+    let logs = scene.api.wait_for_logs(&scene.webhook, "a late success", both).await;
+    let delivered = logs.iter().find(|log| log["outcome"] == "delivered").unwrap();
+    scene.set_active(true).await;
+    assert_eq!(scene.recover(&scene.api, true).await["count"], 1);
+    assert_eq!(scene.recover(&scene.api, false).await["count"], 1);
+    scene.receiver.wait_for(3).await;
+    let requests = scene.receiver.requests();
+    let again = requests.iter().filter(|request| request.delivery() == delivered["delivery_id"]);
+    assert_eq!((requests.len(), again.count()), (3, 1));
+}
+
+#[tokio::test]
 async fn a_recovery_delivers_cancelled_and_missed_events_once() {
     let app = TestApp::start().await;
     let scene = subscribe(&app).await;

@@ -146,12 +146,14 @@ impl Model {
         *self.rounds.get(&delivery).expect("it was created")
     }
 
-    /// Deliveries of the webhook whose last round failed permanently or was cancelled.
+    /// Deliveries of the webhook whose last round failed permanently or was cancelled, and was not delivered.
     pub fn recoverable(&self, webhook: Uuid) -> Vec<Uuid> {
         let has_failed = |(id, of): &&(Uuid, Uuid)| {
             let in_last_round = |line: &&Line| line.0 == self.rounds[id];
             let is_failed = |line: &Line| matches!(line.2.as_str(), "permanently_failed" | "cancelled");
-            *of == webhook && self.view.log.get(id).into_iter().flatten().filter(in_last_round).any(is_failed)
+            let is_delivered = |line: &Line| line.2 == "delivered";
+            let last = || self.view.log.get(id).into_iter().flatten().filter(in_last_round);
+            *of == webhook && last().any(is_failed) && !last().any(is_delivered)
         };
         self.created.iter().filter(has_failed).map(|(id, _)| *id).collect()
     }

@@ -84,12 +84,19 @@ impl State {
         lines
     }
 
-    /// Whether this is the last outcome of the delivery's last round, and the event is kept.
+    /// Whether this is the last outcome of the delivery's last round, and the event is kept. A cancelled round that succeeded nevertheless
+    /// was delivered.
     fn is_last(&self, line: &Line) -> bool {
         let is_next = |row: &Row| row.round == line.round && row.attempt == line.attempt + 1;
         line.round == self.rounds.get(&line.delivery).copied().unwrap_or(1)
             && (line.outcome != Outcome::Failed || self.deliveries.get(&line.delivery).is_some_and(is_next))
             && self.events.contains_key(&line.event)
+            && (line.outcome != Outcome::Cancelled || !self.is_delivered(line.delivery, line.round))
+    }
+
+    fn is_delivered(&self, delivery: Uuid, round: u16) -> bool {
+        let is_it = |line: &&Line| line.delivery == delivery && line.round == round;
+        self.log.iter().filter(is_it).any(|line| line.outcome == Outcome::Delivered)
     }
 
     fn scan_log(&self, criteria: &Criteria, progress: recovery::Progress, limit: i64) -> Scan {
