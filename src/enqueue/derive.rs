@@ -66,12 +66,12 @@ impl Derivation {
 
     /// Derives the rest of the batch.
     pub async fn finish(&mut self, lookups: &mut Lookups, batch: &Batch) -> Result<(), LookupError> {
+        let lineage = batch.checkpoint.lineage;
         if !self.prepared {
-            lookups.begin(&batch.changes[self.next..]).await?;
+            lookups.begin(&batch.changes[self.next..], lineage.timeline).await?;
             self.prepared = true;
         }
         let source = Source::Stream { transaction: batch.transaction };
-        let lineage = batch.checkpoint.lineage;
         derive_from(lookups, &batch.changes, &mut self.next, lineage, source, &mut self.raised).await
     }
 }
@@ -80,7 +80,7 @@ impl Derivation {
 /// every row is fetched.
 pub async fn derive_found(lookups: &mut Lookups, changes: &[Change], lineage: Lineage) -> Result<Raised, LookupError> {
     let mut raised = Raised::default();
-    lookups.begin(changes).await?;
+    lookups.begin(changes, lineage.timeline).await?;
     derive_from(lookups, changes, &mut 0, lineage, Source::Repair, &mut raised).await?;
     Ok(raised)
 }

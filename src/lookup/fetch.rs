@@ -14,6 +14,7 @@ use crate::store::StoreError;
 use crate::telemetry::count_disk_fault;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
+const TIMELINE: &str = include_str!("../../sql/primary/timeline.sql");
 const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
 const TRANSACTIONS_INVISIBLE: &str = include_str!("../../sql/primary/transactions_invisible.sql");
 
@@ -41,6 +42,11 @@ pub enum LookupError {
     LookupLacksColumn { table: &'static str, column: &'static str },
     #[error("the primary does not show a committed transaction within {0:?}: does a synchronous standby keep up?")]
     Invisible(Duration),
+    #[error(
+        "source.url leads to a server on timeline {found}, but changes are read on the later timeline {known}: remove the server that was \
+         replaced by a failover from source.url, or stop it"
+    )]
+    Replaced { found: u32, known: u32 },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("a lookup returned no result for {0}")]
@@ -55,6 +61,7 @@ impl LookupError {
             | LookupError::Silent(_)
             | LookupError::Store(_)
             | LookupError::Invisible(_)
+            | LookupError::Replaced { .. }
             | LookupError::Unanswered(_) => true,
             // What is missing must be restored, but no restart is needed afterwards.
             LookupError::Query { .. } | LookupError::ColumnGone { .. } | LookupError::TableGone { .. } => true,
@@ -67,12 +74,16 @@ pub struct Primary {
     url: String,
     mappings: TableMappings,
     custom: BTreeMap<String, String>,
+    /// The timeline of the changes for which rows are looked up. A server on an earlier one may have rows that are older.
+    timeline: u32,
     session: Option<Session>,
 }
 
 /// A connection, and the queries built over it.
 struct Session {
     client: Client,
+    /// The server's timeline. None on a standby.
+    timeline: Option<u32>,
     queries: HashMap<Table, String>,
     /// A response did not arrive in time: the connection may be dead.
     is_silent: bool,
@@ -115,7 +126,13 @@ impl Session {
 
 impl Primary {
     pub fn new(url: &str, source: &config::Source) -> Primary {
-        Primary { url: url.to_owned(), mappings: source.tables.clone(), custom: source.lookups.clone(), session: None }
+        let (mappings, custom) = (source.tables.clone(), source.lookups.clone());
+        Primary { url: url.to_owned(), mappings, custom, timeline: 0, session: None }
+    }
+
+    /// Refuses servers on timelines before this one: a failover has replaced them.
+    pub fn set_timeline(&mut self, timeline: u32) {
+        self.timeline = timeline;
     }
 
     /// Waits until the transaction is visible to new snapshots, so that rows read next are not older than the stream.
@@ -167,7 +184,17 @@ impl Primary {
     async fn session(&mut self) -> Result<&mut Session, LookupError> {
         if self.session.as_ref().is_none_or(|session| session.is_silent || session.client.is_closed()) {
             let client = postgres::connect(&self.url).await?;
-            self.session = Some(Session { client, queries: HashMap::new(), is_silent: false });
+            let mut session = Session { client, timeline: None, queries: HashMap::new(), is_silent: false };
+            let rows = session.read("the timeline", TIMELINE, &[]).await?;
+            let timeline = rows.first().and_then(|row| row.get::<_, Option<&str>>("timeline"));
+            session.timeline = timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+            self.session = Some(session);
+        }
+        let found = self.session.as_ref().and_then(|session| session.timeline);
+        if let Some(found) = found.filter(|found| *found < self.timeline) {
+            // The next connection may lead to another host.
+            self.session = None;
+            return Err(LookupError::Replaced { found, known: self.timeline });
         }
         Ok(self.session.as_mut().expect("created above if it was missing"))
     }

@@ -106,9 +106,10 @@ impl Lookups {
         }
     }
 
-    /// Prepares for a batch: drops what the stream cannot keep up to date, and loads the add-ons of users whose add-ons the batch changes,
-    /// to apply the changes to them.
-    pub async fn begin(&mut self, changes: &[Change]) -> Result<(), LookupError> {
+    /// Prepares for a batch from a timeline: drops what the stream cannot keep up to date, and loads the add-ons of users whose add-ons the
+    /// batch changes, to apply the changes to them.
+    pub async fn begin(&mut self, changes: &[Change], timeline: u32) -> Result<(), LookupError> {
+        self.primary.set_timeline(timeline);
         if self.incomplete {
             self.forget();
         }

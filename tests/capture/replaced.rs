@@ -1,13 +1,19 @@
 //! A primary that was replaced by a standby and still accepts sessions, under a URL that names it first.
 
+use std::collections::HashSet;
+
 use postgres_types::PgLsn;
 use tokio_postgres::Client;
+use walhook::config::Source;
+use walhook::events::LookupKey;
+use walhook::lookup::{LookupError, Lookups};
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
+use walhook::store::Store;
 
 use crate::chaos::Scenario;
 use crate::failover::{Pair, pair, promote, until_caught_up, with_slot_on_standby};
-use crate::support::{Platform, Sidecar, eventually};
+use crate::support::{Platform, Sidecar, TestApp, eventually};
 use crate::wait_until_unready;
 
 const REASON: &str = "replaced by a failover";
@@ -285,4 +291,22 @@ async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {
     let open = "select reason from walhook.gap where repaired_at is null";
     let gap = eventually("the gap", async || gaps.query_opt(open, &[]).await.unwrap()).await;
     assert_eq!(gap.get::<_, &str>(0), "outbox_forked");
+}
+
+/// The owners that it knows may be those of before the failover.
+#[tokio::test]
+async fn a_replaced_primary_answers_no_lookups() {
+    let app = TestApp::prepare().await;
+    app.setup().await;
+    let platform = app.platform().await;
+    let label = platform.label(platform.user(&[]).await).await;
+    let store = Store::open(&app.store_url, 1).unwrap();
+    let mut lookups = Lookups::new(&app.source_url, &Source::default(), store);
+    lookups.warm_up().await.unwrap();
+    let keys = HashSet::from([LookupKey::Label(label)]);
+    lookups.begin(&[], 2).await.unwrap();
+    let error = lookups.fetch(&keys, None).await.unwrap_err();
+    assert!(matches!(error, LookupError::Replaced { found: 1, known: 2 }) && error.is_transient(), "{error}");
+    lookups.begin(&[], 1).await.unwrap();
+    lookups.fetch(&keys, None).await.unwrap();
 }
