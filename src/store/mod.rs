@@ -50,6 +50,7 @@ pub use deadpool_postgres::{GenericClient, Transaction};
 pub use pipelined::PipelinedTransaction;
 pub use pool::Store;
 
+use deadpool_postgres::{HookError, PoolError};
 use tokio_postgres::error::SqlState;
 
 use crate::postgres::DiskFault;
@@ -133,10 +134,11 @@ impl From<Injected> for StoreError {
     }
 }
 
-impl From<deadpool_postgres::PoolError> for StoreError {
-    fn from(error: deadpool_postgres::PoolError) -> Self {
+impl From<PoolError> for StoreError {
+    fn from(error: PoolError) -> Self {
         match error {
-            deadpool_postgres::PoolError::Backend(error) => error.into(),
+            PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => error.into(),
+            PoolError::PostCreateHook(HookError::Message(reason)) => StoreError::Pool(reason.into_owned()),
             other => StoreError::Pool(other.to_string()),
         }
     }

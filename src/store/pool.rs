@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts, Transaction};
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts, Transaction,
+};
 
 use super::committed::Committed;
 use super::connection::{Canceller, Connection, cancel_on_drop};
@@ -10,6 +12,8 @@ use super::limited::{Limited, SessionLimits};
 use super::observe::PoolUse;
 use super::{Result, StoreError};
 use crate::postgres::{self, ANSWER_TIMEOUT};
+
+const CONNECTIONS_WAITING: &str = include_str!("../../sql/store/connections_waiting.sql");
 
 /// How long a connection may take to answer a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,27 +38,44 @@ pub(super) async fn allow_idle(transaction: &Transaction<'_>, limit: Duration) -
     Ok(transaction.batch_execute(&format!("set local {} = {}", IDLE_LIMIT.0, limit.as_millis())).await?)
 }
 
+/// Refuses a new connection while `most` others wait for a lock or for a synchronous standby. The server keeps a waiting connection after
+/// its client has given it up and repeats the transaction, so a long wait would use up `max_connections`.
+fn refuse_if_waiting(most: usize) -> Hook {
+    Hook::async_fn(move |client, _| {
+        Box::pin(async move {
+            let row = client.query_typed(CONNECTIONS_WAITING, &[]).await.map_err(HookError::Backend)?;
+            let waiting: i64 = row.first().map_or(0, |row| row.get(0));
+            if usize::try_from(waiting).is_ok_and(|waiting| waiting < most) {
+                return Ok(());
+            }
+            Err(HookError::message(format!(
+                "{waiting} already wait in the server for a lock or for a synchronous standby"
+            )))
+        })
+    })
+}
+
 /// How long to wait for a free or a new connection.
 const WAIT: Duration = Duration::from_secs(10);
 
 impl Store {
     /// Opens no connection yet: the first use does, so that a process can start while the store is down.
     pub fn open(url: &str, connections: usize) -> Result<Store> {
-        Store::open_limited(url, connections, Vec::new())
+        Store::open_limited(url, connections, Vec::new(), None)
     }
 
     /// A pool for a process that runs for long: the server ends transactions whose connection has died unnoticed. Otherwise their locks
-    /// would block the transactions that repeat them.
+    /// would block the transactions that repeat them. Opens no connection while as many as it has wait in the server.
     pub fn open_for_service(url: &str, connections: usize) -> Result<Store> {
-        Store::open_limited(url, connections, vec![IDLE_LIMIT])
+        Store::open_limited(url, connections, vec![IDLE_LIMIT], Some(refuse_if_waiting(connections)))
     }
 
     /// A pool for API requests: the server ends their statements after `statement_timeout`.
     pub fn open_for_requests(url: &str, connections: usize, statement_timeout: Duration) -> Result<Store> {
-        Store::open_limited(url, connections, vec![IDLE_LIMIT, ("statement_timeout", statement_timeout)])
+        Store::open_limited(url, connections, vec![IDLE_LIMIT, ("statement_timeout", statement_timeout)], None)
     }
 
-    fn open_limited(url: &str, connections: usize, limits: SessionLimits) -> Result<Store> {
+    fn open_limited(url: &str, connections: usize, limits: SessionLimits, post_create: Option<Hook>) -> Result<Store> {
         let target = postgres::Target::parse(url)?;
         let connector = target.connector().map_err(postgres::ConnectError::from)?;
         let config = target.config;
@@ -65,7 +86,11 @@ impl Store {
             Some(tls) => Manager::from_connect(config, Limited::new(tls, limits), manager_config),
         };
         let wait = Some(WAIT);
-        let pool = Pool::builder(manager)
+        let mut builder = Pool::builder(manager);
+        if let Some(hook) = post_create {
+            builder = builder.post_create(hook);
+        }
+        let pool = builder
             .max_size(connections)
             // The most recently used server process has the warmest caches.
             .queue_mode(QueueMode::Lifo)

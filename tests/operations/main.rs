@@ -6,6 +6,7 @@ mod support;
 mod alerts;
 mod check;
 mod configuration;
+mod connections;
 mod demo;
 mod deploy;
 mod docs;
