@@ -1,1 +1,1 @@
-drop index concurrently if exists {index};
+drop index if exists {index};

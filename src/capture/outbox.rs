@@ -15,7 +15,7 @@ use super::context::{Context, Ended, STAGE};
 use super::error::CaptureError;
 use super::fault_log::FaultLog;
 use super::lag::ReadUntil;
-use super::switch;
+use super::switch::WalRemoval;
 use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
@@ -29,7 +29,7 @@ use crate::primary::{catalog, lineage};
 use crate::repair::watch::Watch;
 use crate::retry::Backoff;
 use crate::store::capture::SwitchToWal;
-use crate::telemetry::{self, Condition};
+use crate::telemetry;
 
 use reader::{Cursor, Reader, Step};
 
@@ -54,7 +54,8 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Ended, CaptureError> {
 async fn stand_by_and_read(context: &Context<'_>, holder: Uuid) -> Result<Ended, CaptureError> {
     let read_until = ReadUntil::default();
     let _reporting = read_until.report_lag(context.source);
-    let mut reading = Reading { context, holder, cursor: None, switch: None, read_until };
+    let wal_removal = WalRemoval::new();
+    let mut reading = Reading { context, holder, cursor: None, switch: None, read_until, wal_removal };
     let mut retries = RETRIES;
     let mut faults = FaultLog::default();
     loop {
@@ -91,6 +92,7 @@ struct Reading<'a> {
     cursor: Option<Cursor>,
     switch: Option<SwitchToWal>,
     read_until: ReadUntil,
+    wal_removal: WalRemoval,
 }
 
 impl Reading<'_> {
@@ -123,13 +125,13 @@ impl Reading<'_> {
         let mut watch = Watch::new(source, store, health);
         let work = async {
             // Before anything else: the triggers and the outbox of a replaced primary mean nothing.
-            verify_lineage(&client, known).await?;
+            let lineage = verified_lineage(&client, known).await?;
             examine(&mut watch, &client).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.clear();
             health.report_healthy(STAGE);
             gauge!(telemetry::CAPTURE_CONNECTED).set(1);
-            self.read(client, &lease, &mut watch).await
+            self.read(client, lineage, &lease, &mut watch).await
         };
         match work.await.map_err(as_lost_outbox) {
             Err(CaptureError::Primary(PrimaryError::Gap(gap))) => {
@@ -152,56 +154,69 @@ impl Reading<'_> {
     async fn read(
         &mut self,
         client: tokio_postgres::Client,
+        lineage: Lineage,
         lease: &CaptureLease,
         watch: &mut Watch<'_>,
     ) -> Result<Ended, CaptureError> {
-        let Context { source, batches, durable, .. } = *self.context;
-        let Some(cursor) = &mut self.cursor else {
+        let Reading { context, holder, cursor, switch, read_until, wal_removal } = self;
+        let Context { source, batches, durable, .. } = **context;
+        let Some(cursor) = cursor else {
             return Err(PrimaryError::NotSetUp { slot: source.slot.clone() }.into());
         };
-        let switch = self.switch.as_ref();
+        let switch = switch.as_ref();
         cursor.disconnected();
         let durable = durable.clone();
-        let mut reader = Reader { client, source, batches, durable, reader: self.holder, switch, failed: false };
+        let mut reader = Reader { client, source, batches, durable, reader: *holder, switch, failed: false };
         let mut examined_at = Instant::now();
-        let obstacle = Condition::new();
-        // True also if a switch to the WAL is prepared: then its slot and publication are needed.
-        let mut wal_capture_dropped =
-            switch.is_some() || switch::drop_wal_capture(&reader.client, self.context, &obstacle).await;
-        loop {
-            if lease.is_lost() {
-                return Err(CaptureError::LeaseHeld(source.slot.clone()));
+        let removal = async {
+            // If a switch to the WAL is prepared, its slot and publication are needed.
+            if switch.is_none() {
+                wal_removal.run(context, lease, lineage).await;
             }
-            let started_at = Instant::now();
-            let step = reader.step(cursor).await?;
-            self.read_until.advance(started_at);
-            if reader.failed {
-                watch.record_failures(&reader.client).await?;
+            std::future::pending().await
+        };
+        let reading = async {
+            loop {
+                if lease.is_lost() {
+                    return Err(CaptureError::LeaseHeld(source.slot.clone()));
+                }
+                let started_at = Instant::now();
+                let step = reader.step(cursor).await?;
+                read_until.advance(started_at);
+                if reader.failed {
+                    watch.record_failures(&reader.client).await?;
+                }
+                if examined_at.elapsed() > source.heartbeat.0 {
+                    examine(watch, &reader.client).await?;
+                    examined_at = Instant::now();
+                }
+                match step {
+                    Step::Read => {}
+                    Step::Closed => return Ok(Ended::Stopped),
+                    Step::Switched => return Ok(Ended::Switched),
+                    // Rows are deleted as soon as their events are stored.
+                    Step::Idle => tokio::select! {
+                        () = tokio::time::sleep(source.poll_interval.0) => {}
+                        Ok(()) = reader.durable.changed() => {}
+                    },
+                }
             }
-            if examined_at.elapsed() > source.heartbeat.0 {
-                examine(watch, &reader.client).await?;
-                wal_capture_dropped =
-                    wal_capture_dropped || switch::drop_wal_capture(&reader.client, self.context, &obstacle).await;
-                examined_at = Instant::now();
-            }
-            match step {
-                Step::Read => {}
-                Step::Closed => return Ok(Ended::Stopped),
-                Step::Switched => return Ok(Ended::Switched),
-                // Rows are deleted as soon as their events are stored.
-                Step::Idle => tokio::select! {
-                    () = tokio::time::sleep(source.poll_interval.0) => {}
-                    Ok(()) = reader.durable.changed() => {}
-                },
-            }
+        };
+        tokio::select! {
+            ended = reading => ended,
+            never = removal => never,
         }
     }
 }
 
-async fn verify_lineage(client: &tokio_postgres::Client, known: Option<Lineage>) -> Result<(), CaptureError> {
-    let Some(known) = known else { return Ok(()) };
+/// Returns the lineage of the server, after comparing it with the one that is known.
+async fn verified_lineage(client: &tokio_postgres::Client, known: Option<Lineage>) -> Result<Lineage, CaptureError> {
     let server = in_time(async { Ok(catalog::server(client).await?) }).await?;
-    Ok(lineage::verify(server.lineage().ok_or(PrimaryError::Standby)?, known)?)
+    let found = server.lineage().ok_or(PrimaryError::Standby)?;
+    if let Some(known) = known {
+        lineage::verify(found, known)?;
+    }
+    Ok(found)
 }
 
 async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client) -> Result<(), CaptureError> {

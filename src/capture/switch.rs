@@ -8,26 +8,28 @@
 
 use std::time::Duration;
 
-use tokio_postgres::Client;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::context::{Context, Ended};
 use super::error::CaptureError;
 use super::wal;
 use crate::domain::change::Batch;
+use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::window::Window;
 use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
-use crate::primary::uninstall;
+use crate::primary::patience::Attempts;
+use crate::primary::{catalog, lineage, uninstall};
 use crate::telemetry::Condition;
 
 /// How often to try to take the lease while another process has it.
 const RETRY: Duration = Duration::from_millis(500);
-/// How often to try to drop the triggers. Each try makes the platform's statements wait for moments while another session has the tables
-/// locked, such as a running `pg_dump`.
+/// How often to try to change tables that another session has locked, such as a running `pg_dump`, or for which the role lacks rights.
+/// Each try makes the platform's statements wait for moments.
 const DROP_RETRY: Duration = Duration::from_secs(300);
 
 /// Reads the WAL until shutdown or up to a switch to triggers. The last batch is stored with the position of an empty first window of
@@ -127,19 +129,48 @@ async fn try_drop_triggers(context: &Context<'_>) -> Result<(), PrimaryError> {
     Ok(())
 }
 
-/// Drops the slot and the publication after a switch to triggers, and restores the replica identities. Returns false if that failed.
-/// `failing` limits the warnings to one.
-pub(super) async fn drop_wal_capture(client: &Client, context: &Context<'_>, failing: &Condition) -> bool {
-    match uninstall::drop_wal_capture(client, context.source, context.store).await {
-        Ok(done) => {
-            done.iter().for_each(|line| tracing::info!("{line}"));
-            true
-        }
-        Err(error) => {
-            if failing.begins() {
-                tracing::warn!(%error, "the slot or the publication could not be dropped after the switch to triggers; retrying");
+/// The removal of what capture from the WAL has left on the primary, after a switch to triggers.
+#[derive(Debug)]
+pub(super) struct WalRemoval {
+    /// When to try next; none after a success.
+    due: Option<Instant>,
+    failing: Condition,
+}
+
+impl WalRemoval {
+    pub fn new() -> WalRemoval {
+        WalRemoval { due: Some(Instant::now()), failing: Condition::new() }
+    }
+
+    /// Drops the slot and the publication and restores the replica identities. Retries until it succeeds or the lease is lost. Runs
+    /// beside the reader, over its own connection: it may wait for locks. Ended with the session of the reader, it continues with the
+    /// next one. `read` is the lineage of the server that the reader is connected to.
+    pub async fn run(&mut self, context: &Context<'_>, lease: &CaptureLease, read: Lineage) {
+        while let Some(due) = self.due {
+            tokio::time::sleep_until(due).await;
+            self.due = Some(Instant::now() + context.source.heartbeat.0);
+            match lease.run_until_lost(try_drop_wal_capture(context, read)).await {
+                None => return,
+                Some(Ok(())) => self.due = None,
+                Some(Err(error)) => {
+                    // A slot retains WAL: it is dropped soon after its reader has ended.
+                    if !error.is_transient() && !matches!(error, PrimaryError::SlotInUse { .. }) {
+                        self.due = Some(Instant::now() + DROP_RETRY);
+                    }
+                    if self.failing.begins() {
+                        tracing::warn!(%error, "the slot, the publication and the replica identities could not all be removed after the switch to triggers; retrying");
+                    }
+                }
             }
-            false
         }
     }
+}
+
+async fn try_drop_wal_capture(context: &Context<'_>, read: Lineage) -> Result<(), PrimaryError> {
+    let client = postgres::connect(context.url).await?;
+    // This connection may lead to another server: to a replaced primary, for example.
+    lineage::verify(catalog::server(&client).await?.lineage().ok_or(PrimaryError::Standby)?, read)?;
+    let done = uninstall::drop_wal_capture(&client, context.source, context.store, Attempts::Few).await?;
+    done.iter().for_each(|line| tracing::info!("{line}"));
+    Ok(())
 }

@@ -4,8 +4,9 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::catalog::{self, Relation, contains, lock_holder};
+use super::catalog::{self, Relation, contains};
 use super::error::PrimaryError;
+use super::patience::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::row::row;
@@ -17,10 +18,9 @@ const INDEX_CREATE: &str = include_str!("../../sql/primary/identity_index_create
 const INDEX_DROP: &str = include_str!("../../sql/primary/identity_index_drop.sql");
 const CURRENT: &str = include_str!("../../sql/primary/replica_identity_current.sql");
 
-/// Short, because a session that waits for a lock blocks every later one on the same table.
-const BOUNDS: &str = "set lock_timeout = '5s'; set statement_timeout = '60s'";
 /// For building an index concurrently: this waits for older transactions and blocks no writes.
 const INDEX_BOUNDS: &str = "set lock_timeout = '60s'; set statement_timeout = 0";
+const NO_INDEX_BOUNDS: &str = "reset lock_timeout; reset statement_timeout";
 
 /// Returns the columns, by the platform's names, that the old rows of `table` must have in the WAL.
 pub(crate) fn wanted(source: &Source, table: Table) -> Vec<&str> {
@@ -77,77 +77,58 @@ pub(crate) fn index_statement(index: &str, table: &str, columns: &[String]) -> S
     INDEX_CREATE.replace("{index}", index).replace("{table}", table).replace("{columns}", &columns.join(", "))
 }
 
-/// Bounds how long the session's statements wait for locks.
-pub(crate) async fn set_bounds(client: &Client) -> Result<(), PrimaryError> {
-    Ok(client.batch_execute(BOUNDS).await?)
-}
-
 pub(crate) async fn set(
     client: &Client,
     source: &Source,
     table: Table,
     relation: &Relation,
 ) -> Result<(), PrimaryError> {
-    match goal(source, table, relation).0 {
+    let table_name = relation.quoted();
+    let statements = match goal(source, table, relation).0 {
         Goal::Full => {
-            alter(client, &relation.quoted(), "full").await?;
-            if relation.own_index_valid.is_some() { drop_index(client, relation).await } else { Ok(()) }
+            let drop = relation.own_index_valid.map(|_| drop_statement(relation));
+            statement(&table_name, "full") + drop.as_deref().unwrap_or_default()
         }
         Goal::Index => {
             build_index(client, relation, &wanted(source, table)).await?;
-            let identity = format!("using index {}", quote_identifier(&relation.own_index));
-            alter(client, &relation.quoted(), &identity).await
+            statement(&table_name, &format!("using index {}", quote_identifier(&relation.own_index)))
         }
-    }
-}
-
-async fn alter(client: &Client, table: &str, identity: &str) -> Result<(), PrimaryError> {
-    execute(client, &statement(table, identity), &[table.to_owned()]).await
+    };
+    change_table(client, &table_name, Attempts::Many, &statements).await
 }
 
 /// Builds the identity index without blocking writes. Drops an invalid one that an interrupted build has left.
 async fn build_index(client: &Client, relation: &Relation, columns: &[&str]) -> Result<(), PrimaryError> {
     match relation.own_index_valid {
         Some(true) => return Ok(()),
-        Some(false) => drop_index(client, relation).await?,
+        Some(false) => drop_index(client, relation, Attempts::Many).await?,
         None => {}
     }
     let quoted: Vec<String> = columns.iter().map(|column| quote_identifier(column)).collect();
     let create = index_statement(&quote_identifier(&relation.own_index), &relation.quoted(), &quoted);
     client.batch_execute(INDEX_BOUNDS).await?;
     let built = client.batch_execute(&create).await;
-    set_bounds(client).await?;
+    client.batch_execute(NO_INDEX_BOUNDS).await?;
     let Err(error) = built else { return Ok(()) };
     let error = match error.code() {
         Some(&SqlState::UNIQUE_VIOLATION) => {
             PrimaryError::NotUnique { table: relation.qualified(), columns: columns.join(", ") }
         }
-        _ => locked(client, error, &[relation.quoted()]).await,
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => busy(client, &[relation.quoted()]).await,
+        _ => error.into(),
     };
-    drop_index(client, relation).await?;
+    drop_index(client, relation, Attempts::Many).await?;
     Err(error)
 }
 
-async fn drop_index(client: &Client, relation: &Relation) -> Result<(), PrimaryError> {
-    let index = quote_qualified(&relation.schema, &relation.own_index);
-    execute(client, &INDEX_DROP.replace("{index}", &index), &[relation.quoted()]).await
+/// Drops the index under the lock that changing the identity needs anyway: `concurrently` would wait for every transaction that has
+/// used the table, and leave an invalid index when that wait is cancelled.
+async fn drop_index(client: &Client, relation: &Relation, attempts: Attempts) -> Result<(), PrimaryError> {
+    change_table(client, &relation.quoted(), attempts, &drop_statement(relation)).await
 }
 
-/// Runs a statement that locks `tables`, which are quoted. If it times out, the error describes the session that holds the lock.
-pub(crate) async fn execute(client: &Client, statement: &str, tables: &[String]) -> Result<(), PrimaryError> {
-    match client.batch_execute(statement).await {
-        Ok(()) => Ok(()),
-        Err(error) => Err(locked(client, error, tables).await),
-    }
-}
-
-async fn locked(client: &Client, error: tokio_postgres::Error, tables: &[String]) -> PrimaryError {
-    if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) {
-        return error.into();
-    }
-    let holder = lock_holder(client, tables).await;
-    let table = if tables.len() == 1 { format!("table {}", tables[0]) } else { "one of the tables".to_owned() };
-    PrimaryError::TableBusy { table, holder }
+fn drop_statement(relation: &Relation) -> String {
+    INDEX_DROP.replace("{index}", &quote_qualified(&relation.schema, &relation.own_index))
 }
 
 row! {
@@ -161,7 +142,11 @@ row! {
 }
 
 /// Restores the replica identity that setup found, unless it was changed since. Returns a line about it.
-pub(crate) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Option<String>, PrimaryError> {
+pub(crate) async fn restore(
+    client: &Client,
+    found: &FoundIdentity,
+    attempts: Attempts,
+) -> Result<Option<String>, PrimaryError> {
     let row = client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?;
     let Some(current) = row.as_ref().map(Current::from) else { return Ok(None) };
     let set_by_setup = current.identity == "f" || current.own_index;
@@ -174,23 +159,29 @@ pub(crate) async fn restore(client: &Client, found: &FoundIdentity) -> Result<Op
         ("i", Some(index)) if current.has_index => format!("using index {}", quote_identifier(index)),
         _ => "default".to_owned(),
     };
-    alter(client, &quote_qualified(&current.schema, &current.name), &identity).await?;
+    let table = quote_qualified(&current.schema, &current.name);
+    change_table(client, &table, attempts, &statement(&table, &identity)).await?;
     Ok(Some(format!("replica identity of {}.{}: {identity} again", current.schema, current.name)))
 }
 
 /// Drops the indexes that setup created. If one is still the replica identity, because the store has no record of the earlier
 /// identity, the primary key replaces it.
-pub(crate) async fn drop_indexes(client: &Client, source: &Source) -> Result<Vec<String>, PrimaryError> {
+pub(crate) async fn drop_indexes(
+    client: &Client,
+    source: &Source,
+    attempts: Attempts,
+) -> Result<Vec<String>, PrimaryError> {
     let mut done = Vec::new();
     let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());
     for mapped in catalog::tables(client, source, captured).await? {
         for relation in &mapped.relations {
             if relation.uses_own_index() {
-                alter(client, &relation.quoted(), "default").await?;
+                let table = relation.quoted();
+                change_table(client, &table, attempts, &statement(&table, "default")).await?;
                 done.push(format!("replica identity of {}: default", relation.qualified()));
             }
             if relation.own_index_valid.is_some() {
-                drop_index(client, relation).await?;
+                drop_index(client, relation, attempts).await?;
                 done.push(format!("index {}: dropped", relation.own_index));
             }
         }

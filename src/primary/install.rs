@@ -6,6 +6,7 @@ use super::catalog::{Publication, Server, SlotState};
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
 use super::inspect::{Conditions, Inspection, inspect, unpublished};
+use super::patience::change_publication;
 use super::{lineage, slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
 use crate::domain::gap::Gap;
@@ -90,7 +91,6 @@ pub(crate) async fn prepare(
     found: &Inspection,
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done = found.notes();
-    identity::set_bounds(client).await?;
     done.extend(set_identities(client, source, store, found).await?);
     failpoint!("identities_set_tables_not_published")?;
     done.extend(publish(client, source, found).await?);
@@ -152,7 +152,7 @@ async fn publish(client: &Client, source: &Source, found: &Inspection) -> Result
     let tables: Vec<String> = missing.iter().map(|(_, root)| root.quoted()).collect();
     let run = async |template: &str, tables: &[String]| {
         let statement = template.replace("{publication}", &quote_identifier(name));
-        identity::execute(client, &statement.replace("{tables}", &tables.join(", ")), tables).await
+        change_publication(client, &statement.replace("{tables}", &tables.join(", ")), tables).await
     };
     match &found.publication {
         None => {

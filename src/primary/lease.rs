@@ -1,10 +1,9 @@
 //! The lease on reading the outbox: one process at a time reads it. The lease ends by the store's clock. A process that notices late
 //! that it has lost the lease is harmless, because its claim on the checkpoint is no longer valid.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
@@ -18,7 +17,7 @@ pub(crate) struct CaptureLease {
     store: Store,
     slot: String,
     pub holder: Uuid,
-    lost: Arc<AtomicBool>,
+    lost: CancellationToken,
     _renewal: AbortOnDropHandle<()>,
 }
 
@@ -28,14 +27,19 @@ impl CaptureLease {
         if !store.take_capture_lease(slot, holder, LENGTH).await? {
             return Ok(None);
         }
-        let lost = Arc::new(AtomicBool::new(false));
-        let renewal = tokio::spawn(renew(store.clone(), slot.to_owned(), holder, Arc::clone(&lost)));
+        let lost = CancellationToken::new();
+        let renewal = tokio::spawn(renew(store.clone(), slot.to_owned(), holder, lost.clone()));
         let (store, slot) = (store.clone(), slot.to_owned());
         Ok(Some(CaptureLease { store, slot, holder, lost, _renewal: AbortOnDropHandle::new(renewal) }))
     }
 
     pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.lost.is_cancelled()
+    }
+
+    /// Runs work that needs the lease. None if the lease was lost meanwhile.
+    pub async fn run_until_lost<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.lost.run_until_cancelled(work).await
     }
 
     /// Releases the lease, so that another process can take over at once.
@@ -48,14 +52,14 @@ impl CaptureLease {
     }
 }
 
-async fn renew(store: Store, slot: String, holder: Uuid, lost: Arc<AtomicBool>) {
+async fn renew(store: Store, slot: String, holder: Uuid, lost: CancellationToken) {
     let mut renewed = Instant::now();
     loop {
         tokio::time::sleep(RENEWAL).await;
         let started_at = Instant::now();
         match tokio::time::timeout(LENGTH, store.take_capture_lease(&slot, holder, LENGTH)).await {
             Ok(Ok(true)) => renewed = started_at,
-            Ok(Ok(false)) => return lost.store(true, Ordering::Relaxed),
+            Ok(Ok(false)) => return lost.cancel(),
             Ok(Err(_)) | Err(_) => {}
         }
         if renewed.elapsed() > LENGTH {

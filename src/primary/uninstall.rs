@@ -4,7 +4,8 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::error::PrimaryError;
-use super::triggers::catalog::trigger_state;
+use super::patience::{Attempts, busy, change_publication};
+use super::triggers::catalog::{TableWithTriggers, tables_with_triggers, trigger_state};
 use super::triggers::function::function_name;
 use super::triggers::script::{Part, run_with_retries};
 use super::{catalog, identity, lineage};
@@ -19,9 +20,6 @@ const PUBLICATION_DROP: &str = include_str!("../../sql/primary/publication_drop.
 const FUNCTION_DROP: &str = include_str!("../../sql/primary/outbox_function_drop.sql");
 const OUTBOX_DROP: &str = include_str!("../../sql/primary/outbox_drop.sql");
 
-/// Local to the transaction: behind a pooler, a session's settings would outlive it.
-const BEGIN: &str = "begin; set local lock_timeout = '5s'; set local statement_timeout = '60s'";
-
 /// Drops the slot, the publication, the triggers and their outbox, restores the replica identities and deletes the checkpoint. With
 /// `drop_store`, also drops the store's schema. Returns what it did: nothing if all was removed before.
 pub async fn teardown(
@@ -34,10 +32,10 @@ pub async fn teardown(
     // The store has the earlier replica identities: without it nothing could be restored, so fail before anything is changed.
     let store = Store::open(store_url, 2)?;
     let has_schema = store.has_schema().await?;
-    let mut done = drop_wal_capture(&client, source, &store).await?;
+    let mut done = drop_wal_capture(&client, source, &store, Attempts::Many).await?;
     failpoint!("wal_capture_removed_triggers_not_removed")?;
     if let Some(schema) = trigger_state(&client).await?.schema {
-        done.push(drop_triggers(&client, source, schema).await?);
+        done.push(drop_triggers(&client, schema).await?);
     }
     failpoint!("primary_restored_checkpoint_not_deleted")?;
     if has_schema {
@@ -56,33 +54,26 @@ pub(crate) async fn drop_wal_capture(
     client: &Client,
     source: &Source,
     store: &Store,
+    attempts: Attempts,
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done: Vec<String> = drop_slot(client, source).await?.into_iter().collect();
     failpoint!("slot_dropped_publication_not_dropped")?;
     if catalog::publication(client, &source.publication).await?.is_some() {
         let statement = PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication));
-        client.batch_execute(BEGIN).await?;
-        end(client, identity::execute(client, &statement, &[]).await).await?;
+        change_publication(client, &statement, &[]).await?;
         done.push(format!("publication {}: dropped", source.publication));
     }
     failpoint!("publication_dropped_identities_not_restored")?;
     if store.has_schema().await? {
         for found in store.found_identities().await? {
-            client.batch_execute(BEGIN).await?;
-            done.extend(end(client, identity::restore(client, &found).await).await?);
+            done.extend(identity::restore(client, &found, attempts).await?);
             failpoint!("identity_restored_not_forgotten")?;
             store.forget_identity(found.table_oid).await?;
         }
     }
     failpoint!("identities_restored_indexes_not_dropped")?;
-    done.extend(identity::drop_indexes(client, source).await?);
+    done.extend(identity::drop_indexes(client, source, attempts).await?);
     Ok(done)
-}
-
-/// Commits the transaction if the work in it succeeded, and rolls it back otherwise.
-async fn end<T>(client: &Client, result: Result<T, PrimaryError>) -> Result<T, PrimaryError> {
-    client.batch_execute(if result.is_ok() { "commit" } else { "rollback" }).await?;
-    result
 }
 
 /// Drops the slot. Returns what it did. Fails if it is not Walhook's, or in use.
@@ -103,14 +94,32 @@ pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option
 ///
 /// Each table's triggers are dropped in their own transaction. A transaction that has written to the outbox holds a lock on the table
 /// that it wrote for, so nothing uses the outbox once the last table's triggers are gone.
-async fn drop_triggers(client: &Client, source: &Source, schema: u32) -> Result<String, PrimaryError> {
+async fn drop_triggers(client: &Client, schema: u32) -> Result<String, PrimaryError> {
     for table in Table::ALL {
-        let statement = FUNCTION_DROP.replace("{function}", &function_name(*table));
-        run_with_retries(client, source, Some(schema), &[Part::Locking(&statement)]).await?;
+        let function = function_name(*table);
+        let statement = FUNCTION_DROP.replace("{function}", &function);
+        drop_with_triggers(client, schema, Some(&function), &statement).await?;
         failpoint!("triggers_of_table_dropped_outbox_not_dropped")?;
     }
-    run_with_retries(client, source, Some(schema), &[Part::Locking(OUTBOX_DROP)]).await?;
+    drop_with_triggers(client, schema, None, OUTBOX_DROP).await?;
     Ok("schema walhook_capture: dropped, with the triggers".into())
+}
+
+/// Runs a statement that drops this function, or all of them, with the triggers that call it.
+async fn drop_with_triggers(
+    client: &Client,
+    schema: u32,
+    function: Option<&str>,
+    statement: &str,
+) -> Result<(), PrimaryError> {
+    let tables = tables_with_triggers(client, function).await?;
+    let owned = tables.iter().filter(|table| table.owned).map(TableWithTriggers::quoted);
+    let owned: Vec<String> = owned.collect();
+    if run_with_retries(client, Some(schema), &owned, &[Part::Locking(statement)]).await? {
+        return Ok(());
+    }
+    let names: Vec<String> = tables.iter().map(TableWithTriggers::quoted).collect();
+    Err(busy(client, &names).await)
 }
 
 /// Drops the triggers if a switch to the WAL was completed. Returns what it did.
@@ -127,7 +136,7 @@ pub(crate) async fn drop_triggers_after_switch(
     let found = catalog::server(client).await?.lineage().ok_or(PrimaryError::Standby)?;
     lineage::verify_not_replaced(found, stored.checkpoint.lineage)?;
     let done = match schema {
-        Some(schema) => Some(drop_triggers(client, source, schema).await?),
+        Some(schema) => Some(drop_triggers(client, schema).await?),
         None => None,
     };
     failpoint!("outbox_dropped_switch_not_forgotten")?;

@@ -176,3 +176,14 @@ async fn setup_times_out_and_names_the_session_that_holds_the_lock() {
     transaction.rollback().await.unwrap();
     app.setup().await;
 }
+
+#[tokio::test]
+async fn setup_drops_no_index_of_another_table() {
+    let mut app = TestApp::prepare().await;
+    app.set("source.replica_identity", "full");
+    let owner = app.source().await;
+    owner.batch_execute("create index walhook_identity_payment on label (name)").await.unwrap();
+    app.setup().await;
+    let index = "select 'walhook_identity_payment'::regclass::text";
+    assert_eq!(owner.query_one(index, &[]).await.unwrap().get::<_, String>(0), "walhook_identity_payment");
+}

@@ -271,6 +271,32 @@ async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_
     until_outbox_is_empty(&replaced.scenario.platform.client).await;
 }
 
+/// The removal of capture from the WAL opens its own connections, beside the one of the reader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_capture_from_the_wal_has_left_is_not_removed_on_a_replaced_primary() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let (scenario, standby) = by_triggers(&store).await;
+    let mut replaced = Replaced::by(scenario, standby).await;
+    replaced.capture_from_new().await;
+    assert!(replaced.scenario.app.stop().await.success());
+    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    let both = replaced.both.clone();
+    let app = replaced.scenario.app.set("source.url", &both).set("source.heartbeat", "300ms");
+    // Each removal fails, and is tried again.
+    app.set_environment("FAILPOINTS", "publication_dropped_identities_not_restored=return(fail)").run().await;
+    replaced.scenario.app.server.start_again().await.unwrap();
+    replaced.old = replaced.scenario.app.source().await;
+    let publication = format!("create publication \"{}\"", replaced.scenario.app.name);
+    replaced.old.batch_execute(&publication).await.unwrap();
+    replaced.until_sessions().await;
+    let publications = replaced.old.query("select from pg_publication", &[]).await.unwrap();
+    assert_eq!(publications.len(), 1, "the reader is connected to the new primary");
+    replaced.scenario.pay(2).await;
+    replaced.scenario.assert_delivered().await;
+    assert_eq!(replaced.scenario.app.sidecar().readiness().await.unwrap().0, 200);
+    replaced.assert_no_gap().await;
+}
+
 /// The event of a row is stored, and the standby that is promoted before the row is deleted does not have it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stored_row_that_the_new_primary_lacks_is_a_fork_of_the_outbox() {

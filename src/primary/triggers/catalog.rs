@@ -9,12 +9,14 @@ use tokio_postgres::Client;
 use super::function::{Function, TriggerEvent};
 use crate::config::Source;
 use crate::domain::table::Table;
+use crate::postgres::quote_qualified;
 use crate::postgres::row::row;
 use crate::primary::catalog::{MappedTable, Relation};
 use crate::primary::error::PrimaryError;
 
 const STATE: &str = include_str!("../../../sql/primary/outbox_state.sql");
 const TRIGGERS: &str = include_str!("../../../sql/primary/outbox_triggers.sql");
+const TABLES: &str = include_str!("../../../sql/primary/outbox_tables.sql");
 const RUNNING: &str = include_str!("../../../sql/primary/transaction_running.sql");
 const MADE_BY: &str = include_str!("../../../sql/primary/outbox_made_by.sql");
 const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
@@ -47,6 +49,30 @@ impl TriggerState {
 
 pub(crate) async fn trigger_state(client: &Client) -> Result<TriggerState, PrimaryError> {
     Ok(TriggerState::from(&client.query_typed_one(STATE, &[]).await?))
+}
+
+row! {
+    /// A table with triggers.
+    pub(crate) struct TableWithTriggers {
+        schema: String,
+        name: String,
+        pub owned: bool,
+    }
+}
+
+impl TableWithTriggers {
+    pub fn quoted(&self) -> String {
+        quote_qualified(&self.schema, &self.name)
+    }
+}
+
+/// Returns the tables with triggers that call this function, or any.
+pub(crate) async fn tables_with_triggers(
+    client: &Client,
+    function: Option<&str>,
+) -> Result<Vec<TableWithTriggers>, PrimaryError> {
+    let rows = client.query_typed(TABLES, &[(&function, Type::TEXT)]).await?;
+    Ok(rows.iter().map(TableWithTriggers::from).collect())
 }
 
 /// Returns how often triggers have failed since the failures were last acknowledged, and the last recorded reason.

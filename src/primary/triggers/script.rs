@@ -1,30 +1,25 @@
 //! Creates the triggers on all tables at one moment: every transaction that wrote to the tables before has ended, and every later
 //! one is captured.
 
-use std::time::Duration;
-
+use futures_util::FutureExt;
 use postgres_types::Type;
 use tokio_postgres::Client;
-use tokio_postgres::error::SqlState;
 
 use super::catalog::{Comparison, TableTrigger, TriggerState};
 use super::function::function_name;
 use crate::config::Source;
 use crate::failpoint::failpoint;
-use crate::primary::catalog::{self, followed};
+use crate::primary::catalog::{self, Relation, followed};
 use crate::primary::error::PrimaryError;
+use crate::primary::patience::{Attempts, limit_wait, try_in_transaction};
 
 const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
 const PAIRING: &str = include_str!("../../../sql/primary/outbox_pairing.sql");
 const LOCK: &str = include_str!("../../../sql/primary/outbox_lock.sql");
 const SCHEMA_OID: &str = include_str!("../../../sql/primary/outbox_schema_oid.sql");
-const PATIENCE: &str = include_str!("../../../sql/primary/outbox_patience.sql");
 const BLOCKER: &str = include_str!("../../../sql/primary/outbox_blocker.sql");
 const HANDOVER: &str = include_str!("../../../sql/primary/outbox_handover.sql");
-
-/// About 12 × (0.8 s + 0.5 s): long enough for ordinary transactions to end.
-const ATTEMPTS: u32 = 12;
-const PAUSE: Duration = Duration::from_millis(500);
+const OUTBOX: &str = "walhook_capture.outbox";
 
 /// The statements in the order in which they run. Only `lock` waits for locks on the platform's tables.
 #[derive(Debug, Default)]
@@ -32,6 +27,10 @@ pub(crate) struct Script {
     pub prepare: String,
     pub lock: String,
     pub complete: String,
+    /// The oids of the tables that `lock` locks.
+    locked: Vec<u32>,
+    /// The quoted names of those that the role owns.
+    owned: Vec<String>,
 }
 
 impl Script {
@@ -45,30 +44,37 @@ impl Script {
         if !state.is_some_and(|state| state.paired) {
             // Locks the outbox, which may be in use.
             script.lock.push_str(PAIRING);
+            script.owned.extend(state.map(|_| OUTBOX.to_owned()));
         }
         for function in &comparison.outdated {
             script.prepare.push_str(&function.create());
         }
         let create =
             |trigger: &TableTrigger| trigger.event.create(&trigger.relation.quoted(), &function_name(trigger.table));
-        // The first trigger of each table locks it.
-        let mut locked = Vec::new();
         for trigger in &comparison.missing {
-            if locked.contains(&trigger.relation.oid) {
-                script.complete.push_str(&create(trigger));
-            } else {
-                locked.push(trigger.relation.oid);
-                script.lock.push_str(&create(trigger));
-            }
+            script.change(&trigger.relation, &create(trigger));
         }
         let not_always = [&comparison.missing, &comparison.disabled, &comparison.ordinary].into_iter().flatten();
         for trigger in not_always.filter(|trigger| trigger.relation.owned) {
-            script.complete.push_str(&trigger.event.enable_always(&trigger.relation.quoted()));
+            script.change(&trigger.relation, &trigger.event.enable_always(&trigger.relation.quoted()));
         }
         if switches {
             script.complete.push_str(HANDOVER);
         }
         script
+    }
+
+    /// Adds a statement that locks the table. The first one of each table waits for the lock.
+    fn change(&mut self, relation: &Relation, statement: &str) {
+        if self.locked.contains(&relation.oid) {
+            self.complete.push_str(statement);
+            return;
+        }
+        self.lock.push_str(statement);
+        self.locked.push(relation.oid);
+        if relation.owned {
+            self.owned.push(relation.quoted());
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -80,7 +86,11 @@ impl Script {
         // One statement, so that one timeout covers all locks together.
         let lock = format!("do $lock$ begin\n{}end $lock$", self.lock);
         let parts = [Part::Free(&self.prepare), Part::Locking(&lock), Part::Free(&self.complete)];
-        run_with_retries(client, source, schema, &parts).await
+        if run_with_retries(client, schema, &self.owned, &parts).await? {
+            return Ok(());
+        }
+        let holder = blocker(client, source).await?.map(|holder| format!("; {holder} holds them"));
+        Err(PrimaryError::TablesBusy { attempts: Attempts::Many.count(), holder: holder.unwrap_or_default() })
     }
 }
 
@@ -95,32 +105,19 @@ pub(crate) enum Part<'a> {
 
 /// Runs the parts in one transaction, if the schema of the triggers still has this oid, or still does not exist: another process may
 /// have dropped or created the triggers in the meantime. Gives up and retries before the server's deadlock check could end a session of
-/// the platform that waits for this one.
+/// the platform that waits for this one. `owned` are the quoted names of the tables that are locked and belong to the role. Returns false
+/// if the tables could not be locked.
 pub(crate) async fn run_with_retries(
     client: &Client,
-    source: &Source,
     schema: Option<u32>,
+    owned: &[String],
     parts: &[Part<'_>],
-) -> Result<(), PrimaryError> {
-    for _ in 0..ATTEMPTS {
-        client.batch_execute("begin").await?;
-        match execute(client, schema, parts).await {
-            Ok(()) => return Ok(client.batch_execute("commit").await?),
-            Err(error) => {
-                client.batch_execute("rollback").await?;
-                if !is_lock_timeout(&error) {
-                    return Err(error);
-                }
-            }
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    let holder = blocker(client, source).await?.map(|holder| format!("; {holder} holds them"));
-    Err(PrimaryError::TablesBusy { attempts: ATTEMPTS, holder: holder.unwrap_or_default() })
+) -> Result<bool, PrimaryError> {
+    try_in_transaction(client, Attempts::Many, owned, || execute(client, schema, parts).boxed()).await
 }
 
 async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Result<(), PrimaryError> {
-    client.query_typed(PATIENCE, &[]).await?;
+    limit_wait(client).await?;
     client.query_typed(LOCK, &[]).await?;
     if client.query_typed_one(SCHEMA_OID, &[]).await?.get::<_, Option<u32>>(0) != schema {
         return Err(PrimaryError::TriggersChanged);
@@ -132,19 +129,13 @@ async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Re
                 statements
             }
             Part::Locking(statement) => {
-                client.query_typed(PATIENCE, &[]).await?;
+                limit_wait(client).await?;
                 statement
             }
         };
         client.batch_execute(statements).await?;
     }
     Ok(failpoint!("triggers_changed_not_committed")?)
-}
-
-fn is_lock_timeout(error: &PrimaryError) -> bool {
-    let PrimaryError::Query(error) = error else { return false };
-    let timeouts = [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
-    error.code().is_some_and(|code| timeouts.contains(code))
 }
 
 /// Describes the session because of which the tables could not be locked.
