@@ -1,6 +1,7 @@
 //! Capture by triggers: statement triggers write changes to an outbox on the primary, and one process reads it. It needs neither a
 //! superuser nor `wal_level = logical`, and its queries work through a pooler in transaction mode.
 
+mod floor;
 mod page;
 mod reader;
 
@@ -126,7 +127,7 @@ impl Reading<'_> {
         let work = async {
             // Before anything else: the triggers and the outbox of a replaced primary mean nothing.
             let lineage = verified_lineage(&client, known).await?;
-            examine(&mut watch, &client).await?;
+            examine(&mut watch, &client, self.cursor.as_ref().map_or(0, Cursor::backlog_after)).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.clear();
             health.report_healthy(STAGE);
@@ -187,7 +188,7 @@ impl Reading<'_> {
                     watch.record_failures(&reader.client).await?;
                 }
                 if examined_at.elapsed() > source.heartbeat.0 {
-                    examine(watch, &reader.client).await?;
+                    examine(watch, &reader.client, cursor.backlog_after()).await?;
                     examined_at = Instant::now();
                 }
                 match step {
@@ -219,8 +220,8 @@ async fn verified_lineage(client: &tokio_postgres::Client, known: Option<Lineage
     Ok(found)
 }
 
-async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client) -> Result<(), CaptureError> {
-    in_time(async { Ok(watch.examine(client).await?) }).await
+async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client, row: u64) -> Result<(), CaptureError> {
+    in_time(async { Ok(watch.examine(client, row).await?) }).await
 }
 
 /// Converts an error to a gap if it means that the outbox is gone or not accessible.

@@ -21,6 +21,11 @@ impl Snapshot {
         &self.0
     }
 
+    /// Returns the lowest id of a transaction that had not ended (`xmin`). None if the text is not a snapshot.
+    pub fn oldest_running(&self) -> Option<u64> {
+        self.0.split(':').next()?.parse().ok()
+    }
+
     /// Returns the first transaction id that was not assigned yet (`xmax`). None if the text is not a snapshot.
     pub fn next_transaction(&self) -> Option<u64> {
         self.0.split(':').nth(1)?.parse().ok()
@@ -75,6 +80,13 @@ mod tests {
         assert_eq!(Snapshot::from("10:20:").next_transaction(), Some(20));
         assert_eq!(Snapshot::from("ten").next_transaction(), None);
         assert_eq!(Snapshot::empty().next_transaction(), Some(1));
+    }
+
+    #[test]
+    fn a_snapshot_has_the_oldest_running_transaction() {
+        assert_eq!(Snapshot::from("10:20:10,14").oldest_running(), Some(10));
+        assert_eq!(Snapshot::empty().oldest_running(), Some(1));
+        assert_eq!(Snapshot::from("ten").oldest_running(), None);
     }
 
     #[test]

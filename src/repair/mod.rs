@@ -261,7 +261,7 @@ async fn diagnose_triggers(
     }
     let health = Health::default();
     let mut watch = Watch::new(source, store, &health);
-    match watch.examine(client).await {
+    match watch.examine(client, 0).await {
         Ok(()) => {
             if let Some((count, last)) = failures(client).await? {
                 watch.record(Gap::TriggersFailed { count, last: explained(last) }).await?;

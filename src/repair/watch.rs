@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
+use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::gaps;
@@ -66,8 +67,8 @@ impl<'a> Watch<'a> {
         self.record(Gap::TriggersFailed { count, last: explained(last) }).await
     }
 
-    /// Inspects every trigger, records gaps, and updates readiness and metrics.
-    pub async fn examine(&mut self, client: &Client) -> Result<(), PrimaryError> {
+    /// Inspects every trigger, records gaps, and updates readiness and metrics. Rows of the outbox are counted after `row`.
+    pub async fn examine(&mut self, client: &Client, row: u64) -> Result<(), PrimaryError> {
         let found = inspect(client, self.source, Conditions::Triggers).await?;
         let Some(triggers) = &found.triggers else { return Err(PrimaryError::OutboxIsRead) };
         if !triggers.state.missing.is_empty() {
@@ -81,7 +82,7 @@ impl<'a> Watch<'a> {
         if gaps::report_open(self.source, self.store, self.health).await?.is_empty() {
             self.recorded.clear();
         }
-        let row = client.query_typed_one(BACKLOG, &[]).await?;
+        let row = client.query_typed_one(BACKLOG, &[(&(row as i64), Type::INT8)]).await?;
         gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
         gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
         gauge!(telemetry::TRIGGER_FAILURES).set(triggers.failures.as_ref().map_or(0, |(count, _)| *count) as f64);

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use postgres_types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
+use super::floor::Floors;
 use crate::capture::CaptureError;
 use crate::config::TableMappings;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
@@ -32,6 +33,9 @@ pub(super) struct ServerState {
     pub unflushed: bool,
     /// How far the outbox was cleared.
     pub cleared: Cleared,
+    /// The last row number that was assigned. None if there is none, if the role may not read it, or if numbers may be assigned out of
+    /// order.
+    pub assigned: Option<u64>,
 }
 
 impl ServerState {
@@ -43,16 +47,21 @@ impl ServerState {
 }
 
 /// Identifies a period without a crash or failover: after either, the server has another timeline or has written another checkpoint
-/// (PostgreSQL's, not Walhook's).
+/// (PostgreSQL's, not Walhook's). It also ends when row numbers start again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Epoch {
     pub timeline: u32,
     checkpoint: String,
+    /// The file of the sequence of row numbers: a new one after `restart`, `truncate`, or when the outbox was created again. None if
+    /// numbers may be assigned out of order, because the sequence was altered.
+    pub numbering: Option<u32>,
 }
 
 pub(super) struct Page {
     pub server: ServerState,
     pub rows: Vec<OutboxRow>,
+    /// The row after which the page starts.
+    pub after: u64,
     /// Whether the window has more rows.
     pub more: bool,
 }
@@ -76,12 +85,27 @@ pub(super) struct OutboxRow {
     new: Option<Vec<Option<String>>>,
 }
 
-/// Reads the rows after `after` that `to` sees and `from` does not. Without `to`, reads up to what is visible now.
-pub(super) async fn read(
+/// Reads the first page of the rows that are visible now and that `from` does not see.
+pub(super) async fn read_first(client: &Client, from: &Snapshot, floors: &Floors) -> Result<Page, CaptureError> {
+    query(client, from, None, floors.confirmed(), floors.unconfirmed()).await
+}
+
+/// Reads the rows after `after` that `to` sees and `from` does not.
+pub(super) async fn read_next(
+    client: &Client,
+    from: &Snapshot,
+    to: &Snapshot,
+    after: u64,
+) -> Result<Page, CaptureError> {
+    query(client, from, Some(to), after, Default::default()).await
+}
+
+async fn query(
     client: &Client,
     from: &Snapshot,
     to: Option<&Snapshot>,
     after: u64,
+    (floors, transactions): (Vec<i64>, Vec<String>),
 ) -> Result<Page, CaptureError> {
     let (from, to, after) = (from.as_str(), to.map(Snapshot::as_str), after as i64);
     let rows = client
@@ -93,22 +117,26 @@ pub(super) async fn read(
                 (&after, Type::INT8),
                 (&MAX_CHANGES, Type::INT8),
                 (&MAX_BYTES, Type::INT8),
+                (&floors, Type::INT8_ARRAY),
+                (&transactions, Type::TEXT_ARRAY),
             ],
         )
         .await?;
     let first = rows.first().ok_or_else(|| CaptureError::Protocol("the primary answered without a row".into()))?;
     let server = server(first)?;
+    let after = first.get::<_, i64>("start") as u64;
     let total: i64 = first.get::<_, Option<i64>>("total").unwrap_or(0);
     let rows = rows.iter().filter_map(|row| outbox_row(row).transpose()).collect::<Result<Vec<OutboxRow>, _>>()?;
     // A full page, or one that ended by its size.
     let more = total == MAX_CHANGES || (rows.len() as i64) < total;
-    Ok(Page { server, rows, more })
+    Ok(Page { server, rows, after, more })
 }
 
 fn server(row: &Row) -> Result<ServerState, CaptureError> {
     let timeline = row.get::<_, Option<&str>>("timeline").map(|digits| u32::from_str_radix(digits, 16));
     let timeline = timeline.transpose().map_err(|_| CaptureError::Protocol("the timeline is not a number".into()))?;
-    let epoch = timeline.map(|timeline| Epoch { timeline, checkpoint: row.get("checkpoint") });
+    let epoch =
+        timeline.map(|timeline| Epoch { timeline, checkpoint: row.get("checkpoint"), numbering: row.get("numbering") });
     let cleared = row.get::<_, Option<i64>>("number").zip(row.get::<_, Option<i64>>("cleared"));
     let (window, ordinal) = cleared.unwrap_or_default();
     Ok(ServerState {
@@ -118,18 +146,16 @@ fn server(row: &Row) -> Result<ServerState, CaptureError> {
         failed: row.get("failed"),
         unflushed: row.get::<_, Option<bool>>("unflushed").unwrap_or(false),
         cleared: Cleared { window: window as u64, row: ordinal as u64 },
+        assigned: row.get::<_, Option<i64>>("assigned").map(|assigned| assigned as u64),
     })
 }
 
 /// Reads a row of the page. None for the single row of an empty page, which has only the server's state.
 fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
     let Some(ordinal) = row.get::<_, Option<i64>>("seq") else { return Ok(None) };
-    let transaction: &str = row.get("xid");
     Ok(Some(OutboxRow {
         ordinal: ordinal as u64,
-        transaction: transaction
-            .parse()
-            .map_err(|_| CaptureError::Protocol("the id of a transaction is not a number".into()))?,
+        transaction: transaction_id(row.get("xid"))?,
         committed_at: row.get("at"),
         relation: row.get("relation"),
         operation: row.get("operation"),
@@ -139,7 +165,19 @@ fn outbox_row(row: &Row) -> Result<Option<OutboxRow>, CaptureError> {
     }))
 }
 
-/// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`. Returns the number of rows. Fails on a
+fn transaction_id(text: &str) -> Result<u64, CaptureError> {
+    text.parse().map_err(|_| CaptureError::Protocol("the id of a transaction is not a number".into()))
+}
+
+/// The result of [`clear`].
+pub(super) struct Clearing {
+    /// The number of rows that were deleted.
+    pub rows: u64,
+    /// The id of the transaction that deleted them. It began after every number up to the last row's was assigned.
+    pub transaction: u64,
+}
+
+/// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`. Fails on a
 /// server of another timeline: a pooler may have connected to it meanwhile.
 pub(super) async fn clear(
     client: &Client,
@@ -147,7 +185,7 @@ pub(super) async fn clear(
     snapshot: &Snapshot,
     after: u64,
     reached: Cleared,
-) -> Result<u64, CaptureError> {
+) -> Result<Clearing, CaptureError> {
     let (row, snapshot, window, after) = (reached.row as i64, snapshot.as_str(), reached.window as i64, after as i64);
     let timeline = format!("{timeline:08X}");
     let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
@@ -158,10 +196,16 @@ pub(super) async fn clear(
         (&timeline, Type::TEXT),
     ];
     let row = client.query_typed_one(CLEAR, &parameters).await?;
-    match row.get("is_expected") {
-        true => Ok(row.get::<_, i64>("rows") as u64),
-        false => Err(CaptureError::TimelineChanged),
+    if !row.get::<_, bool>("is_expected") {
+        return Err(CaptureError::TimelineChanged);
     }
+    let transaction = transaction_id(row.get("transaction"))?;
+    Ok(Clearing { rows: row.get::<_, i64>("rows") as u64, transaction })
+}
+
+/// Assigns a transaction id on a server of this timeline, and returns it. Deletes nothing.
+pub(super) async fn begin_transaction(client: &Client, timeline: u32) -> Result<u64, CaptureError> {
+    Ok(clear(client, timeline, &Snapshot::empty(), 0, Cleared::default()).await?.transaction)
 }
 
 /// Converts a row of the outbox to a change in the window of this number.

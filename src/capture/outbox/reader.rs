@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use super::floor::Floors;
 use super::page::{self, Cleared, Epoch, Page, ServerState};
 use crate::capture::client::in_time;
 use crate::capture::error::CaptureError;
@@ -39,6 +40,8 @@ pub(super) struct Cursor {
     leftovers_cleared: bool,
     /// The period of the server that the snapshots belong to.
     epoch: Option<Epoch>,
+    /// The rows from which windows start.
+    floors: Floors,
 }
 
 /// A page that was passed on.
@@ -69,6 +72,7 @@ impl Cursor {
             sent: VecDeque::new(),
             leftovers_cleared: false,
             epoch: None,
+            floors: Floors::default(),
         })
     }
 
@@ -85,7 +89,20 @@ impl Cursor {
 
     /// Forgets the epoch, for a new connection: snapshots are not used until the server's epoch was compared.
     pub fn disconnected(&mut self) {
-        self.epoch = None;
+        (self.epoch, self.floors) = (None, Floors::default());
+    }
+
+    /// Adds a floor, unless row numbers may be assigned out of order: `row` was assigned in this epoch, or before it, and before
+    /// `transaction` began.
+    fn add_floor(&mut self, row: u64, transaction: u64) {
+        if self.epoch.as_ref().is_some_and(|epoch| epoch.numbering.is_some()) {
+            self.floors.add(row, transaction);
+        }
+    }
+
+    /// Returns the row after which rows are waiting: none up to it is, except rows of a long transaction that has just ended.
+    pub fn backlog_after(&self) -> u64 {
+        self.sent.iter().map(|page| page.after).fold(self.floors.highest(), u64::min)
     }
 }
 
@@ -132,11 +149,10 @@ impl Reader<'_> {
         }
         self.begin_last_window(cursor);
         let Window { from, to, .. } = &cursor.window;
-        let read = match cursor.continues_after {
-            Some(after) => page::read(&self.client, from, Some(to), after),
-            None => page::read(&self.client, to, None, 0),
+        let page = match cursor.continues_after {
+            Some(after) => in_time(page::read_next(&self.client, from, to, after)).await?,
+            None => in_time(page::read_first(&self.client, to, &cursor.floors)).await?,
         };
-        let page = in_time(read).await?;
         self.failed = page.server.failed;
         lineage::verify(page.server.lineage().ok_or(PrimaryError::Standby)?, cursor.lineage)?;
         if page.server.epoch != cursor.epoch {
@@ -144,7 +160,11 @@ impl Reader<'_> {
             return Ok(Step::Read);
         }
         if cursor.continues_after.is_none() {
+            // The last window's rows have all been passed on: an error ends the epoch.
+            cursor.floors.confirm(&cursor.window.to);
             if page.rows.is_empty() {
+                // Nothing lies between the two snapshots. From the later one, higher floors apply.
+                cursor.window.to = page.server.snapshot;
                 return Ok(Step::Idle);
             }
             cursor.window = cursor.window.next(page.server.snapshot.clone());
@@ -169,7 +189,7 @@ impl Reader<'_> {
         let (window, mappings) = (cursor.window.clone(), &self.source.tables);
         let changes = page.rows.into_iter().map(|row| page::change(row, window.number, mappings));
         let changes = changes.collect::<Result<Vec<Change>, _>>()?;
-        let after = cursor.continues_after.unwrap_or(0);
+        let after = page.after;
         cursor.continues_after = if page.more { last.or(cursor.continues_after) } else { None };
         cursor.last_row = cursor.last_row.max(last.unwrap_or(0));
         let switched = self.switch.filter(|switch| !page.more && switch.snapshot == window.to);
@@ -205,8 +225,10 @@ impl Reader<'_> {
             let SentPage { window, after, .. } = &cursor.sent[0];
             let reached = Cleared { window: window.number, row: stored.last };
             failpoint!("outbox_rows_stored_not_deleted")?;
-            complete &= in_time(page::clear(&self.client, timeline, &window.to, *after, reached)).await? >= stored.rows;
+            let cleared = in_time(page::clear(&self.client, timeline, &window.to, *after, reached)).await?;
             failpoint!("outbox_rows_deleted_cursor_not_moved")?;
+            complete &= cleared.rows >= stored.rows;
+            cursor.add_floor(stored.last, cleared.transaction);
             cursor.cleared = cursor.cleared.max(reached);
             cursor.sent.drain(..stored.pages);
         }
@@ -267,7 +289,12 @@ impl Reader<'_> {
             cursor.lineage.timeline = timeline;
         }
         (cursor.window, cursor.continues_after) = (Window::empty(cursor.window.number), None);
-        cursor.epoch = Some(epoch);
+        (cursor.epoch, cursor.floors) = (Some(epoch), Floors::default());
+        if let Some(assigned) = server.assigned {
+            // The last row that was read may be one of an earlier outbox, whose numbers were higher.
+            let transaction = in_time(page::begin_transaction(&self.client, timeline)).await?;
+            cursor.add_floor(cursor.last_row.min(assigned), transaction);
+        }
         Ok(())
     }
 

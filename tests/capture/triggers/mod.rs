@@ -4,6 +4,7 @@ mod crash;
 mod events;
 mod failures;
 mod feed;
+mod floors;
 mod lease;
 mod load;
 mod locks;
