@@ -66,7 +66,7 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
     failpoint!("outbox_claimed_last_batch_not_sent")?;
     let window = Window::empty(last.checkpoint.progress.number() + 1);
     // Nothing of the outbox has been read.
-    let progress = Progress::Outbox { window, through: Through::End, last_row: 0 };
+    let progress = Progress::in_window(window, Through::End, 0);
     let checkpoint = Checkpoint { progress, ..last.checkpoint };
     let ended = store(context, Batch { checkpoint, reader: Some(holder), ..last }).await;
     failpoint!("switch_stored_outbox_not_read")?;

@@ -4,8 +4,10 @@
 //! slowly than the WAL does, so positions of the two compare by number across a switch.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::lsn::{Lineage, Lsn};
+use super::read_pages::ReadPages;
 use super::window::Window;
 
 /// The position of a change in the WAL or in the outbox.
@@ -79,6 +81,8 @@ pub enum Progress {
         through: Through,
         /// The highest sequence number that was read.
         last_row: u64,
+        /// The pages that were read last.
+        read: Arc<ReadPages>,
     },
 }
 
@@ -99,6 +103,12 @@ impl Progress {
             Progress::Wal { resume, .. } => Some(*resume),
             Progress::Outbox { .. } => None,
         }
+    }
+
+    /// Returns the progress in a window before whose end no page is remembered.
+    pub fn in_window(window: Window, through: Through, last_row: u64) -> Progress {
+        let read = Arc::new(ReadPages::after_window(window.number));
+        Progress::Outbox { window, through, last_row, read }
     }
 
     pub const fn is_outbox(&self) -> bool {
@@ -165,7 +175,7 @@ mod tests {
 
     #[test]
     fn positions_grow_across_both_switches() {
-        let window = |number| Progress::Outbox { window: Window::empty(number), through: Through::End, last_row: 3 };
+        let window = |number| Progress::in_window(Window::empty(number), Through::End, 3);
         let row = Position::Outbox { window: 8, transaction: 700, ordinal: 1 };
         assert!(window(8).has_reached(&stored(7, Through::End)));
         assert!(!stored(7, Through::End).includes(&row) && window(8).includes(&row));

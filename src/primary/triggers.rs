@@ -132,7 +132,7 @@ impl Beginning {
 
     pub fn checkpoint(&self) -> Checkpoint {
         let Beginning { lineage, ref window, last_row, .. } = *self;
-        let progress = Progress::Outbox { window: window.clone(), through: Through::End, last_row };
+        let progress = Progress::in_window(window.clone(), Through::End, last_row);
         Checkpoint { lineage, progress }
     }
 }

@@ -11,12 +11,14 @@
 //! | `ordinal` | ordinal of the last stored change, or 2⁶³-1 for the whole transaction | the same for rows of the window |
 //! | `resume_lsn` | where streaming restarts | highest sequence number that was read |
 //! | `window_from`, `window_to` | null | the window's two snapshots |
+//! | `outbox_pages` | null | the pages that were read last, with the number and the ordinal that they belong to |
 //! | `handover_*` | set until the triggers are dropped after a switch | set when a switch to the WAL is prepared |
 //!
-//! Neither the columns nor their meaning have changed since version 0.1.0. An upgrade continues from the row that the previous
+//! The meaning of the columns has not changed since version 0.1.0, which does not know `outbox_pages`. An upgrade continues from the row that the previous
 //! version wrote, and after a rollback the previous version continues from the row that this one wrote. Replicas of both may run
 //! at the same time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{GenericClient, Transaction};
@@ -30,6 +32,7 @@ use super::statement::{FromRow, Statements, column, from_row};
 use super::{Result, Store, StoreError, commit_durably};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::read_pages::ReadPages;
 use crate::domain::window::{Snapshot, Window};
 
 pub(super) const CHECKPOINT_READ: &str = include_str!("../../sql/store/checkpoint_read.sql");
@@ -72,7 +75,11 @@ impl FromRow for StoredCheckpoint {
         let snapshot = |name| Ok::<_, StoreError>(row.try_get::<_, Option<&str>>(name)?.map(Snapshot::from));
         let progress = match snapshot("window_from")?.zip(snapshot("window_to")?) {
             Some((from, to)) => {
-                Progress::Outbox { window: Window { number: number.0, from, to }, through, last_row: resume.0 }
+                let ordinal = row.try_get("ordinal")?;
+                let text: Option<&str> = row.try_get("outbox_pages")?;
+                let read = text.and_then(|text| ReadPages::from_text(text, number.0, ordinal));
+                let read = Arc::new(read.unwrap_or_else(|| ReadPages::after_window(number.0)));
+                Progress::Outbox { window: Window { number: number.0, from, to }, through, last_row: resume.0, read }
             }
             None => Progress::Wal { commit: number, through, resume },
         };
@@ -103,6 +110,7 @@ struct Columns<'a> {
     resume: Lsn,
     window_from: Option<&'a str>,
     window_to: Option<&'a str>,
+    outbox_pages: Option<String>,
 }
 
 impl<'a> From<&'a Progress> for Columns<'a> {
@@ -113,9 +121,11 @@ impl<'a> From<&'a Progress> for Columns<'a> {
             Through::Ordinal(ordinal) => *ordinal as i64,
             Through::End => END,
         };
-        let (resume, window) = match progress {
-            Progress::Wal { resume, .. } => (*resume, None),
-            Progress::Outbox { window, last_row, .. } => (Lsn(*last_row), Some(window)),
+        let (resume, window, outbox_pages) = match progress {
+            Progress::Wal { resume, .. } => (*resume, None, None),
+            Progress::Outbox { window, last_row, read, .. } => {
+                (Lsn(*last_row), Some(window), Some(read.to_text(window.number, ordinal)))
+            }
         };
         Columns {
             commit: Lsn(progress.number()),
@@ -123,6 +133,7 @@ impl<'a> From<&'a Progress> for Columns<'a> {
             resume,
             window_from: window.map(|window| window.from.as_str()),
             window_to: window.map(|window| window.to.as_str()),
+            outbox_pages,
         }
     }
 }
@@ -296,7 +307,7 @@ pub async fn advance_checkpoint(
 ) -> Result<bool> {
     let (from, to) = (Columns::from(&expected.progress), Columns::from(&next.progress));
     let (old_timeline, new_timeline) = (expected.lineage.timeline as i32, next.lineage.timeline as i32);
-    let params: [&(dyn ToSql + Sync); 11] = [
+    let params: [&(dyn ToSql + Sync); 12] = [
         &slot,
         &from.commit,
         &from.ordinal,
@@ -308,6 +319,7 @@ pub async fn advance_checkpoint(
         &to.window_to,
         &reader,
         &old_timeline,
+        &to.outbox_pages,
     ];
     Ok(transaction.run(CHECKPOINT_ADVANCE, &params).await? == 1)
 }
@@ -317,7 +329,7 @@ pub async fn insert_first_checkpoint(transaction: &Transaction<'_>, slot: &str, 
     commit_durably(transaction).await?;
     let Lineage { system_identifier, timeline } = first.lineage;
     let (system_identifier, timeline) = (system_identifier as i64, timeline as i32);
-    let Columns { commit, ordinal, resume, window_from, window_to } = Columns::from(&first.progress);
+    let Columns { commit, ordinal, resume, window_from, window_to, .. } = Columns::from(&first.progress);
     let sql = include_str!("../../sql/store/checkpoint_first.sql");
     transaction
         .run(sql, &[&slot, &system_identifier, &timeline, &commit, &ordinal, &resume, &window_from, &window_to])
@@ -366,11 +378,12 @@ mod tests {
         let wal = Progress::Wal { commit: Lsn(7), through: Through::End, resume: Lsn(9) };
         let columns = Columns::from(&wal);
         assert_eq!((columns.commit, columns.ordinal, columns.resume), (Lsn(7), i64::MAX, Lsn(9)));
-        assert_eq!((columns.window_from, columns.window_to), (None, None));
+        assert_eq!((columns.window_from, columns.window_to, columns.outbox_pages), (None, None, None));
         let window = Window { number: 8, from: "1:5:".into(), to: "5:9:".into() };
-        let outbox = Progress::Outbox { window, through: Through::Ordinal(3), last_row: 4 };
+        let outbox = Progress::in_window(window, Through::Ordinal(3), 4);
         let columns = Columns::from(&outbox);
         assert_eq!((columns.commit, columns.ordinal, columns.resume), (Lsn(8), 3, Lsn(4)));
         assert_eq!((columns.window_from, columns.window_to), (Some("1:5:"), Some("5:9:")));
+        assert_eq!(columns.outbox_pages.as_deref(), Some("[8,3,8,[]]"));
     }
 }

@@ -194,7 +194,7 @@ async fn by_triggers(store: &PrivatePostgres) -> (Scenario, PrivatePostgres) {
     let mut scenario = Scenario::start(app).await;
     scenario.pay(3).await;
     scenario.assert_delivered().await;
-    // A process that starts on a new timeline does not know which rows an earlier one has read and not deleted: that is a gap.
+    // All tests start with an outbox whose rows are deleted.
     until_outbox_is_empty(&scenario.platform.client).await;
     (scenario, standby)
 }

@@ -16,7 +16,7 @@ use crate::wait_until_unready;
 const HELD_BACK: &str = "visibility: committed transactions are not visible on the primary";
 
 /// Makes commits wait for the standby.
-async fn make_synchronous(client: &Client) {
+pub async fn make_synchronous(client: &Client) {
     client.batch_execute("alter system set synchronous_standby_names = 'walreceiver'").await.unwrap();
     client.batch_execute("select pg_reload_conf()").await.unwrap();
     eventually("the standby to be synchronous", async || {
@@ -27,10 +27,10 @@ async fn make_synchronous(client: &Client) {
 }
 
 /// The standby's WAL receiver, stopped until it is resumed.
-struct Stopped(Pid);
+pub struct Stopped(Pid);
 
 impl Stopped {
-    async fn receiver_of(standby: &PrivatePostgres) -> Stopped {
+    pub async fn receiver_of(standby: &PrivatePostgres) -> Stopped {
         let client = postgres::connect(&standby.url("postgres")).await.unwrap();
         let pid: i32 = client.query_one("select pid from pg_stat_wal_receiver", &[]).await.unwrap().get(0);
         let pid = Pid::from_raw(pid).expect("a process id");

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use postgres_types::{ToSql, Type};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, GenericClient, Row};
 
 use super::floor::Floors;
 use crate::capture::CaptureError;
@@ -10,6 +10,7 @@ use crate::config::TableMappings;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::lsn::Lineage;
 use crate::domain::position::Position;
+use crate::domain::read_pages::Contents;
 use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
 
@@ -64,6 +65,14 @@ pub(super) struct Page {
     pub after: u64,
     /// Whether the window has more rows.
     pub more: bool,
+}
+
+impl Page {
+    /// Returns what identifies the page's rows.
+    pub fn contents(&self) -> Contents {
+        let times = self.rows.iter().map(|row| i128::from(row.committed_at.as_microsecond())).sum();
+        Contents { rows: self.rows.len() as u64, times }
+    }
 }
 
 /// How far the outbox is cleared: up to a row of a window.
@@ -171,8 +180,8 @@ fn transaction_id(text: &str) -> Result<u64, CaptureError> {
 
 /// The result of [`clear`].
 pub(super) struct Clearing {
-    /// The number of rows that were deleted.
-    pub rows: u64,
+    /// The rows that were deleted.
+    pub contents: Contents,
     /// The id of the transaction that deleted them. It began after every number up to the last row's was assigned.
     pub transaction: u64,
 }
@@ -180,7 +189,7 @@ pub(super) struct Clearing {
 /// Deletes the rows after `after` and up to `reached` that `snapshot` sees, and stores `reached`. Fails on a
 /// server of another timeline: a pooler may have connected to it meanwhile.
 pub(super) async fn clear(
-    client: &Client,
+    client: &impl GenericClient,
     timeline: u32,
     snapshot: &Snapshot,
     after: u64,
@@ -200,7 +209,10 @@ pub(super) async fn clear(
         return Err(CaptureError::TimelineChanged);
     }
     let transaction = transaction_id(row.get("transaction"))?;
-    Ok(Clearing { rows: row.get::<_, i64>("rows") as u64, transaction })
+    let times = row.get::<_, &str>("times").parse();
+    let times = times.map_err(|_| CaptureError::Protocol("a sum of times is not a number".into()))?;
+    let contents = Contents { rows: row.get::<_, i64>("rows") as u64, times };
+    Ok(Clearing { contents, transaction })
 }
 
 /// Assigns a transaction id on a server of this timeline, and returns it. Deletes nothing.

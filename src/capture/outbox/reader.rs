@@ -1,6 +1,7 @@
 //! Reads the outbox window by window, passes the changes on, and deletes rows whose events are stored.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 use tokio_postgres::Client;
@@ -15,6 +16,7 @@ use crate::domain::change::{Batch, Change};
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::read_pages::{ReadPage, ReadPages};
 use crate::domain::window::Window;
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
@@ -36,6 +38,8 @@ pub(super) struct Cursor {
     cleared: Cleared,
     /// Pages that were passed on and are still in the outbox.
     sent: VecDeque<SentPage>,
+    /// The pages that were passed on last, cleared or not, by this process or an earlier one.
+    read: Arc<ReadPages>,
     /// Whether the rows that an earlier process has read and left are cleared.
     leftovers_cleared: bool,
     /// The period of the server that the snapshots belong to.
@@ -52,13 +56,12 @@ struct SentPage {
     /// The rows after this one, up to `last`.
     after: u64,
     last: u64,
-    rows: u64,
 }
 
 impl Cursor {
     /// Continues from the stored progress. None if that is not a position in the outbox.
     pub fn new(Checkpoint { lineage, progress }: Checkpoint) -> Option<Cursor> {
-        let Progress::Outbox { window, through, last_row } = progress else { return None };
+        let Progress::Outbox { window, through, last_row, read } = progress else { return None };
         let continues_after = match through {
             Through::Ordinal(row) => Some(row),
             Through::End => None,
@@ -70,6 +73,7 @@ impl Cursor {
             last_row,
             cleared: Cleared::default(),
             sent: VecDeque::new(),
+            read,
             leftovers_cleared: false,
             epoch: None,
             floors: Floors::default(),
@@ -110,7 +114,6 @@ impl Cursor {
 #[derive(Debug, Default)]
 struct StoredPages {
     last: u64,
-    rows: u64,
     pages: usize,
 }
 
@@ -185,13 +188,20 @@ impl Reader<'_> {
     }
 
     async fn pass_on(&self, cursor: &mut Cursor, page: Page) -> Result<Step, CaptureError> {
-        let (last, rows) = (page.rows.last().map(|row| row.ordinal), page.rows.len() as u64);
+        let (last, contents) = (page.rows.last().map(|row| row.ordinal), page.contents());
         let (window, mappings) = (cursor.window.clone(), &self.source.tables);
         let changes = page.rows.into_iter().map(|row| page::change(row, window.number, mappings));
         let changes = changes.collect::<Result<Vec<Change>, _>>()?;
         let after = page.after;
         cursor.continues_after = if page.more { last.or(cursor.continues_after) } else { None };
         cursor.last_row = cursor.last_row.max(last.unwrap_or(0));
+        let read = match last {
+            Some(last) => {
+                let (window, to) = (window.number, window.to.clone());
+                Arc::new(cursor.read.with(ReadPage { window, to, after, last, contents }))
+            }
+            None => Arc::clone(&cursor.read),
+        };
         let switched = self.switch.filter(|switch| !page.more && switch.snapshot == window.to);
         let progress = match switched {
             // Ordinals in the WAL begin at one: nothing of it is stored.
@@ -200,10 +210,11 @@ impl Reader<'_> {
             }
             None => {
                 let through = cursor.continues_after.map_or(Through::End, Through::Ordinal);
-                Progress::Outbox { window: window.clone(), through, last_row: cursor.last_row }
+                let (window, read) = (window.clone(), Arc::clone(&read));
+                Progress::Outbox { window, through, last_row: cursor.last_row, read }
             }
         };
-        let sent = last.map(|last| SentPage { progress: progress.clone(), window, after, last, rows });
+        let sent = last.map(|last| SentPage { progress: progress.clone(), window, after, last });
         let checkpoint = Checkpoint { lineage: cursor.lineage, progress };
         let batch = Batch { changes, checkpoint, transaction: None, reader: Some(self.reader) };
         failpoint!("outbox_page_read_batch_not_sent")?;
@@ -215,24 +226,23 @@ impl Reader<'_> {
         }
         // Not before: until a page that counts as sent is stored, no later connection reads on.
         cursor.sent.extend(sent);
+        cursor.read = read;
         Ok(if switched.is_some() { Step::Switched } else { Step::Read })
     }
 
-    /// Deletes rows whose events are stored, on a server of this timeline. Returns false if some of them were gone already.
-    async fn clear(&mut self, cursor: &mut Cursor, timeline: u32) -> Result<bool, CaptureError> {
-        let mut complete = true;
+    /// Deletes rows whose events are stored, on a server of this timeline.
+    async fn clear(&mut self, cursor: &mut Cursor, timeline: u32) -> Result<(), CaptureError> {
         while let Some(stored) = self.stored_of_first_window(cursor) {
             let SentPage { window, after, .. } = &cursor.sent[0];
             let reached = Cleared { window: window.number, row: stored.last };
             failpoint!("outbox_rows_stored_not_deleted")?;
             let cleared = in_time(page::clear(&self.client, timeline, &window.to, *after, reached)).await?;
             failpoint!("outbox_rows_deleted_cursor_not_moved")?;
-            complete &= cleared.rows >= stored.rows;
             cursor.add_floor(stored.last, cleared.transaction);
             cursor.cleared = cursor.cleared.max(reached);
             cursor.sent.drain(..stored.pages);
         }
-        Ok(complete)
+        Ok(())
     }
 
     /// Returns the stored pages of the first page's window. None if there are none.
@@ -244,7 +254,6 @@ impl Reader<'_> {
         let mut stored = StoredPages::default();
         for page in cursor.sent.iter().take_while(is_stored) {
             stored.last = stored.last.max(page.last);
-            stored.rows += page.rows;
             stored.pages += 1;
         }
         (stored.pages > 0).then_some(stored)
@@ -259,14 +268,8 @@ impl Reader<'_> {
         let Some(epoch) = server.epoch.clone() else { return Err(PrimaryError::Standby.into()) };
         let timeline = epoch.timeline;
         let is_new_timeline = timeline != cursor.lineage.timeline;
-        if server.cleared < cursor.cleared {
-            let gap = if is_new_timeline { Gap::OutboxForked { timeline } } else { Gap::OutboxBehind };
-            return Err(PrimaryError::Gap(gap).into());
-        }
-        // Rows that were cleared after a snapshot was taken were committed after everything that it sees.
-        let may_lack_rows = is_new_timeline && server.cleared.window < cursor.window.number;
-        if may_lack_rows && !cursor.leftovers_cleared {
-            return Err(PrimaryError::Gap(Gap::OutboxForked { timeline }).into());
+        if !is_new_timeline && server.cleared < cursor.cleared {
+            return Err(PrimaryError::Gap(Gap::OutboxBehind).into());
         }
         if let Some(last) = cursor.sent.back().map(|page| &page.progress) {
             let is_stored = |durable: &Option<Checkpoint>| {
@@ -276,10 +279,11 @@ impl Reader<'_> {
                 return Ok(());
             }
         }
-        cursor.forget_cleared(server.cleared);
-        if !self.clear(cursor, timeline).await? && may_lack_rows {
-            return Err(PrimaryError::Gap(Gap::OutboxForked { timeline }).into());
+        if is_new_timeline {
+            self.clear_after_failover(cursor, server.cleared, timeline).await?;
         }
+        cursor.forget_cleared(server.cleared);
+        self.clear(cursor, timeline).await?;
         if !cursor.leftovers_cleared {
             self.clear_leftovers(cursor, timeline).await?;
             cursor.leftovers_cleared = true;
@@ -296,6 +300,30 @@ impl Reader<'_> {
             cursor.add_floor(cursor.last_row.min(assigned), transaction);
         }
         Ok(())
+    }
+
+    /// Deletes the rows that were read before a failover and that the new primary has not deleted: a deletion does not wait for a
+    /// standby. Fails if some of them are missing, or if others have their numbers: then the new primary lacks commits.
+    ///
+    /// A page that the new primary has deleted was committed before its deletion, and so were all earlier ones.
+    async fn clear_after_failover(
+        &mut self,
+        cursor: &Cursor,
+        cleared: Cleared,
+        timeline: u32,
+    ) -> Result<(), CaptureError> {
+        let forked = || PrimaryError::Gap(Gap::OutboxForked { timeline });
+        let pages = cursor.read.after(cleared.window, cleared.row).ok_or_else(forked)?;
+        // All or nothing: if the connection is lost in between, all pages are compared again.
+        let transaction = in_time(async { Ok(self.client.transaction().await?) }).await?;
+        for page in pages {
+            let reached = Cleared { window: page.window, row: page.last };
+            let found = in_time(page::clear(&transaction, timeline, &page.to, page.after, reached)).await?;
+            if found.contents != page.contents {
+                return Err(forked().into());
+            }
+        }
+        in_time(async { Ok(transaction.commit().await?) }).await
     }
 
     /// Deletes rows that an earlier process has read and left.

@@ -2,6 +2,7 @@
 
 mod crash;
 mod events;
+mod failover;
 mod failures;
 mod feed;
 mod floors;

@@ -1,0 +1,163 @@
+//! Failovers under synchronous replication. The deletion of stored rows does not wait for the standby: the new primary can still have
+//! rows that were stored, deleted or not.
+
+use tokio_postgres::Client;
+use walhook::postgres;
+use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
+
+use super::{by_triggers, number};
+use crate::chaos::Scenario;
+use crate::failover::{Pair, pair, promote, until_caught_up};
+use crate::support::{Platform, eventually};
+use crate::visibility::{Stopped, make_synchronous};
+
+/// A scenario whose sidecar waits before it deletes rows that it has stored.
+struct Held {
+    scenario: Scenario,
+    standby: PrivatePostgres,
+    /// Holds the lock that the deletion waits for.
+    holder: Client,
+    _store: PrivatePostgres,
+}
+
+const WAITS: &str = "select from pg_locks where relation = 'walhook_capture.progress'::regclass and not granted";
+const IS_EMPTY: &str = "select from (select count(*) as rows from walhook_capture.outbox) outbox where rows = 0";
+
+impl Held {
+    async fn start(synchronous: bool) -> Held {
+        let store = PrivatePostgres::start(Options::default()).await.unwrap();
+        let Pair { mut app, standby } = pair(None, &[], &store).await;
+        by_triggers(&mut app);
+        if synchronous {
+            make_synchronous(&app.source().await).await;
+        }
+        let mut scenario = Scenario::start(app).await;
+        scenario.pay(3).await;
+        scenario.assert_delivered().await;
+        let holder = scenario.app.source().await;
+        eventually("an empty outbox", async || holder.query_opt(IS_EMPTY, &[]).await.unwrap()).await;
+        until_caught_up(&holder, &standby).await;
+        holder.batch_execute("begin; lock table walhook_capture.progress in exclusive mode").await.unwrap();
+        Held { scenario, standby, holder, _store: store }
+    }
+
+    /// Commits payments in one transaction, and waits until their events are delivered and the deletion of their rows waits.
+    async fn pay(&mut self) {
+        self.scenario.platform.client.batch_execute("begin").await.unwrap();
+        self.scenario.pay(3).await;
+        self.scenario.platform.client.batch_execute("commit").await.unwrap();
+        self.scenario.assert_delivered().await;
+        eventually("the deletion to wait", async || self.holder.query_opt(WAITS, &[]).await.unwrap()).await;
+    }
+
+    /// Stops the primary and promotes the standby.
+    async fn fail_over(&mut self) {
+        self.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+        promote(&self.standby).await;
+        let url = self.standby.url(&format!("{}_platform", self.scenario.app.name));
+        self.scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
+    }
+
+    /// Asserts that capture continues on the new primary: nothing is lost or repeated, and there is no gap.
+    async fn assert_continued(&mut self) {
+        self.scenario.pay(3).await;
+        self.scenario.assert_delivered().await;
+        self.scenario.app.sidecar().wait_until_ready().await;
+        let store = self.scenario.app.store().await;
+        assert_eq!(number(&store, "select count(*) from walhook.gap").await, 0);
+        assert_eq!(number(&store, "select timeline::bigint from walhook.checkpoint").await, 2);
+        let new = &self.scenario.platform.client;
+        eventually("an empty outbox", async || new.query_opt(IS_EMPTY, &[]).await.unwrap()).await;
+    }
+
+    /// Asserts that capture reports a fork.
+    async fn assert_forked(&self) {
+        let store = self.scenario.app.store().await;
+        let open = "select reason from walhook.gap where repaired_at is null";
+        let gap = eventually("the gap", async || store.query_opt(open, &[]).await.unwrap()).await;
+        assert_eq!(gap.get::<_, &str>(0), "outbox_forked");
+    }
+}
+
+/// The new primary has rows that are stored and that were not deleted anywhere.
+async fn stored_rows_continue(restart: bool) {
+    let mut held = Held::start(true).await;
+    held.pay().await;
+    if restart {
+        held.scenario.app.kill().await;
+    }
+    held.fail_over().await;
+    if restart {
+        held.scenario.app.run().await;
+    }
+    held.assert_continued().await;
+}
+
+/// The old primary has deleted the rows, and the new one has not received that.
+async fn deleted_rows_continue(restart: bool) {
+    let mut held = Held::start(true).await;
+    held.pay().await;
+    let _receiver = Stopped::receiver_of(&held.standby).await;
+    held.holder.batch_execute("rollback").await.unwrap();
+    eventually("an empty outbox", async || held.holder.query_opt(IS_EMPTY, &[]).await.unwrap()).await;
+    if restart {
+        held.scenario.app.kill().await;
+    }
+    held.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    // The stopped receiver loses what it has not written.
+    held.standby.stop(StopMode::Immediate).await.unwrap();
+    held.standby.start_again().await.unwrap();
+    promote(&held.standby).await;
+    let url = held.standby.url(&format!("{}_platform", held.scenario.app.name));
+    held.scenario.platform = Platform::new(postgres::connect(&url).await.unwrap());
+    let kept = number(&held.scenario.platform.client, "select count(*) from walhook_capture.outbox").await;
+    assert_eq!(kept, 3, "the new primary has the rows");
+    if restart {
+        held.scenario.app.run().await;
+    }
+    held.assert_continued().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_process_continues_with_stored_rows_on_the_new_primary() {
+    stored_rows_continue(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_continues_with_stored_rows_on_the_new_primary() {
+    stored_rows_continue(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_process_continues_although_a_deletion_was_undone() {
+    deleted_rows_continue(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_continues_although_a_deletion_was_undone() {
+    deleted_rows_continue(true).await;
+}
+
+/// With asynchronous replication, the new primary lacks stored rows and gives their numbers to others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
+    let mut held = Held::start(false).await;
+    let from = "select last_value from walhook_capture.outbox_seq_seq";
+    let from = number(&held.holder, from).await;
+    held.standby.stop(StopMode::Fast).await.unwrap();
+    held.pay().await;
+    held.scenario.app.kill().await;
+    held.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    held.standby.start_again().await.unwrap();
+    promote(&held.standby).await;
+    let url = held.standby.url(&format!("{}_platform", held.scenario.app.name));
+    let new = Platform::new(postgres::connect(&url).await.unwrap());
+    // A standby numbers rows after those that the primary had reserved: here it had none left.
+    let restart = format!("select setval('walhook_capture.outbox_seq_seq', {from})");
+    new.client.batch_execute(&restart).await.unwrap();
+    for _ in 0..3 {
+        new.payment(held.scenario.user, "ready").await;
+    }
+    let _sidecar = held.scenario.app.spawn(&[]);
+    held.assert_forked().await;
+}
