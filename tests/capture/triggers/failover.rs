@@ -138,7 +138,7 @@ async fn another_process_continues_although_a_deletion_was_undone() {
     deleted_rows_continue(true).await;
 }
 
-/// With asynchronous replication, the new primary lacks stored rows and gives their numbers to others.
+/// With asynchronous replication, the new primary lacks stored rows and gives their numbers and their transaction's id to others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
     let mut held = Held::start(false).await;
@@ -146,6 +146,8 @@ async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
     let from = number(&held.holder, from).await;
     held.standby.stop(StopMode::Fast).await.unwrap();
     held.pay().await;
+    const ROWS: &str = "select array_agg(seq || ' ' || xid order by seq) from walhook_capture.outbox";
+    let stored: Vec<String> = held.holder.query_one(ROWS, &[]).await.unwrap().get(0);
     held.scenario.app.kill().await;
     held.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     held.standby.start_again().await.unwrap();
@@ -154,10 +156,13 @@ async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
     let new = Platform::new(postgres::connect(&url).await.unwrap());
     // A standby numbers rows after those that the primary had reserved: here it had none left.
     let restart = format!("select setval('walhook_capture.outbox_seq_seq', {from})");
-    new.client.batch_execute(&restart).await.unwrap();
+    new.client.batch_execute(&format!("begin; {restart}")).await.unwrap();
     for _ in 0..3 {
         new.payment(held.scenario.user, "ready").await;
     }
+    new.client.batch_execute("commit").await.unwrap();
+    let others: Vec<String> = new.client.query_one(ROWS, &[]).await.unwrap().get(0);
+    assert_eq!(others, stored, "only the rows' times differ");
     let _sidecar = held.scenario.app.spawn(&[]);
     held.assert_forked().await;
 }

@@ -146,9 +146,10 @@ fn inactive_webhooks_get_nothing(world: &World, request: &Request) -> Check {
     let Some(off) = state.switched.iter().rfind(off).filter(|_| world.plan.is_calm) else { return Ok(()) };
     let is_recent = state.now.duration_since(off.at).unsigned_abs() <= NOTICE_TIME;
     let is_active = state.webhooks.get(&request.webhook).is_some_and(|webhook| webhook.target.active);
+    let is_this_round = |line: &Line| line.delivery == request.delivery && line.round == request.round;
     // A delivery that is being stored is not gone.
     let is_cancelled = !state.deliveries.contains_key(&request.delivery)
-        && state.log.iter().any(|line| line.delivery == request.delivery && line.reason == Reason::Cancelled);
+        && state.log.iter().any(|line| is_this_round(line) && line.reason == Reason::Cancelled);
     require(is_recent || is_active && !is_cancelled, "an inactive webhook gets no requests", || {
         format!("{request:?}, switched off at {}", off.at)
     })
