@@ -1,7 +1,7 @@
--- Deletes the rows that the store has, and records the position. Returns how many there were, and the sum of their times. $1 the last row, $2 the snapshot
--- that must see a row's transaction, $3 the window's number, $4 the row after which to start, so that rows deleted earlier are not
--- scanned again, $5 the timeline that the server must have: on any other, nothing is deleted. Also returns the id of its own
--- transaction. The commit must survive a crash: then the ids of all transactions that the snapshot has seen do too.
+-- Deletes the rows that the store has, and records the position. Returns how many there were, the sum of their times, and the id of its own
+-- transaction. $1 the last row, $2 the snapshot that must see a row's transaction, $3 the window's number, $4 the row after which to
+-- start, so that rows deleted earlier are not scanned again, $5 the timeline that the server must have: on any other, nothing is deleted.
+-- The commit must survive a crash: then the ids of all transactions that the snapshot has seen do too.
 with server as materialized (
     select left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) = $5 as is_expected
 ), gone as (

@@ -22,7 +22,7 @@ use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::lease::CaptureLease;
-use crate::primary::patience::Attempts;
+use crate::primary::table_locks::Attempts;
 use crate::primary::{catalog, lineage, uninstall};
 use crate::telemetry::Condition;
 

@@ -6,7 +6,7 @@ use tokio_postgres::error::SqlState;
 
 use super::catalog::{self, Relation, contains};
 use super::error::PrimaryError;
-use super::patience::{Attempts, busy, change_table};
+use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
 use crate::postgres::row::row;

@@ -6,7 +6,7 @@ use super::catalog::{Publication, Server, SlotState};
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
 use super::inspect::{Conditions, Inspection, inspect, unpublished};
-use super::patience::change_publication;
+use super::table_locks::change_publication;
 use super::{lineage, slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
 use crate::domain::gap::Gap;

@@ -9,10 +9,10 @@ pub mod inspect;
 pub mod install;
 pub(crate) mod lease;
 pub(crate) mod lineage;
-pub(crate) mod patience;
 pub mod print;
 pub(crate) mod slot;
 pub(crate) mod snapshot;
+pub(crate) mod table_locks;
 pub(crate) mod triggers;
 pub mod uninstall;
 

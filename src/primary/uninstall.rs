@@ -4,7 +4,7 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::error::PrimaryError;
-use super::patience::{Attempts, busy, change_publication};
+use super::table_locks::{Attempts, busy, change_publication};
 use super::triggers::catalog::{TableWithTriggers, tables_with_triggers, trigger_state};
 use super::triggers::function::function_name;
 use super::triggers::script::{Part, run_with_retries};

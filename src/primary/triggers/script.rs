@@ -11,7 +11,7 @@ use crate::config::Source;
 use crate::failpoint::failpoint;
 use crate::primary::catalog::{self, Relation, followed};
 use crate::primary::error::PrimaryError;
-use crate::primary::patience::{Attempts, limit_wait, try_in_transaction};
+use crate::primary::table_locks::{Attempts, limit_wait, try_in_transaction};
 
 const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
 const PAIRING: &str = include_str!("../../../sql/primary/outbox_pairing.sql");
