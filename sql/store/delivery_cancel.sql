@@ -4,7 +4,7 @@
 -- activated only when nothing of it is pending. Rows that another transaction has locked are skipped, so this waits for nobody.
 -- Log ids are UUIDv7: the current milliseconds, then random bits, with two bits turning version 4 into 7.
 -- $1 webhook, $2 deliveries at most
-with idle as materialized (
+with inactive as materialized (
     select webhook.id is not null as exists,
         case
             when webhook.id is null then 'the webhook was deleted'
@@ -17,14 +17,14 @@ with idle as materialized (
 ),
 fresh as materialized (
     select id from walhook.delivery
-    where webhook_id = $1 and attempt = 1 and exists (select from idle)
+    where webhook_id = $1 and attempt = 1 and exists (select from inactive)
     order by due_at
     limit $2
     for update skip locked
 ),
 retries as materialized (
     select id from walhook.delivery
-    where webhook_id = $1 and attempt > 1 and exists (select from idle)
+    where webhook_id = $1 and attempt > 1 and exists (select from inactive)
     order by due_at
     limit $2 - (select count(*) from fresh)
     for update skip locked
@@ -38,7 +38,7 @@ gone as (
 noted as (
     -- Nothing is logged later for a webhook that does not exist.
     insert into walhook.superseded_attempt (delivery_id, lease)
-    select gone.id, gone.lease from gone cross join idle where gone.lease is not null and idle.exists
+    select gone.id, gone.lease from gone cross join inactive where gone.lease is not null and inactive.exists
     on conflict do nothing
 ),
 logged as (
@@ -54,10 +54,10 @@ logged as (
                'hex'
            )::uuid,
            $1, gone.id, gone.event_id, event.kind, gone.round, gone.attempt,
-           date_trunc('milliseconds', clock_timestamp()), 'cancelled', 'webhook_inactive', idle.reason,
+           date_trunc('milliseconds', clock_timestamp()), 'cancelled', 'webhook_inactive', inactive.reason,
            gone.sequence
     from gone
-    cross join idle
+    cross join inactive
     -- One lookup by id for each, never a join over the daily partitions.
     join lateral (select kind from walhook.event where event.id = gone.event_id offset 0) as event on true
     returning delivery_id

@@ -70,7 +70,7 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     let stored = store.stored_checkpoint(&config.slot).await?;
     let reads_outbox = stored.as_ref().is_some_and(|stored| stored.checkpoint.progress.is_outbox());
     if let Some(stored) = &stored {
-        let found = catalog::server(&client).await?.lineage().ok_or(PrimaryError::Standby)?;
+        let found = catalog::lineage(&client).await?;
         lineage::verify(found, stored.checkpoint.lineage)?;
     }
     let switch_is_prepared = reads_outbox && stored.as_ref().is_some_and(|stored| stored.switch.is_some());

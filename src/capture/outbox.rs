@@ -212,8 +212,7 @@ impl Reading<'_> {
 
 /// Returns the lineage of the server, after comparing it with the one that is known.
 async fn verified_lineage(client: &tokio_postgres::Client, known: Option<Lineage>) -> Result<Lineage, CaptureError> {
-    let server = in_time(async { Ok(catalog::server(client).await?) }).await?;
-    let found = server.lineage().ok_or(PrimaryError::Standby)?;
+    let found = in_time(async { Ok(catalog::lineage(client).await?) }).await?;
     if let Some(known) = known {
         lineage::verify(found, known)?;
     }

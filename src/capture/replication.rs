@@ -24,7 +24,7 @@ pub(super) struct ReplicationConnection {
     lineage: Lineage,
     received: Lsn,
     acknowledged: Lsn,
-    heard: bool,
+    has_received: bool,
     never: CancellationToken,
 }
 
@@ -38,7 +38,7 @@ impl ReplicationConnection {
         inner.exec_async(&format!("select repeat('x', {INPUT_BUFFER_BYTES})")).await?;
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
         let never = CancellationToken::new();
-        Ok(ReplicationConnection { inner, lineage, received, acknowledged, heard: true, never })
+        Ok(ReplicationConnection { inner, lineage, received, acknowledged, has_received: true, never })
     }
 
     /// Returns the cluster, and its timeline when the connection was opened.
@@ -76,7 +76,7 @@ impl ReplicationConnection {
     pub async fn next(&mut self) -> Result<Bytes, CaptureError> {
         loop {
             let message = self.inner.get_copy_data_async(&self.never).await?;
-            self.heard = true;
+            self.has_received = true;
             match message.first() {
                 Some(b'w') if message.len() >= XLOG_DATA_HEADER => {
                     let mut header = &message[9..];
@@ -100,9 +100,9 @@ impl ReplicationConnection {
         self.received
     }
 
-    /// Returns whether anything has arrived since the last call, also if it is only a sign of life.
-    pub fn take_heard(&mut self) -> bool {
-        std::mem::take(&mut self.heard)
+    /// Returns whether anything has arrived since the last call, keepalives included.
+    pub fn take_has_received(&mut self) -> bool {
+        std::mem::take(&mut self.has_received)
     }
 
     /// Acknowledges everything before `lsn` and requests a reply. The reply makes the socket readable, so that data which has arrived

@@ -169,7 +169,7 @@ impl WalRemoval {
 async fn try_drop_wal_capture(context: &Context<'_>, read: Lineage) -> Result<(), PrimaryError> {
     let client = postgres::connect(context.url).await?;
     // This connection may lead to another server: to a replaced primary, for example.
-    lineage::verify(catalog::server(&client).await?.lineage().ok_or(PrimaryError::Standby)?, read)?;
+    lineage::verify(catalog::lineage(&client).await?, read)?;
     let done = uninstall::drop_wal_capture(&client, context.source, context.store, Attempts::Few).await?;
     done.iter().for_each(|line| tracing::info!("{line}"));
     Ok(())

@@ -235,6 +235,11 @@ pub(crate) async fn server(client: &Client) -> Result<Server, PrimaryError> {
     Ok(Server::from(&client.query_typed_one(SERVER, &[]).await?))
 }
 
+/// Returns the lineage of the server. An error on a standby.
+pub(crate) async fn lineage(client: &Client) -> Result<Lineage, PrimaryError> {
+    server(client).await?.lineage().ok_or(PrimaryError::Standby)
+}
+
 /// Returns whether commits wait for a standby. An error if the connection that reads the slot would count as one.
 pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError> {
     let row = client.query_typed_one(SYNCHRONOUS, &[]).await?;

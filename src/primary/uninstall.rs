@@ -133,7 +133,7 @@ pub(crate) async fn drop_triggers_after_switch(
     let stored = store.stored_checkpoint(&source.slot).await?;
     let Some(stored) = stored.filter(|stored| !stored.is_outbox() && stored.switch.is_some()) else { return Ok(None) };
     // The triggers of a replaced primary are not those that the switch has left.
-    let found = catalog::server(client).await?.lineage().ok_or(PrimaryError::Standby)?;
+    let found = catalog::lineage(client).await?;
     lineage::verify_not_replaced(found, stored.checkpoint.lineage)?;
     let done = match schema {
         Some(schema) => Some(drop_triggers(client, schema).await?),

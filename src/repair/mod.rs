@@ -256,7 +256,7 @@ async fn diagnose_triggers(
     force: bool,
 ) -> Result<Vec<OpenGap>, PrimaryError> {
     if let Some(known) = store.checkpoint(&source.slot).await?.filter(|_| !force) {
-        let found = catalog::server(client).await?.lineage().ok_or(PrimaryError::Standby)?;
+        let found = catalog::lineage(client).await?;
         lineage::verify(found, known.lineage)?;
     }
     let health = Health::default();

@@ -14,9 +14,9 @@
 //! | `outbox_pages` | null | the pages that were read last, with the number and the ordinal that they belong to |
 //! | `handover_*` | set until the triggers are dropped after a switch | set when a switch to the WAL is prepared |
 //!
-//! The meaning of the columns has not changed since version 0.1.0, which does not know `outbox_pages`. An upgrade continues from the row that the previous
-//! version wrote, and after a rollback the previous version continues from the row that this one wrote. Replicas of both may run
-//! at the same time.
+//! The meaning of the columns has not changed since version 0.1.0, which does not know `outbox_pages`. An upgrade continues from the row
+//! that the previous version wrote, and after a rollback the previous version continues from the row that this one wrote. Replicas of
+//! both may run at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;

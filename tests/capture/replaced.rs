@@ -53,6 +53,18 @@ impl Replaced {
         assert_eq!(self.timeline().await, 2);
     }
 
+    /// Captures from the new primary, and then starts a replica, with failpoints, whose URL names both servers: the old one runs again only
+    /// after the replica has connected to the new one.
+    async fn run_connected_to_new(&mut self, failpoints: &str) {
+        self.capture_from_new().await;
+        let app = &mut self.scenario.app;
+        assert!(app.stop().await.success());
+        app.server.stop(StopMode::Immediate).await.unwrap();
+        app.set("source.url", &self.both).set_environment("FAILPOINTS", failpoints).run().await;
+        app.server.start_again().await.unwrap();
+        self.old = app.source().await;
+    }
+
     async fn timeline(&self) -> i32 {
         let store = self.scenario.app.store().await;
         store.query_one("select timeline from walhook.checkpoint", &[]).await.unwrap().get(0)
@@ -244,14 +256,7 @@ async fn a_reader_of_the_outbox_that_reaches_a_replaced_primary_deletes_nothing_
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
-    replaced.capture_from_new().await;
-    assert!(replaced.scenario.app.stop().await.success());
-    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
-    let both = replaced.both.clone();
-    let app = replaced.scenario.app.set("source.url", &both);
-    app.set_environment("FAILPOINTS", "outbox_rows_stored_not_deleted=1*return(fail)").run().await;
-    replaced.scenario.app.server.start_again().await.unwrap();
-    replaced.old = replaced.scenario.app.source().await;
+    replaced.run_connected_to_new("outbox_rows_stored_not_deleted=1*return(fail)").await;
     let cleared = "select number, seq from walhook_capture.progress";
     let cleared = async |client: &Client| {
         let row = client.query_one(cleared, &[]).await.unwrap();
@@ -277,15 +282,9 @@ async fn what_capture_from_the_wal_has_left_is_not_removed_on_a_replaced_primary
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (scenario, standby) = by_triggers(&store).await;
     let mut replaced = Replaced::by(scenario, standby).await;
-    replaced.capture_from_new().await;
-    assert!(replaced.scenario.app.stop().await.success());
-    replaced.scenario.app.server.stop(StopMode::Immediate).await.unwrap();
-    let both = replaced.both.clone();
-    let app = replaced.scenario.app.set("source.url", &both).set("source.heartbeat", "300ms");
+    replaced.scenario.app.set("source.heartbeat", "300ms");
     // Each removal fails, and is tried again.
-    app.set_environment("FAILPOINTS", "publication_dropped_identities_not_restored=return(fail)").run().await;
-    replaced.scenario.app.server.start_again().await.unwrap();
-    replaced.old = replaced.scenario.app.source().await;
+    replaced.run_connected_to_new("publication_dropped_identities_not_restored=return(fail)").await;
     let publication = format!("create publication \"{}\"", replaced.scenario.app.name);
     replaced.old.batch_execute(&publication).await.unwrap();
     replaced.until_sessions().await;

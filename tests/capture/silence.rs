@@ -76,10 +76,10 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     lookups.fetch(&keys, None).await.unwrap();
 }
 
-/// A primary that is busy sends only signs of life, here because it waits for a standby. A new stream would not get further.
+/// A primary that is busy sends only keepalives, here because it waits for a standby. A new stream would not get further.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes more than a minute: `make soak`"]
-async fn a_primary_that_sends_only_signs_of_life_keeps_its_connection() {
+async fn a_primary_that_sends_only_keepalives_keeps_its_connection() {
     let Some((_, programs)) = installed().into_iter().find(|(version, _)| *version >= 17) else {
         skip("PostgreSQL 17 is not installed");
         return;

@@ -324,7 +324,7 @@ impl<'a> Reader<'a> {
     fn check_silence(&mut self) -> Result<(), CaptureError> {
         let (received, silence) = (self.stream.received(), &mut self.silence);
         self.silence_limit.received(received);
-        if self.stream.take_heard() {
+        if self.stream.take_has_received() {
             silence.since = Instant::now();
         }
         if let Some(error) = self.tasks.heartbeats.take_error() {
