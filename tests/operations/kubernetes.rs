@@ -125,7 +125,12 @@ impl Pod {
     fn command(&self, arguments: &[String]) -> Command {
         let program = self.directory.path().join("walhook");
         if !program.exists() {
-            std::fs::copy(env!("CARGO_BIN_EXE_walhook"), &program).unwrap();
+            // By a process of its own: processes that parallel tests start at this moment would inherit a file that this one writes, and
+            // a file that is open for writing cannot be run.
+            let copied = std::process::Command::new("cp")
+                .args([env!("CARGO_BIN_EXE_walhook").as_ref(), program.as_os_str()])
+                .status();
+            assert!(copied.unwrap().success());
         }
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(&self.environment).kill_on_drop(true);

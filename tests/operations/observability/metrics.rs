@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::support::{Receiver, TestApp, eventually};
+use crate::support::{Receiver, Sidecar, TestApp, eventually};
 
 fn read(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
@@ -137,15 +137,16 @@ async fn a_replica_that_no_longer_captures_reports_no_lag() {
     eventually("a lag", async || first.metric(LAG).await.filter(|lag| *lag > 0.0)).await;
     let second = app.replica(&[]).await;
     let ended = "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null";
+    // The gauges of both change some time after the stream has ended.
     let taken_over = async || {
-        let captures = second.metric("walhook_capture_connected").await == Some(1.0);
-        if !captures && first.metric("walhook_capture_connected").await == Some(1.0) {
+        let captures = async |replica: &Sidecar| replica.metric("walhook_capture_connected").await == Some(1.0);
+        let (by_first, by_second) = (captures(&first).await, captures(&second).await);
+        if by_first && !by_second {
             platform.client.query(ended, &[&app.name]).await.unwrap();
         }
-        captures.then_some(())
+        (by_second && first.metric(LAG).await == Some(0.0)).then_some(())
     };
-    eventually("the second replica to capture", taken_over).await;
-    first.wait_for_metric(LAG, 0.0).await;
+    eventually("the second replica to capture, and no lag of the first", taken_over).await;
     for replica in [first, second] {
         assert!(replica.stop().await.success());
     }
