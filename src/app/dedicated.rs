@@ -1,15 +1,31 @@
 //! A runtime with its own threads, for work that must not queue behind other tasks.
 
+use rustix::process::setpriority_process;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 /// A separate Tokio runtime: the kernel schedules its threads beside those of the main runtime.
 pub struct DedicatedRuntime(Option<Runtime>);
 
+/// The threads' share of the processors when there is not enough for all.
+#[derive(Clone, Copy, Debug)]
+pub enum Priority {
+    Normal,
+    /// About a tenth of what a normal thread gets.
+    Low,
+}
+
+/// The nice value of [`Priority::Low`].
+const LOW_NICENESS: i32 = 10;
+
 impl DedicatedRuntime {
-    pub fn new(name: &'static str, threads: usize) -> std::io::Result<DedicatedRuntime> {
-        let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()?;
-        Ok(DedicatedRuntime(Some(runtime)))
+    pub fn new(name: &'static str, threads: usize, priority: Priority) -> std::io::Result<DedicatedRuntime> {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(threads).thread_name(name).enable_all();
+        if let Priority::Low = priority {
+            builder.on_thread_start(lower_priority);
+        }
+        Ok(DedicatedRuntime(Some(builder.build()?)))
     }
 
     pub fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
@@ -23,5 +39,15 @@ impl Drop for DedicatedRuntime {
             // Not `drop`, which waits for tasks and panics in an asynchronous context.
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Lowers the priority of the calling thread.
+fn lower_priority() {
+    // On Linux only, the nice value belongs to the thread; elsewhere this would slow the whole process.
+    if cfg!(target_os = "linux")
+        && let Err(error) = setpriority_process(None, LOW_NICENESS)
+    {
+        tracing::debug!(%error, "the priority of a thread cannot be lowered");
     }
 }

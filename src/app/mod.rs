@@ -20,7 +20,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use self::dedicated::DedicatedRuntime;
+use self::dedicated::{DedicatedRuntime, Priority};
 use self::pipeline::CapturePipeline;
 use self::supervisor::BackgroundTasks;
 use crate::api::{self, ApiState, JwtVerifier, ServeLimits};
@@ -58,6 +58,8 @@ const API_STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CAPTURE_CONNECTIONS: usize = 4;
 /// Capture and enqueue take turns. On two threads they would wake each other for every batch.
 const CAPTURE_THREADS: usize = 1;
+/// For the API and the web UI, at a low priority, so that no client's requests take processor time from deliveries.
+const API_THREADS: usize = 2;
 /// Capacity of the channel of answers from the dispatcher to the attempt log.
 pub const ANSWERS_AHEAD: usize = 1_024;
 /// How long start-up waits for the store's partitions.
@@ -169,7 +171,8 @@ impl App {
             };
             let end_handoff = handoff_ended.drop_guard();
             // New changes must not queue behind requests in flight.
-            let runtime = DedicatedRuntime::new("capture", CAPTURE_THREADS).context("threads for capture")?;
+            let runtime =
+                DedicatedRuntime::new("capture", CAPTURE_THREADS, Priority::Normal).context("threads for capture")?;
             let pipeline = runtime.spawn(pipeline.run());
             tasks.spawn("capture", async move {
                 let result = pipeline.await;
@@ -241,8 +244,15 @@ impl App {
         let limits = ServeLimits::new(&self.config.http, state.request_timeout());
         let pages = ui::router(UiState::new(&self.config, state.clone()));
         let router = api::router(state).merge(pages);
-        let server = api::serve(listen, "http.listen", router, limits, tasks.ending()).await?;
-        tasks.spawn("api", async move { Ok(server.await?) });
+        let runtime = DedicatedRuntime::new("api", API_THREADS, Priority::Low).context("threads for the API")?;
+        // A listener and a connection are served by the runtime that opened them.
+        let server = runtime.spawn(api::serve(listen, "http.listen", router, limits, tasks.ending())).await??;
+        let server = runtime.spawn(server);
+        tasks.spawn("api", async move {
+            let result = server.await;
+            drop(runtime);
+            Ok(result??)
+        });
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use crate::deliver::guard::{self, Guard};
@@ -34,13 +35,24 @@ pub struct Receivers {
     vault: Arc<Vault>,
     sender: Sender,
     tracer: Tracer,
+    /// The runtime of deliveries.
+    runtime: Handle,
 }
 
 impl Receivers {
+    /// Called on the runtime of deliveries.
     pub fn new(settings: &Settings, store: Store, vault: Arc<Vault>, sender: Sender, tracer: Tracer) -> Receivers {
         let resolver = Resolver::new(Sources::default(), LOOKUPS, LOOKUP_TIMEOUT);
         let guard = settings.guard.clone().with_lookup(resolver.into_lookup());
-        Receivers { guard, user_agent: settings.user_agent.clone(), store, vault, sender, tracer }
+        Receivers {
+            guard,
+            user_agent: settings.user_agent.clone(),
+            store,
+            vault,
+            sender,
+            tracer,
+            runtime: Handle::current(),
+        }
     }
 }
 
@@ -83,18 +95,21 @@ impl manage::Receivers for Receivers {
     }
 
     fn send_test(&self, delivery: Delivery) -> BoxFuture<'_, anyhow::Result<(Uuid, Attempt)>> {
-        async move {
-            let found = self.store.targets(&[delivery.webhook]).await?.pop();
+        let (store, vault, sender, tracer) =
+            (self.store.clone(), self.vault.clone(), self.sender.clone(), self.tracer.clone());
+        // A connection is served by the runtime that opened it, and deliveries use those of the store and to receivers too.
+        let test = self.runtime.spawn(async move {
+            let found = store.targets(&[delivery.webhook]).await?.pop();
             let found = found.context("the webhook was deleted meanwhile")?;
-            let signer = Signer::open(&self.vault, &found)?;
-            let headers = open_headers(&self.vault, found.webhook, found.headers.as_ref())?;
+            let signer = Signer::open(&vault, &found)?;
+            let headers = open_headers(&vault, found.webhook, found.headers.as_ref())?;
             let notification = Notification { test: true, ..(&delivery).into() };
-            let attempt = self.sender.attempt_signed(&found.url, &headers, &signer, &notification).await?;
+            let attempt = sender.attempt_signed(&found.url, &headers, &signer, &notification).await?;
             let attempted = Attempted { delivery, attempt };
-            let log = record::record_test(&self.store, &self.tracer, &attempted).await?;
+            let log = record::record_test(&store, &tracer, &attempted).await?;
             Ok((log, attempted.attempt))
-        }
-        .boxed()
+        });
+        async move { test.await? }.boxed()
     }
 }
 

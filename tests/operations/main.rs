@@ -20,6 +20,7 @@ mod listen;
 mod observability;
 mod package;
 mod partitions;
+mod priorities;
 mod private_postgres;
 mod receive;
 mod secrets;
