@@ -9,7 +9,7 @@ use super::problem::Problem;
 use super::session;
 use super::state::{ApiState, Requester};
 use crate::domain::event::UserId;
-use crate::manage::tokens::is_api_token;
+use crate::manage::tokens::{self, is_api_token};
 use crate::manage::{Actor, Via};
 
 /// The user that a request acts for. Handlers extract it first, so that nothing else of an unauthenticated request is read.
@@ -55,19 +55,19 @@ pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, 
 
 /// Returns the user that a token stands for, and counts the request.
 pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, Problem> {
-    let (actor, requester) = match state.jwt() {
+    match state.jwt() {
         Some(verifier) if !is_api_token(token) => {
             let user = verifier.user(token).await?;
-            let requester = Requester::JwtUser(user.clone());
-            (Actor { user, via: Via::Jwt }, requester)
+            state.count_request(Requester::JwtUser(user.clone()))?;
+            Ok(Actor { user, via: Via::Jwt })
         }
         _ => {
+            // Before the token is looked up, so that a rejected request costs the store nothing.
+            state.count_request(Requester::Token(tokens::hash(token)))?;
             let (id, user) = state.manage().token_user(token).await?.ok_or_else(Problem::unauthorized)?;
-            (Actor { user, via: Via::Token(id) }, Requester::Token(id))
+            Ok(Actor { user, via: Via::Token(id) })
         }
-    };
-    state.throttle.check(&requester).map_err(Problem::rate_limited)?;
-    Ok(actor)
+    }
 }
 
 pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {

@@ -103,7 +103,7 @@ impl From<PublicKey> for PublicKeyBody {
 
 /// Serves the public keys to anybody: those of one webhook, whose id its receiver knows, or those of all, which do not name their webhooks.
 pub async fn public_keys(State(state): State<ApiState>, mut parameters: Parameters) -> Result<Response, Problem> {
-    state.throttle.check(&Requester::PublicKeysReader).map_err(Problem::rate_limited)?;
+    state.count_request(Requester::PublicKeysReader)?;
     let webhook = parameters.optional("webhook", |text| text.parse::<Uuid>().map_err(|_| "expected a UUID".to_owned()));
     let after = parameters.optional("cursor", |text| {
         PublicKeyCursor::parse(text).ok_or_else(|| "is not a cursor of this list".to_owned())

@@ -9,7 +9,7 @@ use tower_http::csrf::{CsrfLayer, ProtectionError};
 
 use super::problem::Problem;
 use super::state::{ApiState, Requester};
-use crate::manage::Actor;
+use crate::manage::{Actor, tokens};
 
 /// The names of the session cookie, without and with TLS. Browsers accept the second one only over TLS and from this host, so that no
 /// sibling domain can plant a session.
@@ -38,8 +38,10 @@ impl ApiState {
 /// Returns the user who is signed in with the browser that sends these headers, and counts the request.
 pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
     let Some(id) = state.session_id(headers) else { return Ok(None) };
+    // Before the session is looked up, so that a rejected request costs the store nothing.
+    state.count_request(Requester::Session(tokens::hash(id)))?;
     let Some(actor) = state.manage().session_actor(id).await? else { return Ok(None) };
-    state.throttle.check(&Requester::SessionUser(actor.user.clone())).map_err(Problem::rate_limited)?;
+    state.count_request(Requester::SessionUser(actor.user.clone()))?;
     Ok(Some(actor))
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::jwt::JwtVerifier;
+use super::problem::Problem;
 use crate::config::Config;
 use crate::domain::event::UserId;
 use crate::manage::Manage;
@@ -19,9 +19,12 @@ const MAX_REQUEST_TIME: Duration = Duration::from_secs(60);
 /// Whose requests are counted together for the rate limit.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Requester {
-    Token(Uuid),
+    /// The hash of an API token, valid or not.
+    Token([u8; 32]),
     /// By user: the platform may issue a new token for each request.
     JwtUser(UserId),
+    /// The hash of a session's id, valid or not.
+    Session([u8; 32]),
     SessionUser(UserId),
     /// Anybody may read the public keys of webhooks.
     PublicKeysReader,
@@ -36,7 +39,7 @@ pub struct ApiState {
     /// Without a trailing slash.
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
-    pub(super) throttle: Arc<RateLimit<Requester>>,
+    throttle: Arc<RateLimit<Requester>>,
     jwt: Option<Arc<JwtVerifier>>,
     /// The origins whose pages may call the API from a browser.
     cors_origins: Arc<[HeaderValue]>,
@@ -99,6 +102,11 @@ impl ApiState {
     /// The verifier of the platform's tokens. None if they are not accepted.
     pub fn jwt(&self) -> Option<&JwtVerifier> {
         self.jwt.as_deref()
+    }
+
+    /// Counts a request for the rate limit. Fails if the requester has sent too many.
+    pub(super) fn count_request(&self, requester: Requester) -> Result<(), Problem> {
+        self.throttle.check(&requester).map_err(Problem::rate_limited)
     }
 
     pub(super) fn closed(&self) -> &CancellationToken {

@@ -52,6 +52,6 @@ pub(super) fn random_text() -> SecretString {
 }
 
 /// Returns the form in which the store has tokens, sessions' ids and sign-in links.
-pub(super) fn hash(text: &str) -> [u8; 32] {
+pub fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text).into()
 }

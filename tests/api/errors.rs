@@ -1,6 +1,7 @@
 //! Error responses of the API.
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use walhook::api::router;
 use walhook::config::Config;
 use walhook::store::Store;
@@ -193,6 +194,36 @@ async fn the_rate_limit_is_per_token() {
     assert_eq!(answer.header("retry-after"), Some("1"));
     expect_problem(answer, 429, "rate-limited");
     other.get("/webhooks").await.expect(200);
+}
+
+/// Otherwise a client that ignores the limit would keep the store busy.
+#[tokio::test]
+async fn requests_beyond_the_rate_limit_are_rejected_without_the_store() {
+    let service = Service::start_with(|config| (config.limits.requests_per_second, config.limits.burst) = (1, 1)).await;
+    let token = service.api("1").await.token;
+    let holder = service.app.store().await;
+    holder.batch_execute("begin; lock table walhook.api_token, walhook.session").await.unwrap();
+    for (name, value) in [("authorization", format!("Bearer {token}")), ("cookie", "walhook_session=any".to_owned())] {
+        let mut requests = JoinSet::new();
+        // More than the limit allows until the lookups of the first ones time out.
+        for _ in 0..32 {
+            let request = reqwest::Client::builder()
+                .no_proxy()
+                .build()
+                .unwrap()
+                .get(format!("{}/webhooks", service.url))
+                .header(name, &value);
+            requests.spawn(request.send());
+        }
+        let mut statuses = Vec::new();
+        while let Some(response) = requests.join_next().await {
+            statuses.push(response.unwrap().unwrap().status().as_u16());
+            if statuses.contains(&429) {
+                break;
+            }
+        }
+        assert!(statuses.contains(&429), "{name}: {statuses:?}");
+    }
 }
 
 #[tokio::test]
