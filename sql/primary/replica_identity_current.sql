@@ -1,4 +1,5 @@
--- A table's current name and replica identity, whether that is Walhook's index, and whether an index of the given name exists.
+-- A table's current name and replica identity, whether that is Walhook's index, whether an index of the given name exists, and whether
+-- the role may change the table.
 -- $1 the table's OID, $2 the index
 select
     namespace.nspname::text as schema,
@@ -13,7 +14,8 @@ select
         select from pg_catalog.pg_index index
         join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
         where index.indrelid = class.oid and index_class.relname = $2
-    ) as has_index
+    ) as has_index,
+    pg_catalog.pg_has_role(class.relowner, 'usage') as owned
 from pg_catalog.pg_class class
 join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace
 where class.oid = $1

@@ -6,6 +6,7 @@ use tokio_postgres::error::SqlState;
 
 use super::catalog::{self, Relation, contains};
 use super::error::PrimaryError;
+use super::finding::Finding;
 use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
@@ -138,7 +139,32 @@ row! {
         identity: String,
         own_index: bool,
         has_index: bool,
+        owned: bool,
     }
+}
+
+/// A replica identity to restore.
+struct Restoration {
+    current: Current,
+    /// As in the statement that sets it.
+    earlier: String,
+}
+
+/// Compares a replica identity with the one that setup found. None if it was restored, or changed by somebody else.
+async fn restoration(client: &Client, found: &FoundIdentity) -> Result<Option<Restoration>, PrimaryError> {
+    let row = client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?;
+    let Some(current) = row.as_ref().map(Current::from) else { return Ok(None) };
+    let set_by_setup = current.identity == "f" || current.own_index;
+    if !set_by_setup || found.identity == current.identity {
+        return Ok(None);
+    }
+    let earlier = match (found.identity.as_str(), &found.index) {
+        ("n", _) => "nothing".to_owned(),
+        ("f", _) => "full".to_owned(),
+        ("i", Some(index)) if current.has_index => format!("using index {}", quote_identifier(index)),
+        _ => "default".to_owned(),
+    };
+    Ok(Some(Restoration { current, earlier }))
 }
 
 /// Restores the replica identity that setup found, unless it was changed since. Returns a line about it.
@@ -147,21 +173,26 @@ pub(crate) async fn restore(
     found: &FoundIdentity,
     attempts: Attempts,
 ) -> Result<Option<String>, PrimaryError> {
-    let row = client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?;
-    let Some(current) = row.as_ref().map(Current::from) else { return Ok(None) };
-    let set_by_setup = current.identity == "f" || current.own_index;
-    if !set_by_setup || found.identity == current.identity {
-        return Ok(None);
-    }
-    let identity = match (found.identity.as_str(), &found.index) {
-        ("n", _) => "nothing".to_owned(),
-        ("f", _) => "full".to_owned(),
-        ("i", Some(index)) if current.has_index => format!("using index {}", quote_identifier(index)),
-        _ => "default".to_owned(),
-    };
+    let Some(Restoration { current, earlier }) = restoration(client, found).await? else { return Ok(None) };
     let table = quote_qualified(&current.schema, &current.name);
-    change_table(client, &table, attempts, &statement(&table, &identity)).await?;
-    Ok(Some(format!("replica identity of {}.{}: {identity} again", current.schema, current.name)))
+    change_table(client, &table, attempts, &statement(&table, &earlier)).await?;
+    Ok(Some(format!("replica identity of {}.{}: {earlier} again", current.schema, current.name)))
+}
+
+/// Judges a replica identity after a switch to triggers. None if there is nothing to restore.
+pub(crate) async fn judge_remaining(client: &Client, found: &FoundIdentity) -> Result<Option<Finding>, PrimaryError> {
+    let Some(Restoration { current, earlier }) = restoration(client, found).await? else { return Ok(None) };
+    let subject = format!("replica identity of {}.{}", current.schema, current.name);
+    let state = format!("still the one that capture from the WAL needed; it was {earlier} before");
+    Ok(Some(Finding::warn(subject, state, remedy_of_remaining(current.owned))))
+}
+
+/// Returns how to remove what capture from the WAL has left.
+pub(crate) const fn remedy_of_remaining(owned: bool) -> &'static str {
+    match owned {
+        true => "start `walhook run`: it completes the switch to triggers",
+        false => "belongs to another role: run `walhook setup` as its owner",
+    }
 }
 
 /// Drops the indexes that setup created. If one is still the replica identity, because the store has no record of the earlier

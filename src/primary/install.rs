@@ -2,12 +2,12 @@
 
 use tokio_postgres::Client;
 
-use super::catalog::{Publication, Server, SlotState};
+use super::catalog::{Publication, SlotState};
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
 use super::inspect::{Conditions, Inspection, inspect, unpublished};
 use super::table_locks::change_publication;
-use super::{lineage, slot, triggers, uninstall};
+use super::{slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
 use crate::domain::gap::Gap;
 use crate::domain::position::Checkpoint;
@@ -40,7 +40,7 @@ async fn wal(source: &Source, url: &str, store_url: &str) -> Result<Vec<String>,
     failpoint!("store_migrated_primary_not_prepared")?;
     let store = Store::open(store_url, 2)?;
     let stored = store.stored_checkpoint(&source.slot).await?;
-    verify_not_replaced(&found, stored.as_ref())?;
+    found.verify_not_replaced(stored.as_ref())?;
     let mut done = Vec::new();
     if !stored.as_ref().is_some_and(StoredCheckpoint::is_outbox) {
         done.extend(uninstall::drop_triggers_after_switch(&client, source, &store).await?);
@@ -95,15 +95,6 @@ pub(crate) async fn prepare(
     failpoint!("identities_set_tables_not_published")?;
     done.extend(publish(client, source, found).await?);
     Ok(done)
-}
-
-/// Verifies that no failover has replaced the inspected server: the slot that it lacks may be on the new primary.
-pub(super) fn verify_not_replaced(found: &Inspection, stored: Option<&StoredCheckpoint>) -> Result<(), PrimaryError> {
-    let found = found.server.as_ref().and_then(Server::lineage);
-    match found.zip(stored) {
-        Some((found, stored)) => lineage::verify_not_replaced(found, stored.checkpoint.lineage),
-        None => Ok(()),
-    }
 }
 
 /// Records the gap of a slot that is missing, or that the server has invalidated.

@@ -14,6 +14,8 @@ use super::error::PrimaryError;
 const LIMIT: &str = include_str!("../../sql/primary/lock_limit.sql");
 const QUIESCE: &str = include_str!("../../sql/primary/lock_quiesce.sql");
 
+const COMMIT_LIMIT: &str = "set local statement_timeout = '60s'";
+
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -63,9 +65,17 @@ async fn attempt<'a>(
         client.batch_execute(&QUIESCE.replace("{table}", table)).await?;
     }
     client.batch_execute("begin").await?;
-    let worked = work().await;
-    client.batch_execute(if worked.is_ok() { "commit" } else { "rollback" }).await?;
-    worked
+    let ended = async {
+        work().await?;
+        // The commit waits for no lock, and may take longer than the limit of the statements before it.
+        client.batch_execute(COMMIT_LIMIT).await?;
+        Ok(client.batch_execute("commit").await?)
+    };
+    let ended = ended.await;
+    if ended.is_err() {
+        client.batch_execute("rollback").await?;
+    }
+    ended
 }
 
 /// Limits the wait of the transaction's statements to less than `deadlock_timeout`.

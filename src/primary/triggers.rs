@@ -11,11 +11,11 @@ use script::Script;
 
 use super::error::PrimaryError;
 use super::inspect::{Conditions, Triggers, inspect};
-use super::install::verify_not_replaced;
 use super::lease::CaptureLease;
 use super::slot;
 use super::slot::{SNAPSHOT, Seeded};
 use super::snapshot::SnapshotSession;
+use super::table_locks::Attempts;
 use super::uninstall;
 use crate::config::Source;
 use crate::domain::gap::Gap;
@@ -50,7 +50,7 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
     done.extend(found.notes());
     let Some(triggers) = &found.triggers else { return Err(PrimaryError::SwitchToTriggers) };
     let stored = store.stored_checkpoint(&source.slot).await?;
-    verify_not_replaced(&found, stored.as_ref())?;
+    found.verify_not_replaced(stored.as_ref())?;
     let reads_outbox = stored.as_ref().is_some_and(StoredCheckpoint::is_outbox);
     match &stored {
         None if found.slot.is_some() => {
@@ -75,7 +75,18 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
         let seeded = begin(url, source, &store, &client).await?;
         done.push(format!("the outbox is read from here; {seeded}"));
     }
+    if reads_outbox {
+        done.extend(complete_switch(&client, source, &store).await);
+    }
     Ok(done)
+}
+
+/// Removes what capture from the WAL has left, which the role of `walhook run` may have no rights to. The triggers work without it.
+async fn complete_switch(client: &Client, source: &Source, store: &Store) -> Vec<String> {
+    match uninstall::drop_wal_capture(client, source, store, Attempts::Few).await {
+        Ok(done) => done,
+        Err(error) => vec![format!("note: not all that capture from the WAL has left could be removed: {error}")],
+    }
 }
 
 impl Triggers {

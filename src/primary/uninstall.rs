@@ -4,10 +4,11 @@ use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::error::PrimaryError;
+use super::finding::Finding;
 use super::table_locks::{Attempts, busy, change_publication};
 use super::triggers::catalog::{TableWithTriggers, tables_with_triggers, trigger_state};
 use super::triggers::function::function_name;
-use super::triggers::script::{Part, run_with_retries};
+use super::triggers::script::{LockMode, Part, lock_table, run_with_retries, together};
 use super::{catalog, identity, lineage};
 use crate::config::Source;
 use crate::domain::table::Table;
@@ -76,6 +77,24 @@ pub(crate) async fn drop_wal_capture(
     Ok(done)
 }
 
+/// Judges what capture from the WAL has left on the primary after a switch to triggers, except the slot.
+pub async fn inspect_remains(source: &Source, url: &str, store: &Store) -> Result<Vec<Finding>, PrimaryError> {
+    let client = postgres::connect(url).await?;
+    let mut findings = Vec::new();
+    if let Some(publication) = catalog::publication(&client, &source.publication).await? {
+        let subject = format!("publication {}", source.publication);
+        findings.push(Finding::warn(
+            subject,
+            "exists although triggers capture",
+            identity::remedy_of_remaining(publication.owned),
+        ));
+    }
+    for found in store.found_identities().await? {
+        findings.extend(identity::judge_remaining(&client, &found).await?);
+    }
+    Ok(findings)
+}
+
 /// Drops the slot. Returns what it did. Fails if it is not Walhook's, or in use.
 pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option<String>, PrimaryError> {
     let Some(slot) = catalog::slot(client, &source.slot).await? else { return Ok(None) };
@@ -115,7 +134,14 @@ async fn drop_with_triggers(
     let tables = tables_with_triggers(client, function).await?;
     let owned = tables.iter().filter(|table| table.owned).map(TableWithTriggers::quoted);
     let owned: Vec<String> = owned.collect();
-    if run_with_retries(client, Some(schema), &owned, &[Part::Locking(statement)]).await? {
+    let lock: String = owned.iter().map(|table| lock_table(table, LockMode::AccessExclusive)).collect();
+    // Waits for locks only of the outbox and of tables that belong to other roles.
+    let drop = if tables.len() == owned.len() && function.is_some() {
+        Part::Free(statement)
+    } else {
+        Part::Locking(statement)
+    };
+    if run_with_retries(client, Some(schema), &owned, &[Part::Locking(&together(&lock)), drop]).await? {
         return Ok(());
     }
     let names: Vec<String> = tables.iter().map(TableWithTriggers::quoted).collect();

@@ -7,13 +7,14 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use super::CommandResult;
-use crate::config::{Config, SmtpTls, without_password};
+use crate::config::{CaptureMode, Config, SmtpTls, without_password};
 use crate::lookup::try_queries;
 use crate::notify::Mailer;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::{Finding, Severity};
 use crate::primary::inspect::{Database, inspect_primary};
+use crate::primary::uninstall::inspect_remains;
 use crate::store::{Store, sealed};
 use crate::vault::Vault;
 
@@ -28,6 +29,7 @@ pub async fn execute(_arguments: Arguments, config: Config) -> CommandResult {
     {
         findings.push(failed("store", &error, error.is_rejection(), url));
     }
+    findings.extend(remains_of_wal_capture(&config).await);
     findings.extend(secrets_at_rest(&config).await);
     findings.extend(lookups(&config).await);
     findings.push(mail(&config).await);
@@ -81,6 +83,17 @@ fn failed(subject: &str, error: &dyn fmt::Display, is_rejection: bool, url: &str
         false => format!("check that {url} can be reached from here with these credentials"),
     };
     Finding::fail(subject, error.to_string(), remedy)
+}
+
+/// Inspects what a switch to triggers has left. Empty if the primary or the store does not answer.
+async fn remains_of_wal_capture(config: &Config) -> Vec<Finding> {
+    let (Ok(url), Ok(store_url)) = (config.source_url(), config.store_url()) else { return Vec::new() };
+    match Store::open(store_url, 1) {
+        Ok(store) if config.source.capture == CaptureMode::Trigger => {
+            inspect_remains(&config.source, url, &store).await.unwrap_or_default()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Checks whether every secret in the store can be decrypted. None if the store does not answer.

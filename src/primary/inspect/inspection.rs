@@ -4,7 +4,9 @@ use crate::config::Source;
 use crate::primary::catalog::{FAILOVER_VERSION, MappedTable, Publication, Server, Slot};
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::{Condition, Finding, Severity};
+use crate::primary::lineage;
 use crate::primary::triggers::catalog::{Comparison, TriggerState};
+use crate::store::capture::StoredCheckpoint;
 
 /// Which conditions to judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,14 @@ impl Inspection {
     /// Returns whether a new slot is synchronized to standbys.
     pub fn can_fail_over(&self, source: &Source) -> bool {
         source.failover && self.server.as_ref().is_some_and(|server| server.version >= FAILOVER_VERSION)
+    }
+
+    /// Verifies that no failover has replaced the inspected server: the slot that it lacks may be on the new primary.
+    pub fn verify_not_replaced(&self, stored: Option<&StoredCheckpoint>) -> Result<(), PrimaryError> {
+        match self.server.as_ref().and_then(Server::lineage).zip(stored) {
+            Some((found, stored)) => lineage::verify_not_replaced(found, stored.checkpoint.lineage),
+            None => Ok(()),
+        }
     }
 
     /// Fails with all findings that setup cannot fix.

@@ -1,6 +1,8 @@
 //! Creates the triggers on all tables at one moment: every transaction that wrote to the tables before has ended, and every later
 //! one is captured.
 
+use std::collections::HashSet;
+
 use futures_util::FutureExt;
 use postgres_types::Type;
 use tokio_postgres::Client;
@@ -16,6 +18,7 @@ use crate::primary::table_locks::{Attempts, limit_wait, try_in_transaction};
 const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
 const PAIRING: &str = include_str!("../../../sql/primary/outbox_pairing.sql");
 const LOCK: &str = include_str!("../../../sql/primary/outbox_lock.sql");
+const LOCK_TABLE: &str = include_str!("../../../sql/primary/table_lock.sql");
 const SCHEMA_OID: &str = include_str!("../../../sql/primary/outbox_schema_oid.sql");
 const BLOCKER: &str = include_str!("../../../sql/primary/outbox_blocker.sql");
 const HANDOVER: &str = include_str!("../../../sql/primary/outbox_handover.sql");
@@ -28,7 +31,7 @@ pub(crate) struct Script {
     pub lock: String,
     pub complete: String,
     /// The oids of the tables that `lock` locks.
-    locked: Vec<u32>,
+    locked: HashSet<u32>,
     /// The quoted names of those that the role owns.
     owned: Vec<String>,
 }
@@ -64,17 +67,16 @@ impl Script {
         script
     }
 
-    /// Adds a statement that locks the table. The first one of each table waits for the lock.
+    /// Adds a statement that locks the table. Of a table that belongs to another role, which only that role may lock as such, the
+    /// first statement waits for the lock.
     fn change(&mut self, relation: &Relation, statement: &str) {
-        if self.locked.contains(&relation.oid) {
-            self.complete.push_str(statement);
-            return;
-        }
-        self.lock.push_str(statement);
-        self.locked.push(relation.oid);
-        if relation.owned {
+        let is_first = self.locked.insert(relation.oid);
+        if is_first && relation.owned {
+            self.lock.push_str(&lock_table(&relation.quoted(), LockMode::ShareRowExclusive));
             self.owned.push(relation.quoted());
         }
+        let part = if is_first && !relation.owned { &mut self.lock } else { &mut self.complete };
+        part.push_str(statement);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -83,8 +85,7 @@ impl Script {
 
     /// Runs the script. `schema` is the schema's oid when it was compared, if it existed.
     pub async fn run(&self, client: &Client, source: &Source, schema: Option<u32>) -> Result<(), PrimaryError> {
-        // One statement, so that one timeout covers all locks together.
-        let lock = format!("do $lock$ begin\n{}end $lock$", self.lock);
+        let lock = together(&self.lock);
         let parts = [Part::Free(&self.prepare), Part::Locking(&lock), Part::Free(&self.complete)];
         if run_with_retries(client, schema, &self.owned, &parts).await? {
             return Ok(());
@@ -92,6 +93,29 @@ impl Script {
         let holder = blocker(client, source).await?.map(|holder| format!("; {holder} holds them"));
         Err(PrimaryError::TablesBusy { attempts: Attempts::Many.count(), holder: holder.unwrap_or_default() })
     }
+}
+
+/// How to lock a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LockMode {
+    /// As creating a trigger does.
+    ShareRowExclusive,
+    /// As dropping a trigger does.
+    AccessExclusive,
+}
+
+/// Returns the statement that locks a table, which is quoted and belongs to the role.
+pub(crate) fn lock_table(table: &str, mode: LockMode) -> String {
+    let mode = match mode {
+        LockMode::ShareRowExclusive => "share row exclusive",
+        LockMode::AccessExclusive => "access exclusive",
+    };
+    LOCK_TABLE.replace("{table}", table).replace("{mode}", mode)
+}
+
+/// Makes one statement of several, so that one timeout covers all their locks together.
+pub(crate) fn together(statements: &str) -> String {
+    format!("do $lock$ begin\n{statements}end $lock$")
 }
 
 /// A part of a transaction.

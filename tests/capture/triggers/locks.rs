@@ -103,6 +103,27 @@ async fn setup_enables_triggers_again_without_blocking_the_table() {
     assert_eq!(number(&owner, disabled).await, 0);
 }
 
+/// Creating and dropping hundreds of triggers takes longer than Walhook may wait for locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_that_many_partitions_take_does_not_count_as_waiting() {
+    const SETTINGS: &[(&str, &str)] = &[("deadlock_timeout", "100ms"), ("max_locks_per_transaction", "1024")];
+    let mut app = TestApp::prepare_alone(Options { settings: SETTINGS, ..Options::default() }).await;
+    by_triggers(&mut app);
+    let owner = app.source().await;
+    let partitioned = "alter table payment rename to before;
+        create table payment (like before including defaults, primary key (id)) partition by range (id);
+        do $$ begin for n in 0..799 loop
+            execute format('create table payment_%s partition of payment for values from (%s) to (%s)', n, n, n + 1);
+        end loop; end $$;
+        drop table before cascade";
+    owner.batch_execute(partitioned).await.unwrap();
+    app.setup().await;
+    let triggers = "select count(*) from pg_trigger where tgrelid::regclass::text like 'payment%' and tgenabled = 'A'";
+    assert_eq!(number(&owner, triggers).await, 4 * 801);
+    app.walhook_ok(&["teardown", "--yes"]).await;
+    assert_eq!(number(&owner, triggers).await, 0);
+}
+
 /// A server on which an autovacuum of the table takes minutes, whenever it starts.
 async fn with_slow_autovacuum() -> (TestApp, Client) {
     let settings = [("autovacuum_naptime", "1s")];

@@ -85,3 +85,42 @@ async fn an_index_that_cannot_be_dropped_now_stays_valid_and_does_not_stop_the_r
     let dropped = async || (number(&platform.client, INDEXES).await == 0).then_some(());
     eventually("the index to be dropped", dropped).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_role_may_not_remove_is_reported_and_removed_by_setup_as_its_owner() {
+    let mut app = TestApp::prepare_alone(Options::default()).await;
+    app.setup().await;
+    let owner = app.source().await;
+    let grants = format!(
+        "create role walhook login replication; grant create on database {}_platform to walhook;
+         grant select, trigger on all tables in schema public to walhook",
+        app.name
+    );
+    owner.batch_execute(&grants).await.unwrap();
+    let owners_url = app.source_url.clone();
+    app.set("source.url", &owners_url.replace("postgres@", "walhook@"));
+    app.run().await;
+    by_triggers(&mut app);
+    app.setup().await;
+    app.restart().await;
+    assert!(wait_for_warning(&app).await.contains("must be owner of publication"));
+    let publication = format!("publication {}: exists", app.name);
+    let reported = |check: &std::process::Output| {
+        let lines = String::from_utf8(check.stdout.clone()).unwrap();
+        let is_reported = |subject: &str| lines.lines().any(|line| line.starts_with("warn") && line.contains(subject));
+        (is_reported(&publication), is_reported("replica identity of public.payment: still the one"))
+    };
+    let check = app.walhook(&["check"]).await;
+    assert_eq!(reported(&check), (true, true), "{check:?}");
+    assert!(String::from_utf8_lossy(&check.stdout).contains("run `walhook setup` as its owner"));
+    let refused = app.walhook_ok(&["setup"]).await;
+    assert!(refused.contains("note: not all that capture from the WAL has left could be removed"), "{refused}");
+
+    app.set("source.url", &owners_url);
+    let removed = app.walhook_ok(&["setup"]).await;
+    assert!(removed.contains(&format!("publication {}: dropped", app.name)), "{removed}");
+    assert!(removed.contains("replica identity of public.payment: default again"), "{removed}");
+    assert_eq!(identity(&owner).await, "d");
+    let check = app.walhook(&["check"]).await;
+    assert_eq!(reported(&check), (false, false), "{check:?}");
+}

@@ -1,0 +1,1 @@
+lock table only {table} in {mode} mode;
