@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 /// Bytes that a receiver may send ahead of what is read: on one HTTP/2 stream, or of an HTTP/1 response in a tunnel. reqwest has no
-/// Bytes that a receiver may send ahead of what is read: on one HTTP/2 stream, or of an HTTP/1 response in a tunnel. reqwest has no
 /// setting for the latter.
 pub const BUFFER_BYTES: usize = 64 << 10;
 /// The same for all streams of one HTTP/2 connection together.
