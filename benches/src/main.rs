@@ -5,6 +5,7 @@ mod figures;
 mod measures;
 mod platform;
 mod processes;
+mod processors;
 mod receiver;
 mod rig;
 mod settings;

@@ -5,14 +5,15 @@
 -- generic plans use only for a literal condition.
 -- $1 lease, $2 its length in seconds, $3 webhook to start after, $4 webhooks to visit at most, $5 rows at most,
 -- $6 rows of each webhook at most, $7 and $8 webhooks with another limit, and these limits
-with recursive visit (webhook_id, visited) as (
-    (select webhook_id, 1 from walhook.delivery where attempt = 1 and webhook_id > $3::uuid order by webhook_id limit 1)
+with recursive visit (webhook_id, due_at, visited) as (
+    (select webhook_id, due_at, 1 from walhook.delivery
+     where attempt = 1 and webhook_id > $3::uuid order by webhook_id, due_at limit 1)
     union all
-    select next.webhook_id, visit.visited + 1
+    select next.webhook_id, next.due_at, visit.visited + 1
     from visit
     cross join lateral (
-        select webhook_id from walhook.delivery
-        where attempt = 1 and webhook_id > visit.webhook_id order by webhook_id limit 1
+        select webhook_id, due_at from walhook.delivery
+        where attempt = 1 and webhook_id > visit.webhook_id order by webhook_id, due_at limit 1
     ) as next
     where visit.visited < $4::integer
 ),
@@ -26,6 +27,8 @@ due as (
         limit coalesce(($8::bigint[])[array_position($7::uuid[], visit.webhook_id)], $6::bigint)
         for update skip locked
     ) as of_webhook
+    -- Most webhooks may have none that is due yet: then the index entry that was visited suffices.
+    where visit.due_at <= now()
     limit $5::bigint
 ),
 claimed as (

@@ -5,8 +5,8 @@ use super::fault::{Fault, Result};
 use super::limits::{ConcurrencyLimit, Permit, RateLimit};
 use crate::domain::event::UserId;
 
-/// Each examines up to 2,000 entries, which takes the store a few milliseconds: without this limit one user could keep it busy.
-const PER_SECOND: u32 = 50;
+/// Each examines up to 2,000 entries, which takes the store up to six milliseconds: one user can keep it busy for a sixteenth of the time.
+const PER_SECOND: u32 = 10;
 const BURST: u32 = 100;
 /// Of the eight connections that all users share.
 const MAX_IN_PROGRESS: usize = 2;

@@ -15,6 +15,8 @@ pub struct Claimed {
     pub orphans: Vec<Uuid>,
     /// Deliveries that were due but exceeded `max_bytes`, and were released.
     pub refused: usize,
+    /// How many webhooks were visited.
+    pub visited: usize,
     /// The last webhook visited. None when all webhooks were visited.
     pub last_visited: Option<Uuid>,
 }

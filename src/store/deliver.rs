@@ -142,8 +142,8 @@ async fn claim(
     let mut rows = pin!(transaction.query_raw(&statement, arguments).await?);
     let (mut claimed, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
     while let Some(row) = rows.next().await.transpose()? {
-        let visited: i64 = row.get("visited");
-        claimed.last_visited = row.get::<_, Option<Uuid>>("last").filter(|_| visited as usize >= request.max_webhooks);
+        claimed.visited = row.get::<_, i64>("visited") as usize;
+        claimed.last_visited = row.get::<_, Option<Uuid>>("last").filter(|_| claimed.visited >= request.max_webhooks);
         bytes += row.get::<_, Option<&str>>("data").map_or(0, str::len);
         match row.get::<_, Option<Uuid>>("id") {
             Some(id) if bytes > request.max_bytes && !claimed.deliveries.is_empty() => refused.push(id),

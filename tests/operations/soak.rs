@@ -70,7 +70,7 @@ async fn measure(api: &Api, what: &str, path: &str, walk: bool) -> Duration {
         let answer = loop {
             let started = Instant::now();
             let answer = api.get(&format!("{path}{cursor}")).await;
-            // Filtered pages are limited to 50 per second.
+            // Filtered pages are limited to ten per second.
             if answer.status != 429 {
                 times.push(started.elapsed());
                 break answer.expect(200);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -15,8 +16,7 @@ use crate::figures::Figures;
 use crate::platform::{ROW_ID_STRIDE, Writer};
 use crate::sidecar::{Sidecar, token};
 
-/// Ten times the default of `limits.requests_per_second`. A higher rate would only measure how attacker and target share this machine's
-/// two processors.
+/// Ten times the default of `limits.requests_per_second`.
 const REQUESTS_PER_SECOND: u32 = 1_000;
 /// Concurrent requests of the hostile tenant.
 const REQUESTERS: u32 = 32;
@@ -61,7 +61,8 @@ pub struct Attackers {
 }
 
 impl Attackers {
-    pub fn start(attack: Attack, sidecar: &Sidecar, platform: &str) -> anyhow::Result<Attackers> {
+    /// Starts the attack on `runtime`.
+    pub fn start(attack: Attack, sidecar: &Sidecar, platform: &str, runtime: &Handle) -> anyhow::Result<Attackers> {
         let (mut tasks, counts) = (JoinSet::new(), Arc::new(Counts::default()));
         let on_the_api = attack.searched.is_some();
         if let Some(searched) = &attack.searched {
@@ -70,18 +71,18 @@ impl Attackers {
             let token = token(attack.users.start)?;
             let client = reqwest::Client::builder().no_proxy().build()?;
             for _ in 0..REQUESTERS {
-                tasks.spawn(search(client.get(&url).bearer_auth(&token), counts.clone()));
+                tasks.spawn_on(search(client.get(&url).bearer_auth(&token), counts.clone()), runtime);
             }
             let (_, address) = sidecar.api().split_once("://").context("the API has no address")?;
             let address = address.split('/').next().unwrap_or_default();
             for _ in 0..IDLE_CONNECTIONS {
-                tasks.spawn(idle(address.to_owned()));
+                tasks.spawn_on(idle(address.to_owned()), runtime);
             }
             for _ in 0..SLOW_HEADERS {
-                tasks.spawn(slow_headers(address.to_owned()));
+                tasks.spawn_on(slow_headers(address.to_owned()), runtime);
             }
         }
-        tasks.spawn(transitions(platform.to_owned(), attack.users));
+        tasks.spawn_on(transitions(platform.to_owned(), attack.users), runtime);
         Ok(Attackers { tasks, counts, started: Instant::now(), on_the_api })
     }
 

@@ -1,10 +1,14 @@
 //! Ordinary webhooks beside a tenant that attacks: it calls the API far above its limit, with queries of the delivery log that
 //! match nothing, holds connections open, sends headers byte by byte, and its receivers hang. Then beside ten thousand
 //! hanging receivers of a thousand tenants.
+//!
+//! The attackers and the hanging receivers have a processor of their own, as if they were other machines: otherwise the figures would
+//! mostly show how attackers and target share the processors.
 
 use std::time::Duration;
 
 use anyhow::Context;
+use tokio::runtime::Handle;
 
 use super::attack::{Attack, Attackers};
 use super::dead::end;
@@ -12,6 +16,8 @@ use super::load::{Latencies, Load};
 use super::{MEMORY, Plan};
 use crate::figures::{Figures, Must};
 use crate::platform::ROWS;
+use crate::processors::Separation;
+use crate::receiver::Receiver;
 use crate::rig::{Held, Rig, require_memory};
 use crate::sidecar::{Sidecar, Webhook};
 
@@ -30,8 +36,12 @@ const HANGING: &str = "beside ten thousand receivers that hang, p99";
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("hostile");
+    let separation = Separation::new()?;
+    figures.add("processors of the measured system", "", f64::from(separation.measured()));
+    let runtime = separation.runtime().handle().clone();
+    let attacker = runtime.spawn(Receiver::start()).await??;
     let tenants = plan.count(TENANTS);
-    let (mut rig, searched) = installed(plan, tenants).await?;
+    let (mut rig, searched) = installed(plan, tenants, &attacker).await?;
     let length = plan.seconds(10.0);
     let repeats = plan.latencies();
     for repeat in 1..=repeats {
@@ -42,9 +52,9 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
                 HANGING => Some(Attack::by_receivers(HOSTILE..HOSTILE + tenants)),
                 _ => None,
             };
-            let (mut measured, sidecars) = run(&mut rig, &mut figures, attack, length).await?;
+            let (mut measured, sidecars) = run(&mut rig, &mut figures, attack, &runtime, length).await?;
             figures.add(name, "ms", measured.of_receipts(0.99));
-            // The attack takes processor time from the platform's commits too.
+            // The attack also slows the platform's own commits.
             figures.add(format!("{name}, of commit and bare POST"), "ms", measured.reference(0.99));
             require_memory(&mut figures, "all", &sidecars, MEMORY)?;
             end(&rig, sidecars).await?;
@@ -56,13 +66,13 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
 }
 
 /// Sets up both cases. Returns the webhook whose log is searched.
-async fn installed(plan: &Plan, tenants: u64) -> anyhow::Result<(Rig, String)> {
+async fn installed(plan: &Plan, tenants: u64, attacker: &Receiver) -> anyhow::Result<(Rig, String)> {
     let mut rig = Rig::start(&plan.walhook).await?;
     rig.platform.add_users(1, 1, ROWS).await?;
     rig.platform.add_users(HOSTILE, HOSTILE + tenants - 1, 100).await?;
     rig.set_up("").await?;
     plan.show_step("hostile: creating webhooks");
-    let (good, hanging) = (rig.receiver.url(), rig.receiver.hanging_url());
+    let (good, hanging) = (rig.receiver.url(), attacker.hanging_url());
     rig.create_webhooks(&[(1, good)]).await?;
     rig.deliver_sample(1).await?;
     let owners = (HOSTILE..HOSTILE + tenants).flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH));
@@ -88,6 +98,7 @@ async fn run(
     rig: &mut Rig,
     figures: &mut Figures,
     attack: Option<Attack>,
+    runtime: &Handle,
     length: Duration,
 ) -> anyhow::Result<(Latencies, [Sidecar; 1])> {
     let load = Load::ordinary(1, length);
@@ -95,7 +106,7 @@ async fn run(
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
     let attackers = match attack {
-        Some(attack) => Some(Attackers::start(attack, &sidecars[0], rig.platform.url())?),
+        Some(attack) => Some(Attackers::start(attack, &sidecars[0], rig.platform.url(), runtime)?),
         None => None,
     };
     let measured = load.run(rig, &mut sidecars).await?;

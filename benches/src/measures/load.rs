@@ -40,6 +40,8 @@ pub struct Latencies {
     pub posts: Vec<f64>,
     /// Transitions per second actually written.
     pub rate: f64,
+    /// Events received per second, from the first commit to the last receipt.
+    pub received: f64,
     /// Autovacuum runs during the measurement.
     pub autovacuums: i64,
 }
@@ -61,7 +63,7 @@ impl Load {
         Load { user, rate: 50.0, length, warm_up: WARM_UP }
     }
 
-    /// A load near the measured drain rate.
+    /// A load relative to what the machine can sustain.
     pub fn heavy(user: u64, rate: f64, length: Duration) -> Load {
         Load { user, rate, length, warm_up: WARM_UP }
     }
@@ -115,12 +117,16 @@ impl Load {
             sent_at.extend((commit.first_row..commit.first_row + commit.rows).map(|row| (row, commit.sent_at)));
         }
         let receipts = rig.wait_for_receipts(sidecars, &sent_at).await?;
+        let (first, last) = (counted.first().map(|commit| commit.sent_at), receipts.iter().map(|(_, at)| *at).max());
+        let took = last.zip(first).map_or(0, |(last, first)| last.saturating_sub(first));
+        let receipts_count = receipts.len();
         let millis = |took: Duration| took.as_secs_f64() * 1e3;
         Ok(Latencies {
             receipts: receipts.into_iter().map(|(row, at)| at.saturating_sub(sent_at[&row]) as f64 / 1e3).collect(),
             commits: counted.iter().map(|commit| millis(commit.took)).collect(),
             posts: posts.into_iter().map(millis).collect(),
             rate,
+            received: receipts_count as f64 * 1e6 / took.max(1) as f64,
             autovacuums: rig.autovacuums().await? - autovacuums,
         })
     }

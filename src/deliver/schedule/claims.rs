@@ -17,6 +17,11 @@ const IDLE: Duration = Duration::from_millis(200);
 const BUSY: Duration = Duration::from_millis(50);
 /// The pause after a claim that failed.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
+/// How long to rest, in multiples of the time that a claim spent on webhooks of which it found no delivery. Thousands of webhooks may have
+/// deliveries that are not due, and visiting them without a pause would keep the store busy.
+const REST: f64 = 9.0;
+/// The longest rest. A claim can also take long because the store is slow or far away.
+const LONGEST_REST: Duration = IDLE;
 /// If more deliveries are known to be due, the next claim follows when this many have finished.
 const STEP: usize = 256;
 /// The most rows of one claim.
@@ -42,6 +47,10 @@ pub struct ClaimSchedule {
     /// The last webhook that the current claim may take deliveries of, if there are more.
     ends_with: Option<Uuid>,
     next_at: Instant,
+    /// When the current claim was started.
+    started_at: Instant,
+    /// No claim is due before.
+    rests_until: Instant,
     /// Whether to claim again as soon as there is budget: the cycle is not complete, or some due deliveries were not claimed.
     has_more: bool,
     /// Whether some due deliveries were not claimed since the cycle began.
@@ -60,6 +69,8 @@ impl ClaimSchedule {
             start_after: Uuid::nil(),
             ends_with: None,
             next_at: now,
+            started_at: now,
+            rests_until: now,
             has_more: false,
             has_skipped: false,
             finished_since: 0,
@@ -77,7 +88,8 @@ impl ClaimSchedule {
     }
 
     pub fn is_due(&self, now: Instant, queued: usize) -> bool {
-        now >= self.next_at || (self.has_more && (self.finished_since >= STEP || queued == 0))
+        let has_more = self.has_more && (self.finished_since >= STEP || queued == 0);
+        now >= self.rests_until && (now >= self.next_at || has_more)
     }
 
     /// Returns the next claim. `None` if there is no budget for another delivery.
@@ -94,6 +106,7 @@ impl ClaimSchedule {
             DeliveryClass::Fresh => free - free / 4,
             DeliveryClass::Retry => free.div_ceil(4).min(MAX_RETRIES.saturating_sub(queued_retries)),
         };
+        self.started_at = now;
         self.next_at = now + IDLE;
         self.finished_since = 0;
         if max_rows == 0 || max_bytes == 0 {
@@ -125,7 +138,8 @@ impl ClaimSchedule {
         let limits: HashMap<Uuid, usize> = request.limits.iter().copied().collect();
         let is_full =
             |(webhook, count): (&Uuid, &usize)| *count >= *limits.get(webhook).unwrap_or(&request.per_webhook);
-        let all_taken = claimed.deliveries.len() + claimed.orphans.len() + claimed.refused >= request.max_rows;
+        let found = claimed.deliveries.len() + claimed.orphans.len() + claimed.refused;
+        let all_taken = found >= request.max_rows;
         self.has_skipped |= all_taken || claimed.refused > 0 || by_webhook.iter().any(is_full);
         let bytes = claimed.deliveries.iter().map(Delivery::bytes).sum::<usize>();
         self.average_bytes = bytes.checked_div(claimed.deliveries.len()).unwrap_or(self.average_bytes);
@@ -138,11 +152,15 @@ impl ClaimSchedule {
         if self.start_after.is_nil() {
             self.has_skipped = false;
         }
-        self.next_at = match visited {
+        let in_vain = claimed.visited.saturating_sub(found) as f64 / claimed.visited.max(1) as f64;
+        let rest = now.saturating_duration_since(self.started_at).mul_f64(in_vain * REST);
+        self.rests_until = now + rest.min(LONGEST_REST);
+        let next_at = match visited {
             Some(_) => now,
             None if queued > 0 && self.class == DeliveryClass::Fresh => now + BUSY,
             None => now + IDLE,
         };
+        self.next_at = next_at.max(self.rests_until);
     }
 
     pub fn fail(&mut self, now: Instant) {
@@ -199,6 +217,30 @@ mod tests {
         schedule.note_finished(10 * STEP);
         assert!(!schedule.is_due(now, 0));
         assert!(schedule.is_due(now + IDLE, 0));
+    }
+
+    /// As when thousands of webhooks have deliveries that are in flight or wait for a retry.
+    #[test]
+    fn after_a_claim_that_found_little_there_is_a_rest_in_proportion_to_the_time_that_it_took() {
+        let (now, took) = (Instant::now(), Duration::from_millis(5));
+        for (found, rest) in [(0, 45), (500, 22), (1_000, 0), (2_000, 0)] {
+            let mut schedule = fresh(now);
+            let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
+            let last_visited = Some(Uuid::from_u128(77));
+            schedule.succeed(now + took, &request, &Claimed { visited: 1_000, last_visited, ..claimed(1, found) }, 0);
+            let rested = now + took + Duration::from_millis(rest + 1);
+            assert!(rest == 0 || !schedule.is_due(now + took + Duration::from_millis(rest - 1), 0), "{found}");
+            assert!(schedule.is_due(rested, 0) && schedule.next_at() <= rested, "{found}");
+        }
+    }
+
+    #[test]
+    fn a_rest_after_a_slow_claim_is_as_short_as_the_pause_of_an_idle_replica() {
+        let (now, took) = (Instant::now(), Duration::from_secs(5));
+        let mut schedule = fresh(now);
+        let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
+        schedule.succeed(now + took, &request, &Claimed { visited: 1, ..Claimed::default() }, 0);
+        assert!(schedule.is_due(now + took + IDLE, 0));
     }
 
     #[test]

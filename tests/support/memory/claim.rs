@@ -19,7 +19,7 @@ impl MemoryTransaction<'_> {
         let mut state = self.state();
         let (visited, last, due) = due(&state, request);
         let mut claimed =
-            Claimed { last_visited: last.filter(|_| visited >= request.max_webhooks), ..Claimed::default() };
+            Claimed { visited, last_visited: last.filter(|_| visited >= request.max_webhooks), ..Claimed::default() };
         let (now, mut bytes) = (state.now, 0);
         for id in due {
             state.grant(id, Some(lease.token), later(now, length));
