@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -37,6 +37,10 @@ const READ_BUFFER: usize = 64 << 10;
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause between two attempts to disconnect a client in favour of a new one.
 const EVICTION_PAUSE: Duration = Duration::from_millis(50);
+/// How long the response to a request above a rate limit waits. A client that repeats requests without a pause then sends fewer.
+const REJECTION_DELAY: Duration = Duration::from_millis(500);
+/// The most such responses that wait at a time. Others are sent at once.
+const DELAYED_REJECTIONS: usize = 128;
 /// How long the clients of ended streams have to read their end at shutdown. Much less than `shutdown.drain`.
 const LAST_READ: Duration = Duration::from_secs(5);
 /// The pause after `accept` fails, for example for lack of file descriptors.
@@ -68,6 +72,8 @@ pub struct ServeLimits {
     pub silence: SilenceLimits,
     /// The time limit of a request.
     pub request_timeout: Duration,
+    /// How long the response to a request above a rate limit waits.
+    pub rejection_delay: Duration,
 }
 
 impl ServeLimits {
@@ -77,6 +83,7 @@ impl ServeLimits {
             requests: http.max_requests,
             silence: SilenceLimits { header: http.header_timeout.0, idle: http.idle_timeout.0 },
             request_timeout,
+            rejection_delay: REJECTION_DELAY,
         }
     }
 }
@@ -105,6 +112,7 @@ pub async fn serve(
         limits,
         clients: Clients::default(),
         requests: Arc::new(Semaphore::new(limits.requests)),
+        rejections: Arc::new(Semaphore::new(DELAYED_REJECTIONS)),
         connections: Arc::new(Semaphore::new(limits.connections)),
         closed,
         failing: Arc::default(),
@@ -121,6 +129,8 @@ struct Server {
     limits: ServeLimits,
     clients: Clients,
     requests: Arc<Semaphore>,
+    /// For responses to requests above a rate limit, which wait.
+    rejections: Arc<Semaphore>,
     connections: Arc<Semaphore>,
     closed: CancellationToken,
     failing: Arc<Condition>,
@@ -224,11 +234,19 @@ impl Server {
         let occupied = Occupied::new(client, permit);
         request.extensions_mut().insert(occupied.clone());
         let response = cancel_on_drop(self.router.clone().oneshot(request));
-        match tokio::time::timeout(self.limits.request_timeout, response).await {
+        let response = match tokio::time::timeout(self.limits.request_timeout, response).await {
             Ok(Ok(response)) => response.map(|body| client.watch_response(body)),
             Ok(Err(never)) => match never {},
             Err(_) => Problem::took_too_long().into_response(),
+        };
+        // Its permit, too: from here on the request costs only memory.
+        drop(occupied);
+        if response.status() == StatusCode::TOO_MANY_REQUESTS
+            && let Ok(_waiting) = self.rejections.try_acquire()
+        {
+            let _ = self.closed.run_until_cancelled(tokio::time::sleep(self.limits.rejection_delay)).await;
         }
+        response
     }
 
     /// Waits for a request permit. While there is none, clients that do not send the rest of their body are disconnected.

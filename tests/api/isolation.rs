@@ -29,14 +29,18 @@ struct Listening {
 
 impl Listening {
     async fn start(change: impl FnOnce(&mut Http)) -> Listening {
+        Listening::start_with(|config, _| change(&mut config.http)).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Config, &mut Duration)) -> Listening {
         let service = Service::start().await;
-        let mut config = Config::default();
+        let (mut config, mut rejection_delay) = (Config::default(), Duration::ZERO);
         (config.http.header_timeout, config.http.idle_timeout) = (LONG, LONG);
-        change(&mut config.http);
+        change(&mut config, &mut rejection_delay);
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let closed = CancellationToken::new();
         let ending = Ending { announced: CancellationToken::new(), closed: closed.clone() };
-        let limits = ServeLimits::new(&config.http, Duration::from_secs(3_600));
+        let limits = ServeLimits { rejection_delay, ..ServeLimits::new(&config.http, Duration::from_secs(3_600)) };
         let router = router(state(&config, service.store.clone()));
         tokio::spawn(serve(address, "http.listen", router, limits, ending).await.unwrap());
         Listening { service, address, _end: closed.drop_guard() }
@@ -146,6 +150,29 @@ async fn requests_beyond_the_limit_are_rejected() {
 }
 
 /// The store examines up to 50,000 entries for a count, over one of the eight connections that all users share.
+/// The most responses to requests above the rate limit that wait at a time.
+const WAITING: usize = 128;
+
+#[tokio::test]
+async fn some_responses_to_requests_above_the_rate_limit_wait_and_take_no_permit_meanwhile() {
+    let it = Listening::start_with(|config, rejection_delay| {
+        (config.limits.requests_per_second, config.limits.burst) = (1, 1);
+        (config.http.max_requests, *rejection_delay) = (2, LONG.0);
+    })
+    .await;
+    let (greedy, other) = (it.api("1").await, it.api("2").await);
+    let mut requests = FuturesUnordered::new();
+    for _ in 0..2 * WAITING {
+        requests.push(greedy.get("/webhooks"));
+    }
+    // Those that do not wait. Some others are served, because sending all of them takes a while.
+    let mut rejected = 0;
+    while rejected < WAITING / 2 {
+        rejected += usize::from(requests.next().await.unwrap().status == 429);
+    }
+    other.get("/webhooks").await.expect(200);
+}
+
 #[tokio::test]
 async fn one_request_of_a_user_at_a_time_counts_what_a_job_would_cover() {
     let service = Service::start().await;

@@ -1,4 +1,4 @@
-//! The attacks of `hostile`: tasks that run until they are stopped.
+//! What other tenants do in `hostile`: tasks that run until they are stopped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,27 +23,16 @@ const REQUESTERS: u32 = 32;
 const IDLE_CONNECTIONS: usize = 500;
 const SLOW_HEADERS: usize = 100;
 const BYTE_EVERY: Duration = Duration::from_millis(100);
-/// Transitions per second, each delivered to ten hanging receivers.
+/// Transitions per second, each delivered to ten receivers.
 const TRANSITIONS: u32 = 50;
-/// Rows per hostile user, which move in turn.
+/// Rows per user, which move in turn.
 const ROWS: u64 = 100;
 
-#[derive(Clone)]
-pub struct Attack {
-    /// The webhook whose attempt log is searched over the API. `None` if only the receivers are hostile.
-    searched: Option<String>,
-    /// Users with hanging receivers.
-    users: Range<u64>,
-}
-
-impl Attack {
-    pub fn on_the_api(user: u64, searched: String) -> Attack {
-        Attack { searched: Some(searched), users: user..user + 1 }
-    }
-
-    pub fn by_receivers(users: Range<u64>) -> Attack {
-        Attack { searched: None, users }
-    }
+pub struct Activity {
+    /// The webhook whose attempt log is searched over the API. `None` if the API is not attacked.
+    pub searched: Option<String>,
+    /// The users whose rows change.
+    pub users: Range<u64>,
 }
 
 #[derive(Default)]
@@ -52,23 +41,23 @@ struct Counts {
     served: AtomicU64,
 }
 
-/// A running attack.
-pub struct Attackers {
+/// A running activity.
+pub struct Running {
     tasks: JoinSet<anyhow::Result<()>>,
     counts: Arc<Counts>,
     started: Instant,
     on_the_api: bool,
 }
 
-impl Attackers {
-    /// Starts the attack on `runtime`.
-    pub fn start(attack: Attack, sidecar: &Sidecar, platform: &str, runtime: &Handle) -> anyhow::Result<Attackers> {
+impl Running {
+    /// Starts the activity on `runtime`.
+    pub fn start(activity: Activity, sidecar: &Sidecar, platform: &str, runtime: &Handle) -> anyhow::Result<Running> {
         let (mut tasks, counts) = (JoinSet::new(), Arc::new(Counts::default()));
-        let on_the_api = attack.searched.is_some();
-        if let Some(searched) = &attack.searched {
+        let on_the_api = activity.searched.is_some();
+        if let Some(searched) = &activity.searched {
             let url =
                 format!("{}/webhooks/{searched}/logs?event=payment.statement_ready&outcome=failed", sidecar.api());
-            let token = token(attack.users.start)?;
+            let token = token(activity.users.start)?;
             let client = reqwest::Client::builder().no_proxy().build()?;
             for _ in 0..REQUESTERS {
                 tasks.spawn_on(search(client.get(&url).bearer_auth(&token), counts.clone()), runtime);
@@ -82,14 +71,14 @@ impl Attackers {
                 tasks.spawn_on(slow_headers(address.to_owned()), runtime);
             }
         }
-        tasks.spawn_on(transitions(platform.to_owned(), attack.users), runtime);
-        Ok(Attackers { tasks, counts, started: Instant::now(), on_the_api })
+        tasks.spawn_on(transitions(platform.to_owned(), activity.users), runtime);
+        Ok(Running { tasks, counts, started: Instant::now(), on_the_api })
     }
 
-    /// Stops the attack. Fails if one of its tasks has failed.
+    /// Stops the activity. Fails if one of its tasks has failed.
     pub async fn end(mut self, figures: &mut Figures) -> anyhow::Result<()> {
         if let Some(ended) = self.tasks.try_join_next() {
-            ended?.context("an attack ended early")?;
+            ended?.context("an activity ended early")?;
         }
         self.tasks.shutdown().await;
         if self.on_the_api {
