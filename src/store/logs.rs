@@ -13,9 +13,11 @@ use crate::domain::event::{EventKind, UserId};
 /// The time in an attempt's id may differ from its start by this much, because of long requests and clocks that disagree.
 pub(super) const ID_TOLERANCE_MS: i64 = 3_600_000;
 
-/// Entries that one filtered page examines, which takes a few milliseconds. A filter that matches nothing would otherwise read
+/// Entries that one filtered page examines, which takes some milliseconds. A filter that matches nothing would otherwise read
 /// the webhook's whole log.
-const MOST_EXAMINED: i64 = 2_000;
+const MOST_EXAMINED: usize = 2_000;
+/// Entries that one statement examines. A longer statement would delay others that need the same processor.
+const EXAMINED_AT_ONCE: usize = 500;
 
 const HORIZON: &str = include_str!("../../sql/store/log_horizon.sql");
 const LIST: &str = include_str!("../../sql/store/log_list.sql");
@@ -147,21 +149,33 @@ pub async fn list(
     limit: usize,
 ) -> Result<Matches> {
     let Filter { event, outcome, since, until, status } = filter;
-    let lowest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
+    let oldest = since.map_or(Uuid::nil(), |since| lowest_id_at(since.as_millisecond() - ID_TOLERANCE_MS));
     let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
-    let below = before.unwrap_or(Uuid::max()).min(latest);
-    let connection = store.connection().await?;
-    let horizon: Option<Uuid> = match filter.is_empty() {
-        true => None,
-        false => connection.fetch_optional(HORIZON, &[user, &webhook, &lowest, &below, &(MOST_EXAMINED - 1)]).await?,
-    };
-    let lowest = horizon.unwrap_or(lowest);
     let (event, outcome) = (event.map(EventKind::as_str), outcome.map(Outcome::as_str));
-    let (status, limit) = (status.map(|class| class.0), i64::try_from(limit).unwrap_or(i64::MAX));
-    let entries = connection
-        .fetch_all(LIST, &[user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &limit])
-        .await?;
-    Ok(Matches { entries, horizon })
+    let status = status.map(|class| class.0);
+    let mut found = Matches { entries: Vec::new(), horizon: before };
+    for _ in 0..MOST_EXAMINED / EXAMINED_AT_ONCE {
+        let below = found.horizon.unwrap_or(Uuid::max()).min(latest);
+        // Not held between the statements, so that searches take turns with other requests.
+        let connection = store.connection().await?;
+        found.horizon = match filter.is_empty() {
+            true => None,
+            false => {
+                let skipped = EXAMINED_AT_ONCE as i64 - 1;
+                connection.fetch_optional(HORIZON, &[user, &webhook, &oldest, &below, &skipped]).await?
+            }
+        };
+        let lowest = found.horizon.unwrap_or(oldest);
+        let wanted = i64::try_from(limit - found.entries.len()).unwrap_or(i64::MAX);
+        let matching = connection
+            .fetch_all(LIST, &[user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &wanted])
+            .await?;
+        found.entries.extend(matching);
+        if found.entries.len() >= limit || found.horizon.is_none() {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Result<Option<Detail>> {
