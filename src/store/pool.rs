@@ -7,8 +7,8 @@ use deadpool_postgres::{
 };
 
 use super::committed::Committed;
+use super::configured::{Configured, SessionSettings};
 use super::connection::{Canceller, Connection, cancel_on_drop};
-use super::limited::{Limited, SessionLimits};
 use super::observe::PoolUse;
 use super::{Result, StoreError};
 use crate::postgres::{self, ANSWER_TIMEOUT};
@@ -31,6 +31,15 @@ pub struct Store {
 /// How long a transaction may wait for its next statement. Those of a running process follow each other at once, and are given up after
 /// this time without an answer.
 const IDLE_LIMIT: (&str, Duration) = ("idle_in_transaction_session_timeout", ANSWER_TIMEOUT);
+
+fn limit((name, limit): (&'static str, Duration)) -> (&'static str, String) {
+    (name, limit.as_millis().to_string())
+}
+
+/// Makes the server read pages in the order of an index. The tables of pages are partitioned by day and most partitions may be empty: by its
+/// estimates, reading all entries of a webhook and sorting them would cost no more. The cost of a sort that cannot be avoided then seems so
+/// high that the statement would be compiled.
+const BY_INDEX: [(&str, &str); 3] = [("enable_sort", "off"), ("enable_seqscan", "off"), ("jit", "off")];
 
 /// Lets a transaction wait for its next statement for this long, because it holds a lock while another connection works. Zero is no limit.
 /// Otherwise the server would end it after the limit of the pool, the role or the server, and release the lock.
@@ -61,29 +70,36 @@ const WAIT: Duration = Duration::from_secs(10);
 impl Store {
     /// Opens no connection yet: the first use does, so that a process can start while the store is down.
     pub fn open(url: &str, connections: usize) -> Result<Store> {
-        Store::open_limited(url, connections, Vec::new(), None)
+        Store::open_configured(url, connections, Vec::new(), None)
     }
 
     /// A pool for a process that runs for long: the server ends transactions whose connection has died unnoticed. Otherwise their locks
     /// would block the transactions that repeat them. Opens no connection while as many as it has wait in the server.
     pub fn open_for_service(url: &str, connections: usize) -> Result<Store> {
-        Store::open_limited(url, connections, vec![IDLE_LIMIT], Some(refuse_if_waiting(connections)))
+        Store::open_configured(url, connections, vec![limit(IDLE_LIMIT)], Some(refuse_if_waiting(connections)))
     }
 
-    /// A pool for API requests: the server ends their statements after `statement_timeout`.
+    /// A pool for API requests: the server ends their statements after `statement_timeout`, and reads pages by indexes.
     pub fn open_for_requests(url: &str, connections: usize, statement_timeout: Duration) -> Result<Store> {
-        Store::open_limited(url, connections, vec![IDLE_LIMIT, ("statement_timeout", statement_timeout)], None)
+        let limits = [IDLE_LIMIT, ("statement_timeout", statement_timeout)].map(limit);
+        let by_index = BY_INDEX.map(|(name, value)| (name, value.to_owned()));
+        Store::open_configured(url, connections, limits.into_iter().chain(by_index).collect(), None)
     }
 
-    fn open_limited(url: &str, connections: usize, limits: SessionLimits, post_create: Option<Hook>) -> Result<Store> {
+    fn open_configured(
+        url: &str,
+        connections: usize,
+        settings: SessionSettings,
+        post_create: Option<Hook>,
+    ) -> Result<Store> {
         let target = postgres::Target::parse(url)?;
         let connector = target.connector().map_err(postgres::ConnectError::from)?;
         let config = target.config;
         let manager_config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let canceller = Canceller(connector.clone());
         let manager = match connector {
-            None => Manager::from_connect(config, Limited::new(tokio_postgres::NoTls, limits), manager_config),
-            Some(tls) => Manager::from_connect(config, Limited::new(tls, limits), manager_config),
+            None => Manager::from_connect(config, Configured::new(tokio_postgres::NoTls, settings), manager_config),
+            Some(tls) => Manager::from_connect(config, Configured::new(tls, settings), manager_config),
         };
         let wait = Some(WAIT);
         let mut builder = Pool::builder(manager);

@@ -1,12 +1,17 @@
 //! The delivery log of a busy webhook: its pages are complete while it grows, and the API's reads use indexes.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use crate::support::plan::{assert_stays_on_indexes, plans, reads};
-use crate::support::{Api, Receiver, TestApp};
+use crate::support::{Api, Receiver, TestApp, eventually};
 use jiff::Timestamp;
 use tokio_postgres::Client;
 use uuid::Uuid;
+use walhook::domain::delivery::Outcome;
+use walhook::domain::event::UserId;
+use walhook::store::logs::{self, Filter};
+use walhook::store::{Store, plan_by_index, recovery};
 
 const ENTRIES: usize = 5_000;
 /// Entries of one millisecond have the same time in their ids.
@@ -118,4 +123,91 @@ async fn reads_of_the_api_use_indexes() {
     for (what, statement, types, arguments) in reads("7", &webhook) {
         assert_stays_on_indexes(what, &plans(&store, statement, types, &arguments).await);
     }
+}
+
+/// The planner's estimates are made without the parameters. With many webhooks, it expects so few entries of one webhook that reading and
+/// sorting all of them seems as cheap as reading the first ones in order.
+struct LongLog {
+    app: TestApp,
+    store: Client,
+    user: UserId,
+    webhook: Uuid,
+}
+
+impl LongLog {
+    const ENTRIES: i64 = 100_000;
+
+    /// Ids as they are today; the partitions of other days are empty.
+    async fn fill() -> LongLog {
+        let app = TestApp::prepare().await;
+        walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+        let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+        walhook::partitions::maintain(&Store::open(&app.store_url, 1).unwrap(), today, 30).await.unwrap();
+        let store = app.store().await;
+        let fill = format!(
+            "insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id)
+                select md5(n::text)::uuid, n, 'x', 'https://x.example/', '{{delivery.failed}}', '', 'k'
+                from generate_series(1, 3000) as n;
+             insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, outcome)
+                select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint), 12, '0') || '7' || substr(gen_random_uuid()::text, 16))::uuid,
+                    md5(least(n, 3000)::text)::uuid, gen_random_uuid(), gen_random_uuid(), 'delivery.failed', 1, 1, now(), 'delivered'
+                from generate_series(1, {}) as n",
+            LongLog::ENTRIES
+        );
+        store.batch_execute(&fill).await.unwrap();
+        store.batch_execute("vacuum (analyze)").await.unwrap();
+        let webhook = store.query_one("select md5('3000')::uuid", &[]).await.unwrap().get(0);
+        LongLog { app, store, user: UserId("3000".into()), webhook }
+    }
+
+    /// Returns how many entries all sessions that have ended have read.
+    async fn read(&self) -> i64 {
+        let read = "select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname like 'attempt%'
+                    having not exists (select from pg_stat_activity where datname = current_database()
+                        and query ~ 'walhook' and pid <> pg_backend_pid())";
+        let read = async || self.store.query_opt(read, &[]).await.unwrap().map(|row| row.get(0));
+        eventually("the session to end", read).await
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_a_long_log_reads_no_more_than_it_examines() {
+    const PAGES: i64 = 10;
+    let log = LongLog::fill().await;
+    let requests = Store::open_for_requests(&log.app.store_url, 1, Duration::from_secs(60)).unwrap();
+    let nothing = Filter { outcome: Some(Outcome::Failed), ..Filter::default() };
+    for filter in [nothing, Filter::default()] {
+        for _ in 0..PAGES {
+            let found = logs::list(&requests, &log.user, log.webhook, &filter, None, 100).await.unwrap();
+            assert_eq!(found.entries.len(), if filter.outcome.is_some() { 0 } else { 100 });
+        }
+    }
+    drop(requests);
+    // Each filtered page examines 2,000 entries twice: to find its end, and to compare them.
+    let read = log.read().await;
+    assert!((PAGES * 4_000..PAGES * 5_000).contains(&read), "{read} entries read");
+}
+
+#[tokio::test]
+async fn a_step_of_a_recovery_reads_no_more_than_its_part_of_a_long_log() {
+    const STEPS: i64 = 10;
+    let log = LongLog::fill().await;
+    let day = jiff::SignedDuration::from_hours(24);
+    let (since, until) = (Timestamp::now() - day, Timestamp::now() + day);
+    let outcomes = vec!["failed".to_owned()];
+    let criteria = recovery::Criteria { webhook: log.webhook, since, until, outcomes, missed: false };
+    let store = Store::open(&log.app.store_url, 1).unwrap();
+    let mut session = store.connection().await.unwrap();
+    let mut progress = recovery::Progress { phase: recovery::Phase::AttemptLog, position: Uuid::nil() };
+    for _ in 0..STEPS {
+        let transaction = session.transaction().await.unwrap();
+        plan_by_index(&transaction).await.unwrap();
+        let scan = recovery::scan(&transaction, &criteria, progress, 1_000, true).await.unwrap();
+        transaction.commit().await.unwrap();
+        assert_eq!(scan.read, 1_000);
+        progress.position = scan.last.unwrap();
+    }
+    drop((session, store));
+    let read = log.read().await;
+    assert!((STEPS * 1_000..STEPS * 1_500).contains(&read), "{read} entries read");
 }

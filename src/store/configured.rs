@@ -1,6 +1,4 @@
-//! Connections with time limits that the server enforces.
-
-use std::time::Duration;
+//! Connections with settings of their own, such as time limits that the server enforces.
 
 use deadpool_postgres::Connect;
 use futures_util::future::BoxFuture;
@@ -12,33 +10,33 @@ use tokio_postgres::{Client, Config, Error, Socket};
 use crate::postgres;
 use crate::telemetry::recurring;
 
-/// Time limits of a session, by the names of the server's parameters.
-pub(super) type SessionLimits = Vec<(&'static str, Duration)>;
+/// Settings of a session, by the names of the server's parameters.
+pub(super) type SessionSettings = Vec<(&'static str, String)>;
 
-/// Connects with time limits, if there are any. They are startup parameters and not a `SET`: behind a pooler in transaction
+/// Connects with settings, if there are any. They are startup parameters and not a `SET`: behind a pooler in transaction
 /// mode, a `SET` would stay with a session that another client gets next.
-pub(super) struct Limited<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static>
+pub(super) struct Configured<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static>
 where
     T::Stream: Sync + Send,
     T::TlsConnect: Sync + Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
     tls: T,
-    limits: SessionLimits,
+    settings: SessionSettings,
 }
 
-impl<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static> Limited<T>
+impl<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static> Configured<T>
 where
     T::Stream: Sync + Send,
     T::TlsConnect: Sync + Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    pub fn new(tls: T, limits: SessionLimits) -> Self {
-        Limited { tls, limits }
+    pub fn new(tls: T, settings: SessionSettings) -> Self {
+        Configured { tls, settings }
     }
 }
 
-impl<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static> Connect for Limited<T>
+impl<T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static> Connect for Configured<T>
 where
     T::Stream: Sync + Send,
     T::TlsConnect: Sync + Send,
@@ -51,19 +49,20 @@ where
                 let (client, task, _) = postgres::open(config, self.tls.clone()).await?;
                 Ok::<_, Error>((client, task))
             };
-            if self.limits.is_empty() {
+            if self.settings.is_empty() {
                 return connect(&config).await;
             }
             let mut options = config.get_options().unwrap_or_default().to_owned();
-            for (name, limit) in &self.limits {
-                options.push_str(&format!(" -c {name}={}", limit.as_millis()));
+            for (name, value) in &self.settings {
+                options.push_str(&format!(" -c {name}={value}"));
             }
-            let mut limited = config.clone();
-            limited.options(options);
-            match connect(&limited).await {
+            let mut configured = config.clone();
+            configured.options(options);
+            match connect(&configured).await {
                 // A pooler that does not accept these startup parameters.
                 Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                    recurring!(info, %error, "the store's pooler does not accept statement_timeout and idle_in_transaction_session_timeout: set them for the role");
+                    let names: Vec<&str> = self.settings.iter().map(|(name, _)| *name).collect();
+                    recurring!(info, %error, settings = names.join(", "), "the store's pooler does not accept settings: set them for the role");
                     connect(&config).await
                 }
                 result => result,
