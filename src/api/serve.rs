@@ -239,7 +239,7 @@ impl Server {
             Ok(Err(never)) => match never {},
             Err(_) => Problem::took_too_long().into_response(),
         };
-        // Its permit, too: from here on the request costs only memory.
+        // Releases the permit: from here on the request costs only memory.
         drop(occupied);
         if response.status() == StatusCode::TOO_MANY_REQUESTS
             && let Ok(_waiting) = self.rejections.try_acquire()
