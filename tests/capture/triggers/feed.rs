@@ -5,10 +5,9 @@ use serde_json::Value;
 use super::by_triggers;
 use crate::support::{Api, TestApp};
 
-/// Reads the feed from a cursor until it has `count` more events.
-async fn read(app: &mut TestApp, token: &str, after: &mut String, count: usize, seen: &mut Vec<String>) {
+/// Reads pages of the feed until at least `wanted` events have been seen: the last page may have one more.
+async fn read(app: &mut TestApp, token: &str, after: &mut String, wanted: usize, seen: &mut Vec<String>) {
     let api = Api::new(&app.sidecar().api_url, token);
-    let wanted = seen.len() + count;
     while seen.len() < wanted {
         let page = api.get(&format!("/events?limit=2&wait=30&after={after}")).await.expect(200).json();
         let id = |event: &Value| event["id"].as_str().unwrap().to_owned();
@@ -34,19 +33,19 @@ async fn a_cursor_survives_restarts_and_switches_of_capture() {
     app.kill().await;
     pay().await;
     app.run().await;
-    read(&mut app, &token, &mut after, 3, &mut seen).await;
+    read(&mut app, &token, &mut after, 5, &mut seen).await;
     assert!(app.stop().await.success());
     by_triggers(&mut app);
     app.setup().await;
     pay().await;
     app.run().await;
-    read(&mut app, &token, &mut after, 3, &mut seen).await;
+    read(&mut app, &token, &mut after, 8, &mut seen).await;
     assert!(app.stop().await.success());
     app.set("source.capture", "wal");
     app.setup().await;
     pay().await;
     app.run().await;
-    read(&mut app, &token, &mut after, 4, &mut seen).await;
+    read(&mut app, &token, &mut after, 12, &mut seen).await;
     let sql = "select id::text from walhook.event order by sequence";
     let stored: Vec<String> = app.store().await.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
     assert_eq!((seen.len(), seen), (12, stored));
