@@ -13,8 +13,7 @@ use super::error::PrimaryError;
 
 const LIMIT: &str = include_str!("../../sql/primary/lock_limit.sql");
 const QUIESCE: &str = include_str!("../../sql/primary/lock_quiesce.sql");
-
-const COMMIT_LIMIT: &str = "set local statement_timeout = '60s'";
+const LOCK_TABLE: &str = include_str!("../../sql/primary/table_lock.sql");
 
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -67,8 +66,8 @@ async fn attempt<'a>(
     client.batch_execute("begin").await?;
     let ended = async {
         work().await?;
-        // The commit waits for no lock, and may take longer than the limit of the statements before it.
-        client.batch_execute(COMMIT_LIMIT).await?;
+        // The commit waits for no lock.
+        limit_work(client).await?;
         Ok(client.batch_execute("commit").await?)
     };
     let ended = ended.await;
@@ -82,6 +81,34 @@ async fn attempt<'a>(
 pub(crate) async fn limit_wait(client: &Client) -> Result<(), PrimaryError> {
     client.query_typed(LIMIT, &[]).await?;
     Ok(())
+}
+
+/// Limits the duration of the transaction's statements that wait for no lock.
+pub(crate) async fn limit_work(client: &Client) -> Result<(), PrimaryError> {
+    Ok(client.batch_execute("set local statement_timeout = '60s'").await?)
+}
+
+/// How to lock a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LockMode {
+    /// As creating a trigger does.
+    ShareRowExclusive,
+    /// As dropping a trigger does.
+    AccessExclusive,
+}
+
+/// Returns the statement that locks a table, which is quoted and belongs to the role.
+pub(crate) fn lock_table(table: &str, mode: LockMode) -> String {
+    let mode = match mode {
+        LockMode::ShareRowExclusive => "share row exclusive",
+        LockMode::AccessExclusive => "access exclusive",
+    };
+    LOCK_TABLE.replace("{table}", table).replace("{mode}", mode)
+}
+
+/// Makes one statement of several, so that one timeout covers all their locks together.
+pub(crate) fn together(statements: &str) -> String {
+    format!("do $lock$ begin\n{statements}end $lock$")
 }
 
 /// Runs statements that lock the table exclusively, in one transaction. `table` is quoted. The error describes the session that keeps

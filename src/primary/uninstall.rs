@@ -5,10 +5,10 @@ use tokio_postgres::Client;
 
 use super::error::PrimaryError;
 use super::finding::Finding;
-use super::table_locks::{Attempts, busy, change_publication};
+use super::table_locks::{Attempts, LockMode, busy, change_publication, lock_table, together};
 use super::triggers::catalog::{TableWithTriggers, tables_with_triggers, trigger_state};
 use super::triggers::function::function_name;
-use super::triggers::script::{LockMode, Part, lock_table, run_with_retries, together};
+use super::triggers::script::{Part, run_with_retries};
 use super::{catalog, identity, lineage};
 use crate::config::Source;
 use crate::domain::table::Table;

@@ -153,17 +153,14 @@ pub async fn list(
     let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
     let (event, outcome) = (event.map(EventKind::as_str), outcome.map(Outcome::as_str));
     let status = status.map(|class| class.0);
-    let mut found = Matches { entries: Vec::new(), horizon: before };
+    let (mut found, mut below) = (Matches::default(), before.unwrap_or(Uuid::max()).min(latest));
     for _ in 0..MOST_EXAMINED / EXAMINED_AT_ONCE {
-        let below = found.horizon.unwrap_or(Uuid::max()).min(latest);
         // Not held between the statements, so that searches take turns with other requests.
         let connection = store.connection().await?;
+        let skipped = EXAMINED_AT_ONCE as i64 - 1;
         found.horizon = match filter.is_empty() {
             true => None,
-            false => {
-                let skipped = EXAMINED_AT_ONCE as i64 - 1;
-                connection.fetch_optional(HORIZON, &[user, &webhook, &oldest, &below, &skipped]).await?
-            }
+            false => connection.fetch_optional(HORIZON, &[user, &webhook, &oldest, &below, &skipped]).await?,
         };
         let lowest = found.horizon.unwrap_or(oldest);
         let wanted = i64::try_from(limit - found.entries.len()).unwrap_or(i64::MAX);
@@ -171,8 +168,9 @@ pub async fn list(
             .fetch_all(LIST, &[user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &wanted])
             .await?;
         found.entries.extend(matching);
-        if found.entries.len() >= limit || found.horizon.is_none() {
-            break;
+        match found.horizon {
+            Some(horizon) if found.entries.len() < limit => below = horizon,
+            _ => break,
         }
     }
     Ok(found)

@@ -125,8 +125,8 @@ async fn reads_of_the_api_use_indexes() {
     }
 }
 
-/// The planner's estimates are made without the parameters. With many webhooks, it expects so few entries of one webhook that reading and
-/// sorting all of them seems as cheap as reading the first ones in order.
+/// A store with many webhooks, one of which has almost all entries. The planner does not know the parameters and expects few entries of each
+/// webhook, so that reading and sorting all of them seems as cheap as reading the first ones in order.
 struct LongLog {
     app: TestApp,
     store: Client,

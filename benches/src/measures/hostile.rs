@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::runtime::Handle;
 
-use super::attack::{Activity, Running};
 use super::dead::end;
 use super::load::{Latencies, Load};
+use super::tenants::{Activity, Running};
 use super::{MEMORY, Plan};
 use crate::figures::{Figures, Must};
 use crate::platform::ROWS;

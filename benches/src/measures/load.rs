@@ -119,14 +119,14 @@ impl Load {
         let receipts = rig.wait_for_receipts(sidecars, &sent_at).await?;
         let (first, last) = (counted.first().map(|commit| commit.sent_at), receipts.iter().map(|(_, at)| *at).max());
         let took = last.zip(first).map_or(0, |(last, first)| last.saturating_sub(first));
-        let receipts_count = receipts.len();
+        let received = receipts.len() as f64 * 1e6 / took.max(1) as f64;
         let millis = |took: Duration| took.as_secs_f64() * 1e3;
         Ok(Latencies {
             receipts: receipts.into_iter().map(|(row, at)| at.saturating_sub(sent_at[&row]) as f64 / 1e3).collect(),
             commits: counted.iter().map(|commit| millis(commit.took)).collect(),
             posts: posts.into_iter().map(millis).collect(),
             rate,
-            received: receipts_count as f64 * 1e6 / took.max(1) as f64,
+            received,
             autovacuums: rig.autovacuums().await? - autovacuums,
         })
     }

@@ -1,6 +1,5 @@
 //! The measures, one file each.
 
-mod attack;
 mod backlog;
 mod capture;
 mod dead;
@@ -12,6 +11,7 @@ mod load;
 mod ordering;
 mod pileup;
 mod scale;
+mod tenants;
 mod writer;
 
 use std::path::PathBuf;

@@ -13,12 +13,13 @@ use crate::config::Source;
 use crate::failpoint::failpoint;
 use crate::primary::catalog::{self, Relation, followed};
 use crate::primary::error::PrimaryError;
-use crate::primary::table_locks::{Attempts, limit_wait, try_in_transaction};
+use crate::primary::table_locks::{
+    Attempts, LockMode, limit_wait, limit_work, lock_table, together, try_in_transaction,
+};
 
 const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
 const PAIRING: &str = include_str!("../../../sql/primary/outbox_pairing.sql");
 const LOCK: &str = include_str!("../../../sql/primary/outbox_lock.sql");
-const LOCK_TABLE: &str = include_str!("../../../sql/primary/table_lock.sql");
 const SCHEMA_OID: &str = include_str!("../../../sql/primary/outbox_schema_oid.sql");
 const BLOCKER: &str = include_str!("../../../sql/primary/outbox_blocker.sql");
 const HANDOVER: &str = include_str!("../../../sql/primary/outbox_handover.sql");
@@ -67,8 +68,8 @@ impl Script {
         script
     }
 
-    /// Adds a statement that locks the table. Of a table that belongs to another role, which only that role may lock as such, the
-    /// first statement waits for the lock.
+    /// Adds a statement that locks the table. A table that the role owns is locked before. The role may not lock other tables separately,
+    /// so the first statement on such a table waits for its lock.
     fn change(&mut self, relation: &Relation, statement: &str) {
         let is_first = self.locked.insert(relation.oid);
         if is_first && relation.owned {
@@ -93,29 +94,6 @@ impl Script {
         let holder = blocker(client, source).await?.map(|holder| format!("; {holder} holds them"));
         Err(PrimaryError::TablesBusy { attempts: Attempts::Many.count(), holder: holder.unwrap_or_default() })
     }
-}
-
-/// How to lock a table.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum LockMode {
-    /// As creating a trigger does.
-    ShareRowExclusive,
-    /// As dropping a trigger does.
-    AccessExclusive,
-}
-
-/// Returns the statement that locks a table, which is quoted and belongs to the role.
-pub(crate) fn lock_table(table: &str, mode: LockMode) -> String {
-    let mode = match mode {
-        LockMode::ShareRowExclusive => "share row exclusive",
-        LockMode::AccessExclusive => "access exclusive",
-    };
-    LOCK_TABLE.replace("{table}", table).replace("{mode}", mode)
-}
-
-/// Makes one statement of several, so that one timeout covers all their locks together.
-pub(crate) fn together(statements: &str) -> String {
-    format!("do $lock$ begin\n{statements}end $lock$")
 }
 
 /// A part of a transaction.
@@ -149,7 +127,7 @@ async fn execute(client: &Client, schema: Option<u32>, parts: &[Part<'_>]) -> Re
     for part in parts {
         let statements = match part {
             Part::Free(statements) => {
-                client.batch_execute("set local statement_timeout = '60s'").await?;
+                limit_work(client).await?;
                 statements
             }
             Part::Locking(statement) => {

@@ -28,6 +28,7 @@ const TRANSITIONS: u32 = 50;
 /// Rows per user, which move in turn.
 const ROWS: u64 = 100;
 
+/// What the tenants do.
 pub struct Activity {
     /// The webhook whose attempt log is searched over the API. `None` if the API is not attacked.
     pub searched: Option<String>,
