@@ -62,9 +62,8 @@ pub async fn authenticate_token(state: &ApiState, token: &str) -> Result<Actor, 
             Ok(Actor { user, via: Via::Jwt })
         }
         _ => {
-            // Before the token is looked up, so that a rejected request costs the store nothing.
-            state.count_request(Requester::Token(tokens::hash(token)))?;
-            let (id, user) = state.manage().token_user(token).await?.ok_or_else(Problem::unauthorized)?;
+            let found = state.look_up(Requester::Token(tokens::hash(token)), state.manage().token_user(token)).await?;
+            let (id, user) = found.ok_or_else(Problem::unauthorized)?;
             Ok(Actor { user, via: Via::Token(id) })
         }
     }

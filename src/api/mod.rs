@@ -16,6 +16,7 @@ mod jwks;
 mod jwt;
 mod jwt_crypto;
 mod keys;
+mod known;
 mod logs;
 mod messages;
 mod middleware;

@@ -38,9 +38,8 @@ impl ApiState {
 /// Returns the user who is signed in with the browser that sends these headers, and counts the request.
 pub async fn actor(state: &ApiState, headers: &HeaderMap) -> Result<Option<Actor>, Problem> {
     let Some(id) = state.session_id(headers) else { return Ok(None) };
-    // Before the session is looked up, so that a rejected request costs the store nothing.
-    state.count_request(Requester::Session(tokens::hash(id)))?;
-    let Some(actor) = state.manage().session_actor(id).await? else { return Ok(None) };
+    let found = state.look_up(Requester::Session(tokens::hash(id)), state.manage().session_actor(id)).await?;
+    let Some(actor) = found else { return Ok(None) };
     state.count_request(Requester::SessionUser(actor.user.clone()))?;
     Ok(Some(actor))
 }

@@ -7,6 +7,7 @@ use axum::http::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
 use super::jwt::JwtVerifier;
+use super::known::Known;
 use super::problem::Problem;
 use crate::config::Config;
 use crate::domain::event::UserId;
@@ -15,6 +16,9 @@ use crate::manage::limits::RateLimit;
 
 /// The time limit of a request, without the time for which a test waits for its receiver. Generous for a handler.
 const MAX_REQUEST_TIME: Duration = Duration::from_secs(60);
+
+/// How many valid tokens and sessions the process remembers, with 33 bytes each.
+const KNOWN_CREDENTIALS: usize = 50_000;
 
 /// Whose requests are counted together for the rate limit.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -40,6 +44,7 @@ pub struct ApiState {
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
     throttle: Arc<RateLimit<Requester>>,
+    known: Arc<Known<Requester>>,
     jwt: Option<Arc<JwtVerifier>>,
     /// The origins whose pages may call the API from a browser.
     cors_origins: Arc<[HeaderValue]>,
@@ -57,6 +62,7 @@ impl ApiState {
             base_path: http.base_path.trim_end_matches('/').into(),
             max_body_bytes: usize::try_from(http.max_body_bytes.0).unwrap_or(usize::MAX),
             throttle: Arc::new(RateLimit::per_second(config.limits.requests_per_second, config.limits.burst)),
+            known: Arc::new(Known::new(&config.limits, KNOWN_CREDENTIALS)),
             jwt: None,
             cors_origins: http.cors_origins.iter().filter_map(|origin| origin.parse().ok()).collect(),
             request_timeout: MAX_REQUEST_TIME + config.delivery.timeout.0,
@@ -107,6 +113,23 @@ impl ApiState {
     /// Counts a request for the rate limit. Fails if the requester has sent too many.
     pub(super) fn count_request(&self, requester: Requester) -> Result<(), Problem> {
         self.throttle.check(&requester).map_err(Problem::rate_limited)
+    }
+
+    /// Counts a request for the rate limit, then looks up the token or the session that it is counted for. A rejected request costs the
+    /// store nothing.
+    pub(super) async fn look_up<T, E>(
+        &self,
+        credential: Requester,
+        found: impl Future<Output = Result<Option<T>, E>>,
+    ) -> Result<Option<T>, Problem>
+    where
+        Problem: From<E>,
+    {
+        self.count_request(credential.clone())?;
+        self.known.check(&credential).map_err(Problem::rate_limited)?;
+        let found = found.await?;
+        self.known.record(credential, found.is_some());
+        Ok(found)
     }
 
     pub(super) fn closed(&self) -> &CancellationToken {

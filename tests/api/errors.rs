@@ -227,6 +227,34 @@ async fn requests_beyond_the_rate_limit_are_rejected_without_the_store() {
 }
 
 #[tokio::test]
+async fn guesses_of_tokens_are_limited_together_and_valid_tokens_are_not() {
+    let service =
+        Service::start_with(|config| (config.limits.requests_per_second, config.limits.burst) = (5, 50)).await;
+    let api = service.api("1").await;
+    api.get("/webhooks").await.expect(200);
+    let (mut guesses, mut rejected) = (JoinSet::new(), 0);
+    for number in 0..100_000 {
+        let guess = Api::new(&service.url, &format!("whk_{number:043}"));
+        guesses.spawn(async move { guess.get("/webhooks").await.status });
+        if number < 32 {
+            continue;
+        }
+        match guesses.join_next().await.unwrap().unwrap() {
+            401 => {}
+            429 => {
+                api.get("/webhooks").await.expect(200);
+                rejected += 1;
+            }
+            status => panic!("{status}"),
+        }
+        if rejected == 10 {
+            return;
+        }
+    }
+    panic!("no guess was rejected");
+}
+
+#[tokio::test]
 async fn internal_errors_reveal_nothing() {
     let service = Service::start().await;
     let api = service.api("1").await;
