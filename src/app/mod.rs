@@ -64,7 +64,8 @@ const API_THREADS: usize = 2;
 pub const ANSWERS_AHEAD: usize = 1_024;
 /// How long start-up waits for the store's partitions.
 const FIRST_MAINTENANCE: Duration = Duration::from_secs(5);
-const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// Until then, histograms keep each sample: megabytes at tens of thousands of deliveries per second.
+const METRICS_UPKEEP: Duration = Duration::from_secs(1);
 /// Deadline for a response of the metrics listener: longer than the readiness check waits for the store.
 const OPERATIONS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Beyond the drain time: for recording the last attempts and closing connections.
@@ -259,8 +260,13 @@ impl App {
     /// Serves metrics and health checks, and keeps the metrics up to date.
     async fn serve_operations(&self, tasks: &mut BackgroundTasks) -> anyhow::Result<()> {
         let metrics = self.metrics.clone();
+        let process = metrics_process::Collector::default();
+        process.describe();
         let router = api::operations_router(
-            Arc::new(move || metrics.render()),
+            Arc::new(move || {
+                process.collect();
+                metrics.render()
+            }),
             wiring::readiness(self.store.clone(), self.health.clone()),
         );
         let listen = self.config.http.metrics_listen;
@@ -269,11 +275,7 @@ impl App {
         tasks.spawn("operations", async move { Ok(server.await?) });
         let (metrics, shutdown) = (self.metrics.clone(), tasks.shutdown.clone());
         tasks.spawn("metrics", async move {
-            let process = metrics_process::Collector::default();
-            process.describe();
-            process.collect();
             while shutdown.run_until_cancelled(tokio::time::sleep(METRICS_UPKEEP)).await.is_some() {
-                process.collect();
                 metrics.run_upkeep();
             }
             Ok(())
