@@ -69,3 +69,4 @@ pub mod tls;
 pub mod traces;
 pub mod ui;
 pub mod vault;
+mod weighted_lru;

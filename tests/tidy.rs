@@ -20,6 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &["config"]),
     ("tls", &[]),
     ("vault", &["domain"]),
+    ("weighted_lru", &[]),
     ("postgres", &["tls"]),
     ("private_postgres", &["postgres", "vault"]),
     ("traces", &["config", "domain", "retry", "telemetry", "tls"]),
@@ -28,13 +29,25 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("events", &["domain"]),
     ("store", &["config", "domain", "failpoint", "postgres", "telemetry", "vault"]),
     // Used by enqueue: reads the primary.
-    ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry"]),
+    ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry", "weighted_lru"]),
     // What Walhook does to the primary. Not stages.
     ("primary", &["config", "domain", "failpoint", "postgres", "store"]),
     ("repair", &["config", "domain", "failpoint", "health", "postgres", "primary", "store", "telemetry"]),
     (
         "capture",
-        &["config", "domain", "failpoint", "health", "postgres", "primary", "repair", "retry", "store", "telemetry"],
+        &[
+            "config",
+            "domain",
+            "failpoint",
+            "health",
+            "postgres",
+            "primary",
+            "repair",
+            "retry",
+            "store",
+            "telemetry",
+            "weighted_lru",
+        ],
     ),
     ("partitions", &["postgres", "store"]),
     (

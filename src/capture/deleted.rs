@@ -6,11 +6,10 @@
 
 use std::collections::HashSet;
 
-use lru::LruCache;
-
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{ID, Table};
 use crate::telemetry::recurring;
+use crate::weighted_lru::WeightedLru;
 
 /// Bounds the memory of one transaction's deleted rows: enough for over a hundred thousand. The oldest are forgotten first, because an
 /// update that moves a row inserts it right after the deletion.
@@ -22,8 +21,7 @@ const ENTRY_OVERHEAD: usize = 256;
 type Watched = Box<[Datum]>;
 
 pub(super) struct DeletedRows {
-    rows: LruCache<(Table, Box<str>), Watched>,
-    weight: usize,
+    rows: WeightedLru<(Table, Box<str>), Watched>,
     limit: usize,
     /// Tables with rows that were forgotten.
     forgotten: HashSet<Table>,
@@ -31,7 +29,7 @@ pub(super) struct DeletedRows {
 
 impl Default for DeletedRows {
     fn default() -> Self {
-        DeletedRows { rows: LruCache::unbounded(), weight: 0, limit: MAX_WEIGHT, forgotten: HashSet::new() }
+        DeletedRows { rows: WeightedLru::default(), limit: MAX_WEIGHT, forgotten: HashSet::new() }
     }
 }
 
@@ -52,13 +50,9 @@ impl DeletedRows {
     pub fn add(&mut self, table: Table, old: &Tuple) {
         let Some(id) = old.text(ID).filter(|_| table.is_captured()) else { return };
         let values: Watched = table.watched_columns().map(|column| old.get(column).clone()).collect();
-        self.weight += weight(id, &values);
-        if let Some(((_, id), values)) = self.rows.push((table, id.into()), values) {
-            self.weight -= weight(&id, &values);
-        }
-        while self.weight > self.limit {
-            let Some(((table, id), values)) = self.rows.pop_lru() else { return };
-            self.weight -= weight(&id, &values);
+        let weight = weight(id, &values);
+        self.rows.put((table, id.into()), values, weight);
+        while let Some(((table, _), _)) = self.rows.remove_beyond(self.limit) {
             self.forgotten.insert(table);
         }
     }
@@ -69,7 +63,7 @@ impl DeletedRows {
             return None;
         }
         let id = new.text(ID)?;
-        let Some(values) = self.rows.pop(&(table, Box::from(id))) else {
+        let Some(values) = self.rows.remove(&(table, Box::from(id))) else {
             if self.forgotten.contains(&table) {
                 recurring!(
                     warn,
@@ -80,7 +74,6 @@ impl DeletedRows {
             }
             return None;
         };
-        self.weight -= weight(id, &values);
         let mut old = Tuple::absent(table);
         old.set(ID, Datum::text(id));
         for (column, value) in table.watched_columns().zip(values) {
@@ -120,7 +113,7 @@ mod tests {
         assert_eq!((old.text(distro_queue::id), old.text(distro_queue::status)), (Some("1"), Some("complete")));
         assert_eq!(*old.get(distro_queue::message), Datum::Absent);
         assert_eq!(deleted.take(TABLE, &row("1", "")), None);
-        assert_eq!(deleted.weight, 0);
+        assert!(deleted.rows.is_empty());
     }
 
     #[test]
@@ -132,7 +125,7 @@ mod tests {
         assert_eq!(deleted.take(TABLE, &row("1", "")).unwrap().text(distro_queue::status), Some("b"));
         deleted.clear();
         assert_eq!(deleted.take(TABLE, &row("2", "")), None);
-        assert_eq!((deleted.weight, deleted.rows.len()), (0, 0));
+        assert!(deleted.rows.is_empty());
     }
 
     #[test]
@@ -140,12 +133,11 @@ mod tests {
         let mut deleted = DeletedRows::with_limit(10 * (ENTRY_OVERHEAD + 10));
         for id in 0..1_000 {
             deleted.add(TABLE, &row(&id.to_string(), "complete"));
-            assert!(deleted.weight <= deleted.limit && deleted.rows.len() <= 11);
         }
-        assert_eq!(deleted.take(TABLE, &row("0", "")), None);
-        assert!(deleted.take(TABLE, &row("999", "")).is_some());
+        let remembered = (0..1_000).filter(|id: &i32| deleted.take(TABLE, &row(&id.to_string(), "")).is_some());
+        assert_eq!(remembered.collect::<Vec<_>>(), (991..1_000).collect::<Vec<_>>());
         // A row that is larger than the limit.
         deleted.add(TABLE, &row("1000", &"x".repeat(10_000)));
-        assert_eq!((deleted.weight, deleted.rows.len()), (0, 0));
+        assert!(deleted.rows.is_empty());
     }
 }

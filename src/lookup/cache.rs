@@ -3,10 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
-
-use lru::LruCache;
 
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::event::{Addon, UserId};
@@ -14,30 +11,95 @@ use crate::domain::table::{
     Table, label, outlet, release, track, transcoder_queue, transcoder_queue_file as file, user_addon,
 };
 use crate::events::{Release, TranscodedFile};
+use crate::weighted_lru::WeightedLru;
 
-/// Maximum number of cached rows per table.
-const CAPACITY: NonZeroUsize = NonZeroUsize::new(50_000).expect("not zero");
+/// Bounds the memory of the rows of one table between batches: enough for tens of thousands. During a batch all rows stay that it needs.
+const MAX_WEIGHT: usize = 8 << 20;
+/// The estimated size of an entry of the map, in bytes, without what its key and its value refer to.
+const ENTRY_OVERHEAD: usize = 128;
 
-/// An LRU map. Reading changes the order of entries, and needs only a shared reference.
-struct Lru<K: Hash + Eq, V>(RefCell<LruCache<K, V>>);
+/// The rows of a table. Reading changes the order of entries, and needs only a shared reference.
+struct Rows<K: Hash + Eq, V>(RefCell<WeightedLru<K, V>>);
 
-impl<K: Hash + Eq, V: Clone> Lru<K, V> {
-    fn get(&self, key: &K) -> Option<V> {
+impl<K: Hash + Eq + Weigh, V: Weigh> Rows<K, V> {
+    fn get(&self, key: &K) -> Option<V>
+    where
+        V: Clone,
+    {
         self.0.borrow_mut().get(key).cloned()
     }
 
+    fn with<T>(&self, key: &K, read: impl FnOnce(&V) -> T) -> Option<T> {
+        self.0.borrow_mut().get(key).map(read)
+    }
+
     fn put(&mut self, key: K, value: V) {
-        self.0.get_mut().put(key, value);
+        let weight = ENTRY_OVERHEAD + key.weight() + value.weight();
+        self.0.get_mut().put(key, value, weight);
+    }
+
+    /// Changes a value, if it is cached.
+    fn change(&mut self, key: &K, change: impl FnOnce(&mut V)) {
+        self.0.get_mut().change(key, |value| {
+            change(value);
+            ENTRY_OVERHEAD + key.weight() + value.weight()
+        });
     }
 
     fn remove(&mut self, key: &K) {
-        self.0.get_mut().pop(key);
+        self.0.get_mut().remove(key);
+    }
+
+    fn trim(&mut self) {
+        while self.0.get_mut().remove_beyond(MAX_WEIGHT).is_some() {}
     }
 }
 
-impl<K: Hash + Eq, V> Default for Lru<K, V> {
+impl<K: Hash + Eq, V> Default for Rows<K, V> {
     fn default() -> Self {
-        Lru(RefCell::new(LruCache::new(CAPACITY)))
+        Rows(RefCell::default())
+    }
+}
+
+/// How much memory a value takes outside of itself, in bytes. An estimate.
+trait Weigh {
+    fn weight(&self) -> usize;
+}
+
+impl Weigh for i64 {
+    fn weight(&self) -> usize {
+        0
+    }
+}
+
+impl Weigh for UserId {
+    fn weight(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Weigh for Arc<str> {
+    fn weight(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Weigh for Arc<Release> {
+    fn weight(&self) -> usize {
+        let texts = [&self.cat, &self.title].into_iter().flatten();
+        size_of::<Release>() + texts.map(String::len).sum::<usize>()
+    }
+}
+
+impl<T: Weigh> Weigh for Option<T> {
+    fn weight(&self) -> usize {
+        self.as_ref().map_or(0, T::weight)
+    }
+}
+
+impl Weigh for HashSet<Box<str>> {
+    fn weight(&self) -> usize {
+        self.iter().map(|text| size_of::<Box<str>>() + text.len()).sum()
     }
 }
 
@@ -48,16 +110,33 @@ struct Files {
     complete: bool,
     /// Files by id, as the stream shows them. `None` for a deleted file.
     shown: BTreeMap<i64, Option<TranscodedFile>>,
+    /// The length of all statuses.
+    status_bytes: usize,
+}
+
+impl Files {
+    fn show(&mut self, id: i64, file: Option<TranscodedFile>) {
+        let length = |file: &Option<TranscodedFile>| file.as_ref().map_or(0, |file| file.status.len());
+        self.status_bytes += length(&file);
+        self.status_bytes -= self.shown.insert(id, file).as_ref().map_or(0, length);
+    }
+}
+
+impl Weigh for Files {
+    /// A node of the map has room for eleven files.
+    fn weight(&self) -> usize {
+        self.shown.len().next_multiple_of(11) * size_of::<(i64, Option<TranscodedFile>)>() + self.status_bytes
+    }
 }
 
 #[derive(Default)]
 pub struct Cache {
-    releases: Lru<i64, Option<Arc<Release>>>,
-    labels: Lru<i64, Option<Option<UserId>>>,
-    outlets: Lru<i64, Option<Arc<str>>>,
-    tracks: Lru<i64, Option<i64>>,
-    files: Lru<i64, Files>,
-    addons: Lru<UserId, HashSet<Box<str>>>,
+    releases: Rows<i64, Option<Arc<Release>>>,
+    labels: Rows<i64, Option<Option<UserId>>>,
+    outlets: Rows<i64, Option<Arc<str>>>,
+    tracks: Rows<i64, Option<i64>>,
+    files: Rows<i64, Files>,
+    addons: Rows<UserId, HashSet<Box<str>>>,
     /// The batch has truncated the table of add-ons. Until it is stored, the store still has the former ones.
     addons_emptied: bool,
 }
@@ -80,25 +159,30 @@ impl Cache {
     }
 
     pub fn files(&self, entry: i64) -> Option<Arc<[TranscodedFile]>> {
-        let files = self.files.get(&entry).filter(|files| files.complete)?;
-        Some(files.shown.into_values().flatten().collect())
+        self.files.with(&entry, |files| files.complete.then(|| files.shown.values().flatten().cloned().collect()))?
     }
 
     pub fn has_addon(&self, user: &UserId, addon: Addon) -> Option<bool> {
-        let known = self.addons.0.borrow_mut().get(user).map(|addons| addons.contains(addon.as_str()));
+        let known = self.addons.with(user, |addons| addons.contains(addon.as_str()));
         known.or_else(|| self.addons_emptied.then_some(false))
     }
 
     /// Starts a batch. All earlier ones are stored.
     pub fn begin(&mut self) {
         self.addons_emptied = false;
+        self.releases.trim();
+        self.labels.trim();
+        self.outlets.trim();
+        self.tracks.trim();
+        self.files.trim();
+        self.addons.trim();
     }
 
     /// Adds the add-ons that the store has for `users`. Cached ones are newer and stay.
     pub fn addons_stored(&mut self, users: &[String], found: &[(String, String)]) {
         for user in users {
             let id = UserId(user.as_str().into());
-            if self.addons.get(&id).is_none() && !self.addons_emptied {
+            if self.addons.with(&id, |_| ()).is_none() && !self.addons_emptied {
                 let of_user = found.iter().filter(|(owner, _)| owner == user);
                 self.addons.put(id, of_user.map(|(_, addon)| addon.as_str().into()).collect());
             }
@@ -108,7 +192,7 @@ impl Cache {
     /// Starts to collect the files of a new transcoder queue entry: the stream will show all of them.
     pub fn entry_inserted(&mut self, entry: &Tuple) {
         if let Some(id) = int(entry, transcoder_queue::id) {
-            self.files.put(id, Files { complete: true, shown: BTreeMap::new() });
+            self.files.put(id, Files { complete: true, ..Files::default() });
         }
     }
 
@@ -140,9 +224,9 @@ impl Cache {
             Table::TranscoderQueueFile => self.learn_file(row),
             Table::UserAddon => {
                 let Some((user, addon)) = addon_of(row) else { return };
-                if let Some(addons) = self.addons.0.get_mut().get_mut(&user) {
+                self.addons.change(&user, |addons| {
                     addons.insert(addon);
-                }
+                });
             }
             Table::DistroQueue
             | Table::TranscoderQueue
@@ -171,16 +255,15 @@ impl Cache {
                     self.forget(table);
                     return;
                 };
-                self.files_of(entry).shown.insert(id, None);
+                self.change_files(entry, |files| files.show(id, None));
             }
             Table::UserAddon => {
                 let Some(user) = old.text(user_addon::user_id) else { return };
-                let Some(addons) = self.addons.0.get_mut().get_mut(&UserId(user.into())) else { return };
-                match old.get(user_addon::addon) {
+                self.addons.change(&UserId(user.into()), |addons| match old.get(user_addon::addon) {
                     Datum::Text(addon) => drop(addons.remove(addon)),
                     Datum::Absent => addons.clear(),
                     Datum::Null => {}
-                }
+                });
             }
             _ => {}
         }
@@ -189,12 +272,12 @@ impl Cache {
     /// Drops all rows of a table.
     pub fn forget(&mut self, table: Table) {
         match table {
-            Table::Release => self.releases = Lru::default(),
-            Table::Label => self.labels = Lru::default(),
-            Table::Outlet => self.outlets = Lru::default(),
-            Table::Track => self.tracks = Lru::default(),
-            Table::TranscoderQueueFile | Table::TranscoderQueue => self.files = Lru::default(),
-            Table::UserAddon => self.addons = Lru::default(),
+            Table::Release => self.releases = Rows::default(),
+            Table::Label => self.labels = Rows::default(),
+            Table::Outlet => self.outlets = Rows::default(),
+            Table::Track => self.tracks = Rows::default(),
+            Table::TranscoderQueueFile | Table::TranscoderQueue => self.files = Rows::default(),
+            Table::UserAddon => self.addons = Rows::default(),
             _ => {}
         }
     }
@@ -213,7 +296,7 @@ impl Cache {
                 (Table::Label, Ok(id)) => self.labels.put(id, None),
                 (Table::Outlet, Ok(id)) => self.outlets.put(id, None),
                 (Table::Track, Ok(id)) => self.tracks.put(id, None),
-                (Table::TranscoderQueueFile, Ok(id)) => self.files_of(id).complete = true,
+                (Table::TranscoderQueueFile, Ok(id)) => self.change_files(id, |files| files.complete = true),
                 (Table::UserAddon, _) => self.addons.put(UserId(key.as_str().into()), HashSet::new()),
                 _ => {}
             }
@@ -223,7 +306,8 @@ impl Cache {
             let shown = table == Table::TranscoderQueueFile
                 && int(row, file::transcoder_queue_id)
                     .zip(int(row, file::id))
-                    .is_some_and(|(entry, id)| self.files_of(entry).shown.contains_key(&id));
+                    .and_then(|(entry, id)| self.files.with(&entry, |files| files.shown.contains_key(&id)))
+                    .unwrap_or(false);
             if !shown {
                 self.learn(table, row);
             }
@@ -266,11 +350,14 @@ impl Cache {
             return;
         }
         let status = row.text(file::status).unwrap_or_default().to_owned();
-        self.files_of(entry).shown.insert(id, Some(TranscodedFile { asset_type_id, status }));
+        self.change_files(entry, |files| files.show(id, Some(TranscodedFile { asset_type_id, status })));
     }
 
-    fn files_of(&mut self, entry: i64) -> &mut Files {
-        self.files.0.get_mut().get_or_insert_mut(entry, Files::default)
+    fn change_files(&mut self, entry: i64, change: impl FnOnce(&mut Files)) {
+        if self.files.with(&entry, |_| ()).is_none() {
+            self.files.put(entry, Files::default());
+        }
+        self.files.change(&entry, change);
     }
 }
 
@@ -309,6 +396,38 @@ mod tests {
             ("pre_review_hold", hold),
         ];
         row(Table::Release, &values)
+    }
+
+    #[test]
+    fn between_batches_rows_are_bounded_by_their_size() {
+        let mut cache = Cache::default();
+        let known = |cache: &Cache| (1..=20).filter(|id| cache.release(*id).is_some()).collect::<Vec<_>>();
+        for id in 1..=20 {
+            let mut release = release(Datum::text("7"), Datum::text("x".repeat(1 << 20)), Datum::text("f"));
+            release.set(release::id, Datum::text(id.to_string()));
+            cache.learn(Table::Release, &release);
+        }
+        assert_eq!(known(&cache).len(), 20, "a batch keeps all rows that it needs");
+        cache.begin();
+        assert_eq!(known(&cache), (14..=20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn files_are_bounded_too_and_weigh_what_they_contain() {
+        let mut files = Files::default();
+        let file = |status: &str| Some(TranscodedFile { asset_type_id: 1, status: status.to_owned() });
+        files.show(1, file("queued"));
+        files.show(1, file("complete"));
+        files.show(2, file("error"));
+        files.show(2, None);
+        assert_eq!(files.status_bytes, "complete".len());
+        let mut cache = Cache::default();
+        let count = (2 * MAX_WEIGHT / ENTRY_OVERHEAD) as i64;
+        for entry in 0..count {
+            cache.change_files(entry, |files| files.show(1, None));
+        }
+        cache.begin();
+        assert!(cache.files.with(&0, |_| ()).is_none() && cache.files.with(&(count - 1), |_| ()).is_some());
     }
 
     #[test]
