@@ -229,6 +229,7 @@ impl Session<'_> {
         let begin = checkpoint.progress.resume().ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
         policy.set_synchronous(catalog::is_synchronous(&client).await?);
+        let version = catalog::server(&client).await?.version;
         let started = tokio::time::timeout(START_TIMEOUT, stream.start(&source.slot, &source.publication, begin)).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
         tracing::info!(slot = source.slot, from = %begin, "reading changes");
@@ -248,7 +249,7 @@ impl Session<'_> {
         let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {
             heartbeats: Heartbeats::start(url, target, client, source, lineage, policy.clone(), read_until),
-            gate: VisibilityGate::start(self.context, lineage.timeline, policy),
+            gate: VisibilityGate::start(self.context, lineage.timeline, version, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),
         };

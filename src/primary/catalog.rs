@@ -1,5 +1,7 @@
 //! Reads the primary's catalog into typed rows.
 
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 use postgres_types::{PgLsn, ToSql, Type};
 use tokio_postgres::Client;
@@ -23,6 +25,9 @@ const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
 const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
 
 const PLUGIN: &str = "pgoutput";
+/// How long a slot may still be in use after its reader has ended.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+const RELEASE_POLL: Duration = Duration::from_millis(50);
 /// PostgreSQL 17: the first version whose logical slots can be synchronized to standbys.
 pub(crate) const FAILOVER_VERSION: i32 = 170_000;
 
@@ -251,6 +256,22 @@ pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError
 
 pub(crate) async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
     Ok(client.query_typed_opt(SLOT, &[(&name, Type::TEXT)]).await?.as_ref().map(Slot::from))
+}
+
+/// Returns a slot that no connection reads, if it exists. The server notices a moment later that its reader has ended, so an error if it
+/// stays in use.
+pub(crate) async fn unused_slot(client: &Client, name: &str) -> Result<Option<Slot>, PrimaryError> {
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
+    loop {
+        let slot = slot(client, name).await?;
+        match slot.as_ref().and_then(|slot| slot.active_pid) {
+            None => return Ok(slot),
+            Some(pid) if Instant::now() > deadline => {
+                return Err(PrimaryError::SlotInUse { slot: name.to_owned(), pid });
+            }
+            Some(_) => tokio::time::sleep(RELEASE_POLL).await,
+        }
+    }
 }
 
 /// Reads a slot on a standby. None if the server is a primary.

@@ -109,9 +109,7 @@ pub(crate) async fn drop_unfinished(client: &Client, source: &Source, store: &St
     if !store.is_creating_slot(&source.slot).await? {
         return Err(PrimaryError::SlotWithoutCheckpoint(source.slot.clone()));
     }
-    if let Some(pid) = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.active_pid) {
-        return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
-    }
+    catalog::unused_slot(client, &source.slot).await?;
     client.execute(SLOT_DROP, &[&source.slot]).await?;
     Ok(format!("slot {}: dropped, because an earlier setup did not finish", source.slot))
 }

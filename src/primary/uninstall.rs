@@ -101,9 +101,7 @@ pub(super) async fn drop_slot(client: &Client, source: &Source) -> Result<Option
     if let Some(foreign) = slot.foreign(&source.slot) {
         return Err(PrimaryError::Preconditions(vec![foreign]));
     }
-    if let Some(pid) = slot.active_pid {
-        return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
-    }
+    catalog::unused_slot(client, &source.slot).await?;
     client.query_typed(SLOT_DROP, &[(&source.slot, Type::TEXT)]).await?;
     Ok(Some(format!("slot {}: dropped", source.slot)))
 }

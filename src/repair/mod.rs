@@ -90,10 +90,7 @@ impl<'a> Repair<'a> {
 
     async fn by_wal(request: Request<'a, '_>, client: Client) -> Result<Repair<'a>, PrimaryError> {
         let Request { source, url, store, transaction, dry_run, force } = request;
-        let old = catalog::slot(&client, &source.slot).await?;
-        if let Some(pid) = old.as_ref().and_then(|slot| slot.active_pid) {
-            return Err(PrimaryError::SlotInUse { slot: source.slot.clone(), pid });
-        }
+        let old = catalog::unused_slot(&client, &source.slot).await?;
         let gaps = diagnose(&client, source, store, force).await?;
         if dry_run {
             let snapshot = SnapshotSession::now(url).await?;

@@ -197,6 +197,9 @@ impl<'a> Reader<'a> {
         let before = self.buffer.changes().len();
         let decoded = self.decoder.decode(message, self.buffer.changes())?;
         self.buffer.added(before, self.decoder.open().map(|open| open.xid));
+        if self.buffer.changes().len() > before {
+            self.tasks.gate.add_changes();
+        }
         match decoded {
             Decoded::Nothing => {}
             Decoded::TableDescribed => self.tasks.gate.require_table_check(),

@@ -39,6 +39,9 @@ const MAX_UNCHECKED: usize = 10_000;
 
 static WAITING: Condition = Condition::new();
 
+/// Since this version of the server, the stream describes its tables again when the publication changes.
+const DESCRIBES_PUBLICATION: i32 = 150_000;
+
 /// A request to check what was received.
 struct Check {
     /// Transactions that must be visible.
@@ -61,6 +64,8 @@ struct Received {
 /// to check, no query runs.
 pub(super) struct VisibilityGate {
     policy: VisibilityPolicy,
+    /// Whether all changes require that the tables are verified.
+    verifies_changes: bool,
     received: u64,
     /// Transactions that no check covers yet.
     unchecked: Vec<u32>,
@@ -72,8 +77,8 @@ pub(super) struct VisibilityGate {
 }
 
 impl VisibilityGate {
-    /// Starts the checking task for a stream of `timeline`.
-    pub fn start(context: &Context<'_>, timeline: u32, policy: VisibilityPolicy) -> VisibilityGate {
+    /// Starts the checking task for a stream of `timeline`, from a server of `version`.
+    pub fn start(context: &Context<'_>, timeline: u32, version: i32, policy: VisibilityPolicy) -> VisibilityGate {
         // One check that runs, and one that waits.
         let (checks, requests) = mpsc::channel(1);
         let (results, passed) = watch::channel(Received::default());
@@ -81,7 +86,16 @@ impl VisibilityGate {
         let wait = WaitReport { health: health.clone() };
         let checker = Checker { source: source.clone(), timeline, client: KeptClient::new(url, None), wait };
         let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
-        VisibilityGate { policy, received: 0, unchecked: Vec::new(), tables_changed: false, checks, passed, task }
+        VisibilityGate {
+            policy,
+            verifies_changes: version < DESCRIBES_PUBLICATION,
+            received: 0,
+            unchecked: Vec::new(),
+            tables_changed: false,
+            checks,
+            passed,
+            task,
+        }
     }
 
     /// Records a transaction that the stream begins to send.
@@ -89,6 +103,13 @@ impl VisibilityGate {
         if self.policy.waits() {
             self.received += 1;
             self.unchecked.push(transaction);
+        }
+    }
+
+    /// Records that the stream has sent changes.
+    pub fn add_changes(&mut self) {
+        if self.verifies_changes {
+            self.require_table_check();
         }
     }
 

@@ -26,7 +26,8 @@ pub struct Life {
     pid: u32,
     started: Instant,
     has_ended: bool,
-    /// Seconds since the start, resident memory in KiB, and open descriptors.
+    /// Seconds since the start, private memory in KiB, and open descriptors. Pages of the program file do not count: the kernel reads
+    /// them when they are first used and can drop them.
     samples: Vec<(f64, f64, f64)>,
 }
 
@@ -40,7 +41,7 @@ pub struct Measured {
 impl Life {
     fn sample(&mut self) {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let memory = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).map(Iterator::count);
         if let (Some(memory), Ok(descriptors)) = (memory, descriptors) {
