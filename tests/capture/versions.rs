@@ -7,6 +7,7 @@ use walhook::private_postgres::Options;
 use crate::chaos::Scenario;
 use crate::support::versions::installed;
 use crate::support::{TestApp, skip};
+use crate::wait_until_unready;
 
 async fn assert_capture_works(version: u32, programs: &Path) {
     let mut settings = vec![("wal_sender_timeout", "4s"), ("max_slot_wal_keep_size", "1GB")];
@@ -22,7 +23,8 @@ async fn assert_capture_works(version: u32, programs: &Path) {
     scenario.pay(10).await;
     scenario.app.kill().await;
     scenario.pay(10).await;
-    scenario.app.set("source.replica_identity", "index").setup().await;
+    // The stream must show that a table has left the publication, not the check after a heartbeat.
+    scenario.app.set("source.replica_identity", "index").set("source.heartbeat", "1h").setup().await;
     scenario.app.run().await;
     scenario.pay(10).await;
     scenario.assert_delivered().await;
@@ -31,6 +33,12 @@ async fn assert_capture_works(version: u32, programs: &Path) {
     assert!(lines.contains("warn  wal_sender_timeout: 4000 ms"), "{lines}");
     assert!(lines.contains("ok    max_slot_wal_keep_size: 1GB"), "{lines}");
     assert_eq!(lines.contains("warn  idle_replication_slot_timeout: 3600 s"), version >= 18, "{lines}");
+    let unpublish = format!("alter publication {} drop table label", scenario.app.name);
+    scenario.platform.execute(&unpublish, &[]).await;
+    scenario.pay(1).await;
+    wait_until_unready(scenario.app.sidecar(), ": lacks public.label; run `walhook setup`").await;
+    scenario.app.setup().await;
+    scenario.assert_delivered().await;
     assert!(scenario.app.stop().await.success());
     scenario.app.walhook_ok(&["teardown", "--yes"]).await;
     assert!(scenario.app.walhook_ok(&["teardown", "--yes"]).await.contains("nothing is left to remove"));

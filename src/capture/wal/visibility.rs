@@ -6,6 +6,7 @@
 //!
 //! The wait has no limit: a new stream would wait for the same transactions. A long wait is reported instead.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use postgres_types::Type;
@@ -39,8 +40,9 @@ const MAX_UNCHECKED: usize = 10_000;
 
 static WAITING: Condition = Condition::new();
 
-/// Since this version of the server, the stream describes its tables again when the publication changes.
-const DESCRIBES_PUBLICATION: i32 = 150_000;
+/// The versions of the server whose streams describe all tables again when the publication changes. Version 18 describes only those that
+/// were added or removed.
+const DESCRIBE_PUBLICATION: Range<i32> = 150_000..180_000;
 
 /// A request to check what was received.
 struct Check {
@@ -88,7 +90,7 @@ impl VisibilityGate {
         let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
         VisibilityGate {
             policy,
-            verifies_changes: version < DESCRIBES_PUBLICATION,
+            verifies_changes: !DESCRIBE_PUBLICATION.contains(&version),
             received: 0,
             unchecked: Vec::new(),
             tables_changed: false,
