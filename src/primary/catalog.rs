@@ -21,6 +21,7 @@ const SLOT_END_READER: &str = include_str!("../../sql/primary/slot_end_reader.sq
 const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
 const STANDBY_SLOT: &str = include_str!("../../sql/primary/standby_slot.sql");
 const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
+const PUBLICATION_VERSION: &str = include_str!("../../sql/primary/publication_version.sql");
 const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
 const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
 
@@ -287,6 +288,11 @@ pub(crate) async fn end_reader(client: &Client, slot: &str, reader: i32) -> Resu
 
 pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Publication>, PrimaryError> {
     Ok(client.query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)]).await?.as_ref().map(Publication::from))
+}
+
+/// Returns a text that changes with the publication. None if there is no publication of this name.
+pub(crate) async fn publication_version(client: &Client, name: &str) -> Result<Option<String>, PrimaryError> {
+    Ok(client.query_typed_opt(PUBLICATION_VERSION, &[(&name, Type::TEXT)]).await?.map(|row| row.get(0)))
 }
 
 /// Reads the platform's tables to which `tables` are mapped, in the same order.

@@ -4,6 +4,9 @@
 //! a standby at that point: no session sees the commit, and a failover undoes it. Therefore no change of a transaction is passed on,
 //! stored or acknowledged before a snapshot of the primary sees the transaction.
 //!
+//! A looked-up table that leaves the publication changes unseen. The stream describes the tables again when that happens, so that they
+//! are verified, but not on every version of the server: on the others, each batch verifies that the publication is the same.
+//!
 //! The wait has no limit: a new stream would wait for the same transactions. A long wait is reported instead.
 
 use std::ops::Range;
@@ -21,6 +24,7 @@ use crate::capture::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::health::Health;
+use crate::primary::catalog;
 use crate::primary::inspect::tables_for_streaming;
 use crate::retry::Backoff;
 use crate::telemetry::Condition;
@@ -44,19 +48,29 @@ static WAITING: Condition = Condition::new();
 /// were added or removed.
 const DESCRIBE_PUBLICATION: Range<i32> = 150_000..180_000;
 
+/// What must be verified before changes are passed on. Each scope includes those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Scope {
+    #[default]
+    Nothing,
+    /// The publication is as it was when the tables were verified.
+    Publication,
+    /// The tables and the publication have everything that events and their routing need.
+    Tables,
+}
+
 /// A request to check what was received.
 struct Check {
     /// Transactions that must be visible.
     transactions: Vec<u32>,
-    /// Whether the tables and their publication must be verified.
-    tables: bool,
+    scope: Scope,
     received: Received,
 }
 
 /// How much of the stream a check covers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Received {
-    /// The number of reasons for a check: transactions, and changed tables.
+    /// The number of reasons for a check.
     count: u64,
     /// The end of the last whole transaction.
     end: Lsn,
@@ -66,13 +80,13 @@ struct Received {
 /// to check, no query runs.
 pub(super) struct VisibilityGate {
     policy: VisibilityPolicy,
-    /// Whether all changes require that the tables are verified.
-    verifies_changes: bool,
+    /// What must be verified before any change is passed on.
+    scope_of_changes: Scope,
     received: u64,
     /// Transactions that no check covers yet.
     unchecked: Vec<u32>,
-    /// Whether the tables must be verified with the next check.
-    tables_changed: bool,
+    /// What the next check must verify.
+    unverified: Scope,
     checks: mpsc::Sender<Check>,
     passed: watch::Receiver<Received>,
     task: AbortOnDropHandle<Result<(), CaptureError>>,
@@ -86,14 +100,18 @@ impl VisibilityGate {
         let (results, passed) = watch::channel(Received::default());
         let Context { source, url, health, .. } = *context;
         let wait = WaitReport { health: health.clone() };
-        let checker = Checker { source: source.clone(), timeline, client: KeptClient::new(url, None), wait };
+        let checker =
+            Checker { source: source.clone(), timeline, client: KeptClient::new(url, None), publication: None, wait };
         let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
         VisibilityGate {
             policy,
-            verifies_changes: !DESCRIBE_PUBLICATION.contains(&version),
+            scope_of_changes: match DESCRIBE_PUBLICATION.contains(&version) {
+                true => Scope::Nothing,
+                false => Scope::Publication,
+            },
             received: 0,
             unchecked: Vec::new(),
-            tables_changed: false,
+            unverified: Scope::Nothing,
             checks,
             passed,
             task,
@@ -110,17 +128,19 @@ impl VisibilityGate {
 
     /// Records that the stream has sent changes.
     pub fn add_changes(&mut self) {
-        if self.verifies_changes {
-            self.require_table_check();
-        }
+        self.require(self.scope_of_changes);
     }
 
     /// Closes the gate until the tables and their publication are verified.
     pub fn require_table_check(&mut self) {
-        if !self.tables_changed {
+        self.require(Scope::Tables);
+    }
+
+    fn require(&mut self, scope: Scope) {
+        if scope > self.unverified {
             self.received += 1;
+            self.unverified = scope;
         }
-        self.tables_changed = true;
     }
 
     /// Returns whether all checks have passed.
@@ -159,13 +179,13 @@ impl VisibilityGate {
     }
 
     fn has_unchecked(&self) -> bool {
-        self.tables_changed || !self.unchecked.is_empty()
+        self.unverified != Scope::Nothing || !self.unchecked.is_empty()
     }
 
     fn next_check(&mut self, end: Lsn) -> Check {
         let received = Received { count: self.received, end };
-        let tables = std::mem::take(&mut self.tables_changed);
-        Check { transactions: std::mem::take(&mut self.unchecked), tables, received }
+        let scope = std::mem::take(&mut self.unverified);
+        Check { transactions: std::mem::take(&mut self.unchecked), scope, received }
     }
 
     /// Returns how far idle WAL up to `wanted` may be acknowledged. If capture waits for visibility, this is the end of what is
@@ -187,6 +207,8 @@ struct Checker {
     source: Source,
     timeline: u32,
     client: KeptClient,
+    /// The version of the publication with which the tables were verified last.
+    publication: Option<String>,
     wait: WaitReport,
 }
 
@@ -199,11 +221,9 @@ impl Checker {
     ) -> Result<(), CaptureError> {
         // Every table's first change requires a check. This first one opens the connection and fills the server's caches, so that the
         // first event does not wait for either.
-        self.verify_tables().await?;
-        while let Some(Check { transactions, tables, received }) = checks.recv().await {
-            if tables {
-                self.verify_tables().await?;
-            }
+        self.verify(Scope::Tables).await?;
+        while let Some(Check { transactions, scope, received }) = checks.recv().await {
+            self.verify(scope).await?;
             if !transactions.is_empty() {
                 self.wait_until_visible(transactions).await?;
             }
@@ -229,11 +249,25 @@ impl Checker {
         }
     }
 
-    /// Verifies that the stream still has everything that events and their routing need.
-    async fn verify_tables(&mut self) -> Result<(), CaptureError> {
-        let verified = async { Ok(tables_for_streaming(self.client.get().await?, &self.source).await.map(drop)?) };
-        let verified = tokio::time::timeout(CHECK_TIMEOUT, verified).await;
+    async fn verify(&mut self, scope: Scope) -> Result<(), CaptureError> {
+        if scope == Scope::Nothing {
+            return Ok(());
+        }
+        let verified = tokio::time::timeout(CHECK_TIMEOUT, self.verify_tables(scope)).await;
         verified.map_err(|_| CaptureError::Silent(CHECK_TIMEOUT))?
+    }
+
+    /// Verifies that the stream still has everything that events and their routing need. If only the publication may have changed, one
+    /// short query shows whether it has.
+    async fn verify_tables(&mut self, scope: Scope) -> Result<(), CaptureError> {
+        let client = self.client.get().await?;
+        // Read first: a later change differs from it.
+        let publication = catalog::publication_version(client, &self.source.publication).await?;
+        if scope == Scope::Tables || publication != self.publication {
+            tables_for_streaming(client, &self.source).await?;
+        }
+        self.publication = publication;
+        Ok(())
     }
 
     /// Returns the transactions that are not visible, on the same server timeline that the stream comes from.

@@ -1,5 +1,8 @@
 //! A repair finds changes that triggers failed to write, and raises their events once.
 
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
 use super::{number, prepared};
 use crate::support::{Receiver, TestApp, eventually};
 
@@ -9,6 +12,13 @@ const STATUS: &str = "distribution.outlet.status_changed";
 async fn open_gaps(app: &TestApp) -> Vec<String> {
     let statement = "select reason from walhook.gap where repaired_at is null order by reason";
     app.store().await.query(statement, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+/// Executes a statement that locks several tables, in another order than the sidecar does.
+async fn repeat_after_deadlocks(client: &Client, statement: &str) {
+    while let Err(error) = client.batch_execute(statement).await {
+        assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -33,7 +43,7 @@ async fn changes_missed_by_failing_triggers_and_a_lost_outbox_are_raised_once() 
         ("drop schema walhook_capture cascade", "outbox_lost"),
     ] {
         receiver.clear();
-        platform.client.batch_execute(harm).await.unwrap();
+        repeat_after_deadlocks(&platform.client, harm).await;
         platform.set_distribution_status(hidden, "transcoding").await;
         platform.set_distribution_status(hidden, "complete").await;
         eventually("the gap to be recorded", async || {
