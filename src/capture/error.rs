@@ -30,6 +30,8 @@ pub enum CaptureError {
     HeartbeatLost(Duration),
     #[error("the primary is on another timeline than the stream: capture starts again on the new one")]
     TimelineChanged,
+    #[error("a table left the publication, and may have returned: capture starts again and reports which")]
+    PublicationInterrupted,
     #[error("another process reads the outbox of slot {0}: capture starts here when that process ends")]
     LeaseHeld(String),
     #[error("another process has read the outbox of slot {0} meanwhile: reading continues from its checkpoint")]
@@ -115,6 +117,7 @@ impl CaptureError {
             | CaptureError::LeaseHeld(_)
             | CaptureError::Silent(_)
             | CaptureError::TimelineChanged
+            | CaptureError::PublicationInterrupted
             | CaptureError::HeartbeatLost(_) => true,
             _ => false,
         }

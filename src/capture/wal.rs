@@ -27,6 +27,7 @@ use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
+use crate::domain::publication::PublicationMembers;
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::primary::{catalog, conninfo, inspect};
@@ -195,6 +196,24 @@ impl Session<'_> {
         }
     }
 
+    /// Returns the publication's tables. Records a gap if one of them was missing in between since the last stream was started.
+    async fn publication_members(&self, client: &Client) -> Result<PublicationMembers, CaptureError> {
+        let Context { source, store, health, .. } = *self.context;
+        let found = catalog::publication_members(client, source).await?;
+        let known = store.publication_members(&source.slot).await?.unwrap_or_default();
+        let left = known.left_until(&found);
+        if !left.is_empty() {
+            let (publication, tables) = (source.publication.clone(), left.join(", "));
+            let gap = Gap::PublicationInterrupted { publication, tables };
+            match gaps::record(source, store, health, gap, None).await {
+                PrimaryError::Gap(_) => {}
+                error => return Err(error.into()),
+            }
+        }
+        store.store_publication_members(&source.slot, &found).await?;
+        Ok(found)
+    }
+
     /// Verifies the slot and the tables, starts streaming, and claims the acknowledgement limit.
     async fn open(&self, faults: &mut FaultLog) -> Result<Reader<'_>, CaptureError> {
         let Context { source, url, store, health, .. } = *self.context;
@@ -244,12 +263,13 @@ impl Session<'_> {
         let Some(limit) = store.claim_acknowledgement(&source.slot, previous_reader, self.reader).await? else {
             return Err(CaptureError::SlotActive(source.slot.clone()));
         };
+        let members = self.publication_members(&client).await?;
         let (acknowledged, period) = (self.acknowledged.clone(), source.heartbeat.0);
         let lineage = stream.lineage();
         let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {
             heartbeats: Heartbeats::start(url, target, client, source, lineage, policy.clone(), read_until),
-            gate: VisibilityGate::start(self.context, lineage.timeline, version, policy),
+            gate: VisibilityGate::start(self.context, lineage.timeline, version, members, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),
         };

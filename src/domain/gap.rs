@@ -41,6 +41,8 @@ pub enum Gap {
         "publication {publication} no longer publishes {tables}: their changes are lost until `walhook setup` adds them"
     )]
     PublicationChanged { publication: String, tables: String },
+    #[error("{tables} left publication {publication} and returned: changes that were committed meanwhile are lost")]
+    PublicationInterrupted { publication: String, tables: String },
     #[error(
         "the primary's WAL ends at {end}, before the checkpoint at {at}: the primary was restored to an earlier state"
     )]
@@ -77,7 +79,7 @@ impl Gap {
             Gap::SlotAhead { .. } => "slot_ahead",
             Gap::RepairUnfinished { .. } => "repair_unfinished",
             Gap::IdentityLost { .. } => "identity_lost",
-            Gap::PublicationChanged { .. } => "publication_changed",
+            Gap::PublicationChanged { .. } | Gap::PublicationInterrupted { .. } => "publication_changed",
             Gap::TriggersFailed { .. } => Gap::TRIGGER_FAILED,
             Gap::TriggersLacking(_) => "trigger_missing",
             Gap::OutboxLost(_) => "outbox_lost",

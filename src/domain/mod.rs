@@ -15,6 +15,7 @@ mod named;
 pub mod notice;
 pub mod ordering;
 pub mod position;
+pub mod publication;
 pub mod read_pages;
 pub mod sealed;
 pub mod sequence;

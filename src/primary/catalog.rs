@@ -10,6 +10,7 @@ use super::error::PrimaryError;
 use super::finding::Finding;
 use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
+use crate::domain::publication::PublicationMembers;
 use crate::domain::table::Table;
 use crate::postgres::quote_qualified;
 use crate::postgres::row::row;
@@ -22,6 +23,7 @@ const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
 const STANDBY_SLOT: &str = include_str!("../../sql/primary/standby_slot.sql");
 const PUBLICATION: &str = include_str!("../../sql/primary/publication.sql");
 const PUBLICATION_VERSION: &str = include_str!("../../sql/primary/publication_version.sql");
+const PUBLICATION_MEMBERS: &str = include_str!("../../sql/primary/publication_members.sql");
 const LOCK_HOLDER: &str = include_str!("../../sql/primary/lock_holder.sql");
 const OLDEST_TRANSACTION: &str = include_str!("../../sql/primary/oldest_transaction.sql");
 
@@ -293,6 +295,16 @@ pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Pu
 /// Returns a text that changes with the publication. None if there is no publication of this name.
 pub(crate) async fn publication_version(client: &Client, name: &str) -> Result<Option<String>, PrimaryError> {
     Ok(client.query_typed_opt(PUBLICATION_VERSION, &[(&name, Type::TEXT)]).await?.map(|row| row.get(0)))
+}
+
+/// Reads which captured tables the publication lists.
+pub(crate) async fn publication_members(client: &Client, source: &Source) -> Result<PublicationMembers, PrimaryError> {
+    let (schemas, names): (Vec<String>, Vec<String>) =
+        followed(source).map(|table| source.tables.qualified_name(table)).unzip();
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&source.publication, Type::TEXT), (&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY)];
+    let rows = client.query_typed(PUBLICATION_MEMBERS, &parameters).await?;
+    Ok(rows.iter().map(|row| (row.get("table"), row.get("member"))).collect())
 }
 
 /// Reads the platform's tables to which `tables` are mapped, in the same order.

@@ -11,10 +11,12 @@
 //! | `ordinal` | ordinal of the last stored change, or 2⁶³-1 for the whole transaction | the same for rows of the window |
 //! | `resume_lsn` | where streaming restarts | highest sequence number that was read |
 //! | `window_from`, `window_to` | null | the window's two snapshots |
+//! | `publication_members` | the captured tables in the publication, with the ids of their memberships | null |
 //! | `outbox_pages` | null | the pages that were read last, with the number and the ordinal that they belong to |
 //! | `handover_*` | set until the triggers are dropped after a switch | set when a switch to the WAL is prepared |
 //!
-//! The meaning of the columns has not changed since version 0.1.0, which does not know `outbox_pages`. An upgrade continues from the row
+//! The meaning of the columns has not changed since version 0.1.0, which does not know `outbox_pages`
+//! and `publication_members`. An upgrade continues from the row
 //! that the previous version wrote, and after a rollback the previous version continues from the row that this one wrote. Replicas of
 //! both may run at the same time.
 
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{GenericClient, Transaction};
 use jiff::Timestamp;
-use postgres_types::ToSql;
+use postgres_types::{Json, ToSql};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -32,6 +34,7 @@ use super::statement::{FromRow, Statements, column, from_row};
 use super::{Result, Store, StoreError, commit_durably};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::publication::PublicationMembers;
 use crate::domain::read_pages::ReadPages;
 use crate::domain::window::{Snapshot, Window};
 
@@ -193,6 +196,19 @@ impl Store {
     /// that were read before another process's claim would be accepted again.
     pub async fn claim_checkpoint(&self, slot: &str, reader: Uuid) -> Result<()> {
         self.run(include_str!("../../sql/store/checkpoint_claim.sql"), &[&slot, &reader]).await?;
+        Ok(())
+    }
+
+    /// Returns the publication's tables as of the last start of the stream. None before the first.
+    pub async fn publication_members(&self, slot: &str) -> Result<Option<PublicationMembers>> {
+        const READ: &str = include_str!("../../sql/store/publication_members_read.sql");
+        Ok(self.fetch_optional::<Option<PublicationMembers>>(READ, &[&slot]).await?.flatten())
+    }
+
+    /// Stores the publication's tables.
+    pub async fn store_publication_members(&self, slot: &str, members: &PublicationMembers) -> Result<()> {
+        const STORE: &str = include_str!("../../sql/store/publication_members_store.sql");
+        self.run(STORE, &[&slot, &Json(members)]).await?;
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use std::error::Error;
 use deadpool_postgres::GenericClient;
 use jiff::Timestamp;
 use postgres_types::private::BytesMut;
-use postgres_types::{FromSqlOwned, IsNull, PgLsn, ToSql, Type, to_sql_checked};
+use postgres_types::{FromSqlOwned, IsNull, Json, PgLsn, ToSql, Type, to_sql_checked};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -23,6 +23,7 @@ use super::{Result, Store, StoreError};
 use crate::domain::event::UserId;
 use crate::domain::lsn::Lsn;
 use crate::domain::ordering::Ordering;
+use crate::domain::publication::PublicationMembers;
 use crate::domain::signing::Signing;
 
 /// A statement's parameters, `$1` first.
@@ -144,6 +145,7 @@ columns! {
     UserId = String: |user| Ok(UserId(user.into())),
     // A later build may know more.
     Ordering = String: |name| Ok(Ordering::named(&name).unwrap_or(Ordering::None)),
+    PublicationMembers = Json<PublicationMembers>: |stored| Ok(stored.0),
     Signing = String: |name| Signing::named(&name).ok_or_else(|| format!("{name} is not known to this build")),
 }
 

@@ -95,6 +95,47 @@ async fn a_label_whose_owner_changes_while_it_is_not_published_sends_nothing_to_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_label_that_returns_to_the_publication_sends_nothing_to_its_former_owner() {
+    let mut app = TestApp::prepare().await;
+    app.set("source.heartbeat", "1h");
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let (former, owner) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
+    let (label, entry) = distributed(&platform, &former).await;
+    former.receiver.wait_for(1).await;
+    let (drop, add) = (
+        format!("alter publication {} drop table label", app.name),
+        format!("alter publication {} add table label", app.name),
+    );
+    platform.execute(&drop, &[]).await;
+    platform.execute("update label set user_id = $2 where id = $1", &[&label, &owner.id]).await;
+    platform.execute(&add, &[]).await;
+    platform.set_distribution_status(entry, "batched").await;
+    owner.receiver.wait_for(1).await;
+    assert_eq!(former.receiver.requests().len(), 1);
+    wait_until_unready(app.sidecar(), "changes were lost (publication_changed)").await;
+    assert!(app.stop().await.success());
+    app.walhook_ok(&["repair"]).await;
+
+    // Also while no process runs.
+    app.run().await;
+    platform.set_distribution_status(entry, "transcoding").await;
+    owner.receiver.wait_for(2).await;
+    assert!(app.stop().await.success());
+    platform.execute(&drop, &[]).await;
+    platform.execute(&add, &[]).await;
+    let sidecar = app.spawn(&[]);
+    wait_until_unready(&sidecar, "changes were lost (publication_changed)").await;
+    assert!(sidecar.stop().await.success());
+    app.walhook_ok(&["repair"]).await;
+    app.run().await;
+    platform.set_distribution_status(entry, "batched").await;
+    owner.receiver.wait_for(3).await;
+    app.wait_for_events(4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_add_on_that_ends_while_it_is_not_published_raises_no_more_events() {
     let mut app = TestApp::prepare().await;
     app.set("source.heartbeat", "200ms");

@@ -23,6 +23,7 @@ use crate::capture::error::CaptureError;
 use crate::capture::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
+use crate::domain::publication::PublicationMembers;
 use crate::health::Health;
 use crate::primary::catalog;
 use crate::primary::inspect::tables_for_streaming;
@@ -94,14 +95,26 @@ pub(super) struct VisibilityGate {
 
 impl VisibilityGate {
     /// Starts the checking task for a stream of `timeline`, from a server of `version`.
-    pub fn start(context: &Context<'_>, timeline: u32, version: i32, policy: VisibilityPolicy) -> VisibilityGate {
+    pub fn start(
+        context: &Context<'_>,
+        timeline: u32,
+        version: i32,
+        members: PublicationMembers,
+        policy: VisibilityPolicy,
+    ) -> VisibilityGate {
         // One check that runs, and one that waits.
         let (checks, requests) = mpsc::channel(1);
         let (results, passed) = watch::channel(Received::default());
         let Context { source, url, health, .. } = *context;
         let wait = WaitReport { health: health.clone() };
-        let checker =
-            Checker { source: source.clone(), timeline, client: KeptClient::new(url, None), publication: None, wait };
+        let checker = Checker {
+            source: source.clone(),
+            timeline,
+            client: KeptClient::new(url, None),
+            publication: None,
+            members,
+            wait,
+        };
         let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
         VisibilityGate {
             policy,
@@ -209,6 +222,8 @@ struct Checker {
     client: KeptClient,
     /// The version of the publication with which the tables were verified last.
     publication: Option<String>,
+    /// The tables that it had then.
+    members: PublicationMembers,
     wait: WaitReport,
 }
 
@@ -265,6 +280,11 @@ impl Checker {
         let publication = catalog::publication_version(client, &self.source.publication).await?;
         if scope == Scope::Tables || publication != self.publication {
             tables_for_streaming(client, &self.source).await?;
+            let members = catalog::publication_members(client, &self.source).await?;
+            if !self.members.left_until(&members).is_empty() {
+                return Err(CaptureError::PublicationInterrupted);
+            }
+            self.members = members;
         }
         self.publication = publication;
         Ok(())
