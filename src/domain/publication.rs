@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The captured tables, each with the id of its membership in the publication: none if the publication does not list it. A table that leaves
-/// the publication and returns gets another id.
+/// The tables that events need, each with the id of its membership in the publication: none if the publication does not list it. A table
+/// that leaves the publication and returns gets another id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicationMembers(BTreeMap<String, Option<u32>>);
 
 impl PublicationMembers {
-    /// Returns the tables that have left since, also if they have returned. Tables that are no longer captured are ignored.
+    /// Returns the tables that have left since, also if they have returned. Tables that are no longer needed are ignored.
     pub fn left_until<'a>(&self, later: &'a PublicationMembers) -> Vec<&'a str> {
         let has_left = |(table, member): &(&String, &Option<u32>)| {
             let before = self.0.get(*table).copied().flatten();

@@ -297,10 +297,10 @@ pub(crate) async fn publication_version(client: &Client, name: &str) -> Result<O
     Ok(client.query_typed_opt(PUBLICATION_VERSION, &[(&name, Type::TEXT)]).await?.map(|row| row.get(0)))
 }
 
-/// Reads which captured tables the publication lists.
+/// Reads which of the tables that events need the publication lists.
 pub(crate) async fn publication_members(client: &Client, source: &Source) -> Result<PublicationMembers, PrimaryError> {
     let (schemas, names): (Vec<String>, Vec<String>) =
-        followed(source).map(|table| source.tables.qualified_name(table)).unzip();
+        followed(source).filter(|table| is_required(*table)).map(|table| source.tables.qualified_name(table)).unzip();
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
         [(&source.publication, Type::TEXT), (&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY)];
     let rows = client.query_typed(PUBLICATION_MEMBERS, &parameters).await?;
