@@ -196,7 +196,7 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the publication's tables. Records a gap if one of them was missing in between since the last stream was started.
+    /// Returns the publication's tables. Records a gap if one has left since the last stream was started, also if it has returned.
     async fn publication_members(&self, client: &Client) -> Result<PublicationMembers, CaptureError> {
         let Context { source, store, health, .. } = *self.context;
         let found = catalog::publication_members(client, source).await?;
@@ -248,7 +248,6 @@ impl Session<'_> {
         let begin = checkpoint.progress.resume().ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
         policy.set_synchronous(catalog::is_synchronous(&client).await?);
-        let version = catalog::server(&client).await?.version;
         let started = tokio::time::timeout(START_TIMEOUT, stream.start(&source.slot, &source.publication, begin)).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
         tracing::info!(slot = source.slot, from = %begin, "reading changes");
@@ -269,7 +268,7 @@ impl Session<'_> {
         let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {
             heartbeats: Heartbeats::start(url, target, client, source, lineage, policy.clone(), read_until),
-            gate: VisibilityGate::start(self.context, lineage.timeline, version, members, policy),
+            gate: VisibilityGate::start(self.context, lineage.timeline, verified.version, members, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),
         };

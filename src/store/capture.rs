@@ -11,14 +11,13 @@
 //! | `ordinal` | ordinal of the last stored change, or 2⁶³-1 for the whole transaction | the same for rows of the window |
 //! | `resume_lsn` | where streaming restarts | highest sequence number that was read |
 //! | `window_from`, `window_to` | null | the window's two snapshots |
-//! | `publication_members` | the captured tables in the publication, with the ids of their memberships | null |
+//! | `publication_members` | the tables that events need, with the ids of their memberships in the publication | null |
 //! | `outbox_pages` | null | the pages that were read last, with the number and the ordinal that they belong to |
 //! | `handover_*` | set until the triggers are dropped after a switch | set when a switch to the WAL is prepared |
 //!
-//! The meaning of the columns has not changed since version 0.1.0, which does not know `outbox_pages`
-//! and `publication_members`. An upgrade continues from the row
-//! that the previous version wrote, and after a rollback the previous version continues from the row that this one wrote. Replicas of
-//! both may run at the same time.
+//! The meaning of the columns has not changed since version 0.1.0, which does not know `outbox_pages` and `publication_members`. An
+//! upgrade continues from the row that the previous version wrote, and after a rollback the previous version continues from the row that
+//! this one wrote. Replicas of both may run at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;

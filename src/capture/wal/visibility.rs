@@ -4,8 +4,8 @@
 //! a standby at that point: no session sees the commit, and a failover undoes it. Therefore no change of a transaction is passed on,
 //! stored or acknowledged before a snapshot of the primary sees the transaction.
 //!
-//! A looked-up table that leaves the publication changes unseen. The stream describes the tables again when that happens, so that they
-//! are verified, but not on every version of the server: on the others, each batch verifies that the publication is the same.
+//! The stream lacks the changes of a looked-up table that has left the publication. Some versions of the server describe all tables again
+//! when the publication changes, and each described table is verified. On the other versions, each batch verifies the publication.
 //!
 //! The wait has no limit: a new stream would wait for the same transactions. A long wait is reported instead.
 
