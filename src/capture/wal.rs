@@ -142,7 +142,7 @@ async fn missing_wal(context: &Context<'_>) -> CaptureError {
         let stored = store.checkpoint(&source.slot).await?;
         let at = stored.and_then(|checkpoint| checkpoint.progress.resume());
         let gap = Gap::WalMissing { slot: source.slot.clone(), at: at.unwrap_or_default() };
-        Ok::<_, StoreError>(gaps::record(source, store, health, gap, at).await)
+        Ok::<_, StoreError>(gaps::record_and_end(source, store, health, gap, at).await)
     };
     recorded.await.map_or_else(CaptureError::from, CaptureError::from)
 }
@@ -205,10 +205,7 @@ impl Session<'_> {
         if !left.is_empty() {
             let (publication, tables) = (source.publication.clone(), left.join(", "));
             let gap = Gap::PublicationInterrupted { publication, tables };
-            match gaps::record(source, store, health, gap, None).await {
-                PrimaryError::Gap(_) => {}
-                error => return Err(error.into()),
-            }
+            gaps::record(source, store, health, &gap, None).await?;
         }
         store.store_publication_members(&source.slot, &found).await?;
         Ok(found)

@@ -38,7 +38,7 @@ pub(crate) async fn verify(
     let checkpoint = store.checkpoint(&source.slot).await?;
     let at = checkpoint.as_ref().and_then(|checkpoint| checkpoint.progress.resume());
     match examine(client, source, store, checkpoint).await {
-        Err(PrimaryError::Gap(gap)) => Err(gaps::record(source, store, health, gap, at).await),
+        Err(PrimaryError::Gap(gap)) => Err(gaps::record_and_end(source, store, health, gap, at).await),
         other => {
             gaps::report_open(source, store, health).await?;
             other
@@ -121,7 +121,7 @@ pub(crate) async fn has_commits(
     let confirmed = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.confirmed());
     if confirmed.is_some_and(|confirmed| confirmed > at) {
         let gap = Gap::StoreBehind { slot: source.slot.clone(), at };
-        return Err(gaps::record(source, store, health, gap, Some(at)).await);
+        return Err(gaps::record_and_end(source, store, health, gap, Some(at)).await);
     }
     Ok(false)
 }
@@ -157,7 +157,7 @@ pub(crate) async fn enter_timeline(
             )));
         };
         if let Err(gap) = descends(&known, history) {
-            return Err(gaps::record(source, store, health, gap, known.progress.resume()).await);
+            return Err(gaps::record_and_end(source, store, health, gap, known.progress.resume()).await);
         }
         if store.enter_timeline(&source.slot, &known, found.timeline).await? {
             let (from, to) = (known.lineage.timeline, found.timeline);

@@ -15,21 +15,33 @@ use crate::telemetry::{self, Condition};
 
 static NOT_RECORDED: Condition = Condition::new();
 
-/// Records a gap in the store. Returns the error to end with: the gap, or the reason why it could not be recorded. `at` is the
-/// checkpoint from which it was determined.
-pub(crate) async fn record(source: &Source, store: &Store, health: &Health, gap: Gap, at: Option<Lsn>) -> PrimaryError {
-    let recorded = async {
-        let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string(), at).await?;
-        report_open(source, store, health).await?;
-        Ok::<_, StoreError>(new)
-    };
-    match recorded.await {
-        Ok(new) => {
-            if new {
-                tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
-            }
-            PrimaryError::Gap(gap)
-        }
+/// Records a gap in the store. `at` is the checkpoint from which it was determined.
+pub(crate) async fn record(
+    source: &Source,
+    store: &Store,
+    health: &Health,
+    gap: &Gap,
+    at: Option<Lsn>,
+) -> Result<(), StoreError> {
+    let new = store.record_gap(&source.slot, gap.reason(), &gap.to_string(), at).await?;
+    report_open(source, store, health).await?;
+    if new {
+        tracing::error!(reason = gap.reason(), "changes were lost: {gap}");
+    }
+    Ok(())
+}
+
+/// Records a gap after which reading cannot continue. Returns the error to end with: the gap, or the reason why it could not be
+/// recorded.
+pub(crate) async fn record_and_end(
+    source: &Source,
+    store: &Store,
+    health: &Health,
+    gap: Gap,
+    at: Option<Lsn>,
+) -> PrimaryError {
+    match record(source, store, health, &gap, at).await {
+        Ok(()) => PrimaryError::Gap(gap),
         Err(error) => error.into(),
     }
 }
@@ -77,12 +89,12 @@ impl Reports {
 
 /// Records a gap after which capture continues or retries. If the store does not answer, the gap is recorded when it is found again.
 pub(crate) async fn try_record(source: &Source, store: &Store, health: &Health, gap: Gap) {
-    match record(source, store, health, gap, None).await {
-        PrimaryError::Gap(_) if NOT_RECORDED.ends() => tracing::info!("gaps can be recorded again"),
-        PrimaryError::Gap(_) => {}
-        error if NOT_RECORDED.begins() => {
+    match record(source, store, health, &gap, None).await {
+        Ok(()) if NOT_RECORDED.ends() => tracing::info!("gaps can be recorded again"),
+        Ok(()) => {}
+        Err(error) if NOT_RECORDED.begins() => {
             tracing::warn!(%error, "a gap cannot be recorded; trying again when it is found again")
         }
-        _ => {}
+        Err(_) => {}
     }
 }

@@ -43,14 +43,11 @@ impl<'a> Watch<'a> {
         if !self.recorded.insert(gap.reason()) {
             return Ok(());
         }
-        let reason = gap.reason();
-        match gaps::record(self.source, self.store, self.health, gap, None).await {
-            PrimaryError::Gap(_) => Ok(()),
-            error => {
-                self.recorded.remove(reason);
-                Err(error)
-            }
+        let recorded = gaps::record(self.source, self.store, self.health, &gap, None).await;
+        if recorded.is_err() {
+            self.recorded.remove(gap.reason());
         }
+        Ok(recorded?)
     }
 
     /// Records the failures of triggers with the last reason.
