@@ -6,6 +6,7 @@
 //! exactly the rows of the outbox that the slot does not stream. In both directions, the checkpoint of the last batch is the position
 //! at which the other mode starts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ use super::wal;
 use crate::domain::change::Batch;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::read_pages::ReadPages;
 use crate::domain::window::Window;
 use crate::failpoint::failpoint;
 use crate::postgres;
@@ -65,8 +67,8 @@ pub(super) async fn read_wal(context: &Context<'_>) -> Result<Ended, CaptureErro
     context.store.claim_checkpoint(&context.source.slot, holder).await?;
     failpoint!("outbox_claimed_last_batch_not_sent")?;
     let window = Window::empty(last.checkpoint.progress.number() + 1);
-    // Nothing of the outbox has been read.
-    let progress = Progress::in_window(window, Through::End, 0);
+    let read = Arc::new(ReadPages::of_new_outbox());
+    let progress = Progress::Outbox { window, through: Through::End, last_row: 0, read };
     let checkpoint = Checkpoint { progress, ..last.checkpoint };
     let ended = store(context, Batch { checkpoint, reader: Some(holder), ..last }).await;
     failpoint!("switch_stored_outbox_not_read")?;

@@ -40,6 +40,11 @@ pub struct ReadPages {
 type Stored<'a> = (u64, i64, u64, Vec<(u64, &'a str, u64, u64, u64, i128)>);
 
 impl ReadPages {
+    /// Creates the list of a new outbox, of which no page has been read.
+    pub const fn of_new_outbox() -> ReadPages {
+        ReadPages::after_window(0)
+    }
+
     /// Creates a list without pages, after a window.
     pub const fn after_window(window: u64) -> ReadPages {
         ReadPages { forgotten: window, pages: Vec::new() }

@@ -138,6 +138,29 @@ async fn another_process_continues_although_a_deletion_was_undone() {
     deleted_rows_continue(true).await;
 }
 
+/// The process that switches to triggers is killed before it reads the outbox.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_failover() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let Pair { mut app, standby } = pair(None, &[], &store).await;
+    make_synchronous(&app.source().await).await;
+    app.set_environment("FAILPOINTS", "switch_stored_outbox_not_read=return(kill)");
+    let mut scenario = Scenario::start(app).await;
+    scenario.pay(3).await;
+    scenario.assert_delivered().await;
+    by_triggers(&mut scenario.app);
+    scenario.app.set_environment("FAILPOINTS", "");
+    scenario.app.setup().await;
+    scenario.app.sidecar().ended().await;
+    scenario.app.kill().await;
+    scenario.pay(3).await;
+    let holder = scenario.app.source().await;
+    let mut held = Held { scenario, standby, holder, _store: store };
+    held.fail_over().await;
+    held.scenario.app.run().await;
+    held.assert_continued().await;
+}
+
 /// With asynchronous replication, the new primary lacks stored rows and gives their numbers and their transaction's id to others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_process_reports_stored_rows_that_the_new_primary_lacks() {
