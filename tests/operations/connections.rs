@@ -1,5 +1,6 @@
 //! Connections to the store that wait in the server, where they stay after their client has given them up.
 
+use tokio::task::JoinSet;
 use tokio_postgres::Client;
 use walhook::private_postgres::{Options, PrivatePostgres};
 use walhook::store::{Store, StoreError};
@@ -8,11 +9,13 @@ use crate::support::eventually;
 
 const CONNECTIONS: usize = 3;
 
-/// Sends a statement on so many new connections that all of them wait.
-async fn wait_with(statement: &'static str, url: &str, watching: &Client, event: &str) {
+/// Repeats a statement on new connections until all of them wait: the server applies settings some time after a reload.
+/// They end when the result is dropped.
+async fn wait_with(statement: &'static str, url: &str, watching: &Client, event: &str) -> JoinSet<()> {
+    let mut all = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let client = walhook::postgres::connect(url).await.unwrap();
-        tokio::spawn(async move { client.batch_execute(statement).await });
+        all.spawn(async move { while client.batch_execute(statement).await.is_ok() {} });
     }
     let waiting = "select count(*) from pg_stat_activity where wait_event = $1";
     eventually("all to wait", async || {
@@ -20,6 +23,7 @@ async fn wait_with(statement: &'static str, url: &str, watching: &Client, event:
         (found == CONNECTIONS as i64).then_some(())
     })
     .await;
+    all
 }
 
 async fn assert_refused(url: &str) {
@@ -40,14 +44,15 @@ async fn no_more_are_opened_while_as_many_as_the_pool_has_wait_in_the_server() {
     let holder = walhook::postgres::connect(&url).await.unwrap();
     holder.batch_execute("create table entry (id bigint)").await.unwrap();
     holder.batch_execute("begin; lock table entry").await.unwrap();
-    wait_with("insert into entry values (1)", &url, &holder, "relation").await;
+    let waiting = wait_with("insert into entry values (1)", &url, &holder, "relation").await;
     assert_refused(&url).await;
+    drop(waiting);
     holder.batch_execute("commit").await.unwrap();
     until_accepted(&url).await;
 
     holder.batch_execute("alter system set synchronous_standby_names = 'absent'").await.unwrap();
     holder.batch_execute("select pg_reload_conf()").await.unwrap();
-    wait_with("insert into entry values (1)", &url, &holder, "SyncRep").await;
+    let _waiting = wait_with("insert into entry values (1)", &url, &holder, "SyncRep").await;
     assert_refused(&url).await;
     holder.batch_execute("alter system reset synchronous_standby_names").await.unwrap();
     holder.batch_execute("select pg_reload_conf()").await.unwrap();

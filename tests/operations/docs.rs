@@ -127,7 +127,9 @@ const PREPARED: &str = "psql -q \"$ADMIN_URL\" -c \"create role walhook login re
 const RUNNING: &str = "walhook setup >/dev/null\nwalhook run 2>run.log &\n\
      curl -fsS -o /dev/null --retry 40 --retry-delay 1 --retry-connrefused http://127.0.0.1:9464/readyz\n";
 
-const GAP: &str = "psql -q \"$ADMIN_URL\" -c \"select pg_drop_replication_slot('walhook')\" >/dev/null\n";
+/// The server may not have noticed yet that the reader of the slot has ended.
+const GAP: &str =
+    "until psql -q \"$ADMIN_URL\" -c \"select pg_drop_replication_slot('walhook')\" >/dev/null; do sleep 0.1; done\n";
 
 const STOPPED: &str = "kill $(jobs -p); wait || true\n";
 

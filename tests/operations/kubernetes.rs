@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 use tokio::process::Command;
 use walhook::deliver::guard::Guard;
+use walhook::private_postgres::Options;
 
 use crate::support::{Sidecar, TestApp, are_installed, skip};
 
@@ -156,7 +157,8 @@ async fn pods_can_read_their_secrets_and_become_ready() {
         return;
     }
     for source in [MANIFEST, CHART] {
-        let app = TestApp::prepare().await;
+        // The manifests use the default slot, which other tests on a shared server may use too.
+        let app = TestApp::prepare_alone(Options::default()).await;
         let objects = rendered(source, MINIMUM).await;
         let secrets = [("source-url", &*app.source_url), ("store-url", &*app.store_url), ("master-key", MASTER_KEY)];
         let pod = Pod::make(&objects, &secrets);

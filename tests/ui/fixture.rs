@@ -22,6 +22,8 @@ impl Stage {
     pub async fn start() -> Stage {
         let mut app = TestApp::prepare().await;
         app.set("limits.webhooks_per_user", "3").set("limits.requests_per_second", "0");
+        // Nothing is retried while a test clicks through the pages.
+        app.set("delivery.retry_schedule", &["1h"; 9].join(","));
         Stage::start_with(app).await
     }
 

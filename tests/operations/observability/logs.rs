@@ -150,14 +150,16 @@ async fn at_debug_an_event_can_be_followed_from_the_wal_to_its_attempts() {
     platform.payment(user, "ready").await;
     api.wait_for_logs(&webhook, "ten attempts", |logs| logs.len() == 10).await;
     let event = receiver.requests()[0].header("x-webhook-event-id").to_owned();
-    let about = |message: &str| -> Vec<Value> {
+    let about = |app: &TestApp, message: &str| -> Vec<Value> {
         let of_event = |line: &Value| line["message"] == message && line["event"] == json!(event);
-        lines(&app).into_iter().filter(of_event).collect()
+        lines(app).into_iter().filter(of_event).collect()
     };
-    let stored = about("stored");
+    let stored = about(&app, "stored");
     let lsn = app.store().await.query_one("select commit_lsn::text from walhook.event", &[]).await.unwrap();
     assert_eq!((stored.len(), stored[0]["lsn"].as_str()), (1, Some(lsn.get(0))));
-    let failed = about("attempt failed");
+    // Attempts are logged after they are recorded.
+    assert!(app.stop().await.success());
+    let failed = about(&app, "attempt failed");
     assert_eq!(failed.len(), 10);
     assert_eq!((&failed[9]["attempt"], &failed[9]["status"]), (&json!(10), &json!(503)));
     assert_eq!(
@@ -165,7 +167,6 @@ async fn at_debug_an_event_can_be_followed_from_the_wal_to_its_attempts() {
         (&json!(webhook), &json!(receiver.requests()[0].delivery()))
     );
     assert!(receiver.requests().iter().all(|request| !request.headers.contains_key("traceparent")));
-    assert!(app.stop().await.success());
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::json;
+use walhook::private_postgres::free_port;
 
 use crate::support::collector::{Collector, attributes};
 use crate::support::{Answer, Api, DEADLINE, Platform, Received, Receiver, TestApp, eventually};
@@ -24,7 +25,8 @@ struct Scene {
 
 impl Scene {
     async fn start(filter: &str) -> Scene {
-        let collector = Collector::start(0).await;
+        // Not an ephemeral port: a test ends the collector and starts another one on the same port.
+        let collector = Collector::start(free_port().unwrap()).await;
         let mut app = TestApp::prepare().await;
         app.set("log.filter", filter).set_fast_retries().set("tracing.headers", "api-key=hunter%202");
         app.set("tracing.otlp_endpoint", &format!("http://127.0.0.1:{}", collector.port));

@@ -35,7 +35,7 @@ impl Rollout {
     async fn begin() -> Rollout {
         let mut app = TestApp::prepare().await;
         // The balancer checks ten times a second.
-        app.set("shutdown.delay", "5s");
+        app.set("shutdown.delay", "10s");
         app.setup().await;
         let replicas = vec![app.replica(&[]).await, app.replica(&[]).await];
         let platform = app.platform().await;

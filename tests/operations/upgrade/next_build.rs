@@ -21,6 +21,9 @@ impl NextBuild {
         let this = Path::new(env!("CARGO_BIN_EXE_walhook"));
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--locked", "--offline", "--example", "next_build"]);
+        if cfg!(feature = "failpoints") {
+            cargo.args(["--features", "failpoints"]);
+        }
         // The profile that this test was built with.
         if this.parent().is_some_and(|directory| directory.ends_with("dist")) {
             cargo.args(["--profile", "dist", "--features", "dist"]);
