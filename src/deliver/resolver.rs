@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -95,8 +96,23 @@ struct Inner {
 struct Files {
     nameservers: TokioResolver,
     hosts: Arc<HashMap<String, Vec<IpAddr>>>,
-    modified: [Option<SystemTime>; 2],
+    versions: [Option<FileVersion>; 2],
     checked_at: Instant,
+}
+
+/// Differs when a file was written or replaced. The time alone does not: the kernel's clock ticks every few milliseconds.
+#[derive(PartialEq, Eq)]
+struct FileVersion {
+    modified: SystemTime,
+    inode: u64,
+    length: u64,
+}
+
+impl FileVersion {
+    fn of(path: &Path) -> Option<FileVersion> {
+        let file = std::fs::metadata(path).ok()?;
+        Some(FileVersion { modified: file.modified().ok()?, inode: file.ino(), length: file.len() })
+    }
 }
 
 impl Resolver {
@@ -215,19 +231,16 @@ impl Inner {
     /// Returns the nameservers and the hosts that the files configure. Reads the files again when they have changed.
     fn files(&self) -> (TokioResolver, Arc<HashMap<String, Vec<IpAddr>>>) {
         let mut current = lock(&self.files);
-        let modified = || {
-            let paths = [&self.sources.resolv_conf, &self.sources.hosts];
-            paths.map(|path| std::fs::metadata(path).and_then(|file| file.modified()).ok())
-        };
+        let versions = || [&self.sources.resolv_conf, &self.sources.hosts].map(|path| FileVersion::of(path));
         let known = current
             .take()
-            .filter(|known| known.checked_at.elapsed() < FILE_CHECK_INTERVAL || known.modified == modified());
+            .filter(|known| known.checked_at.elapsed() < FILE_CHECK_INTERVAL || known.versions == versions());
         let known = match known {
             Some(known) if known.checked_at.elapsed() < FILE_CHECK_INTERVAL => known,
             Some(known) => Files { checked_at: Instant::now(), ..known },
             None => Files {
                 // Taken before the files are read: a change in between is noticed by the next check.
-                modified: modified(),
+                versions: versions(),
                 nameservers: self.nameservers(),
                 hosts: Arc::new(hosts(&std::fs::read_to_string(&self.sources.hosts).unwrap_or_default())),
                 checked_at: Instant::now(),

@@ -137,10 +137,17 @@ async fn a_large_transaction_arrives_in_parts_and_resumes_inside() {
     app.setup().await;
     let mut stage = Stage::start(&app).await;
     write(&app, &format!("{INSERT} (0, 1, 'before')")).await;
-    let mut batch = stage.receive().await;
-    let (_, through, whole) = in_wal(&batch.checkpoint.progress);
-    assert_eq!(through, Through::End);
-    stage.store(batch).await;
+    // In two parts if the server is slow between the row and the commit.
+    let (mut batch, mut whole);
+    loop {
+        batch = stage.receive().await;
+        let through;
+        (_, through, whole) = in_wal(&batch.checkpoint.progress);
+        stage.store(batch).await;
+        if through == Through::End {
+            break;
+        }
+    }
     write(
         &app,
         &format!(
@@ -270,7 +277,7 @@ async fn only_stored_changes_and_idle_wal_are_acknowledged() {
 
 #[tokio::test]
 async fn the_connection_survives_while_the_channel_is_full() {
-    let app = TestApp::prepare_alone(Options { settings: &crate::chaos::IMPATIENT, ..Options::default() }).await;
+    let app = TestApp::prepare_alone(Options { settings: &crate::chaos::BUSY, ..Options::default() }).await;
     write(&app, "alter table distro_queue drop constraint distro_queue_release_id_fkey").await;
     app.setup().await;
     let mut stage = Stage::start(&app).await;
@@ -284,7 +291,7 @@ async fn the_connection_survives_while_the_channel_is_full() {
     eventually("feedback for longer than wal_sender_timeout", async || {
         let row = client.query_one(walsender, &[]).await.unwrap();
         assert_eq!(row.get::<_, i32>(0), pid, "the connection must not end");
-        (row.get::<_, jiff::Timestamp>(1).duration_since(since).as_secs_f64() > 6.0).then_some(())
+        (row.get::<_, jiff::Timestamp>(1).duration_since(since).as_secs_f64() > 15.0).then_some(())
     })
     .await;
     let mut count = stage.store(first).await.len();

@@ -53,10 +53,13 @@ fn with_subject<'a>(mails: &'a [Value], subject: &str) -> Vec<&'a Value> {
     mails.iter().filter(|mail| mail["subject"] == subject).collect()
 }
 
+/// Commits payments in one transaction.
 async fn pay(platform: &Platform, user: i64, times: usize) {
+    platform.client.batch_execute("begin").await.unwrap();
     for _ in 0..times {
         platform.payment(user, "ready").await;
     }
+    platform.client.batch_execute("commit").await.unwrap();
 }
 
 #[tokio::test]

@@ -173,8 +173,9 @@ async fn an_attempt_is_not_used_up_if_the_proxys_host_does_not_answer() {
 #[tokio::test]
 async fn misbehaving_receivers_are_cut_off_at_the_deadline_and_reported_by_kind() {
     let mut config = config();
+    let patient = sender(&config);
     config.delivery.timeout = Period(Duration::from_secs(2));
-    let sender = sender(&config);
+    let hasty = sender(&config);
     let expected = [
         (Misdeed::Reset, "http", Some("connection_reset"), None),
         (Misdeed::Greeting, "http", Some("connection_reset"), None),
@@ -188,7 +189,8 @@ async fn misbehaving_receivers_are_cut_off_at_the_deadline_and_reported_by_kind(
     ];
     for (misdeed, scheme, error, status) in expected {
         let hostile = Hostile::start(misdeed).await;
-        let attempt = attempt(&sender, &hostile.url(scheme)).await.unwrap();
+        let waits = matches!(misdeed, Misdeed::Silence | Misdeed::Trickle | Misdeed::Interim);
+        let attempt = attempt(if waits { &hasty } else { &patient }, &hostile.url(scheme)).await.unwrap();
         assert_eq!((kind(&attempt), attempt.answer.status()), (error, status), "{misdeed:?} {:?}", attempt.answer);
         let sent = attempt.sent.unwrap();
         assert!(sent.excerpt.len() <= 4_096, "{misdeed:?}");

@@ -26,7 +26,10 @@ const IS_EMPTY: &str = "select from (select count(*) as rows from walhook_captur
 impl Held {
     async fn start(synchronous: bool) -> Held {
         let store = PrivatePostgres::start(Options::default()).await.unwrap();
-        let Pair { mut app, standby } = pair(None, &[], &store).await;
+        // A test compares the ids of transactions on both servers.
+        let Pair { mut app, standby } = pair(None, &[("autovacuum", "off")], &store).await;
+        app.source().await.batch_execute("alter system set autovacuum = off").await.unwrap();
+        app.source().await.batch_execute("select pg_reload_conf()").await.unwrap();
         by_triggers(&mut app);
         if synchronous {
             make_synchronous(&app.source().await).await;

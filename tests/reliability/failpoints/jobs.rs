@@ -17,9 +17,9 @@ const EVENTS: i64 = 2 * COMMITS as i64;
 const SINCE: &str = "2026-01-01T00:00:00Z";
 
 /// Starts a process that reaches the failpoint, and commits changes whose deliveries fail.
-async fn with_failing_deliveries(case: Case, retry_schedule: &str) -> (Scene, Sidecar) {
+async fn with_failing_deliveries(case: Case, timeout: &str, retry_schedule: &str) -> (Scene, Sidecar) {
     let mut scene = Scene::new(case, true).await;
-    scene.app.set("delivery.retry_schedule", retry_schedule);
+    scene.app.set("delivery.timeout", timeout).set("delivery.retry_schedule", retry_schedule);
     scene.add_webhook("/", "none").await;
     scene.receiver.answer_status(500);
     scene.app.setup().await;
@@ -31,7 +31,7 @@ async fn with_failing_deliveries(case: Case, retry_schedule: &str) -> (Scene, Si
 
 /// Redelivers what has failed permanently.
 pub async fn run_recovery(case: Case) -> Account {
-    let (mut scene, armed) = with_failing_deliveries(case, "50ms").await;
+    let (mut scene, armed) = with_failing_deliveries(case, "1s", "50ms").await;
     account::settled(&scene.store, &scene.committed).await;
     scene.receiver.answer_status(200);
     let webhook = scene.webhooks[0].id.clone();
@@ -51,7 +51,7 @@ pub async fn run_recovery(case: Case) -> Account {
 
 /// Cancels what a webhook has pending when it is switched off. Switched on again, it gets that by a recovery.
 pub async fn run_cancellation(case: Case) -> Account {
-    let (mut scene, armed) = with_failing_deliveries(case, "1h").await;
+    let (mut scene, armed) = with_failing_deliveries(case, "30s", "1h").await;
     let retries = "select count(*) from walhook.delivery where attempt = 2";
     let all = async || (scene.store.query_one(retries, &[]).await.ok()?.get::<_, i64>(0) == EVENTS).then_some(());
     eventually_within(LIMIT, "retries to be pending", all).await;
