@@ -45,13 +45,13 @@ impl CapturePipeline {
             match self.run_once().await {
                 // Only `walhook repair` closes a gap. Deliveries and the API continue meanwhile.
                 Err(error) if gap_of(&error).is_some() && !self.shutdown.is_cancelled() => {
-                    self.health.report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
                     // Not by its text, which has positions that move.
                     let reason = gap_of(&error).map(Gap::reason);
                     if logged_gap != reason {
                         tracing::error!(%error, "no changes are read until the gap is repaired");
                         logged_gap = reason;
                     }
+                    self.health.report_unhealthy(capture::STAGE, "waiting for `walhook repair`");
                     self.shutdown.run_until_cancelled(tokio::time::sleep(RESTART_DELAY)).await;
                 }
                 Err(error) if is_new_timeline(&error) && !self.shutdown.is_cancelled() => {

@@ -164,9 +164,9 @@ impl LongLog {
     async fn read(&self) -> i64 {
         let read = "select sum(idx_tup_read)::bigint from pg_stat_user_indexes where relname like 'attempt%'
                     having not exists (select from pg_stat_activity where datname = current_database()
-                        and query ~ 'walhook' and pid <> pg_backend_pid())";
+                        and backend_type = 'client backend' and pid <> pg_backend_pid())";
         let read = async || self.store.query_opt(read, &[]).await.unwrap().map(|row| row.get(0));
-        eventually("the session to end", read).await
+        eventually("the sessions to end", read).await
     }
 }
 

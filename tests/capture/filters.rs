@@ -21,6 +21,7 @@ async fn a_repair_delivers_only_events_that_pass_the_filter() {
     let last = platform.release(mine).await;
     platform.set_delivery_status(last, "distributed").await;
     receiver.wait_for(1).await;
+    app.wait_for_events(1).await;
     app.drop_slot().await;
     wait_until_unready(app.sidecar(), "(slot_missing)").await;
     for release in [unwanted, wanted] {

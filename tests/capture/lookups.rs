@@ -42,7 +42,7 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
     let platform = app.platform().await;
     let (before, after) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
     let (label, entry) = distributed(&platform, &before).await;
-    before.receiver.wait_for(1).await;
+    app.wait_for_events(1).await;
     let store = app.store().await;
     // A row makes the trigger refuse: to drop the trigger would lock the partitions in another order than the sidecar does.
     let refuse = "create table refusal (); insert into refusal default values;

@@ -80,6 +80,8 @@ impl Scene {
         }
         receiver.wait_for(6).await;
         app.wait_for_events(6).await;
+        // What a kill leaves unrecorded is sent again.
+        app.wait_for_count("select count(*) from walhook.attempt", 6).await;
         receiver.clear();
         Scene { platform, receiver, label, outlet, releases, entries, webhook, api }
     }

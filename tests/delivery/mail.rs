@@ -97,7 +97,7 @@ async fn a_failing_webhook_is_disabled_its_owner_notified_once_and_it_can_be_rea
 
     assert_eq!(ended_notices(&app).await, sent(&["warning", "disabled"]));
     assert_eq!(sink.events("refused").len(), 2);
-    let mails = sink.events("taken");
+    let mails = sink.wait_for("taken", 2).await;
     assert_eq!(mails.len(), 2, "{mails:?}");
     assert_eq!(with_subject(&mails, &format!("Warning: webhook {name} is failing")).len(), 1, "{mails:?}");
     let [mail] = with_subject(&mails, &format!("Webhook disabled: {name}"))[..] else { panic!("{mails:?}") };
@@ -285,7 +285,7 @@ async fn one_mail_is_sent_per_disablement_even_if_a_replica_is_killed_before_it_
     // If a single batch crossed both half of the threshold and all of it, there was no warning.
     let ended = ended_notices(&app).await;
     assert_eq!(ended.iter().filter(|(kind, _)| kind == "disabled").count(), 1);
-    let mails = sink.events("taken");
+    let mails = sink.wait_for("taken", ended.len()).await;
     assert_eq!((mails.len(), sink.events("refused").len()), (ended.len(), 1), "{mails:?}");
     let [mail] = with_subject(&mails, "Webhook disabled: Hooks")[..] else { panic!("{mails:?}") };
     // If it was ever sent twice, both would have the same message id.

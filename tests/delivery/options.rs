@@ -129,6 +129,8 @@ async fn an_event_that_a_filter_excludes_is_not_missed() {
     platform.distribution(platform.release(other).await, outlet, "error").await;
     scene.wait_for_payment().await;
     // The payment may be sent before the transaction that stores its event is committed.
+    // Two of each entry, and the payment's.
+    scene.app.wait_for_events(5).await;
     scene.app.wait_for_count("select count(*) from walhook.missed_event", 1).await;
 
     let path = format!("/webhooks/{webhook}");

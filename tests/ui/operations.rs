@@ -199,7 +199,7 @@ impl Walkthrough {
         self.check().await;
     }
 
-    async fn redeliver(&self) {
+    async fn redeliver(&self, id: &str) {
         self.stage.receiver.answer_status(200);
         let before = self.stage.receiver.requests().len();
         self.browser.click("#redeliver").await;
@@ -207,6 +207,7 @@ impl Walkthrough {
         let sent = self.stage.receiver.wait_for(before + 1).await;
         let (failed, again) = (&sent[before - 1], &sent[before]);
         assert_eq!((failed.delivery(), again.attempt()), (again.delivery(), 1));
+        self.stage.api.wait_for_logs(id, "the redelivery", |logs| logs[0]["outcome"] == "delivered").await;
     }
 
     /// Previews and recovers a delivery that was cancelled by deactivating the webhook.
@@ -268,7 +269,7 @@ impl Walkthrough {
         self.toggle(&id).await;
         self.watch_log(&id).await;
         self.filter_and_open(&id).await;
-        self.redeliver().await;
+        self.redeliver(&id).await;
         self.recover(&id).await;
         self.reach_limit_and_delete(&id).await;
         self.sign_out().await;

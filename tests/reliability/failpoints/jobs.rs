@@ -137,7 +137,7 @@ pub async fn run_notices(case: Case) -> Account {
     eventually_within(LIMIT, "a warning and a notice to be sent", both).await;
     let mut account = scene.settle(processes).await;
     let mut mails: BTreeMap<String, usize> = BTreeMap::new();
-    for mail in sink.events("taken") {
+    for mail in sink.wait_for("taken", 2).await {
         *mails.entry(mail["message_id"].to_string()).or_default() += 1;
     }
     // SMTP cannot tell whether a mail was accepted before the process died: it is repeated under the same id.

@@ -323,7 +323,7 @@ impl World {
                          or bool_or(outcome not in ('delivered', 'failed'))) as wrong";
         assert_eq!(count(wrong).await, 0, "each delivery ended delivered, once");
         assert_eq!(count("select count(*) from walhook.gap").await, 0, "nothing was reported as lost");
-        let mails = self.servers.mails.events("taken");
+        let mails = self.servers.mails.wait_for("taken", self.notices).await;
         let sent: BTreeSet<&str> = mails.iter().filter_map(|mail| mail["message_id"].as_str()).collect();
         assert_eq!(sent.len(), self.notices, "each notice was sent under one id");
         committed
