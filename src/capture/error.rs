@@ -30,7 +30,9 @@ pub enum CaptureError {
     HeartbeatLost(Duration),
     #[error("the primary is on another timeline than the stream: capture starts again on the new one")]
     TimelineChanged,
-    #[error("a table left the publication, and may have returned: capture starts again and reports which")]
+    #[error(
+        "the publication has changed, and may have been restored: capture starts again and reports what was not published"
+    )]
     PublicationInterrupted,
     #[error("another process reads the outbox of slot {0}: capture starts here when that process ends")]
     LeaseHeld(String),

@@ -196,12 +196,12 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the publication's tables. Records a gap if one has left since the last stream was started, also if it has returned.
+    /// Returns what the publication streams. Records a gap if something has left it since the last start, even if it has returned.
     async fn publication_members(&self, client: &Client) -> Result<PublicationMembers, CaptureError> {
         let Context { source, store, health, .. } = *self.context;
         let found = catalog::publication_members(client, source).await?;
         let known = store.publication_members(&source.slot).await?.unwrap_or_default();
-        let left = known.left_until(&found);
+        let left = known.left_by(&found);
         if !left.is_empty() {
             let (publication, tables) = (source.publication.clone(), left.join(", "));
             let gap = Gap::PublicationInterrupted { publication, tables };
@@ -265,7 +265,7 @@ impl Session<'_> {
         let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {
             heartbeats: Heartbeats::start(url, target, client, source, lineage, policy.clone(), read_until),
-            gate: VisibilityGate::start(self.context, lineage.timeline, verified.version, members, policy),
+            gate: VisibilityGate::start(self.context, lineage.timeline, members, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),
         };

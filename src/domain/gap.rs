@@ -38,10 +38,12 @@ pub enum Gap {
     )]
     IdentityLost { tables: String },
     #[error(
-        "publication {publication} no longer publishes {tables}: their changes are lost until `walhook setup` adds them"
+        "publication {publication} no longer publishes {tables}: what it does not publish is lost until `walhook setup` corrects it"
     )]
     PublicationChanged { publication: String, tables: String },
-    #[error("{tables} left publication {publication} and returned: changes that were committed meanwhile are lost")]
+    #[error(
+        "publication {publication} has not published {tables} all the time: what was committed meanwhile may be lost"
+    )]
     PublicationInterrupted { publication: String, tables: String },
     #[error(
         "the primary's WAL ends at {end}, before the checkpoint at {at}: the primary was restored to an earlier state"

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use postgres_types::{PgLsn, ToSql, Type};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 
 use super::error::PrimaryError;
 use super::finding::Finding;
@@ -223,16 +223,25 @@ row! {
     #[derive(Clone, Debug)]
     pub(crate) struct Publication {
         all_tables: bool,
-        /// Whether it publishes every operation, under the partitioned table's name.
-        pub options_right: bool,
+        /// Whether it publishes inserts, updates, deletes and truncations.
+        pub all_operations: bool,
+        /// Whether it publishes the rows of partitions under the partitioned table's name.
+        pub via_root: bool,
         pub owned: bool,
         /// Schema and name of each table, in two arrays of the same length.
         schemas: Vec<String>,
         names: Vec<String>,
+        /// The tables of which it publishes only some rows.
+        pub filtered: Vec<String>,
     }
 }
 
 impl Publication {
+    /// Returns whether its options are those that setup sets.
+    pub const fn has_options(&self) -> bool {
+        self.all_operations && self.via_root
+    }
+
     pub fn covers(&self, relation: &Relation) -> bool {
         let mut tables = self.schemas.iter().zip(&self.names);
         self.all_tables || tables.any(|(schema, name)| *schema == relation.schema && *name == relation.name)
@@ -292,19 +301,48 @@ pub(crate) async fn publication(client: &Client, name: &str) -> Result<Option<Pu
     Ok(client.query_typed_opt(PUBLICATION, &[(&name, Type::TEXT)]).await?.as_ref().map(Publication::from))
 }
 
-/// Returns a text that changes with the publication. None if there is no publication of this name.
-pub(crate) async fn publication_version(client: &Client, name: &str) -> Result<Option<String>, PrimaryError> {
-    Ok(client.query_typed_opt(PUBLICATION_VERSION, &[(&name, Type::TEXT)]).await?.map(|row| row.get(0)))
+row! {
+    /// Identifies what the publication streams.
+    pub(crate) struct PublicationVersion {
+        pub version: String,
+        /// Of the server that was queried, in hexadecimal digits.
+        pub timeline: String,
+    }
 }
 
-/// Reads which of the tables that events need the publication lists.
+/// The query for the version of the publication. Prepared, because planning takes longer than running it.
+pub(crate) struct PublicationVersionQuery {
+    statement: Statement,
+    publication: String,
+    tables: Vec<String>,
+}
+
+impl PublicationVersionQuery {
+    pub async fn prepare(client: &Client, source: &Source) -> Result<PublicationVersionQuery, PrimaryError> {
+        let statement = client.prepare_typed(PUBLICATION_VERSION, &[Type::TEXT, Type::TEXT_ARRAY]).await?;
+        let tables = required_names(source).map(|(schema, name)| quote_qualified(&schema, &name)).collect();
+        Ok(PublicationVersionQuery { statement, publication: source.publication.clone(), tables })
+    }
+
+    /// Returns none if the publication does not exist. `client` must be the one for which the query was prepared.
+    pub async fn run(&self, client: &Client) -> Result<Option<PublicationVersion>, PrimaryError> {
+        let row = client.query_opt(&self.statement, &[&self.publication, &self.tables]).await?;
+        Ok(row.as_ref().map(PublicationVersion::from))
+    }
+}
+
+/// Reads what the publication streams of the tables that events need.
 pub(crate) async fn publication_members(client: &Client, source: &Source) -> Result<PublicationMembers, PrimaryError> {
-    let (schemas, names): (Vec<String>, Vec<String>) =
-        followed(source).filter(|table| is_required(*table)).map(|table| source.tables.qualified_name(table)).unzip();
+    let (schemas, names): (Vec<String>, Vec<String>) = required_names(source).unzip();
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
         [(&source.publication, Type::TEXT), (&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY)];
     let rows = client.query_typed(PUBLICATION_MEMBERS, &parameters).await?;
-    Ok(rows.iter().map(|row| (row.get("table"), row.get("member"))).collect())
+    Ok(rows.iter().map(|row| (row.get("name"), row.get("number"))).collect())
+}
+
+/// Returns schema and name of each table that events need.
+fn required_names(source: &Source) -> impl Iterator<Item = (String, String)> {
+    followed(source).filter(|table| is_required(*table)).map(|table| source.tables.qualified_name(table))
 }
 
 /// Reads the platform's tables to which `tables` are mapped, in the same order.

@@ -2,7 +2,7 @@
 
 use tokio_postgres::Client;
 
-use super::catalog::{Publication, SlotState};
+use super::catalog::SlotState;
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
 use super::inspect::{Conditions, Inspection, inspect, unpublished};
@@ -150,8 +150,8 @@ async fn publish(client: &Client, source: &Source, found: &Inspection) -> Result
             run(PUBLICATION_CREATE, &tables).await?;
             done.push(format!("publication {name}: created for {} tables", tables.len()));
         }
-        Some(Publication { options_right, .. }) => {
-            if !options_right {
+        Some(found) => {
+            if !found.has_options() {
                 run(PUBLICATION_OPTIONS, &[]).await?;
                 done.push(format!("publication {name}: options set"));
             }

@@ -16,6 +16,7 @@ use crate::domain::addons::AddonChanges;
 use crate::domain::ledger::{self, LedgerChanges};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
+use crate::domain::publication::PublicationMembers;
 use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres::{fill, logged, quote_identifier, quote_qualified};
@@ -68,6 +69,8 @@ pub(crate) struct Opened {
     /// The LSN at which the slot starts.
     pub begins: Lsn,
     snapshot: String,
+    /// What the publication streamed before the slot was created.
+    members: PublicationMembers,
 }
 
 impl Opened {
@@ -142,6 +145,8 @@ pub(crate) async fn open(
     client: &Client,
     source: &Source,
 ) -> Result<Opened, PrimaryError> {
+    // Before the slot exists: a later change of the publication differs.
+    let members = catalog::publication_members(client, source).await?;
     let created = tokio::time::timeout(ALL_WAITS, walsender.ensure_replication_slot()).await;
     let limit = match created {
         Ok(Ok(())) => None,
@@ -161,7 +166,7 @@ pub(crate) async fn open(
     let identity = walsender.server_identity();
     let lineage = Lineage { system_identifier: identity.system_id(), timeline: identity.timeline() };
     match start_lsn(client, source).await {
-        Ok(begins) => Ok(Opened { walsender, lineage, begins, snapshot }),
+        Ok(begins) => Ok(Opened { walsender, lineage, begins, snapshot, members }),
         Err(error) => Err(undo(client, source, error).await),
     }
 }
@@ -244,10 +249,10 @@ pub(crate) async fn store_beginning(
     source: &Source,
     opened: &Opened,
 ) -> Result<(), PrimaryError> {
-    let Opened { lineage, begins, .. } = *opened;
+    let Opened { lineage, begins, ref members, .. } = *opened;
     // The next commit record may start at the slot's LSN, and the slot streams it. It does not count as stored: ordinals start at one.
     let progress = Progress::Wal { commit: begins, through: Through::Ordinal(0), resume: begins };
-    insert_first_checkpoint(transaction, &source.slot, &Checkpoint { lineage, progress }).await?;
+    insert_first_checkpoint(transaction, &source.slot, &Checkpoint { lineage, progress }, Some(members)).await?;
     let limit = Lsn(begins.0.saturating_add(ACKNOWLEDGEMENT_MARGIN));
     Ok(set_acknowledgement_limit(transaction, &source.slot, limit).await?)
 }

@@ -161,7 +161,7 @@ async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Re
     let first = Beginning::at(&session, client).await?.checkpoint();
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
-    insert_first_checkpoint(&transaction, &source.slot, &first).await?;
+    insert_first_checkpoint(&transaction, &source.slot, &first, None).await?;
     let seeded = slot::seed(&session, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     Ok(seeded)

@@ -22,8 +22,6 @@ use crate::telemetry::recurring;
 const MOVES: u32 = 10;
 
 pub(crate) struct Verified {
-    /// The server's version, such as 170010.
-    pub version: i32,
     /// How far the server's clock is ahead of this machine's.
     pub clock_ahead: SignedDuration,
 }
@@ -103,7 +101,7 @@ async fn examine(
     if let Some(found) = slot.confirmed().filter(|confirmed| *confirmed > at) {
         return Err(PrimaryError::Gap(Gap::SlotAhead { slot: source.slot.clone(), found, at }));
     }
-    Ok(Verified { version: server.version, clock_ahead })
+    Ok(Verified { clock_ahead })
 }
 
 /// Returns whether the store still has what this process committed. It does not if it was restored, or failed over without its last

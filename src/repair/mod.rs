@@ -206,7 +206,7 @@ impl<'a> Repair<'a> {
             Begins::Nowhere => Ok(()),
             Begins::Slot(opened) => store_beginning(transaction, self.source, opened).await,
             Begins::Outbox(beginning) => {
-                Ok(insert_first_checkpoint(transaction, &self.source.slot, &beginning.checkpoint()).await?)
+                Ok(insert_first_checkpoint(transaction, &self.source.slot, &beginning.checkpoint(), None).await?)
             }
         }
     }

@@ -11,7 +11,7 @@
 //! | `ordinal` | ordinal of the last stored change, or 2⁶³-1 for the whole transaction | the same for rows of the window |
 //! | `resume_lsn` | where streaming restarts | highest sequence number that was read |
 //! | `window_from`, `window_to` | null | the window's two snapshots |
-//! | `publication_members` | the tables that events need, with the ids of their memberships in the publication | null |
+//! | `publication_members` | what the publication streamed at the last start of the stream | null |
 //! | `outbox_pages` | null | the pages that were read last, with the number and the ordinal that they belong to |
 //! | `handover_*` | set until the triggers are dropped after a switch | set when a switch to the WAL is prepared |
 //!
@@ -29,7 +29,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::pool::allow_idle;
-use super::statement::{FromRow, Statements, column, from_row};
+use super::statement::{FromRow, Params, Statements, column, from_row};
 use super::{Result, Store, StoreError, commit_durably};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
@@ -198,13 +198,13 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the publication's tables as of the last start of the stream. None before the first.
+    /// Returns what the publication streamed at the last start of the stream. None if an earlier version has stored the checkpoint.
     pub async fn publication_members(&self, slot: &str) -> Result<Option<PublicationMembers>> {
         const READ: &str = include_str!("../../sql/store/publication_members_read.sql");
         Ok(self.fetch_optional::<Option<PublicationMembers>>(READ, &[&slot]).await?.flatten())
     }
 
-    /// Stores the publication's tables.
+    /// Stores what the publication streams.
     pub async fn store_publication_members(&self, slot: &str, members: &PublicationMembers) -> Result<()> {
         const STORE: &str = include_str!("../../sql/store/publication_members_store.sql");
         self.run(STORE, &[&slot, &Json(members)]).await?;
@@ -339,16 +339,22 @@ pub async fn advance_checkpoint(
     Ok(transaction.run(CHECKPOINT_ADVANCE, &params).await? == 1)
 }
 
-/// Stores the first checkpoint of a slot. Fails if the slot has one.
-pub async fn insert_first_checkpoint(transaction: &Transaction<'_>, slot: &str, first: &Checkpoint) -> Result<()> {
+/// Stores the first checkpoint of a slot, with what the publication streams from there on. Fails if the slot has one.
+pub async fn insert_first_checkpoint(
+    transaction: &Transaction<'_>,
+    slot: &str,
+    first: &Checkpoint,
+    members: Option<&PublicationMembers>,
+) -> Result<()> {
     commit_durably(transaction).await?;
     let Lineage { system_identifier, timeline } = first.lineage;
     let (system_identifier, timeline) = (system_identifier as i64, timeline as i32);
     let Columns { commit, ordinal, resume, window_from, window_to, .. } = Columns::from(&first.progress);
     let sql = include_str!("../../sql/store/checkpoint_first.sql");
-    transaction
-        .run(sql, &[&slot, &system_identifier, &timeline, &commit, &ordinal, &resume, &window_from, &window_to])
-        .await?;
+    let members = members.map(Json);
+    let params: &Params<'_> =
+        &[&slot, &system_identifier, &timeline, &commit, &ordinal, &resume, &window_from, &window_to, &members];
+    transaction.run(sql, params).await?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ mod mapping;
 mod names;
 mod partitions;
 mod prepare;
+mod publication;
 mod repair;
 mod replaced;
 mod silence;

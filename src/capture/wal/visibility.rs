@@ -1,15 +1,15 @@
-//! Holds changes back until their transactions are visible on the primary, and until a changed table is verified.
+//! Holds changes back until their transactions are visible on the primary, and until the publication is verified.
 //!
 //! A logical walsender sends a commit as soon as it is flushed locally. Under synchronous replication the application still waits for
 //! a standby at that point: no session sees the commit, and a failover undoes it. Therefore no change of a transaction is passed on,
 //! stored or acknowledged before a snapshot of the primary sees the transaction.
 //!
-//! The stream lacks the changes of a looked-up table that has left the publication. Some versions of the server describe all tables again
-//! when the publication changes, and each described table is verified. On the other versions, each batch verifies the publication.
+//! The stream lacks the changes of a table that has left the publication, and nothing in the stream shows that a looked-up table has.
+//! Therefore each batch with changes verifies the publication, after its transactions are visible: the primary's catalog is then at least
+//! as new as the one with which the server has decoded them.
 //!
 //! The wait has no limit: a new stream would wait for the same transactions. A long wait is reported instead.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use postgres_types::Type;
@@ -25,7 +25,7 @@ use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::domain::publication::PublicationMembers;
 use crate::health::Health;
-use crate::primary::catalog;
+use crate::primary::catalog::{self, PublicationVersionQuery};
 use crate::primary::inspect::tables_for_streaming;
 use crate::retry::Backoff;
 use crate::telemetry::Condition;
@@ -44,10 +44,6 @@ const REPORT_AFTER: Duration = Duration::from_secs(5);
 const MAX_UNCHECKED: usize = 10_000;
 
 static WAITING: Condition = Condition::new();
-
-/// The versions of the server whose streams describe all tables again when the publication changes. Version 18 describes only those that
-/// were added or removed.
-const DESCRIBE_PUBLICATION: Range<i32> = 150_000..180_000;
 
 /// What must be verified before changes are passed on. Each scope includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,8 +77,6 @@ struct Received {
 /// to check, no query runs.
 pub(super) struct VisibilityGate {
     policy: VisibilityPolicy,
-    /// What must be verified before any change is passed on.
-    scope_of_changes: Scope,
     received: u64,
     /// Transactions that no check covers yet.
     unchecked: Vec<u32>,
@@ -94,11 +88,10 @@ pub(super) struct VisibilityGate {
 }
 
 impl VisibilityGate {
-    /// Starts the checking task for a stream of `timeline`, from a server of `version`.
+    /// Starts the checking task for a stream of `timeline`.
     pub fn start(
         context: &Context<'_>,
         timeline: u32,
-        version: i32,
         members: PublicationMembers,
         policy: VisibilityPolicy,
     ) -> VisibilityGate {
@@ -111,24 +104,13 @@ impl VisibilityGate {
             source: source.clone(),
             timeline,
             client: KeptClient::new(url, None),
-            publication: None,
+            version_query: None,
+            version: None,
             members,
             wait,
         };
         let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
-        VisibilityGate {
-            policy,
-            scope_of_changes: match DESCRIBE_PUBLICATION.contains(&version) {
-                true => Scope::Nothing,
-                false => Scope::Publication,
-            },
-            received: 0,
-            unchecked: Vec::new(),
-            unverified: Scope::Nothing,
-            checks,
-            passed,
-            task,
-        }
+        VisibilityGate { policy, received: 0, unchecked: Vec::new(), unverified: Scope::Nothing, checks, passed, task }
     }
 
     /// Records a transaction that the stream begins to send.
@@ -141,7 +123,7 @@ impl VisibilityGate {
 
     /// Records that the stream has sent changes.
     pub fn add_changes(&mut self) {
-        self.require(self.scope_of_changes);
+        self.require(Scope::Publication);
     }
 
     /// Closes the gate until the tables and their publication are verified.
@@ -220,9 +202,11 @@ struct Checker {
     source: Source,
     timeline: u32,
     client: KeptClient,
+    /// Prepared for the current connection.
+    version_query: Option<PublicationVersionQuery>,
     /// The version of the publication with which the tables were verified last.
-    publication: Option<String>,
-    /// The tables that it had then.
+    version: Option<String>,
+    /// What it streamed then.
     members: PublicationMembers,
     wait: WaitReport,
 }
@@ -238,10 +222,10 @@ impl Checker {
         // first event does not wait for either.
         self.verify(Scope::Tables).await?;
         while let Some(Check { transactions, scope, received }) = checks.recv().await {
-            self.verify(scope).await?;
             if !transactions.is_empty() {
                 self.wait_until_visible(transactions).await?;
             }
+            self.verify(scope).await?;
             results.send_replace(received);
         }
         Ok(())
@@ -275,18 +259,29 @@ impl Checker {
     /// Verifies that the stream still has everything that events and their routing need. If only the publication may have changed, one
     /// short query shows whether it has.
     async fn verify_tables(&mut self, scope: Scope) -> Result<(), CaptureError> {
+        if !self.client.is_open() {
+            self.version_query = None;
+        }
         let client = self.client.get().await?;
+        let query = match &mut self.version_query {
+            Some(query) => query,
+            none => none.insert(PublicationVersionQuery::prepare(client, &self.source).await?),
+        };
         // Read first: a later change differs from it.
-        let publication = catalog::publication_version(client, &self.source.publication).await?;
-        if scope == Scope::Tables || publication != self.publication {
+        let found = query.run(client).await?;
+        if let Some(found) = &found {
+            verify_timeline(&found.timeline, self.timeline)?;
+        }
+        let version = found.map(|found| found.version);
+        if scope == Scope::Tables || version != self.version {
             tables_for_streaming(client, &self.source).await?;
             let members = catalog::publication_members(client, &self.source).await?;
-            if !self.members.left_until(&members).is_empty() {
+            if !self.members.left_by(&members).is_empty() {
                 return Err(CaptureError::PublicationInterrupted);
             }
             self.members = members;
         }
-        self.publication = publication;
+        self.version = version;
         Ok(())
     }
 
@@ -294,12 +289,17 @@ impl Checker {
     async fn invisible(&mut self, transactions: &[i64]) -> Result<Vec<i64>, CaptureError> {
         let client = self.client.get().await?;
         let row = client.query_typed_one(TRANSACTIONS_INVISIBLE, &[(&transactions, Type::INT8_ARRAY)]).await?;
-        let timeline: &str = row.get("timeline");
-        match u32::from_str_radix(timeline, 16) {
-            // After a failover the same ids belong to other transactions.
-            Ok(timeline) if timeline == self.timeline => Ok(row.get("invisible")),
-            _ => Err(CaptureError::TimelineChanged),
-        }
+        // After a failover the same ids belong to other transactions.
+        verify_timeline(row.get("timeline"), self.timeline)?;
+        Ok(row.get("invisible"))
+    }
+}
+
+/// Verifies that a query was answered by a server on the stream's timeline. `found` has hexadecimal digits.
+fn verify_timeline(found: &str, expected: u32) -> Result<(), CaptureError> {
+    match u32::from_str_radix(found, 16) {
+        Ok(found) if found == expected => Ok(()),
+        _ => Err(CaptureError::TimelineChanged),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::inspection::Inspection;
 use crate::config::{CaptureMode, Source};
 use crate::domain::table::Table;
+use crate::postgres::quote_identifier;
 use crate::primary::catalog::{MappedTable, Publication, Relation, contains, is_required};
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::{Condition, Finding, Severity};
@@ -127,11 +128,33 @@ pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option
         let finding = Finding::fail(subject, format!("lacks {}", relations.join(", ")), SETUP);
         return Finding { relations, ..finding.of(Condition::Publication).unless(harmless) };
     }
-    if !publication.options_right {
-        let state = "does not publish every operation under the partitioned table's own name";
-        return Finding::fail(subject, state, SETUP);
+    if !publication.all_operations {
+        let finding = Finding::fail(subject, "does not publish every operation", SETUP).of(Condition::Publication);
+        return Finding { relations: vec!["every change".to_owned()], ..finding };
+    }
+    if let Some(finding) = filtered(tables, publication, &subject) {
+        return finding;
+    }
+    if !publication.via_root {
+        return Finding::fail(subject, "does not publish partitions under the partitioned table's own name", SETUP);
     }
     Finding::ok(subject, format!("covers {} tables", tables.iter().filter(|mapped| mapped.root().is_some()).count()))
+}
+
+/// Returns the finding about tables of which the publication streams only some rows. Setup does not remove a filter that somebody has set.
+fn filtered(tables: &[MappedTable], publication: &Publication, subject: &str) -> Option<Finding> {
+    let roots = tables.iter().filter(|mapped| is_required(mapped.table)).filter_map(MappedTable::root);
+    let filtered: Vec<&Relation> = roots.filter(|root| contains(&publication.filtered, &root.qualified())).collect();
+    if filtered.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = filtered.iter().map(|root| root.qualified()).collect();
+    let quoted: Vec<String> = filtered.iter().map(|root| root.quoted()).collect();
+    let name = quote_identifier(subject.trim_start_matches("publication "));
+    let remedy = format!("`alter publication {name} drop table {}`, then run `walhook setup`", quoted.join(", "));
+    let finding = Finding::fail(subject, format!("has a row filter (`where`) for {}", names.join(", ")), remedy);
+    let relations = names.iter().map(|name| format!("every row of {name}")).collect();
+    Some(Finding { relations, ..finding.of(Condition::Publication).blocking() })
 }
 
 /// Returns the tables that the publication does not cover.
@@ -161,7 +184,7 @@ pub(super) fn publication_privileges(source: &Source, inspection: &Inspection) -
             let remedy = format!("`grant create on database \"{database}\" to \"{role}\"`");
             Some(Finding::fail(format!("{subject} privilege"), format!("{role} may not create it"), remedy))
         }
-        Some(found) if !found.owned && (!found.options_right || !missing.is_empty()) => {
+        Some(found) if !found.owned && (!found.has_options() || !missing.is_empty()) => {
             let remedy = "its owner must run what `walhook setup --print` shows";
             Some(Finding::fail(format!("{subject} owner"), "belongs to another role and must be changed", remedy))
         }
