@@ -18,4 +18,5 @@ select
     to_regclass('walhook_capture.outbox_deleted') is not null and exists (
         select from pg_catalog.pg_trigger
         where tgrelid = to_regclass('walhook_capture.outbox') and tgname = 'paired' and tgenabled <> 'D'
-    ) as paired
+    ) as paired,
+    to_regclass('walhook_capture.installed') is not null as noted

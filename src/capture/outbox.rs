@@ -167,7 +167,9 @@ impl Reading<'_> {
         let switch = switch.as_ref();
         cursor.disconnected();
         let durable = durable.clone();
-        let mut reader = Reader { client, source, batches, durable, reader: *holder, switch, failed: false };
+        let (noted, altered) = (watch.noted, Vec::new());
+        let mut reader =
+            Reader { client, source, batches, durable, reader: *holder, switch, failed: false, noted, altered };
         let mut examined_at = Instant::now();
         let removal = async {
             // If a switch to the WAL is prepared, its slot and publication are needed.
@@ -187,12 +189,12 @@ impl Reading<'_> {
                 if reader.failed {
                     watch.record_failures(&reader.client).await?;
                 }
-                if examined_at.elapsed() > source.heartbeat.0 {
+                if step == Step::Altered || examined_at.elapsed() > source.heartbeat.0 {
                     examine(watch, &reader.client, cursor.backlog_after()).await?;
-                    examined_at = Instant::now();
+                    (reader.noted, examined_at) = (watch.noted, Instant::now());
                 }
                 match step {
-                    Step::Read => {}
+                    Step::Read | Step::Altered => {}
                     Step::Closed => return Ok(Ended::Stopped),
                     Step::Switched => return Ok(Ended::Switched),
                     // Rows are deleted as soon as their events are stored.

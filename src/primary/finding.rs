@@ -39,7 +39,7 @@ pub enum Condition {
     Triggers(Table),
     /// The function that the table's triggers call is the one that the mapping needs.
     TriggerFunction(Table),
-    /// The outbox has the trigger that records when it is emptied by hand.
+    /// The outbox has the trigger that records when it is emptied by hand, and nobody has altered the others.
     OutboxTrigger,
     /// Everything else.
     Other,

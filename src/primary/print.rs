@@ -61,7 +61,7 @@ pub async fn trigger_statements(source: &Source, url: &str) -> Result<String, Pr
         true => format!("grant select on {} to {role}; -- for e-mail\n", quote_qualified(&schema, &name)),
         false => String::new(),
     };
-    let script = Script::new(&Comparison::with_nothing(source, &mapped), None, false);
+    let script = Script::new(&Comparison::with_nothing(source, &mapped), None, &[], false);
     Ok(format!(
         "-- Walhook's role creates and owns everything below; it needs no more than this.\n\
          grant create on database {} to {role};\n\

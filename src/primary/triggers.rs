@@ -63,6 +63,12 @@ pub(super) async fn setup(source: &Source, url: &str, store_url: &str) -> Result
             store.record_gap(&source.slot, gap.reason(), &gap.to_string(), None).await?;
             done.push(PrimaryError::Gap(gap).to_string());
         }
+        Some(_) if reads_outbox && !triggers.altered.is_empty() => {
+            // They are noted again below.
+            let gap = Gap::TriggersLacking(found.trigger_faults().join("; "));
+            store.record_gap(&source.slot, gap.reason(), &gap.to_string(), None).await?;
+            done.push(PrimaryError::Gap(gap).to_string());
+        }
         _ => {}
     }
     let switches = stored.is_some() && !reads_outbox && !triggers.state.is_installed();
@@ -96,7 +102,7 @@ impl Triggers {
 
     /// Creates what is missing or outdated. Returns what it did.
     async fn install(&self, client: &Client, source: &Source, switches: bool) -> Result<Option<String>, PrimaryError> {
-        let script = Script::new(&self.comparison, self.is_whole().then_some(&self.state), switches);
+        let script = Script::new(&self.comparison, self.is_whole().then_some(&self.state), &self.altered, switches);
         if script.is_empty() {
             return Ok(None);
         }

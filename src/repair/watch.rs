@@ -29,13 +29,15 @@ pub(crate) struct Watch<'a> {
     pub health: &'a Health,
     /// The gaps that this process has recorded and that are not repaired yet.
     recorded: HashSet<&'static str>,
+    /// Whether setup has noted the triggers, so that it is seen when one is altered.
+    pub noted: bool,
     /// When a failure without a reason was first seen.
     unexplained: Option<Instant>,
 }
 
 impl<'a> Watch<'a> {
     pub fn new(source: &'a Source, store: &'a Store, health: &'a Health) -> Watch<'a> {
-        Watch { source, store, health, recorded: HashSet::new(), unexplained: None }
+        Watch { source, store, health, recorded: HashSet::new(), noted: false, unexplained: None }
     }
 
     /// Records a gap, unless this process has recorded one of the same kind.
@@ -72,6 +74,7 @@ impl<'a> Watch<'a> {
             let missing = triggers.state.missing.join(", ");
             return Err(PrimaryError::Gap(Gap::OutboxLost(format!("{missing} is missing"))));
         }
+        self.noted = triggers.state.noted;
         let faults = found.trigger_faults();
         if !faults.is_empty() {
             self.record(Gap::TriggersLacking(faults.join("; "))).await?;

@@ -10,19 +10,19 @@ const STATUS: &str = "distribution.outlet.status_changed";
 const GAP: &str = "gap: changes were lost (publication_changed)";
 
 /// A label with a distribution, whose owner is in the cache of a running process, and the user that gets the label next.
-struct Scene {
-    app: TestApp,
-    platform: Platform,
-    former: Receiver,
-    owner: Receiver,
+pub struct Scene {
+    pub app: TestApp,
+    pub platform: Platform,
+    pub former: Receiver,
+    pub owner: Receiver,
     owner_id: i64,
     label: i64,
-    entry: i64,
+    pub entry: i64,
 }
 
 impl Scene {
-    /// Starts a process that checks the publication with each batch only, not after heartbeats.
-    async fn start(mut app: TestApp) -> Scene {
+    /// Starts a process that checks the publication, or the triggers, with each batch only, not after heartbeats.
+    pub async fn start(mut app: TestApp) -> Scene {
         app.set("source.heartbeat", "1h");
         app.setup().await;
         app.run().await;
@@ -44,7 +44,7 @@ impl Scene {
         self.platform.execute(statement, &[]).await;
     }
 
-    fn transfer(&self) -> String {
+    pub fn transfer(&self) -> String {
         format!("update label set user_id = {} where id = {}", self.owner_id, self.label)
     }
 

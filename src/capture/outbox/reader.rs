@@ -21,6 +21,7 @@ use crate::domain::window::Window;
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::primary::lineage;
+use crate::primary::triggers::catalog::altered_triggers;
 use crate::primary::triggers::flush;
 use crate::store::capture::SwitchToWal;
 
@@ -122,6 +123,8 @@ struct StoredPages {
 pub(super) enum Step {
     Read,
     Idle,
+    /// Triggers were altered before the page was written: nothing of it was passed on.
+    Altered,
     /// Everything before the switch to the WAL is passed on.
     Switched,
     /// Enqueue has stopped.
@@ -138,6 +141,10 @@ pub(super) struct Reader<'a> {
     pub switch: Option<&'a SwitchToWal>,
     /// Triggers have failed since failures were last acknowledged.
     pub failed: bool,
+    /// Whether setup has noted the triggers.
+    pub noted: bool,
+    /// The triggers that are known to be altered since.
+    pub altered: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -158,6 +165,9 @@ impl Reader<'_> {
         };
         self.failed = page.server.failed;
         lineage::verify(page.server.lineage().ok_or(PrimaryError::Standby)?, cursor.lineage)?;
+        if !page.rows.is_empty() && self.find_altered().await? {
+            return Ok(Step::Altered);
+        }
         if page.server.epoch != cursor.epoch {
             self.enter_epoch(cursor, &page.server).await?;
             return Ok(Step::Read);
@@ -176,6 +186,18 @@ impl Reader<'_> {
             flush(&self.client).await?;
         }
         self.pass_on(cursor, page).await
+    }
+
+    /// Returns whether triggers were altered that were not known to be. One that was disabled for a while leaves out rows that are looked up,
+    /// such as the new owner of a label.
+    async fn find_altered(&mut self) -> Result<bool, CaptureError> {
+        if !self.noted {
+            return Ok(false);
+        }
+        let altered = in_time(async { Ok(altered_triggers(&self.client).await?) }).await?;
+        let is_new = altered.iter().any(|trigger| !self.altered.contains(trigger));
+        self.altered = altered;
+        Ok(is_new)
     }
 
     /// Begins the last window before the switch to the WAL: it ends at the switch's snapshot.

@@ -33,6 +33,8 @@ pub(crate) struct Inspection {
 pub(crate) struct Triggers {
     pub state: TriggerState,
     pub comparison: Comparison,
+    /// The triggers that were disabled, enabled or dropped since setup.
+    pub altered: Vec<String>,
     /// How often triggers have failed, and the last reason.
     pub failures: Option<(i64, Option<String>)>,
 }

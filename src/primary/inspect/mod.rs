@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 use super::catalog::{self, MappedTable, Server};
 use super::error::PrimaryError;
 use super::finding::Finding;
-use super::triggers::catalog::{compare, failures, trigger_state};
+use super::triggers::catalog::{altered_triggers, compare, failures, trigger_state};
 use crate::config::{CaptureMode, Source};
 use crate::domain::lsn::Lineage;
 use crate::domain::table::Table;
@@ -52,7 +52,8 @@ pub(crate) async fn inspect(
         let state = trigger_state(client).await?;
         let failures = if state.is_complete() { failures(client).await? } else { None };
         let comparison = compare(client, source, &found.tables).await?;
-        found.triggers = Some(Triggers { state, comparison, failures });
+        let altered = if state.noted { altered_triggers(client).await? } else { Vec::new() };
+        found.triggers = Some(Triggers { state, comparison, altered, failures });
     }
     found.findings = found.judge(source);
     Ok(found)

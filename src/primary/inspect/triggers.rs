@@ -85,6 +85,13 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
         let finding = Finding::fail("outbox trigger", "missing, so emptying the outbox would go unnoticed", SETUP);
         findings.push(finding.of(Condition::OutboxTrigger));
     }
+    if !state.noted {
+        let state = "are not noted: what is written while they are disabled would be lost without a report";
+        findings.push(Finding::warn("triggers", state, SETUP));
+    } else if !triggers.altered.is_empty() {
+        let state = format!("disabled, enabled or dropped since setup: {}", triggers.altered.join(", "));
+        findings.push(Finding::fail("triggers", state, "run `walhook repair`").of(Condition::OutboxTrigger));
+    }
     if !state.paired {
         let state =
             "does not pair rows that are deleted and inserted in one transaction: they raise events as new rows";

@@ -19,6 +19,7 @@ const TRIGGERS: &str = include_str!("../../../sql/primary/outbox_triggers.sql");
 const TABLES: &str = include_str!("../../../sql/primary/outbox_tables.sql");
 const RUNNING: &str = include_str!("../../../sql/primary/transaction_running.sql");
 const MADE_BY: &str = include_str!("../../../sql/primary/outbox_made_by.sql");
+const ALTERED: &str = include_str!("../../../sql/primary/outbox_altered.sql");
 const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
 
 row! {
@@ -34,6 +35,8 @@ row! {
         pub guarded: bool,
         /// Whether rows that are deleted and inserted in one transaction are paired.
         pub paired: bool,
+        /// Whether the triggers are noted as setup has left them.
+        pub noted: bool,
     }
 }
 
@@ -73,6 +76,12 @@ pub(crate) async fn tables_with_triggers(
 ) -> Result<Vec<TableWithTriggers>, PrimaryError> {
     let rows = client.query_typed(TABLES, &[(&function, Type::TEXT)]).await?;
     Ok(rows.iter().map(TableWithTriggers::from).collect())
+}
+
+/// Returns the triggers that were disabled, enabled or dropped since setup noted them: what was written meanwhile may not be captured.
+pub(crate) async fn altered_triggers(client: &Client) -> Result<Vec<String>, PrimaryError> {
+    let rows = client.query_typed(ALTERED, &[]).await?;
+    Ok(rows.iter().map(|row| row.get("trigger")).collect())
 }
 
 /// Returns how often triggers have failed since the failures were last acknowledged, and the last recorded reason.

@@ -19,6 +19,7 @@ use crate::primary::table_locks::{
 
 const SCHEMA: &str = include_str!("../../../sql/primary/outbox_schema.sql");
 const PAIRING: &str = include_str!("../../../sql/primary/outbox_pairing.sql");
+const INSTALLED: &str = include_str!("../../../sql/primary/outbox_installed.sql");
 const LOCK: &str = include_str!("../../../sql/primary/outbox_lock.sql");
 const SCHEMA_OID: &str = include_str!("../../../sql/primary/outbox_schema_oid.sql");
 const BLOCKER: &str = include_str!("../../../sql/primary/outbox_blocker.sql");
@@ -38,9 +39,9 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Writes the script. `state` is none if the schema has to be created. With `switches`, the script writes the message to the WAL at
-    /// which the outbox takes over.
-    pub fn new(comparison: &Comparison, state: Option<&TriggerState>, switches: bool) -> Script {
+    /// Writes the script. `state` is none if the schema has to be created, `altered` are the triggers that differ from what is noted. With
+    /// `switches`, the script writes the message to the WAL at which the outbox takes over.
+    pub fn new(comparison: &Comparison, state: Option<&TriggerState>, altered: &[String], switches: bool) -> Script {
         let mut script = Script::default();
         if state.is_none() {
             script.prepare.push_str(SCHEMA);
@@ -61,6 +62,9 @@ impl Script {
         let not_always = [&comparison.missing, &comparison.disabled, &comparison.ordinary].into_iter().flatten();
         for trigger in not_always.filter(|trigger| trigger.relation.owned) {
             script.change(&trigger.relation, &trigger.event.enable_always(&trigger.relation.quoted()));
+        }
+        if !script.is_empty() || !altered.is_empty() || !state.is_some_and(|state| state.noted) {
+            script.complete.push_str(INSTALLED);
         }
         if switches {
             script.complete.push_str(HANDOVER);

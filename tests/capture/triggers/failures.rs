@@ -4,7 +4,9 @@ use tokio_postgres::Client;
 use walhook::private_postgres::Options;
 
 use super::{by_triggers, number, prepared};
+use crate::publication::Scene;
 use crate::support::{TestApp, eventually, metrics};
+use crate::wait_until_unready;
 
 const INSERT: &str = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values";
 
@@ -117,6 +119,37 @@ async fn a_disabled_trigger_is_reported() {
     app.setup().await;
     let state = "select count(*) from pg_trigger where tgname = 'walhook_insert' and tgenabled <> 'A'";
     assert_eq!(number(&client, state).await, 0);
+}
+
+/// As scripts for bulk updates do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trigger_that_was_disabled_for_a_while_is_reported_before_the_next_event_is_routed() {
+    const GAP: &str = "gap: changes were lost (trigger_missing)";
+    let mut scene = Scene::start(prepared().await).await;
+    let unnoticed = format!(
+        "alter table label disable trigger user; {}; alter table label enable always trigger walhook_insert;
+         alter table label enable always trigger walhook_update; alter table label enable always trigger walhook_delete;
+         alter table label enable always trigger walhook_truncate",
+        scene.transfer()
+    );
+    scene.platform.transaction(&unnoticed).await;
+    scene.platform.set_distribution_status(scene.entry, "batched").await;
+    scene.owner.wait_for(1).await;
+    assert_eq!(scene.former.requests().len(), 1, "events of the former owner");
+    wait_until_unready(scene.app.sidecar(), GAP).await;
+    assert!(scene.app.stop().await.success());
+    scene.app.walhook_ok(&["repair"]).await;
+
+    // Also while no process runs, and setup is run before the next one starts.
+    scene.app.run().await;
+    assert!(scene.app.stop().await.success());
+    scene.platform.transaction(&unnoticed).await;
+    let done = scene.app.walhook_ok(&["setup"]).await;
+    assert!(done.contains("disabled, enabled or dropped since setup: walhook_"), "{done}");
+    assert_eq!(scene.app.walhook_ok(&["setup"]).await.trim(), "everything is set up");
+    let sidecar = scene.app.spawn(&[]);
+    wait_until_unready(&sidecar, GAP).await;
+    assert!(sidecar.stop().await.success());
 }
 
 #[tokio::test]

@@ -2,8 +2,9 @@
 
 use super::{events, number, prepared};
 
-/// Restores the state of an earlier build, whose triggers did not pair rows.
+/// Restores the state of an earlier build, whose triggers did not pair rows and were not noted.
 const EARLIER: &str = "
+    drop table walhook_capture.installed;
     drop trigger paired on walhook_capture.outbox;
     drop function walhook_capture.outbox_paired();
     drop index walhook_capture.outbox_deleted;
