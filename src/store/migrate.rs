@@ -124,7 +124,7 @@ impl Schema {
 }
 
 /// The version that a build must know to work without what this migration removes. The migration's name contains it:
-/// `V14__drop_hours_needs_12`.
+/// `V40__drop_hours_needs_38`.
 fn needs(name: &str) -> Option<i32> {
     name.rsplit_once("_needs_")?.1.parse().ok()
 }

@@ -47,7 +47,7 @@ fn retained_wal(server: &Server) -> Finding {
         "-1" => Finding::warn(
             SETTING,
             "unlimited: while Walhook is stopped, WAL accumulates until the disk is full",
-            "set it to what the disk can spare, and watch walhook_capture_lag_seconds",
+            "set it to what the disk can spare, and watch walhook_slot_retained_bytes",
         ),
         limit => Finding::ok(SETTING, limit),
     }
