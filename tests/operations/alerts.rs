@@ -222,14 +222,14 @@ async fn another_reader_of_the_slot(scene: &Scene) {
         "select count(pg_logical_emit_message(false, 'filler', repeat('x', 8000))) from generate_series(1, 4000)";
     client.batch_execute(filler).await.unwrap();
     scene.fires("WalhookNotCapturing").await;
-    scene.fires("WalhookSlotRetainsLog").await;
+    scene.fires("WalhookSlotRetainsWal").await;
     intruder.kill().await.expect("a child can be killed");
     scene.clears("WalhookNotCapturing").await;
-    eventually("WalhookSlotRetainsLog clears", async || {
+    eventually("WalhookSlotRetainsWal clears", async || {
         // WAL is retained from the last record of running transactions, which a checkpoint writes.
         client.batch_execute("checkpoint").await.unwrap();
         let firing = scene.prometheus.firing().await;
-        (!firing.contains(&"WalhookSlotRetainsLog".to_owned())).then_some(())
+        (!firing.contains(&"WalhookSlotRetainsWal".to_owned())).then_some(())
     })
     .await;
     running.stop().await;
