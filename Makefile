@@ -33,7 +33,7 @@ DIST = --profile dist --features dist --locked
 help:
 	@echo 'make demo [EVENTS=N] [RATE=N]   run a whole platform on loopback'
 	@echo 'make test [SUITE=NAME]          run all tests, or one suite, on a private PostgreSQL'
-	@echo 'make soak [ROWS=N] [MINUTES=N]  run all slow tests: every PostgreSQL version, a very large log, an hour of faults'
+	@echo 'make soak [ROWS=N] [MINUTES=N]  run all slow tests: every PostgreSQL version, a very large delivery log, an hour of faults'
 	@echo 'make bench [MEASURE=NAME]       measure the shipped build, each figure beside its reference'
 	@echo 'make deb                        build the Debian package, in target/debian'
 	@echo 'make check                      check formatting, lints, house rules, documentation, licences, advisories'

@@ -173,7 +173,7 @@ table! {
     Record "attempts_received_not_recorded" KILL_AND_STALL:
         "the recording stage has a batch of attempts", not "a transaction records them";
     Record "attempts_written_record_not_committed" ALL:
-        "the open transaction has log, next states and counters", not "it is committed";
+        "the open transaction has rows of the attempt log, next states and counters", not "it is committed";
     Record "record_committed_answer_not_received" ALL:
         "attempts are recorded and the next deliveries of their keys are leased", not "the recording stage knows it";
     Record "delivery_promoted_not_handed_off" KILL_AND_STALL:
@@ -195,13 +195,13 @@ table! {
     Notify "mail_rejected_retry_not_stored" KILL_AND_FAIL:
         "the mail server has rejected the mail", not "the store has the time of the next try";
     Shutdown "shutdown_started_limit_not_lowered" KILL_AND_STALL:
-        "capture was told to stop", not "the acknowledgement limit was lowered";
+        "capture has begun to shut down", not "the acknowledgement limit was lowered";
     Shutdown "shutdown_started_leases_not_released" ALL:
-        "the dispatcher was told to stop", not "the leases of waiting deliveries were released";
+        "the dispatcher has begun to shut down", not "the leases of waiting deliveries were released";
     Erase "access_removed_webhooks_not_removed" KILL_AND_FAIL:
         "a user's tokens and sessions are removed", not "the webhooks are";
     Erase "webhooks_removed_traces_not_removed" KILL_AND_FAIL:
-        "a user's webhooks are removed", not "their jobs, deliveries and logs are";
+        "a user's webhooks are removed", not "their jobs, deliveries and attempt logs are";
     Erase "traces_removed_events_not_removed" KILL_AND_FAIL:
         "the rows of a user's webhooks are removed", not "the user's events are";
     Erase "events_removed_records_not_removed" KILL_AND_FAIL:

@@ -55,7 +55,7 @@ pub struct EventDetailBody {
 pub struct DeliveryBody {
     id: Uuid,
     webhook_id: Uuid,
-    /// `ended` if the log does not say how it has ended
+    /// `ended` if the delivery log does not say how it has ended
     #[schema(value_type = DeliveryStateName)]
     state: &'static str,
     /// Attempts so far, of all rounds
@@ -228,8 +228,8 @@ async fn read_page(
 
 /// Read an event
 ///
-/// Returns an event and its deliveries. A delivery whose first attempt is not among the 5,000 entries of the webhook's log after the
-/// event is not listed.
+/// Returns an event and its deliveries. A delivery whose first attempt is not among the 5,000 entries of the webhook's delivery log
+/// after the event is not listed.
 #[utoipa::path(
     get, path = "/events/{id}", tag = "events", operation_id = "readEvent",
     params(("id" = Uuid, Path, description = "The event's id")),

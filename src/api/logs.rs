@@ -112,8 +112,8 @@ impl From<Entry> for LogEntryBody {
 
 /// Read the delivery log
 ///
-/// Newest first: one entry per attempt or cancellation. With a filter, each request examines a bounded part of the log: a page may
-/// have fewer entries than `limit`, or none, and still have a `next_cursor`. The log ends where `next_cursor` is null.
+/// Newest first: one entry per attempt or cancellation. With a filter, each request examines a bounded part of the delivery log: a page
+/// may have fewer entries than `limit`, or none, and still have a `next_cursor`. The last page is the one whose `next_cursor` is null.
 #[utoipa::path(
     get, path = "/webhooks/{webhook}/logs", tag = "logs", operation_id = "listLogs",
     params(
@@ -127,7 +127,7 @@ impl From<Entry> for LogEntryBody {
         ("since" = Option<String>, Query, format = DateTime, description = "From this time on (RFC 3339)"),
         ("until" = Option<String>, Query, format = DateTime, description = "Before this time (RFC 3339)"),
     ),
-    responses((status = 200, description = "A page of the log", body = Page<LogEntryBody>,
+    responses((status = 200, description = "A page of the delivery log", body = Page<LogEntryBody>,
                headers(("Link" = String, description = "The next page, with rel=\"next\"; not on the last one"))))
 )]
 pub async fn list(
@@ -177,7 +177,7 @@ pub async fn read(
 
 /// The round that was started
 #[derive(Serialize, ToSchema)]
-#[schema(as = RedeliveryBegun)]
+#[schema(as = StartedRedelivery)]
 pub struct RedeliveryBody {
     /// The delivery's id, which is the same in each round
     delivery_id: Uuid,

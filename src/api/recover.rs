@@ -81,7 +81,7 @@ pub struct RecoveryBody {
     recovery_id: Option<Uuid>,
     /// The number of deliveries
     count: u64,
-    /// False if the log is too large to count exactly: there may be more deliveries
+    /// False if the delivery log is too large to count exactly: there may be more deliveries
     count_is_exact: bool,
     /// As requested, or the start of the retention period
     #[schema(format = DateTime)]

@@ -20,13 +20,13 @@ const DAY: SignedDuration = SignedDuration::from_hours(24);
 pub struct Stats {
     /// The current hour and the 23 before it
     last_24h: Summary,
-    /// The current hour and the 719 before it, as far back as the log is stored
+    /// The current hour and the 719 before it, as far back as the delivery log is stored
     last_30d: Summary,
-    /// The hours of the last 30 days that have log entries, oldest first
+    /// The hours of the last 30 days with entries of the delivery log, oldest first
     hours: Vec<HourStats>,
 }
 
-/// Log entries by outcome, and the duration of requests
+/// Entries of the delivery log by outcome, and the duration of requests
 #[derive(Serialize, ToSchema)]
 pub struct Summary {
     delivered: u64,
@@ -49,7 +49,7 @@ pub struct DurationStats {
     p95: Option<u64>,
 }
 
-/// Log entries of an hour by outcome
+/// Entries of the delivery log in one hour by outcome
 #[derive(Serialize, ToSchema)]
 pub struct HourStats {
     /// Its start

@@ -62,7 +62,7 @@ pub struct WebhookBody {
     /// When it was disabled automatically; null if it was not, or was reactivated
     #[schema(required = true, format = DateTime)]
     disabled_at: Option<String>,
-    /// Why it was disabled: how its attempts failed, with the log's kind of error in parentheses: `HTTP 500 answers (http_status)`.
+    /// Why it was disabled: how its attempts failed, with the kind of error as in the delivery log: `HTTP 500 answers (http_status)`.
     /// `gone` if the receiver answered 410 Gone
     #[schema(required = true)]
     disabled_reason: Option<String>,

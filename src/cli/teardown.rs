@@ -8,7 +8,7 @@ use crate::primary::uninstall::teardown;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Also drop the store's schema with all webhooks, events and logs
+    /// Also drop the store's schema with all webhooks, events and delivery logs
     #[arg(long)]
     store: bool,
     /// Skip the confirmation
@@ -40,7 +40,7 @@ fn question(arguments: &Arguments, config: &Config, source: &str, store: &str) -
         without_password(source)
     );
     if arguments.store {
-        text.push_str(&format!(", and drop schema walhook with all webhooks and logs on {}", without_password(store)));
+        text.push_str(&format!(", and drop schema walhook with all webhooks and delivery logs on {}", without_password(store)));
     }
     text
 }

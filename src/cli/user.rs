@@ -19,7 +19,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Permanently remove a user's webhooks, secrets, tokens, events and logs
+    /// Permanently remove a user's webhooks, secrets, tokens, events and delivery logs
     Erase {
         /// The platform's user id
         #[arg(value_name = "ID", value_parser = plain_text)]
@@ -30,7 +30,7 @@ enum Action {
     },
 }
 
-/// A user's logs may be long.
+/// A user's delivery logs may be long.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(3_600);
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
@@ -38,7 +38,7 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let url = config.store_url()?;
     let store = open_store(url, 1).await?.with_limit(STATEMENT_LIMIT);
     let question = format!(
-        "Permanently remove all webhooks, secrets, tokens, events and logs of user {user} on {}",
+        "Permanently remove all webhooks, secrets, tokens, events and delivery logs of user {user} on {}",
         without_password(url)
     );
     if !yes && !confirmed("user erase", &question)? {

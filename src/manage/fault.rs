@@ -8,7 +8,7 @@ use crate::store::StoreError;
 pub enum Fault {
     #[error("there is no such webhook")]
     NoSuchWebhook,
-    #[error("the webhook's log has no such entry")]
+    #[error("the webhook's delivery log has no such entry")]
     NoSuchLogEntry,
     #[error("there is no such event, or it is older than the retention period")]
     NoSuchEvent,

@@ -44,7 +44,7 @@ pub enum DeliveryState {
     Delivered,
     PermanentlyFailed,
     Cancelled,
-    /// It has ended, but the log does not say how: an entry is missing, or of a newer version.
+    /// It has ended, but the delivery log does not say how: an entry is missing, or of a newer version.
     Ended,
 }
 
