@@ -1,5 +1,5 @@
 -- Indexes that a migration created on a partitioned table alone, and the partitions that lack them. The newest first: their rows are read
--- most. The parent's own `indisvalid` does not tell: it stays false if the last partition without the index was dropped.
+-- most. The parent's own `indisvalid` is not reliable: it stays false if the last partition without the index was dropped.
 select parent_table.relname as "table", partition.relname as partition, parent.relname as parent,
     substring(pg_get_indexdef(parent.oid) from ' (USING .*)$') as definition
 from pg_catalog.pg_index as parent_index

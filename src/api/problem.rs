@@ -230,7 +230,8 @@ impl Problem {
     }
 
     pub fn internal() -> Problem {
-        INTERNAL.with("this is a fault of the service; the header X-Request-Id identifies the request in the server log")
+        INTERNAL
+            .with("this is a fault of the service; the header X-Request-Id identifies the request in the server log")
     }
 
     pub fn keys_unavailable() -> Problem {

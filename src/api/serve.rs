@@ -100,7 +100,7 @@ pub async fn serve(
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, setting, source })?;
     tracing::info!(address = %listener.local_addr()?, setting, "listening");
     let Ending { announced, closed } = ending;
-    // Tells clients with open connections to open new ones, before requests on the old ones fail.
+    // Closes connections with their next response, so that clients open new ones before requests on the old ones fail.
     let router = router.layer(map_response(move |mut response: Response| {
         if announced.is_cancelled() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

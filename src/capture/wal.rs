@@ -117,7 +117,8 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
     Ok(None)
 }
 
-/// Reports to health why a session has ended, and records the gap that this reveals. Returns the error to end or to go on with.
+/// Reports to health why a session has ended, and records the gap that this reveals. Returns the error that decides whether capture ends
+/// or is tried again.
 async fn report(context: &Context<'_>, read_until: &ReadUntil, error: CaptureError) -> CaptureError {
     let Context { source, store, health, .. } = *context;
     let error = if error.is_missing_wal() { missing_wal(context).await } else { error };
@@ -135,7 +136,7 @@ async fn report(context: &Context<'_>, read_until: &ReadUntil, error: CaptureErr
     error
 }
 
-/// Records that the primary no longer has WAL that the slot needs. Returns the error to end with.
+/// Records that the primary no longer has WAL that the slot needs. Returns the error that ends capture.
 async fn missing_wal(context: &Context<'_>) -> CaptureError {
     let Context { source, store, health, .. } = *context;
     let recorded = async {

@@ -40,7 +40,10 @@ fn question(arguments: &Arguments, config: &Config, source: &str, store: &str) -
         without_password(source)
     );
     if arguments.store {
-        text.push_str(&format!(", and drop schema walhook with all webhooks and delivery logs on {}", without_password(store)));
+        text.push_str(&format!(
+            ", and drop schema walhook with all webhooks and delivery logs on {}",
+            without_password(store)
+        ));
     }
     text
 }

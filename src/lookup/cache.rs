@@ -123,7 +123,7 @@ impl Files {
 }
 
 impl Weigh for Files {
-    /// A node of the map has room for eleven files.
+    /// A node of the map has a capacity of eleven files.
     fn weight(&self) -> usize {
         self.shown.len().next_multiple_of(11) * size_of::<(i64, Option<TranscodedFile>)>() + self.status_bytes
     }

@@ -155,7 +155,7 @@ async fn a_standby_replica_that_reaches_a_replaced_primary_records_no_gap() {
     drop((other, replaced.new));
 }
 
-/// A primary that was restored to a time before a failover cannot be told from a replaced one.
+/// A primary that was restored to a time before a failover cannot be distinguished from a replaced one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_restored_to_before_a_failover_is_repaired_with_force() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();

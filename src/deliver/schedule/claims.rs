@@ -146,7 +146,7 @@ impl ClaimSchedule {
         self.average_bytes = bytes.checked_div(claimed.deliveries.len()).unwrap_or(self.average_bytes);
         // A full claim may have ended anywhere: the next one starts after the last webhook that it has deliveries of.
         let ended_at = claimed.deliveries.iter().map(|delivery| delivery.webhook).max().filter(|_| all_taken);
-        // Webhooks after the last one of the list were visited in vain.
+        // The claim takes nothing from webhooks after the last one of the list, although it visits them.
         let visited = [claimed.last_visited, self.ends_with].into_iter().flatten().min();
         self.start_after = ended_at.or(visited).unwrap_or(Uuid::nil());
         self.has_more = self.has_skipped || !self.start_after.is_nil();

@@ -11,7 +11,7 @@ use crate::handoff::RESPONSIVE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
     pub started_at: Instant,
-    /// Tells requests apart that started at the same time.
+    /// Distinguishes requests that started at the same time.
     number: u64,
 }
 

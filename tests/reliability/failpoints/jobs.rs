@@ -140,7 +140,7 @@ pub async fn run_notices(case: Case) -> Account {
     for mail in sink.wait_for("taken", 2).await {
         *mails.entry(mail["message_id"].to_string()).or_default() += 1;
     }
-    // SMTP cannot tell whether a mail was accepted before the process died: it is repeated under the same id.
+    // Whether a mail was accepted before the process died is unknown: SMTP has no way to ask. It is repeated under the same id.
     let may_repeat = case.action == Action::Kill && case.point.name.starts_with("mail_accepted");
     let counts: Vec<usize> = mails.values().copied().collect();
     let is_once = counts == [1, 1];
