@@ -18,6 +18,7 @@ mod namespace;
 pub mod plan;
 mod platform;
 pub mod proxy;
+pub mod random;
 mod receiver;
 mod sidecar;
 mod smtp;

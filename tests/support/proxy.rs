@@ -12,6 +12,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::random::Random;
+
 /// The state of the simulated network, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
@@ -86,7 +88,7 @@ impl Proxy {
             lifetime: watch::channel(Duration::ZERO).0,
             budget: AtomicI64::new(UNLIMITED),
             broken: AtomicU64::new(0),
-            random: Mutex::new(Random(1)),
+            random: Mutex::new(Random::new(1)),
         });
         let target = SocketAddr::from(([127, 0, 0, 1], target));
         let task = tokio::spawn(accept(listener, target, shared.clone()));
@@ -105,7 +107,7 @@ impl Proxy {
 
     /// Sets where the random decisions of lossy weather and of random resets start.
     pub fn seed(&self, seed: u64) {
-        *self.shared.random.lock().expect("nobody panics with this lock") = Random(seed);
+        *self.shared.random.lock().expect("nobody panics with this lock") = Random::new(seed);
     }
 
     /// Resets all connections.
@@ -291,18 +293,5 @@ impl Shared {
     fn random(&self, from: Duration, to: Duration) -> Duration {
         let random = self.random.lock().expect("nobody panics with this lock").next();
         from + (to - from).mul_f64(random as f64 / u64::MAX as f64)
-    }
-}
-
-/// Pseudo-random numbers: SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
     }
 }

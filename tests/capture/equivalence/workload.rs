@@ -1,6 +1,7 @@
 //! Random transactions, recorded as SQL and as acts.
 
 use super::statements::statement;
+use crate::support::random::Random;
 
 /// The effect of one statement, as far as events depend on it.
 #[derive(Clone, Debug)]
@@ -160,37 +161,6 @@ const USERS: i64 = 12;
 const LABELS: i64 = 30;
 const OUTLETS: i64 = 8;
 
-/// Splitmix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn percent(&mut self, share: usize) -> bool {
-        self.below(100) < share
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
-    /// Returns a text. One in ten has several kB that do not compress well, so that it is stored out of line.
-    fn text(&mut self) -> String {
-        let words = if self.percent(10) { 150 } else { 1 };
-        (0..words).map(|_| format!("{:016x}", self.next())).collect()
-    }
-}
-
 /// The ids of existing rows, to choose from.
 #[derive(Clone, Default)]
 struct Rows {
@@ -212,7 +182,7 @@ struct Recorder {
 
 impl Workload {
     pub fn record(seed: u64, transactions: usize) -> Workload {
-        let mut recorder = Recorder { random: Random(seed), rows: Rows::default(), next: 1_000 };
+        let mut recorder = Recorder { random: Random::new(seed), rows: Rows::default(), next: 1_000 };
         let mut workload = Workload { transactions: Vec::new(), committed: Vec::new() };
         workload.push("begin;", recorder.beginning(), "commit;");
         for _ in 0..transactions {
