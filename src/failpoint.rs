@@ -195,9 +195,9 @@ table! {
     Notify "mail_rejected_retry_not_stored" KILL_AND_FAIL:
         "the mail server has rejected the mail", not "the store has the time of the next try";
     Shutdown "shutdown_started_limit_not_lowered" KILL_AND_STALL:
-        "capture has begun to shut down", not "the acknowledgement limit was lowered";
+        "capture has started to shut down", not "the acknowledgement limit was lowered";
     Shutdown "shutdown_started_leases_not_released" ALL:
-        "the dispatcher has begun to shut down", not "the leases of waiting deliveries were released";
+        "the dispatcher has started to shut down", not "the leases of waiting deliveries were released";
     Erase "access_removed_webhooks_not_removed" KILL_AND_FAIL:
         "a user's tokens and sessions are removed", not "the webhooks are";
     Erase "webhooks_removed_traces_not_removed" KILL_AND_FAIL:
