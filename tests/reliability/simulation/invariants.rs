@@ -1,21 +1,24 @@
 //! What must hold, each with the promise that it stands for. Some are checked at every request or recording, the others when everything has
 //! ended.
 
+mod disablement;
+mod numbering;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 use walhook::domain::delivery::{Attempted, Next, Outcome};
-use walhook::domain::disablement::CountedFailures;
 use walhook::domain::ordering::Ordering;
-use walhook::domain::webhook::Tally;
 use walhook::handoff::DETACHED;
 use walhook::record::{Decided, Recorded};
 
 use super::plan::{JITTER, WAITS};
 use super::world::{Process, World};
-use crate::support::memory::{Line, NoticeKind, Reason, Switched};
+use crate::support::memory::{Line, Reason, Switched};
+
+pub use disablement::waiting_for_the_minimum_duration;
 
 /// The most attempts of a round.
 const MAX_ATTEMPTS: u16 = 10;
@@ -78,7 +81,8 @@ pub fn before_request(world: &World, process: Process, request: &Request) -> Che
 
 /// After a transaction that has recorded attempts.
 pub fn after_recording(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
-    failing_webhooks_are_disabled(world, batch, recorded)?;
+    disablement::no_webhook_is_disabled_early(world, batch, recorded)?;
+    disablement::failing_webhooks_are_disabled(world, batch, recorded)?;
     retries_are_due_when_promised(world, batch, recorded)
 }
 
@@ -91,6 +95,10 @@ pub fn after_activation(world: &World, webhook: Uuid) -> Check {
 /// When no event is left that could change anything.
 pub fn at_the_end(world: &World) -> Check {
     every_event_is_stored_once(world)?;
+    numbering::webhooks_get_events_of_their_owners(world)?;
+    numbering::deliveries_are_numbered_without_gaps(world)?;
+    numbering::deliveries_are_numbered_in_commit_order(world)?;
+    numbering::attempts_have_the_number_of_their_delivery(world)?;
     nothing_is_stranded(world)?;
     every_delivery_has_one_final_state(world)?;
     attempts_are_numbered_once(world)?;
@@ -99,8 +107,8 @@ pub fn at_the_end(world: &World) -> Check {
     every_request_is_logged(world)?;
     retries_keep_to_the_schedule(world)?;
     nothing_is_repeated_without_a_fault(world)?;
-    disabled_once_per_streak(world)?;
-    counters_equal_the_log(world)?;
+    disablement::disabled_once_per_streak(world)?;
+    disablement::counters_equal_the_log(world)?;
     permits_and_budget_are_returned(world)?;
     attempts_are_not_kept(world)?;
     slow_receivers_delay_nobody(world)
@@ -183,32 +191,6 @@ fn edits_apply(world: &World, request: &Request) -> Check {
 /// Leases: a request starts only if its answer can be recorded before the lease ends.
 fn requests_fit_into_leases(request: &Request) -> Check {
     require(!request.is_late, "a request fits into its lease", || format!("{request:?}"))
-}
-
-/// Disablement happens in the transaction that records the failure that reaches the threshold. Failures that are recorded while the
-/// webhook is inactive count too: after its owner has activated it, the next failure disables it.
-fn failing_webhooks_are_disabled(world: &World, batch: &[Decided], recorded: &Recorded) -> Check {
-    let at_once = match world.policy.counted {
-        CountedFailures::Consecutive { min_duration } => min_duration.is_zero(),
-        CountedFailures::Cumulative => true,
-    };
-    let counted = batch.iter().zip(&recorded.counted).filter(|(_, counted)| **counted).map(|(decided, _)| decided);
-    let counts = |decided: &&Decided| {
-        let mut tally = Tally::default();
-        tally.add(&decided.attempted.attempt);
-        tally.last_failure.is_some()
-    };
-    let failed = counted.filter(counts);
-    let failed: BTreeSet<Uuid> = failed.map(|decided| decided.attempted.delivery.webhook).collect();
-    let webhooks = &world.store.state().webhooks;
-    let overdue = webhooks.iter().filter(|(id, _)| failed.contains(id)).find(|(_, webhook)| {
-        let count = match world.policy.counted {
-            CountedFailures::Consecutive { .. } => webhook.consecutive_failures,
-            CountedFailures::Cumulative => webhook.failures,
-        };
-        at_once && webhook.target.active && count >= u64::from(world.policy.threshold)
-    });
-    require(overdue.is_none(), "a webhook at the threshold is disabled", || format!("{overdue:?}"))
 }
 
 /// A fresh delivery is sent at once: what a transaction hands off while it is open belongs to the activation of the webhook that it has
@@ -403,47 +385,6 @@ fn nothing_is_repeated_without_a_fault(world: &World) -> Check {
     for request in world.requests.iter().filter(|request| world.plan.is_calm && request.webhook == world.webhooks[0]) {
         let is_new = sent.insert((request.delivery, request.round, request.attempt));
         require(is_new, "nothing is repeated without a fault", || format!("{request:?}"))?;
-    }
-    Ok(())
-}
-
-/// A webhook is disabled once for each time that it was switched on, with one notice for its owner.
-fn disabled_once_per_streak(world: &World) -> Check {
-    let state = world.store.state();
-    for webhook in &world.webhooks {
-        let mut was_active = false;
-        for Switched { active, .. } in state.switched.iter().filter(|switched| switched.webhook == *webhook) {
-            require(*active != was_active, "a webhook is disabled once per streak", || format!("{webhook}"))?;
-            was_active = *active;
-        }
-    }
-    let off = state.switched.iter().filter(|switched| !switched.active);
-    let switched_off: BTreeSet<(Uuid, u64)> = off.map(|switched| (switched.webhook, switched.transaction)).collect();
-    let mut noticed = BTreeSet::new();
-    for notice in state.notices.iter().filter(|notice| notice.kind == NoticeKind::Disabled) {
-        let place = (notice.webhook, notice.transaction);
-        let holds = switched_off.contains(&place) && noticed.insert(place);
-        require(holds, "each disablement has one notice", || format!("{notice:?}"))?;
-    }
-    Ok(())
-}
-
-/// The counters of a webhook equal what its attempt log contains.
-fn counters_equal_the_log(world: &World) -> Check {
-    let state = world.store.state();
-    for (id, webhook) in state.webhooks.iter() {
-        let (mut successes, mut failures, mut consecutive) = (0, 0, 0);
-        let counted = |line: &Line| line.webhook == *id && line.reason == Reason::Counted;
-        for (index, line) in state.log.iter().enumerate().filter(|(_, line)| counted(line)) {
-            if line.outcome == Outcome::Delivered {
-                (successes, consecutive) = (successes + 1, 0);
-            } else if line.is_failure && index >= webhook.counted_from {
-                (failures, consecutive) = (failures + 1, consecutive + 1);
-            }
-        }
-        let counters = (webhook.successes, webhook.failures, webhook.consecutive_failures);
-        let logged = (successes, failures, consecutive);
-        require(counters == logged, "counters equal the log", || format!("{id}: {counters:?}, logged {logged:?}"))?;
     }
     Ok(())
 }

@@ -134,12 +134,13 @@ fn two_hundred_seeds_keep_every_promise() {
 }
 
 /// What must happen in the seeds of every test run.
-const EXPECTED: [&str; 34] = [
+const EXPECTED: [&str; 36] = [
     "a chunk left deliveries of an inactive webhook pending",
     "a claim visited a part of the webhooks",
     "a clock was set",
     "a commit's outcome was unknown",
     "a delivery was redelivered",
+    "a failing webhook stayed active for the minimum duration",
     "a machine was suspended",
     "a process crashed",
     "a process ended before its commit",
@@ -153,6 +154,7 @@ const EXPECTED: [&str; 34] = [
     "a transaction with events was lost",
     "a webhook was deleted",
     "a webhook was disabled",
+    "a webhook was disabled under a policy with a minimum duration",
     "a webhook was switched off",
     "a webhook was switched on",
     "an activation waited for a cancellation",

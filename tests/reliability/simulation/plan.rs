@@ -172,6 +172,7 @@ impl World {
             replicas: (0..plan.replicas).map(|_| Replica::default()).collect(),
             receivers: BTreeMap::new(),
             webhooks: Vec::new(),
+            owners: BTreeMap::new(),
             stream: Vec::new(),
             open: None,
             requests: Vec::new(),
@@ -221,9 +222,10 @@ impl World {
             let ordering = if number == 1 { Ordering::None } else { *self.random.pick(Ordering::ALL) };
             let user = UserId((if number % 3 == 0 { "v" } else { "u" }).into());
             let transaction = self.store.begin();
-            transaction.create_webhook(target, user, &KINDS, ordering);
+            transaction.create_webhook(target, user.clone(), &KINDS, ordering);
             transaction.commit();
             self.webhooks.push(webhook);
+            self.owners.insert(webhook, user);
             self.receivers.insert(webhook, Receiver { mode, was_always_fast: mode == Mode::Fast });
         }
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use uuid::Uuid;
 use walhook::domain::delivery::{Delivery, Lease, lease_length};
+use walhook::domain::disablement::CountedFailures;
 use walhook::domain::webhook::SealedTarget;
 use walhook::postgres::ANSWER_TIMEOUT;
 use walhook::record::{Decided, Recorded, record_in};
@@ -215,11 +216,17 @@ impl World {
         for disabled in &recorded.disabled {
             trace!(self, "webhook {} is disabled: {}", disabled.webhook.as_u128(), disabled.reason);
             self.cover("a webhook was disabled");
+            if matches!(self.policy.counted, CountedFailures::Consecutive { min_duration } if !min_duration.is_zero()) {
+                self.cover("a webhook was disabled under a policy with a minimum duration");
+            }
         }
         if !recorded.promoted.is_empty() {
             self.cover("deliveries were promoted");
         }
         invariants::after_recording(self, &record.batch, &recorded)?;
+        for _ in 0..invariants::waiting_for_the_minimum_duration(self, &record.batch, &recorded) {
+            self.cover("a failing webhook stayed active for the minimum duration");
+        }
         for is_asked in record.batch.iter().filter_map(invariants::is_postponed) {
             self.cover(if is_asked { "a receiver postponed a retry" } else { "jitter postponed a retry" });
         }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use walhook::deliver::Settings;
 use walhook::domain::backoff::RetrySchedule;
 use walhook::domain::disablement::Policy;
+use walhook::domain::event::UserId;
 use walhook::vault::Vault;
 
 use super::capture::{Change, OpenTransaction};
@@ -112,6 +113,8 @@ pub struct World {
     pub replicas: Vec<Replica>,
     pub receivers: BTreeMap<Uuid, Receiver>,
     pub webhooks: Vec<Uuid>,
+    /// Also of webhooks that were deleted.
+    pub owners: BTreeMap<Uuid, UserId>,
     /// What the platform has committed.
     pub stream: Vec<Change>,
     /// The transaction that stores events, of which there is one at a time: it locks the checkpoint.

@@ -19,7 +19,8 @@ impl State {
         assert!(!self.deliveries.contains_key(&id), "the primary key of deliveries");
         let row = Row { webhook, event, round: 1, attempt: 1, lease: None, due_at: None, sequence, order_key };
         self.deliveries.put(id, row);
-        self.created.push(Created { delivery: id, webhook, event, sequence, order_key, at: self.now });
+        let (at, transaction) = (self.now, self.transaction);
+        self.created.push(Created { delivery: id, webhook, event, sequence, order_key, at, transaction });
         if !is_parked {
             self.grant(id, leased.then_some(lease.token), due_at);
         }
@@ -71,8 +72,8 @@ impl EnqueueStatements for MemoryTransaction<'_> {
         for event in events {
             let Event { id, kind, user, label, occurred_at, data, .. } = event.clone();
             assert!(!state.events.contains_key(&id), "the primary key of events");
-            let number = state.events.len() as i64 + 1;
-            state.events.put(id, StoredEvent { user, kind, label, occurred_at, data, number });
+            let (number, transaction) = (state.events.len() as i64 + 1, state.transaction);
+            state.events.put(id, StoredEvent { user, kind, label, occurred_at, data, number, transaction });
         }
         Ok(())
     }

@@ -52,8 +52,8 @@ impl MemoryTransaction<'_> {
     /// Inserts an event as the tests do.
     pub fn insert_event(&self, id: Uuid, user: UserId, kind: EventKind, data: &str) {
         let mut state = self.state();
-        let (occurred_at, number) = (state.now, state.events.len() as i64 + 1);
-        let event = StoredEvent { user, kind, label: None, occurred_at, data: data.into(), number };
+        let (occurred_at, number, transaction) = (state.now, state.events.len() as i64 + 1, state.transaction);
+        let event = StoredEvent { user, kind, label: None, occurred_at, data: data.into(), number, transaction };
         state.events.put(id, event);
     }
 

@@ -68,6 +68,8 @@ pub struct Line {
     pub lease: Option<Uuid>,
     /// Whether it counts as a failure of the receiver.
     pub is_failure: bool,
+    /// When it was recorded, by the store's clock.
+    pub at: Timestamp,
     /// The transaction that recorded it.
     pub transaction: u64,
 }
@@ -96,6 +98,8 @@ pub struct StoredEvent {
     pub occurred_at: Timestamp,
     pub data: Arc<str>,
     pub number: i64,
+    /// The transaction that stored it.
+    pub transaction: u64,
 }
 
 /// A change of who holds a delivery.
@@ -116,6 +120,7 @@ pub struct Created {
     pub sequence: Option<i64>,
     pub order_key: Option<i64>,
     pub at: Timestamp,
+    pub transaction: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -372,6 +377,7 @@ impl State {
                 reason: Reason::Cancelled,
                 lease: None,
                 is_failure: false,
+                at: self.now,
                 transaction: self.transaction,
             });
         }

@@ -93,7 +93,7 @@ impl RecordStatements for MemoryTransaction<'_> {
     async fn insert_attempts(&self, rows: &[AttemptRow<'_>]) -> Result<()> {
         let late = self.late.lock().expect("no holder of this lock panics");
         let mut state = self.state();
-        let transaction = state.transaction;
+        let (at, transaction) = (state.now, state.transaction);
         for row in rows {
             let (delivery, answer) = (&row.attempted.delivery, &row.attempted.attempt.answer);
             let is_late = late.contains(&(delivery.id, delivery.lease.token));
@@ -111,6 +111,7 @@ impl RecordStatements for MemoryTransaction<'_> {
                 reason: if is_late { Reason::Superseded } else { Reason::Counted },
                 lease: Some(delivery.lease.token),
                 is_failure: is_failure && row.outcome != Outcome::Delivered,
+                at,
                 transaction,
             });
         }
