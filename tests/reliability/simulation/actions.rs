@@ -42,6 +42,15 @@ impl World {
                 self.cover("a clock was set");
                 self.replicas[replica].clock_offset = step;
             }
+            Fault::StepStoreClock(step) => {
+                let is_forward = step.is_positive();
+                self.cover(if is_forward {
+                    "the store's clock was set forward"
+                } else {
+                    "the store's clock was set back"
+                });
+                self.store_steps.push((now, step));
+            }
             Fault::Drain(replica) => self.drain(replica),
             Fault::StoreDown(time) => {
                 self.cover("the store was down");

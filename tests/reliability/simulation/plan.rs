@@ -45,6 +45,8 @@ pub enum Fault {
     Suspend(usize, Duration),
     /// The wall clock is set.
     StepClock(usize, SignedDuration),
+    /// The store's wall clock is set: leases end early or late, and so do the waits before retries.
+    StepStoreClock(SignedDuration),
     Drain(usize),
     StoreDown(Duration),
     Receiver(usize, Mode),
@@ -168,6 +170,7 @@ impl World {
             origin: Instant::now(),
             began_at,
             now: Duration::ZERO,
+            store_steps: Vec::new(),
             store: MemoryStore::new(began_at),
             replicas: (0..plan.replicas).map(|_| Replica::default()).collect(),
             receivers: BTreeMap::new(),
@@ -314,6 +317,13 @@ impl World {
                 _ => Fault::StoreDown(self.random.millis(50, 4_000)),
             };
             self.at(at, Event::Fault(fault));
+        }
+        for _ in 0..self.random.between(0, 3) {
+            let at = self.random.millis(500, ACTIVE.as_millis() as u64);
+            // Forward by more than a lease or less; backward by little, because everything that is due waits for so long.
+            let seconds = if self.random.chance(0.7) { 30 } else { -5 };
+            let step = SignedDuration::from_millis((self.random.share() * f64::from(seconds) * 1_000.0) as i64);
+            self.at(at, Event::Fault(Fault::StepStoreClock(step)));
         }
     }
 }

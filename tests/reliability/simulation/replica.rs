@@ -327,7 +327,7 @@ impl World {
             (true, false) => reaction.after,
         };
         let offset = self.replicas[process.replica].clock_offset;
-        let started_at = self.store_clock() + offset;
+        let started_at = self.time() + offset;
         let exchange = Exchange { start, answer, retry_after, started_at, sent_at: local, is_sent, is_own_fault };
         self.after(after, Event::Ended(process, Box::new(exchange)));
         Ok(())

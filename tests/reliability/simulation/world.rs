@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 use walhook::deliver::Settings;
 use walhook::domain::backoff::RetrySchedule;
@@ -108,6 +108,8 @@ pub struct World {
     pub origin: Instant,
     pub began_at: Timestamp,
     pub now: Duration,
+    /// When the store's clock was set, and by how much.
+    pub store_steps: Vec<(Duration, SignedDuration)>,
     pub queue: Queue,
     pub store: MemoryStore,
     pub replicas: Vec<Replica>,
@@ -148,9 +150,14 @@ macro_rules! trace {
 pub(super) use trace;
 
 impl World {
-    /// The store's clock.
-    pub fn store_clock(&self) -> Timestamp {
+    /// The time, as a clock shows it that is right.
+    pub fn time(&self) -> Timestamp {
         later(self.began_at, self.now)
+    }
+
+    /// The store's clock, on which leases, retries and jobs are due.
+    pub fn store_clock(&self) -> Timestamp {
+        self.store_steps.iter().fold(self.time(), |time, (_, step)| time + *step)
     }
 
     pub fn at(&mut self, at: Duration, event: Event) {
