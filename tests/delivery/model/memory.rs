@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use uuid::Uuid;
 use walhook::domain::delivery::{Delivery, Lease, lease_length};
 use walhook::domain::disablement::Policy;
-use walhook::domain::event::{EventKind, UserId};
+use walhook::domain::event::{Event, EventKind, UserId};
 use walhook::domain::ordering::Ordering;
 use walhook::domain::sequence::Sequences;
 use walhook::domain::webhook::SealedTarget;
-use walhook::record::record_in;
+use walhook::record::{Recorded, record_in};
 use walhook::recover::{Step, step_in};
 use walhook::store::contract::EnqueueStatements;
 use walhook::store::deliver::{ClaimRequest, Claimed};
@@ -19,29 +19,32 @@ use walhook::store::enqueue::{NewDelivery, NewLease};
 use walhook::store::order::OrderedDelivery;
 use walhook::store::record::CompletedAttempt;
 use walhook::store::recovery::Criteria;
+use walhook::store::replay::Selection;
 
 use super::USER;
 use super::pure::{ModelWebhook, Pending, View};
-use crate::support::memory::{MemoryStore, Redelivered, Switching};
+use crate::support::memory::{MemoryStore, Redelivered, Row, Switching};
 
 /// Stores a delivery of an event as the enqueue stage does, in a transaction of either store.
 pub async fn store_delivery(
     transaction: &impl EnqueueStatements,
     (id, webhook, event): (Uuid, Uuid, Uuid),
     key: Option<i64>,
-) -> walhook::store::Result<()> {
+    lease: Option<NewLease>,
+) -> walhook::store::Result<Option<i64>> {
     let mut sequences = Sequences::default();
     transaction.start_sequences(&[webhook], &mut sequences).await?;
     let sequence = sequences.next(webhook);
-    let delivery = NewDelivery { id, webhook, event, leased: false, sequence };
+    let delivery = NewDelivery { id, webhook, event, leased: lease.is_some(), sequence };
     match key {
-        None => transaction.insert_deliveries(&[delivery], NewLease::NONE).await?,
+        None => transaction.insert_deliveries(&[delivery], lease.unwrap_or(NewLease::NONE)).await?,
         Some(key) => {
             let ordered = OrderedDelivery { delivery, key, is_first: true };
             transaction.insert_ordered(&[ordered], NewLease::NONE).await?;
         }
     }
-    transaction.store_sequences(&sequences.changed()).await
+    transaction.store_sequences(&sequences.changed()).await?;
+    Ok(sequence)
 }
 
 /// The store in memory answers at once.
@@ -62,22 +65,23 @@ impl Memory {
         transaction.commit();
     }
 
-    pub fn event(&mut self, id: Uuid, data: &str) {
+    pub fn event(&mut self, event: &Event) {
         let transaction = self.0.begin();
-        transaction.insert_event(id, UserId(USER.into()), EventKind::ReleaseDistributed, data);
+        now(transaction.insert_events(std::slice::from_ref(event), false));
         transaction.commit();
     }
 
-    pub fn store_delivery(&mut self, ids: (Uuid, Uuid, Uuid), key: Option<i64>) {
+    /// Returns its number.
+    pub fn store_delivery(
+        &mut self,
+        ids: (Uuid, Uuid, Uuid),
+        key: Option<i64>,
+        lease: Option<NewLease>,
+    ) -> Option<i64> {
         let transaction = self.0.begin();
-        now(store_delivery(&transaction, ids, key));
+        let sequence = now(store_delivery(&transaction, ids, key, lease));
         transaction.commit();
-    }
-
-    pub fn insert_leased(&mut self, delivery: NewDelivery, lease: NewLease) {
-        let transaction = self.0.begin();
-        now(transaction.insert_deliveries(&[delivery], lease));
-        transaction.commit();
+        sequence
     }
 
     pub fn insert_missed(&mut self, webhook: Uuid, event: Uuid) {
@@ -96,13 +100,13 @@ impl Memory {
         claimed
     }
 
-    /// Records in one transaction. Returns for each attempt whether it counted.
-    pub fn record(&mut self, attempts: &[CompletedAttempt<'_>], policy: &Policy) -> Vec<bool> {
+    /// Records in one transaction, and cancels what the webhooks that it disables have pending.
+    pub fn record(&mut self, attempts: &[CompletedAttempt<'_>], policy: &Policy) -> Recorded {
         let transaction = self.0.begin();
         let recorded = now(record_in(&transaction, attempts, policy, None));
-        assert!(recorded.disabled.is_empty(), "no webhook reaches the threshold");
         transaction.commit();
-        recorded.counted
+        recorded.disabled.iter().for_each(|disabled| self.cancel_pending(disabled.webhook));
+        recorded
     }
 
     pub fn release(&mut self, delivery: &Delivery) {
@@ -147,6 +151,12 @@ impl Memory {
         existed
     }
 
+    pub fn edit(&mut self, webhook: Uuid, url: &str, ordering: Ordering) {
+        let transaction = self.0.begin();
+        transaction.set_url_and_ordering(webhook, url, ordering);
+        transaction.commit();
+    }
+
     pub fn set_secret(&mut self, webhook: Uuid, secret: Vec<u8>) {
         let transaction = self.0.begin();
         transaction.set_secret(webhook, secret);
@@ -165,6 +175,18 @@ impl Memory {
         let transaction = self.0.begin();
         transaction.begin_recovery(id, criteria);
         transaction.commit();
+        self.run_jobs()
+    }
+
+    /// Runs a replay to its end. Returns how many deliveries it has created.
+    pub fn replay(&mut self, id: Uuid, webhook: Uuid, selection: Selection) -> i64 {
+        let transaction = self.0.begin();
+        transaction.begin_replay(id, webhook, selection);
+        transaction.commit();
+        self.run_jobs()
+    }
+
+    fn run_jobs(&mut self) -> i64 {
         let mut recovered = 0;
         loop {
             // Steps are a moment apart.
@@ -189,19 +211,24 @@ impl Memory {
             let (active, secret) = (webhook.target.active, webhook.target.secret.clone());
             let is_failing = webhook.consecutive_failures > 0;
             assert_eq!(webhook.failing_since.is_some(), is_failing, "consecutive failures have a start");
-            view.webhooks.insert(*id, ModelWebhook { active, secret, counters: counters.into() });
+            let (disabled, url) = (webhook.disabled_at.is_some(), webhook.target.url.clone());
+            let (ordering, counters) = (webhook.ordering, counters.into());
+            view.webhooks.insert(*id, ModelWebhook { active, disabled, url, ordering, secret, counters });
         }
         for (id, row) in state.deliveries.iter() {
             let (round, attempt) = (row.round as i16, row.attempt as i16);
             let parked = row.due_at.is_none();
-            view.pending.insert(*id, Pending { webhook: row.webhook, round, attempt, lease: row.lease, parked });
+            let Row { webhook, lease, sequence, .. } = *row;
+            view.pending.insert(*id, Pending { webhook, round, attempt, lease, parked, sequence });
         }
         for line in state.log.iter() {
             let lines = view.log.entry(line.delivery).or_default();
-            lines.push((line.round as i16, line.attempt as i16, line.outcome.as_str().to_owned()));
+            lines.push((line.round as i16, line.attempt as i16, line.outcome.as_str().to_owned(), line.sequence));
             lines.sort_unstable();
         }
         view.missed = state.missed.keys().copied().collect();
+        let numbered = state.sequences.iter().filter(|(_, last)| **last > 0);
+        view.sequences = numbered.map(|(webhook, last)| (*webhook, *last)).collect();
         view
     }
 }

@@ -5,10 +5,13 @@
 //! which [`hanging`] runs in virtual time. [`memory`] holds the store in memory, on which the simulation runs, to the same model.
 
 mod hanging;
+mod jobs;
 mod memory;
 mod pair;
 mod pure;
 mod schedule;
+
+use std::cell::Cell;
 
 use crate::support::Bench;
 use jiff::Timestamp;
@@ -23,6 +26,8 @@ const CASES: u32 = 200;
 const WEBHOOKS: usize = 3;
 /// Few, so that sequences reach the end of a round.
 const ATTEMPTS: u16 = 3;
+/// So few failures in a row disable a webhook: more than one delivery has.
+const THRESHOLD: u32 = 5;
 /// The owner of the webhooks.
 const USER: &str = "u";
 
@@ -30,6 +35,8 @@ const USER: &str = "u";
 enum Reply {
     Accepted,
     Failed,
+    /// 410.
+    Gone,
     TooLarge,
     Inactive,
 }
@@ -80,11 +87,20 @@ enum Operation {
     Recover {
         webhook: usize,
     },
+    Replay {
+        webhook: usize,
+    },
+    /// The URL and the ordering of a webhook are changed.
+    Edit {
+        webhook: usize,
+        ordering: usize,
+    },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::{
-        Answer, AnswerAll, Claim, Delete, EndLeases, Event, HandOff, NewSecret, Recover, Redeliver, Release, Toggle,
+        Answer, AnswerAll, Claim, Delete, Edit, EndLeases, Event, HandOff, NewSecret, Recover, Redeliver, Release,
+        Replay, Toggle,
     };
     let webhook = || 0..WEBHOOKS;
     let number = || 0..64_usize;
@@ -92,6 +108,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         prop_oneof![
             3 => Just(Reply::Accepted),
             6 => Just(Reply::Failed),
+            1 => Just(Reply::Gone),
             1 => Just(Reply::TooLarge),
             1 => Just(Reply::Inactive),
         ]
@@ -110,6 +127,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => webhook().prop_map(|webhook| NewSecret { webhook }),
         3 => number().prop_map(|delivery| Redeliver { delivery }),
         2 => webhook().prop_map(|webhook| Recover { webhook }),
+        2 => webhook().prop_map(|webhook| Replay { webhook }),
+        2 => (webhook(), webhook()).prop_map(|(webhook, ordering)| Edit { webhook, ordering }),
     ]
 }
 
@@ -117,13 +136,16 @@ fn operation() -> impl Strategy<Value = Operation> {
 fn the_store_matches_the_model_after_any_sequence_of_operations() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bench = runtime.block_on(async {
-        let bench = Bench::new().await;
+        let mut bench = Bench::new().await;
+        bench.config.disable.threshold = THRESHOLD;
+        bench.config.disable.on_gone = true;
         // In daily partitions, as in production.
         let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
         walhook::partitions::maintain(&bench.store, today, 30).await.unwrap();
         bench
     });
     let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+    let (disabled, replayed) = (Cell::new(0), Cell::new(0));
     let result = TestRunner::new(config).run(&vec(operation(), 0..=60), |operations| {
         runtime.block_on(async {
             let mut pair = Pair::new(&bench).await;
@@ -135,9 +157,14 @@ fn the_store_matches_the_model_after_any_sequence_of_operations() {
                 let too_many = pair.model.view.log.values().flatten().any(|line| line.1 > ATTEMPTS as i16);
                 assert!(!too_many, "more attempts than the schedule has");
             }
+            disabled.set(disabled.get() + pair.disabled);
+            replayed.set(replayed.get() + pair.replayed);
         });
         Ok(())
     });
     // Prints the shortest sequence that still fails.
     result.unwrap_or_else(|failure| panic!("{failure}"));
+    let (disabled, replayed) = (disabled.get(), replayed.get());
+    println!("{disabled} webhooks were disabled, {replayed} deliveries were replayed");
+    assert!(disabled > 0 && replayed > 0, "{disabled} webhooks were disabled, {replayed} deliveries were replayed");
 }

@@ -3,40 +3,49 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use uuid::Uuid;
 use walhook::domain::backoff::RetrySchedule;
-use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Lease, Outcome, next};
-use walhook::domain::event::{EventKind, UserId, delivery_id};
+use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, ErrorKind, Lease, next};
+use walhook::domain::event::{Event, EventKind, UserId, delivery_id};
+use walhook::domain::lsn::Lsn;
 use walhook::domain::ordering::Ordering;
-use walhook::recover::Step;
+use walhook::domain::position::Position;
+use walhook::record;
 use walhook::store::audit::{Actor, Via};
 use walhook::store::deliver::{ClaimRequest, DeliveryClass};
-use walhook::store::enqueue::{NewDelivery, NewLease, insert_deliveries, insert_missed, subscriptions};
+use walhook::store::enqueue::{NewLease, insert_events, insert_missed, subscriptions};
 use walhook::store::keys::{self, SealedKeyPair};
 use walhook::store::record::{AttemptRow, CompletedAttempt};
-use walhook::store::recovery::{self, Criteria, Redelivery, Scope};
+use walhook::store::recovery::{self, Redelivery};
 use walhook::store::webhooks::{self, Changes, Conditional};
 
 use super::memory::{Memory, store_delivery};
 use super::pure::{Model, ModelWebhook, Pending, View};
-use super::{ATTEMPTS, Operation, Reply, USER, WEBHOOKS};
+use super::{ATTEMPTS, Operation, Reply, THRESHOLD, USER, WEBHOOKS};
 use crate::support::Bench;
 use crate::support::memory::Redelivered;
 
 /// The store and its model.
 pub struct Pair<'a> {
-    bench: &'a Bench,
+    pub bench: &'a Bench,
     pub model: Model,
     /// The store in memory.
     pub memory: Memory,
     /// By ordering.
     webhooks: Vec<Uuid>,
+    /// In the order in which they were stored.
+    pub events: Vec<Uuid>,
     /// The release of each event.
     releases: BTreeMap<Uuid, Option<i64>>,
+    edits: usize,
+    /// How many webhooks were disabled.
+    pub disabled: usize,
+    /// How many deliveries replays have created.
+    pub replayed: i64,
     claims: Vec<Delivery>,
     schedule: RetrySchedule,
-    actor: Actor,
+    pub actor: Actor,
 }
 
 fn answer(reply: Reply) -> Answer {
@@ -44,6 +53,9 @@ fn answer(reply: Reply) -> Answer {
         Reply::Accepted => Answer::Accepted { status: 200 },
         Reply::Failed => {
             Answer::Failed { kind: ErrorKind::HttpStatus, message: "answered 500".into(), status: Some(500) }
+        }
+        Reply::Gone => {
+            Answer::Failed { kind: ErrorKind::HttpStatus, message: "answered 410".into(), status: Some(410) }
         }
         Reply::TooLarge => Answer::TooLarge { bytes: 70_000 },
         Reply::Inactive => Answer::Inactive,
@@ -53,7 +65,7 @@ fn answer(reply: Reply) -> Answer {
 impl<'a> Pair<'a> {
     pub async fn new(bench: &'a Bench) -> Pair<'a> {
         let tables = "delivery, attempt, event, missed_event, delivery_round, recovery, webhook_hour, audit, webhook, \
-                      superseded_attempt, webhook_sequence";
+                      superseded_attempt, webhook_sequence, notice, replay_exclusion";
         let clean: String = tables.split(", ").map(|table| format!("delete from walhook.{table};")).collect();
         bench.client.batch_execute(&clean).await.unwrap();
         let (mut webhooks, mut memory) = (Vec::new(), Memory::new());
@@ -70,6 +82,7 @@ impl<'a> Pair<'a> {
             model: Model {
                 view: View::default(),
                 rounds: BTreeMap::new(),
+                numbers: BTreeMap::new(),
                 created: Vec::new(),
                 order: BTreeMap::new(),
                 ended_leases: Vec::new(),
@@ -77,7 +90,11 @@ impl<'a> Pair<'a> {
             },
             memory,
             webhooks,
+            events: Vec::new(),
             releases: BTreeMap::new(),
+            edits: 0,
+            disabled: 0,
+            replayed: 0,
             claims: Vec::new(),
             schedule: RetrySchedule::new(vec![Duration::ZERO; usize::from(ATTEMPTS) - 1], Duration::ZERO),
             actor: Actor { user: UserId(USER.into()), via: Via::CommandLine },
@@ -90,37 +107,44 @@ impl<'a> Pair<'a> {
         let client = &self.bench.client;
         let mut view = View::default();
         let webhooks = "select id, active, secret, success_count, failure_count, consecutive_failures,
-                               (failing_since is not null) = (consecutive_failures > 0) as is_sound
+                               (failing_since is not null) = (consecutive_failures > 0) as is_sound,
+                               disabled_at is not null, url, ordering
                         from walhook.webhook";
-        let pending =
-            "select id, webhook_id, round, attempt, lease, due_at = 'infinity' as parked from walhook.delivery";
-        let log = "select delivery_id, round, attempt, outcome from walhook.attempt order by 1, 2, 3, 4";
+        let pending = "select id, webhook_id, round, attempt, lease, due_at = 'infinity' as parked, sequence
+             from walhook.delivery";
+        let log = "select delivery_id, round, attempt, outcome, sequence from walhook.attempt order by 1, 2, 3, 4, 5";
         let missed = "select webhook_id, event_id from walhook.missed_event order by 1, 2";
-        let (webhooks, pending, log, missed) = tokio::try_join!(
+        let sequences = "select webhook_id, last from walhook.webhook_sequence where last > 0";
+        let (webhooks, pending, log, missed, sequences) = tokio::try_join!(
             client.query(webhooks, &[]),
             client.query(pending, &[]),
             client.query(log, &[]),
-            client.query(missed, &[])
+            client.query(missed, &[]),
+            client.query(sequences, &[])
         )
         .unwrap();
         for row in webhooks {
             assert!(row.get::<_, bool>(6), "consecutive failures have a start: {row:?}");
             let counters = (row.get(3), row.get(4), row.get(5));
-            view.webhooks.insert(row.get(0), ModelWebhook { active: row.get(1), secret: row.get(2), counters });
+            let (active, secret, disabled, url) = (row.get(1), row.get(2), row.get(7), row.get(8));
+            let ordering = Ordering::named(row.get(9)).expect("an ordering");
+            view.webhooks.insert(row.get(0), ModelWebhook { active, disabled, url, ordering, secret, counters });
         }
         for row in pending {
             let (round, attempt, lease) = (row.get(2), row.get(3), row.get(4));
-            let pending = Pending { webhook: row.get(1), round, attempt, lease, parked: row.get(5) };
+            let pending =
+                Pending { webhook: row.get(1), round, attempt, lease, parked: row.get(5), sequence: row.get(6) };
             view.pending.insert(row.get(0), pending);
         }
         for row in log {
-            view.log.entry(row.get(0)).or_default().push((row.get(1), row.get(2), row.get(3)));
+            view.log.entry(row.get(0)).or_default().push((row.get(1), row.get(2), row.get(3), row.get(4)));
         }
         view.missed = missed.iter().map(|row| (row.get(0), row.get(1))).collect();
+        view.sequences = sequences.iter().map(|row| (row.get(0), row.get(1))).collect();
         view
     }
 
-    fn state(&self, webhook: Uuid) -> Option<&ModelWebhook> {
+    pub fn state(&self, webhook: Uuid) -> Option<&ModelWebhook> {
         self.model.view.webhooks.get(&webhook)
     }
 
@@ -163,6 +187,8 @@ impl<'a> Pair<'a> {
                 self.redeliver(id, webhook).await;
             }
             Operation::Recover { webhook } => self.recover(self.webhooks[webhook]).await,
+            Operation::Replay { webhook } => self.replay(self.webhooks[webhook]).await,
+            Operation::Edit { webhook, ordering } => self.edit(self.webhooks[webhook], Ordering::ALL[ordering]).await,
             Operation::Answer { .. }
             | Operation::AnswerAll { .. }
             | Operation::Release { .. }
@@ -171,11 +197,10 @@ impl<'a> Pair<'a> {
     }
 
     fn ordering(&self, webhook: Uuid) -> Ordering {
-        let index = self.webhooks.iter().position(|id| *id == webhook).expect("a webhook of this sequence");
-        Ordering::ALL[index]
+        self.state(webhook).map_or(Ordering::None, |state| state.ordering)
     }
 
-    fn order_key(&self, webhook: Uuid, event: Uuid) -> Option<i64> {
+    pub fn order_key(&self, webhook: Uuid, event: Uuid) -> Option<i64> {
         self.ordering(webhook).key(|| self.releases[&event])
     }
 
@@ -183,10 +208,24 @@ impl<'a> Pair<'a> {
     async fn new_event(&mut self) -> Uuid {
         let release = Some(self.releases.len() as i64 % 3).filter(|release| *release > 0);
         let data = release.map_or("{}".to_owned(), |release| format!("{{\"release_id\": {release}}}"));
-        let event = self.bench.event(&data).await;
-        self.memory.event(event, &data);
-        self.releases.insert(event, release);
-        event
+        let (id, number) = (Uuid::now_v7(), self.events.len() as u64 + 1);
+        let event = Event {
+            id,
+            kind: EventKind::ReleaseDistributed,
+            user: UserId(USER.into()),
+            label: None,
+            occurred_at: Timestamp::now(),
+            position: Position::Wal { timeline: 1, commit: Lsn(number), ordinal: 1 },
+            data: data.into(),
+        };
+        let mut connection = self.bench.store.connection().await.unwrap();
+        let transaction = connection.transaction().await.unwrap();
+        insert_events(&transaction, std::slice::from_ref(&event), false).await.unwrap();
+        transaction.commit().await.unwrap();
+        self.memory.event(&event);
+        self.releases.insert(id, release);
+        self.events.push(id);
+        id
     }
 
     /// Stores an event as the enqueue stage does.
@@ -201,8 +240,8 @@ impl<'a> Pair<'a> {
         match found.map(|found| found.target.active) {
             Some(true) => {
                 let ids = (delivery_id(event, webhook), webhook, event);
-                store_delivery(&transaction, ids, key).await.unwrap();
-                self.memory.store_delivery(ids, key);
+                let sequence = store_delivery(&transaction, ids, key, None).await.unwrap();
+                assert_eq!(self.memory.store_delivery(ids, key, None), sequence, "numbered in memory");
                 self.model.create(webhook, event, key);
             }
             Some(false) => {
@@ -225,6 +264,10 @@ impl<'a> Pair<'a> {
         let (id, token) = (delivery_id(event, webhook), Uuid::now_v7());
         let lease = Lease { token, until: Instant::now() + Duration::from_secs(20) };
         let (kind, occurred_at) = (EventKind::ReleaseDistributed, Timestamp::now());
+        let mut connection = self.bench.store.connection().await.unwrap();
+        let transaction = connection.transaction().await.unwrap();
+        let (ids, new_lease) = ((id, webhook, event), NewLease { token, seconds: 20.0 });
+        let sequence = store_delivery(&transaction, ids, None, Some(new_lease)).await.unwrap();
         let held = Delivery {
             id,
             webhook,
@@ -234,16 +277,11 @@ impl<'a> Pair<'a> {
             data: "{}".into(),
             round: 1,
             attempt: 1,
-            sequence: None,
+            sequence,
             order_key: None,
             activation: 0,
             lease,
         };
-        let mut connection = self.bench.store.connection().await.unwrap();
-        let transaction = connection.transaction().await.unwrap();
-        let delivery = NewDelivery { id, webhook, event, leased: true, sequence: None };
-        let new_lease = NewLease { token, seconds: 20.0 };
-        insert_deliveries(&transaction, &[delivery], new_lease).await.unwrap();
         // The store does not know it yet.
         self.answer(vec![held.clone()], reply).await;
         match commits {
@@ -251,7 +289,7 @@ impl<'a> Pair<'a> {
             false => transaction.rollback().await.unwrap(),
         }
         if commits {
-            self.memory.insert_leased(delivery, new_lease);
+            assert_eq!(self.memory.store_delivery(ids, None, Some(new_lease)), sequence, "numbered in memory");
             self.model.create(webhook, event, None);
             self.model.view.pending.get_mut(&id).expect("it was created").lease = Some(token);
         }
@@ -302,11 +340,38 @@ impl<'a> Pair<'a> {
                 CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
             })
             .collect();
-        let counted = self.bench.record(&entries).await;
-        assert_eq!(self.memory.record(&entries, &self.bench.config.disable.policy()), counted, "counted in memory");
+        let policy = self.bench.config.disable.policy();
+        let recorded = record::record(&self.bench.store, &entries, &policy, None).await.unwrap();
+        let in_memory = self.memory.record(&entries, &policy);
+        assert_eq!(in_memory.counted, recorded.counted, "counted in memory");
+        assert_eq!(in_memory.disabled, recorded.disabled, "disabled in memory");
         let expected: Vec<bool> =
             attempts.iter().map(|held| self.model.answer(&held.delivery, &answer, follows(held))).collect();
-        assert_eq!(counted, expected, "an answer counts once, under the current lease");
+        assert_eq!(recorded.counted, expected, "an answer counts once, under the current lease");
+        let counted = attempts.iter().zip(expected).filter(|(_, counted)| *counted);
+        let failed: BTreeSet<Uuid> = counted.map(|(attempted, _)| attempted.delivery.webhook).collect();
+        let is_failure = matches!(answer, Answer::Failed { .. });
+        let disables = |id: &Uuid| is_failure && self.model.disable(*id, i64::from(THRESHOLD), answer.is_gone());
+        let expected: Vec<Uuid> = failed.into_iter().filter(disables).collect();
+        let disabled: Vec<Uuid> = recorded.disabled.iter().map(|disabled| disabled.webhook).collect();
+        assert_eq!(disabled, expected, "the threshold or a receiver that is gone disables a webhook, and nothing else");
+        self.disabled += disabled.len();
+        for webhook in disabled {
+            while self.bench.store.cancel_pending(webhook).await.unwrap() > 0 {}
+        }
+    }
+
+    async fn edit(&mut self, webhook: Uuid, ordering: Ordering) {
+        self.edits += 1;
+        let url = format!("http://127.0.0.1:9/{}", self.edits);
+        let changes = Changes { url: Some(url.clone()), ordering: Some(ordering), ..Changes::default() };
+        let done = webhooks::update(&self.bench.store, &self.actor, webhook, &changes, &|_| true).await.unwrap();
+        self.memory.edit(webhook, &url, ordering);
+        let state = self.model.view.webhooks.get_mut(&webhook);
+        assert_eq!(state.is_some(), done != Conditional::NotFound);
+        if let Some(state) = state {
+            (state.url, state.ordering) = (url, ordering);
+        }
     }
 
     async fn toggle(&mut self, webhook: Uuid, active: bool) {
@@ -317,6 +382,9 @@ impl<'a> Pair<'a> {
             return assert_eq!(done, Conditional::NotFound);
         };
         let was_active = std::mem::replace(&mut state.active, active);
+        if active && std::mem::take(&mut state.disabled) {
+            (state.counters.1, state.counters.2) = (0, 0);
+        }
         if was_active && !active {
             self.model.cancel(webhook);
         }
@@ -365,44 +433,5 @@ impl<'a> Pair<'a> {
             _ => Redelivered::NotFound,
         };
         assert_eq!(self.memory.redeliver(webhook, delivery), in_memory);
-    }
-
-    async fn recover(&mut self, webhook: Uuid) {
-        let now = Timestamp::now();
-        let scope = Scope {
-            since: "2026-01-01T00:00:00Z".parse().unwrap(),
-            until: now + SignedDuration::from_hours(1),
-            outcomes: vec![Outcome::PermanentlyFailed, Outcome::Cancelled],
-            missed: true,
-        };
-        let recovery = recovery::begin(&self.bench.store, &self.actor, webhook, &scope, 0).await.unwrap();
-        assert_eq!(recovery.is_some(), self.state(webhook).is_some());
-        let Scope { since, until, outcomes, missed } = scope;
-        let outcomes = outcomes.iter().map(|outcome| outcome.as_str().to_owned()).collect();
-        let in_memory = self.memory.recover(Uuid::now_v7(), Criteria { webhook, since, until, outcomes, missed });
-        let mut recovered = 0;
-        loop {
-            match walhook::recover::step(&self.bench.store).await.unwrap() {
-                Step::Idle => break,
-                Step::Worked => {}
-                Step::Finished { recovered: count, .. } => recovered += count,
-            }
-        }
-        let mut expected = 0;
-        if self.state(webhook).is_some_and(|state| state.active) {
-            for delivery in self.model.recoverable(webhook) {
-                self.model.next_round(delivery, webhook);
-                expected += 1;
-            }
-            let of_webhook = |missed: &(Uuid, Uuid)| missed.0 == webhook;
-            let (mine, others) = std::mem::take(&mut self.model.view.missed).into_iter().partition(of_webhook);
-            self.model.view.missed = others;
-            let mine: Vec<(Uuid, Uuid)> = mine;
-            for (webhook, event) in mine {
-                self.model.create(webhook, event, self.order_key(webhook, event));
-                expected += 1;
-            }
-        }
-        assert_eq!((recovered, in_memory), (expected, expected));
     }
 }

@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 use walhook::domain::delivery::{Answer, Delivery, Next, Outcome};
 use walhook::domain::event::delivery_id;
+use walhook::domain::ordering::Ordering;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelWebhook {
     pub active: bool,
+    /// Whether its failures have switched it off.
+    pub disabled: bool,
+    pub url: String,
+    pub ordering: Ordering,
     pub secret: Vec<u8>,
     /// Successes, failures, consecutive failures.
     pub counters: (i64, i64, i64),
@@ -22,25 +27,30 @@ pub struct Pending {
     pub lease: Option<Uuid>,
     /// Whether it waits for another with the same order key.
     pub parked: bool,
+    pub sequence: Option<i64>,
 }
 
-pub type Line = (i16, i16, String);
+pub type Line = (i16, i16, String, Option<i64>);
 
 /// The observable state of the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     pub webhooks: BTreeMap<Uuid, ModelWebhook>,
     pub pending: BTreeMap<Uuid, Pending>,
-    /// Round, attempt and outcome of each delivery's entries in the attempt log, in order.
+    /// Round, attempt, outcome and sequence number of each delivery's entries in the attempt log, in order.
     pub log: BTreeMap<Uuid, Vec<Line>>,
     /// Webhook and event.
     pub missed: Vec<(Uuid, Uuid)>,
+    /// The number of the last delivery of each webhook that has had one.
+    pub sequences: BTreeMap<Uuid, i64>,
 }
 
 pub struct Model {
     pub view: View,
     /// The round that each delivery is in.
     pub rounds: BTreeMap<Uuid, i16>,
+    /// The number of each delivery.
+    pub numbers: BTreeMap<Uuid, i64>,
     /// Every delivery so far, with its webhook.
     pub created: Vec<(Uuid, Uuid)>,
     /// Webhook, order key and number of the pending deliveries that have an order key.
@@ -53,8 +63,9 @@ pub struct Model {
 
 impl Model {
     pub fn log(&mut self, delivery: Uuid, round: i16, attempt: i16, outcome: Outcome) {
+        let number = self.numbers.get(&delivery).copied();
         let lines = self.view.log.entry(delivery).or_default();
-        lines.push((round, attempt, outcome.as_str().to_owned()));
+        lines.push((round, attempt, outcome.as_str().to_owned(), number));
         lines.sort_unstable();
     }
 
@@ -62,7 +73,12 @@ impl Model {
         let id = delivery_id(event, webhook);
         self.created.push((id, webhook));
         self.rounds.insert(id, 1);
-        self.view.pending.insert(id, Pending { webhook, round: 1, attempt: 1, lease: None, parked: false });
+        let last = self.view.sequences.entry(webhook).or_default();
+        *last += 1;
+        self.numbers.insert(id, *last);
+        self.view.missed.retain(|missed| *missed != (webhook, event));
+        let sequence = Some(*last);
+        self.view.pending.insert(id, Pending { webhook, round: 1, attempt: 1, lease: None, parked: false, sequence });
         self.order.extend(order_key.map(|key| (id, (webhook, key, self.created.len()))));
     }
 
@@ -92,14 +108,14 @@ impl Model {
             self.answer_late(held, answer, next);
             return false;
         };
-        let Pending { webhook, round, attempt, .. } = *pending;
+        let Pending { webhook, round, attempt, sequence, .. } = *pending;
         assert_eq!((round, attempt), (held.round as i16, held.attempt as i16), "a lease is for one attempt");
         self.log(held.id, round, attempt, next.outcome());
         self.ended_leases.retain(|id| *id != held.id);
         match next {
             Next::End(_) => drop(self.view.pending.remove(&held.id)),
             Next::Retry { attempt, .. } => {
-                let retry = Pending { webhook, round, attempt: attempt as i16, lease: None, parked: false };
+                let retry = Pending { webhook, round, attempt: attempt as i16, lease: None, parked: false, sequence };
                 self.view.pending.insert(held.id, retry);
             }
         }
@@ -111,6 +127,17 @@ impl Model {
             Answer::TooLarge { .. } | Answer::Inactive => {}
         }
         true
+    }
+
+    /// Disables a webhook after a failure, if it has failed so often in a row or is gone. Returns whether it does.
+    pub fn disable(&mut self, webhook: Uuid, threshold: i64, is_gone: bool) -> bool {
+        let Some(state) = self.view.webhooks.get_mut(&webhook) else { return false };
+        let is_disabled = state.active && (is_gone || state.counters.2 >= threshold);
+        if is_disabled {
+            (state.active, state.disabled) = (false, true);
+            self.cancel(webhook);
+        }
+        is_disabled
     }
 
     /// An attempt that was in flight when its delivery was redelivered or cancelled is logged once if a request was made, and changes nothing else.
@@ -139,7 +166,8 @@ impl Model {
     pub fn next_round(&mut self, delivery: Uuid, webhook: Uuid) -> i16 {
         let round = self.rounds.get_mut(&delivery).expect("it was created");
         *round += 1;
-        let pending = Pending { webhook, round: *round, attempt: 1, lease: None, parked: false };
+        let sequence = self.numbers.get(&delivery).copied();
+        let pending = Pending { webhook, round: *round, attempt: 1, lease: None, parked: false, sequence };
         let before = self.view.pending.insert(delivery, pending);
         self.superseded.extend(before.and_then(|before| before.lease).map(|lease| (delivery, lease)));
         self.ended_leases.retain(|ended| *ended != delivery);
