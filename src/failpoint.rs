@@ -92,6 +92,9 @@ impl Action {
     }
 }
 
+/// What a process reports, behind the point's name, when a stall has ended.
+pub const CONTINUES: &str = "continues";
+
 /// The error of a point with the action [`Action::Fail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injected(&'static str);
@@ -339,7 +342,7 @@ mod armed {
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    use super::{Action, Failpoint, Injected};
+    use super::{Action, CONTINUES, Failpoint, Injected};
 
     /// Arms the points that `FAILPOINTS` names. Panics if it is malformed. Must be called once per process.
     pub fn start() {
@@ -358,6 +361,8 @@ mod armed {
         } else if action == Action::Stall.as_str() {
             let milliseconds = milliseconds.parse().expect("FAILPOINTS has a number of milliseconds after `stall`");
             tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+            // Not printed if the sleep was cancelled: a test waits for it before it stops the process.
+            eprintln!("failpoint {}: {CONTINUES}", point.name);
             Ok(())
         } else {
             Err(Injected(point.name))

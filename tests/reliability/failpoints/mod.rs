@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use walhook::failpoint::{Action, Boundary, Failpoint, TABLE, find};
+use walhook::failpoint::{Action, Boundary, CONTINUES, Failpoint, TABLE, find};
 
 use crate::support::account::Account;
 
@@ -52,6 +52,11 @@ impl Case {
     /// The line that a process prints when it reaches the point.
     fn report(&self) -> String {
         format!("failpoint {}: {}", self.point.name, self.action.as_str())
+    }
+
+    /// The line that a process prints when it has slept at the point.
+    fn report_of_waking(&self) -> String {
+        format!("failpoint {}: {CONTINUES}", self.point.name)
     }
 
     /// Runs the workload that reaches the point. Every boundary has one.

@@ -26,6 +26,8 @@ const EMPTY: &str = "empty_template";
 const MIGRATED: &str = "migrated_template";
 /// The pause between two commits while a point is not reached yet.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+/// How long a process that has woken runs before it is stopped: for a request, a claim or an acknowledgement that is too late.
+const LATE_STEP: std::time::Duration = std::time::Duration::from_millis(300);
 /// How long a point may take to be reached. Only ends a hanging test.
 pub const LIMIT: std::time::Duration = std::time::Duration::from_secs(180);
 
@@ -85,6 +87,8 @@ pub struct Scene {
     pub webhooks: Vec<Webhook>,
     /// What was committed, in this order.
     pub committed: Vec<Transition>,
+    /// The case at which a process sleeps that must wake before it is stopped.
+    pub sleeping: Option<Case>,
     release: i64,
     outlet: i64,
 }
@@ -103,9 +107,9 @@ impl Scene {
         let label = platform.label(user).await;
         let (release, outlet) = (platform.release(label).await, platform.outlet("Example Music").await);
         let receiver = Receiver::start().await;
-        let (webhooks, committed) = (Vec::new(), Vec::new());
+        let (webhooks, committed, sleeping) = (Vec::new(), Vec::new(), None);
         let arms = case.armed();
-        Scene { app, case, arms, platform, store, user, receiver, webhooks, committed, release, outlet }
+        Scene { app, case, arms, platform, store, user, receiver, webhooks, committed, sleeping, release, outlet }
     }
 
     /// Inserts a webhook of the user for both events.
@@ -210,8 +214,23 @@ impl Scene {
             // It must recover by itself.
             Action::Fail => vec![armed],
             // Another replica takes over.
-            Action::Stall => vec![armed, self.app.spawn(&[])],
+            Action::Stall => {
+                self.sleeping = Some(self.case);
+                vec![armed, self.app.spawn(&[])]
+            }
         }
+    }
+
+    /// Waits until the process that sleeps at a point has continued, and what it does too late has had an effect.
+    async fn wait_until_awake(&self) {
+        let Some(case) = self.sleeping else { return };
+        let is_awake = async || {
+            let log = std::fs::read_to_string(self.app.log_file()).unwrap_or_default();
+            log.contains(&case.report_of_waking()).then_some(())
+        };
+        eventually_within(LIMIT, &format!("{} to end", case.name()), is_awake).await;
+        tokio::time::sleep(LATE_STEP).await;
+        account::settled(&self.store, &self.committed).await;
     }
 
     /// Waits for the death of a process that kills itself.
@@ -220,9 +239,10 @@ impl Scene {
         assert_eq!(ended.signal(), Some(9), "{}: {ended}", self.case.name());
     }
 
-    /// Waits until everything is delivered, stops the processes, and takes the account.
+    /// Waits until everything is delivered and a process that sleeps has woken, stops the processes, and takes the account.
     pub async fn settle(&self, mut processes: Vec<Sidecar>) -> Account {
         account::settled(&self.store, &self.committed).await;
+        self.wait_until_awake().await;
         for process in &mut processes {
             process.wait_until_ready().await;
         }

@@ -78,7 +78,10 @@ impl Scene {
             }
         }
         match last.action {
-            Action::Stall => vec![armed, self.app.spawn(&[])],
+            Action::Stall => {
+                self.sleeping = Some(*last);
+                vec![armed, self.app.spawn(&[])]
+            }
             Action::Kill | Action::Fail => vec![armed],
         }
     }
