@@ -196,35 +196,41 @@ impl Account {
         }
     }
 
-    /// Every delivery of every event has ended once: in the attempt log, or as an event that an inactive webhook missed.
+    /// Every delivery of every event has ended once, and there are no others: in the attempt log, or as an event that an inactive webhook missed.
     async fn check_deliveries(&mut self, store: &Client, events: &[StoredEvent]) {
         let pending = store.query("select id, event_id from walhook.delivery", &[]).await.expect("deliveries");
         for row in pending {
             self.fault(format!("delivery {} of event {} is pending", row.get::<_, Uuid>(0), row.get::<_, Uuid>(1)));
         }
-        let attempts = logged_attempts(store, &mut self.attempts).await;
+        let mut attempts = logged_attempts(store, &mut self.attempts).await;
         let missed = store.query("select webhook_id, event_id from walhook.missed_event", &[]).await.expect("rows");
-        let missed: HashSet<(Uuid, Uuid)> = missed.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let mut missed: HashSet<(Uuid, Uuid)> = missed.iter().map(|row| (row.get(0), row.get(1))).collect();
         let webhooks = "select id, user_id, events, success_count from walhook.webhook";
         for row in store.query(webhooks, &[]).await.expect("webhooks") {
             let (webhook, user, kinds): (Uuid, String, Vec<String>) = (row.get(0), row.get(1), row.get(2));
             let mut delivered = 0;
             for event in events.iter().filter(|event| event.user == user && kinds.contains(&event.kind)) {
-                let rounds = attempts.get(&(webhook, event.id));
-                let was_missed = missed.contains(&(webhook, event.id));
+                let rounds = attempts.remove(&(webhook, event.id));
+                let was_missed = missed.remove(&(webhook, event.id));
                 match rounds {
                     None if was_missed => {}
                     None => self.fault(format!("event {} has no delivery to webhook {webhook}", event.id)),
                     Some(_) if was_missed => {
                         self.fault(format!("event {} was delivered to webhook {webhook} and missed", event.id));
                     }
-                    Some(rounds) => delivered += self.check_rounds(webhook, event.id, rounds),
+                    Some(rounds) => delivered += self.check_rounds(webhook, event.id, &rounds),
                 }
             }
             let counted: i64 = row.get(3);
             if counted != delivered {
                 self.fault(format!("webhook {webhook} counts {counted} successes instead of {delivered}"));
             }
+        }
+        for (webhook, event) in attempts.into_keys() {
+            self.fault(format!("webhook {webhook} has attempts of event {event}, which it should not get"));
+        }
+        for (webhook, event) in missed {
+            self.fault(format!("webhook {webhook} has missed event {event}, which it should not get"));
         }
     }
 

@@ -158,8 +158,14 @@ fn alone(only: &str, includes: impl Fn(Boundary) -> bool) -> Vec<Walk> {
     cases.map(|case| (vec![case], case.run())).collect()
 }
 
+/// Returns what the names of the walked points contain. Panics if no point's name does: a walk of nothing would pass.
 fn only() -> String {
-    std::env::var("WALHOOK_FAILPOINT").unwrap_or_default()
+    let only = std::env::var("WALHOOK_FAILPOINT").unwrap_or_default();
+    assert!(
+        TABLE.iter().any(|point| point.name.contains(&only)),
+        "WALHOOK_FAILPOINT={only}: no failpoint's name has this"
+    );
+    only
 }
 
 /// Walks the points. A walk fails if one of its points is not reached.
