@@ -1,4 +1,4 @@
-//! Readers of the feed: one by pages, one by a stream. Both continue where they were when a replica ends.
+//! Readers of the feed: one by pages, each from the next replica, and two by a stream. All continue where they were when a replica ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::replicas::Caller;
+use super::replicas::{Caller, Serving};
 use crate::support::eventually;
 use crate::support::sse::Stream;
 
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Reader {
     read: Arc<Mutex<Vec<Uuid>>>,
-    /// How often the reader turned to another replica.
+    /// How often the reader connected again after an error.
     pub resumed: Arc<AtomicUsize>,
     _task: AbortOnDropHandle<()>,
 }
@@ -25,9 +25,10 @@ pub struct Reader {
 impl Reader {
     pub fn pages(caller: Caller) -> Reader {
         Reader::start(|read, resumed| async move {
-            let (mut after, mut turn) = ("earliest".to_owned(), 0);
+            let (mut after, mut turn) = ("earliest".to_owned(), 0_usize);
             loop {
-                let Some(api) = caller.api(turn) else { continue };
+                turn += 1;
+                let Some(api) = caller.api(turn, Serving::Any) else { continue };
                 let page = api.try_send("GET", &format!("/events?limit=100&wait=2&after={after}"), &[], None).await;
                 match page {
                     Ok(page) if page.status == 200 => {
@@ -37,7 +38,6 @@ impl Reader {
                         after = page["next_cursor"].as_str().expect("a cursor").to_owned();
                     }
                     _ => {
-                        turn += 1;
                         resumed.fetch_add(1, Ordering::Relaxed);
                         tokio::time::sleep(PAUSE).await;
                     }
@@ -46,14 +46,14 @@ impl Reader {
         })
     }
 
-    pub fn stream(caller: Caller) -> Reader {
-        Reader::start(|read, resumed| async move {
-            let (mut last_id, mut turn) = (None::<String>, 0);
+    pub fn stream(caller: Caller, serving: Serving) -> Reader {
+        Reader::start(move |read, resumed| async move {
+            let (mut last_id, mut turn) = (None::<String>, 0_usize);
             loop {
                 turn += 1;
                 resumed.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(PAUSE).await;
-                let Some(api) = caller.api(turn) else { continue };
+                let Some(api) = caller.api(turn, serving) else { continue };
                 let opened = Stream::try_open(&api, "?after=earliest", last_id.as_deref()).await;
                 let Some(mut stream) = opened else { continue };
                 while let Ok(Ok(Some(block))) = tokio::time::timeout(SILENCE, stream.try_next()).await {

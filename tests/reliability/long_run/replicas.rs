@@ -1,7 +1,7 @@
-//! The replicas: two that serve the API and are killed, and one that is never restarted. The memory and the descriptors of each are
+//! The replicas: two that are killed, and one that is never restarted. All have all roles. The memory and the descriptors of each are
 //! sampled.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,9 @@ pub struct Life {
     /// them when they are first used and can drop them.
     samples: Vec<(f64, f64, f64)>,
 }
+
+/// How many requests all clients have sent: each is for the next replica.
+static TURNS: AtomicUsize = AtomicUsize::new(0);
 
 /// The trends of a life.
 pub struct Measured {
@@ -65,7 +68,17 @@ impl Life {
     }
 }
 
-/// The URLs of the replicas that serve the API now.
+/// The replicas that a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    Any,
+    /// Those that are killed and restarted.
+    Restarted,
+    /// The one that is never restarted.
+    Survivor,
+}
+
+/// The URLs of the replicas' APIs now. The last one is of the replica that is never restarted.
 pub type Urls = Arc<Mutex<Vec<String>>>;
 
 pub struct Replicas {
@@ -81,7 +94,7 @@ impl Replicas {
     pub async fn start(app: &mut TestApp, keys: &[String]) -> Replicas {
         let lives = Arc::<Mutex<Vec<Life>>>::default();
         let own = app.setting("secrets.master_key").to_owned();
-        let survivor = app.set("secrets.master_key", &keys.join(",")).spawn(&["--roles", "capture,deliver"]);
+        let survivor = app.set("secrets.master_key", &keys.join(",")).spawn(&[]);
         app.set("secrets.master_key", &own);
         note(&lives, "not restarted", &survivor);
         let sampled = lives.clone();
@@ -123,7 +136,7 @@ impl Replicas {
     }
 
     fn note_urls(&self) {
-        let urls = self.killed.iter().map(|sidecar| sidecar.api_url.clone()).collect();
+        let urls = self.killed.iter().chain([&self.survivor]).map(|sidecar| sidecar.api_url.clone()).collect();
         *self.urls.lock().expect("nothing panics with this lock") = urls;
     }
 
@@ -200,19 +213,27 @@ pub struct Caller {
 
 impl Caller {
     /// Returns the client of a replica, in turn.
-    pub fn api(&self, turn: usize) -> Option<Api> {
+    pub fn api(&self, turn: usize, serving: Serving) -> Option<Api> {
         let urls = self.urls.lock().expect("nothing panics with this lock");
-        Some(Api::new(urls.get(turn % urls.len().max(1))?, &self.token))
+        let (survivor, restarted) = urls.split_last()?;
+        let url = match serving {
+            Serving::Any => urls.get(turn % urls.len())?,
+            Serving::Restarted => restarted.get(turn % restarted.len())?,
+            Serving::Survivor => survivor,
+        };
+        Some(Api::new(url, &self.token))
     }
 
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> ApiAnswer {
         let key = Uuid::now_v7().to_string();
         let headers = [("idempotency-key", key.as_str())];
         let headers: &[_] = if method == "POST" { &headers } else { &[] };
-        let turn = Cell::new(0);
+        // The replica that is never restarted encrypts with the first master key for ever: it gets no request that stores a secret or, for
+        // an idempotency key, a response.
+        let serving = if ["GET", "DELETE"].contains(&method) { Serving::Any } else { Serving::Restarted };
         eventually(&format!("an answer to {method} {path}"), async || {
-            turn.set(turn.get() + 1);
-            let answer = self.api(turn.get())?.try_send(method, path, headers, body.as_ref()).await.ok()?;
+            let turn = TURNS.fetch_add(1, Ordering::Relaxed);
+            let answer = self.api(turn, serving)?.try_send(method, path, headers, body.as_ref()).await.ok()?;
             // The request is in progress in a process that was killed.
             let is_held = answer.status == 409 && answer.body.contains("Idempotency-Key");
             // Another test's sidecar may have taken the port of a process that was killed.
