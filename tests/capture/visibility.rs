@@ -13,7 +13,7 @@ use crate::support::versions::installed;
 use crate::support::{Platform, TestApp, eventually, next_id, skip};
 use crate::wait_until_unready;
 
-const HELD_BACK: &str = "visibility: committed transactions are not visible on the primary";
+pub const HELD_BACK: &str = "visibility: committed transactions are not visible on the primary";
 
 /// Makes commits wait for the standby.
 pub async fn make_synchronous(client: &Client) {
@@ -44,8 +44,7 @@ impl Stopped {
 }
 
 /// Starts a commit that waits for the standby. Returns when the walsender has sent it to the sidecar.
-async fn commit_unseen(scenario: &Scenario, statement: String) -> JoinHandle<bool> {
-    let client = scenario.app.source().await;
+pub async fn commit_unseen(scenario: &Scenario, client: Client, statement: String) -> JoinHandle<bool> {
     let pid: i32 = client.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
     let committing = tokio::spawn(async move { client.batch_execute(&statement).await.is_ok() });
     let watching = &scenario.platform.client;
@@ -65,14 +64,40 @@ async fn commit_unseen(scenario: &Scenario, statement: String) -> JoinHandle<boo
     committing
 }
 
-fn payment(id: i64, user: i64) -> String {
+/// Starts a commit without captured changes that waits for the standby, and asserts that it is received and not acknowledged.
+async fn commit_unacknowledged(scenario: &Scenario) -> JoinHandle<bool> {
+    let message = "select pg_logical_emit_message(true, 'other', 'x')".to_owned();
+    let committing = commit_unseen(scenario, scenario.app.source().await, message).await;
+    let watching = &scenario.platform.client;
+    let end: PgLsn = watching.query_one("select pg_current_wal_flush_lsn()", &[]).await.unwrap().get(0);
+    let replied = async |after: f64| {
+        let reply = "select extract(epoch from reply_time)::float8 from pg_stat_replication
+             join pg_replication_slots on pid = active_pid
+             where slot_name = $1 and write_lsn >= $2 and extract(epoch from reply_time)::float8 > $3";
+        let what = "feedback after the commit was received";
+        eventually(what, async || watching.query_opt(reply, &[&scenario.app.name, &end, &after]).await.unwrap())
+            .await
+            .get::<_, f64>(0)
+    };
+    // The sidecar acknowledges once per second what it had received by then.
+    let mut reply = 0.0;
+    for _ in 0..3 {
+        reply = replied(reply + 1.0).await;
+    }
+    let slot = "select confirmed_flush_lsn from pg_replication_slots where slot_name = $1";
+    let acknowledged: PgLsn = watching.query_one(slot, &[&scenario.app.name]).await.unwrap().get(0);
+    assert!(acknowledged < end, "{acknowledged} is acknowledged, and a failover would undo the commit before {end}");
+    committing
+}
+
+pub fn payment(id: i64, user: i64) -> String {
     format!(
         "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
          values ({id}, {user}, 'INV', 1, 1, 'ready')"
     )
 }
 
-async fn is_visible(client: &Client, payment: i64) -> bool {
+pub async fn is_visible(client: &Client, payment: i64) -> bool {
     client.query_opt("select from payment where id = $1", &[&payment]).await.unwrap().is_some()
 }
 
@@ -94,14 +119,15 @@ async fn an_event_waits_until_its_transaction_is_visible() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let (mut scenario, standby) = synchronous_scenario(&[], &store).await;
     let receiver = Stopped::receiver_of(&standby).await;
+    let unacknowledged = commit_unacknowledged(&scenario).await;
     let unseen = next_id();
-    let committing = commit_unseen(&scenario, payment(unseen, scenario.user)).await;
+    let committing = commit_unseen(&scenario, scenario.app.source().await, payment(unseen, scenario.user)).await;
     wait_until_unready(scenario.app.sidecar(), HELD_BACK).await;
     assert!(!is_visible(&scenario.platform.client, unseen).await);
     // The event is neither stored nor delivered.
     scenario.assert_delivered().await;
     receiver.resume();
-    assert!(committing.await.unwrap());
+    assert!(committing.await.unwrap() && unacknowledged.await.unwrap());
     scenario.payments.insert(unseen);
     scenario.pay(1).await;
     scenario.assert_delivered().await;
@@ -149,12 +175,12 @@ async fn without_waiting_events_are_sent_early_and_a_lookup_waits_up_to_its_limi
     scenario.app.restart().await;
     let receiver = Stopped::receiver_of(&standby).await;
     let early = next_id();
-    let committing = commit_unseen(&scenario, payment(early, scenario.user)).await;
+    let committing = commit_unseen(&scenario, scenario.app.source().await, payment(early, scenario.user)).await;
     scenario.payments.insert(early);
     scenario.assert_delivered().await;
     assert!(!is_visible(&scenario.platform.client, early).await);
     let review = format!("update release set review_status = 'to_review' where id = {release}");
-    let reviewing = commit_unseen(&scenario, review).await;
+    let reviewing = commit_unseen(&scenario, scenario.app.source().await, review).await;
     wait_until_unready(scenario.app.sidecar(), "enqueue: the primary does not show a committed transaction").await;
     receiver.resume();
     assert!(committing.await.unwrap() && reviewing.await.unwrap());
@@ -183,7 +209,7 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
     assert!(checked.contains(waits), "{checked}");
     let _receiver = Stopped::receiver_of(&standby).await;
     let undone = next_id();
-    let committing = commit_unseen(&scenario, payment(undone, scenario.user)).await;
+    let committing = commit_unseen(&scenario, scenario.app.source().await, payment(undone, scenario.user)).await;
     wait_until_unready(scenario.app.sidecar(), HELD_BACK).await;
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     assert!(!committing.await.unwrap());
