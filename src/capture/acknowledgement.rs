@@ -5,9 +5,11 @@
 //! Idle WAL is acknowledged without a write to the store. Therefore a limit ahead of it is stored first, and nothing is acknowledged
 //! beyond the limit. A slot beyond the limit was advanced by something else.
 //!
-//! Not detected: the slot is advanced while Walhook is down, by less than the distance between the last acknowledgement and the
-//! limit. An orderly shutdown lowers the limit to the last acknowledgement, so this can only happen after a crash. PostgreSQL does
-//! not record which session advanced a slot, and storing each acknowledgement would cost a write per second.
+//! Not detected: while Walhook is down, the slot is advanced, or dropped and created again, by less than the distance between the
+//! last acknowledgement and the limit. An orderly shutdown lowers the limit to the last acknowledgement, so this can only happen after
+//! a crash. PostgreSQL records neither which session advanced a slot nor when the slot was created, and storing each acknowledgement
+//! would cost a write per second. After a failover, `repair::continuity` compares the slot with the end of the earlier timeline
+//! instead.
 //!
 //! Only the connection that claimed the limit last may change it. A connection claims the limit after it has taken the slot. A
 //! replica that stalled while another one took over can neither raise nor lower the limit.

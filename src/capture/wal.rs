@@ -242,7 +242,7 @@ impl Session<'_> {
         // Read for each session: another process may have captured in between.
         let history = stream.timeline_history().await?;
         let (checkpoint, history) =
-            continuity::enter_timeline(stream.lineage(), history, source, store, health).await?;
+            continuity::enter_timeline(&client, stream.lineage(), history, source, store, health).await?;
         let begin = checkpoint.progress.resume().ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
         policy.set_synchronous(catalog::is_synchronous(&client).await?);

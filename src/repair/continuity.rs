@@ -131,12 +131,15 @@ pub(crate) async fn has_commits(
 /// timeline is therefore either stored and compared, or rejected later, whichever process has read it; the update waits for a
 /// concurrent commit.
 pub(crate) async fn enter_timeline(
+    client: &Client,
     found: Lineage,
     history: Option<TimelineHistory>,
     source: &Source,
     store: &Store,
     health: &Health,
 ) -> Result<(Checkpoint, TimelineHistory), PrimaryError> {
+    // Before the checkpoint: if a replica has moved the slot on the new timeline, the checkpoint that is read is on it too.
+    let confirmed = catalog::slot(client, &source.slot).await?.and_then(|slot| slot.confirmed());
     for _ in 0..MOVES {
         let Some(known) = store.checkpoint(&source.slot).await? else {
             return Err(PrimaryError::NotSetUp { slot: source.slot.clone() });
@@ -154,7 +157,8 @@ pub(crate) async fn enter_timeline(
                 found.timeline
             )));
         };
-        if let Err(gap) = descends(&known, history) {
+        let descends = descends(&known, history).and_then(|()| continues(&known, confirmed, &source.slot, history));
+        if let Err(gap) = descends {
             return Err(gaps::record_and_end(source, store, health, gap, known.progress.resume()).await);
         }
         if store.enter_timeline(&source.slot, &known, found.timeline).await? {
@@ -178,6 +182,20 @@ fn descends(checkpoint: &Checkpoint, history: &TimelineHistory) -> Result<(), Ga
         return Err(Gap::TimelineForked { timeline, switch, at: resume.max(commit) });
     }
     Ok(())
+}
+
+/// Verifies that the slot continues from the checkpoint's timeline. A synchronized slot does: it is never beyond the WAL that the standby
+/// had received. A slot beyond the end of that timeline was created or advanced on a later one, by something else than Walhook.
+fn continues(
+    checkpoint: &Checkpoint,
+    confirmed: Option<Lsn>,
+    slot: &str,
+    history: &TimelineHistory,
+) -> Result<(), Gap> {
+    match (confirmed, history.end_of(checkpoint.lineage.timeline)) {
+        (Some(found), Some(at)) if found > at => Err(Gap::SlotAhead { slot: slot.to_owned(), found, at }),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -205,6 +223,18 @@ mod tests {
             "timeline_forked",
             "part of a transaction that is not on the new timeline"
         );
+    }
+
+    #[test]
+    fn a_slot_beyond_the_end_of_the_checkpoint_s_timeline_is_a_gap() {
+        let history = TimelineHistory::new(4, vec![(1, Lsn(50)), (2, Lsn(100)), (3, Lsn(200))]);
+        let reason = |confirmed: Option<u64>| {
+            continues(&checkpoint(90, 95), confirmed.map(Lsn), "walhook", &history).map_err(|gap| gap.reason())
+        };
+        assert_eq!(reason(None), Ok(()));
+        assert_eq!(reason(Some(100)), Ok(()), "idle WAL was acknowledged up to the switch");
+        assert_eq!(reason(Some(101)), Err("slot_ahead"));
+        assert_eq!(reason(Some(201)), Err("slot_ahead"), "created after a second failover");
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::support::{TestApp, eventually, skip};
 
 const STANDBY_SLOT: &str = "standby";
 const PHYSICAL: &str = "select pg_create_physical_replication_slot('standby')";
+const OPEN_GAP: &str = "select reason from walhook.gap where repaired_at is null";
+const ACTIVE_SLOT: &str = "select from pg_replication_slots where slot_name = $1 and active_pid is not null";
 
 pub struct Pair {
     pub app: TestApp,
@@ -75,8 +77,13 @@ pub async fn promote(standby: &PrivatePostgres) {
 
 async fn gap(app: &TestApp) -> String {
     let store = app.store().await;
-    let open = "select reason from walhook.gap where repaired_at is null";
-    eventually("the gap to be recorded", async || store.query_opt(open, &[]).await.unwrap()).await.get(0)
+    eventually("the gap to be recorded", async || store.query_opt(OPEN_GAP, &[]).await.unwrap()).await.get(0)
+}
+
+/// Creates a slot of the sidecar's name, as something else than Walhook does.
+async fn create_slot(scenario: &Scenario) {
+    let create = "select pg_create_logical_replication_slot($1, 'pgoutput')";
+    scenario.platform.client.execute(create, &[&scenario.app.name]).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,16 +114,41 @@ async fn a_standby_that_lacks_delivered_changes_is_a_fork() {
     scenario.app.kill().await;
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
-    promote(&standby).await;
-    let client = postgres::connect(&standby.url(&format!("{}_platform", scenario.app.name))).await.unwrap();
+    fail_over(&mut scenario, &standby).await;
     // The WAL of the new timeline grows beyond the end of the old one, and a slot of the same name is created.
-    client
-        .batch_execute("create table growth as select n, repeat('x', 500) from generate_series(1, 20000) n")
-        .await
-        .unwrap();
-    client.execute("select pg_create_logical_replication_slot($1, 'pgoutput')", &[&scenario.app.name]).await.unwrap();
+    let grow = "create table growth as select n, repeat('x', 500) from generate_series(1, 20000) n";
+    scenario.platform.client.batch_execute(grow).await.unwrap();
+    create_slot(&scenario).await;
     let _sidecar = scenario.app.spawn(&[]);
     assert_eq!(gap(&scenario.app).await, "timeline_forked");
+}
+
+/// The standby has a payment that is not stored. A slot of the same name is created on it after its promotion, before capture connects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_is_created_on_the_new_primary_is_a_gap() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let Pair { app, standby } = pair(None, &[], &store).await;
+    let mut scenario = Scenario::start(app).await;
+    scenario.pay(3).await;
+    scenario.assert_delivered().await;
+    scenario.app.kill().await;
+    scenario.pay(1).await;
+    until_caught_up(&scenario.platform.client, &standby).await;
+    scenario.app.server.stop(StopMode::Immediate).await.unwrap();
+    fail_over(&mut scenario, &standby).await;
+    create_slot(&scenario).await;
+    let _sidecar = scenario.app.spawn(&[]);
+    let (gaps, primary) = (scenario.app.store().await, &scenario.platform.client);
+    let found = eventually("a gap, or a stream", async || {
+        let gap = gaps.query_opt(OPEN_GAP, &[]).await.unwrap().map(|row| Some(row.get::<_, String>(0)));
+        let stream = primary.query_opt(ACTIVE_SLOT, &[&scenario.app.name]).await.unwrap().map(|_| None);
+        gap.or(stream)
+    })
+    .await;
+    assert_eq!(found.as_deref(), Some("slot_ahead"));
+    scenario.app.walhook_ok(&["repair"]).await;
+    scenario.assert_delivered().await;
+    assert_eq!(timeline(&scenario.app).await, 2);
 }
 
 #[tokio::test]
@@ -226,10 +258,9 @@ async fn timeline(app: &TestApp) -> i32 {
 }
 
 async fn until_streamed(scenario: &Scenario) {
-    let active = "select from pg_replication_slots where slot_name = $1 and active_pid is not null";
     let client = &scenario.platform.client;
     eventually("the new primary's slot to be read", async || {
-        client.query_opt(active, &[&scenario.app.name]).await.unwrap().map(drop)
+        client.query_opt(ACTIVE_SLOT, &[&scenario.app.name]).await.unwrap().map(drop)
     })
     .await;
 }
@@ -249,6 +280,17 @@ async fn capture_continues_on_a_standby_that_has_the_slot() {
     scenario.assert_delivered().await;
     assert_eq!(scenario.app.sidecar().pid(), pid, "the same process");
     assert_eq!(timeline(&scenario.app).await, 2);
+    // On the new timeline, WAL beyond the end of the old one is acknowledged: that is no gap for the next process.
+    let end = wal_end(&scenario.platform.client).await;
+    let acknowledged = "select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2";
+    eventually("the new WAL to be acknowledged", async || {
+        scenario.platform.client.query_opt(acknowledged, &[&scenario.app.name, &end]).await.unwrap().map(drop)
+    })
+    .await;
+    scenario.app.kill().await;
+    scenario.app.run().await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
 }
 
 /// The primary is lost while the commit of its last changes hangs in the store. The standby does not have these changes.
@@ -269,9 +311,8 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
     scenario.app.server.stop(StopMode::Immediate).await.unwrap();
     standby.start_again().await.unwrap();
     fail_over(&mut scenario, &standby).await;
-    let active = "select from pg_replication_slots where slot_name = $1 and active_pid is not null";
     eventually("capture to reach the new primary", async || {
-        let streams = scenario.platform.client.query_opt(active, &[&scenario.app.name]).await.unwrap();
+        let streams = scenario.platform.client.query_opt(ACTIVE_SLOT, &[&scenario.app.name]).await.unwrap();
         let waits = "select from pg_locks where not granted and locktype in ('transactionid', 'tuple') limit 1";
         streams.or(observer.query_opt(waits, &[]).await.unwrap())
     })
@@ -279,10 +320,7 @@ async fn a_commit_that_hangs_during_a_failover_loses_nothing_of_the_new_timeline
     scenario.pay(5).await;
     assert!(wal_end(&scenario.platform.client).await < end, "the new payments are numbered below the undone ones");
     lock.rollback().await.unwrap();
-    let gap = async || {
-        let open = "select reason from walhook.gap where repaired_at is null";
-        observer.query_opt(open, &[]).await.unwrap().map(|row| row.get::<_, String>(0))
-    };
+    let gap = async || observer.query_opt(OPEN_GAP, &[]).await.unwrap().map(|row| row.get::<_, String>(0));
     let found = eventually("the new payments in the store, or a gap", async || {
         let all = scenario.payments.is_subset(&stored_payments(&scenario.app).await.into_iter().collect());
         if all { Some(None) } else { gap().await.map(Some) }
