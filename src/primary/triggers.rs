@@ -4,6 +4,7 @@ pub(crate) mod catalog;
 pub(crate) mod function;
 pub(crate) mod script;
 
+use postgres_types::Type;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
@@ -28,6 +29,7 @@ use crate::store::capture::{StoredCheckpoint, insert_first_checkpoint};
 use crate::store::{Store, StoreError, migrate};
 
 const FLUSH: &str = include_str!("../../sql/primary/outbox_flush.sql");
+const BEGIN: &str = include_str!("../../sql/primary/outbox_begin.sql");
 const HIGHEST: &str = include_str!("../../sql/primary/outbox_highest.sql");
 
 /// Creates the triggers and stores the position from which the outbox is read. Returns what it did: nothing if all was prepared
@@ -147,6 +149,16 @@ impl Beginning {
         Ok(Beginning { lineage, window, last_row: highest as u64, inserted })
     }
 
+    /// Records the position on the primary, as the reader does when it deletes rows. After a failover this shows that the new primary has
+    /// everything that the snapshot saw; without it, that would be a gap. Waits for a synchronous standby.
+    ///
+    /// Only after the checkpoint is stored: until then, the rows up to this position may have to be read.
+    pub async fn record(&self, client: &Client) -> Result<(), PrimaryError> {
+        let (number, row) = (self.window.number as i64, self.last_row as i64);
+        client.execute_typed(BEGIN, &[(&number, Type::INT8), (&row, Type::INT8)]).await?;
+        Ok(())
+    }
+
     pub fn checkpoint(&self) -> Checkpoint {
         let Beginning { lineage, ref window, last_row, .. } = *self;
         let progress = Progress::in_window(window.clone(), Through::End, last_row);
@@ -164,12 +176,13 @@ pub(crate) async fn flush(client: &Client) -> Result<(), PrimaryError> {
 /// Stores the position from which the outbox is read, and the rows at that snapshot.
 async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Result<Seeded, PrimaryError> {
     let session = SnapshotSession::now(url).await?;
-    let first = Beginning::at(&session, client).await?.checkpoint();
+    let beginning = Beginning::at(&session, client).await?;
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await.map_err(StoreError::from)?;
-    insert_first_checkpoint(&transaction, &source.slot, &first, None).await?;
+    insert_first_checkpoint(&transaction, &source.slot, &beginning.checkpoint(), None).await?;
     let seeded = slot::seed(&session, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
+    beginning.record(client).await?;
     Ok(seeded)
 }
 

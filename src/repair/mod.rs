@@ -211,8 +211,13 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Releases the lease on the outbox, so that capture continues. To be called after the transaction has ended.
+    /// Releases the lease on the outbox, so that capture continues. To be called after the transaction was committed.
     pub async fn end(self) {
+        if let Begins::Outbox(beginning) = &self.begins
+            && let Err(error) = beginning.record(&self.client).await
+        {
+            tracing::warn!(%error, "a failover before `walhook run` has read the outbox would be reported as a gap");
+        }
         if let Some(lease) = self.lease {
             lease.release().await;
         }

@@ -1,6 +1,9 @@
 //! Failovers under synchronous replication. The deletion of stored rows does not wait for the standby: the new primary can still have
 //! rows that were stored, deleted or not.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use tokio_postgres::Client;
 use walhook::postgres;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
@@ -8,7 +11,7 @@ use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
 use super::{by_triggers, number};
 use crate::chaos::Scenario;
 use crate::failover::{Pair, pair, promote, until_caught_up};
-use crate::support::{Platform, eventually};
+use crate::support::{Platform, Receiver, eventually};
 use crate::visibility::{Stopped, make_synchronous};
 
 /// A scenario whose sidecar waits before it deletes rows that it has stored.
@@ -159,6 +162,42 @@ async fn another_process_continues_with_an_outbox_that_was_not_read_before_the_f
     scenario.pay(3).await;
     let holder = scenario.app.source().await;
     let mut held = Held { scenario, standby, holder, _store: store };
+    held.fail_over().await;
+    held.scenario.app.run().await;
+    held.assert_continued().await;
+}
+
+/// Nothing has read the outbox since its setup.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_continues_with_an_outbox_that_was_set_up_before_the_failover() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let Pair { mut app, standby } = pair(None, &[], &store).await;
+    by_triggers(&mut app);
+    make_synchronous(&app.source().await).await;
+    let (platform, holder) = (app.platform().await, app.source().await);
+    let user = platform.user(&[]).await;
+    platform.payment(user, "ready").await;
+    app.setup().await;
+    app.run_with(&["--roles", "deliver,api"]).await;
+    let receiver = Arc::new(Receiver::start().await);
+    app.api(&user.to_string()).await.create_webhook(&receiver.url("/"), &["payment.statement_ready"]).await;
+    app.kill().await;
+    let scenario = Scenario { app, platform, user, receiver, payments: HashSet::new() };
+    let mut held = Held { scenario, standby, holder, _store: store };
+    held.scenario.pay(3).await;
+    held.fail_over().await;
+    held.scenario.app.run().await;
+    held.assert_continued().await;
+}
+
+/// Nothing has read the outbox since a repair.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_continues_with_an_outbox_that_was_repaired_before_the_failover() {
+    let mut held = Held::start(true).await;
+    held.holder.batch_execute("rollback").await.unwrap();
+    assert!(held.scenario.app.stop().await.success());
+    held.scenario.app.walhook_ok(&["repair", "--force"]).await;
+    held.scenario.pay(3).await;
     held.fail_over().await;
     held.scenario.app.run().await;
     held.assert_continued().await;
