@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::{Platform, Received, Receiver, TestApp, eventually, next_id};
 use postgres_types::PgLsn;
 use tokio_postgres::Client;
+use uuid::Uuid;
+use walhook::domain::lsn::Lsn;
 use walhook::private_postgres::{Options, PrivatePostgres, StopMode};
+use walhook::store::Store;
 
 /// The pause between the load's transactions.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(4);
@@ -177,4 +180,35 @@ async fn a_store_that_does_not_flush_its_commits_loses_no_event_in_a_crash() {
     }
     let (committed, rolled_back) = load.stop().await;
     assert_complete(&app, &receiver, &committed, &rolled_back).await;
+}
+
+/// After a crash of the store, the slot is compared with these: if one were undone, WAL would seem to have been acknowledged by another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_does_not_flush_its_commits_keeps_what_acknowledgements_rely_on() {
+    let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
+    let server = PrivatePostgres::start(Options { settings: &settings, ..Options::default() }).await.unwrap();
+    let mut app = TestApp::prepare().await;
+    server.create_database("elsewhere").await.unwrap();
+    app.store_url = server.url("elsewhere");
+    let store_url = app.store_url.clone();
+    app.set("store.url", &store_url).setup().await;
+    let (slot, reader) = (&app.name, Uuid::now_v7());
+    let open = || Store::open(&app.store_url, 1).unwrap();
+    let crash = async || server.restart(StopMode::Immediate).await.unwrap();
+
+    crash().await;
+    assert!(open().claim_acknowledgement(slot, None, reader).await.unwrap().is_some());
+    crash().await;
+    assert_eq!(open().acknowledgement_reader(slot).await.unwrap(), Some(reader));
+
+    let limit = Lsn(open().acknowledgement_limit(slot).await.unwrap().0 + 1);
+    assert!(open().raise_acknowledgement_limit(slot, reader, limit).await.unwrap());
+    crash().await;
+    assert_eq!(open().acknowledgement_limit(slot).await.unwrap(), limit);
+
+    let found = open().checkpoint(slot).await.unwrap().unwrap();
+    let timeline = found.lineage.timeline + 1;
+    assert!(open().enter_timeline(slot, &found, timeline).await.unwrap());
+    crash().await;
+    assert_eq!(open().checkpoint(slot).await.unwrap().unwrap().lineage.timeline, timeline);
 }
