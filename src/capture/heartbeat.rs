@@ -183,8 +183,10 @@ impl Sender {
             return Err(CaptureError::PrimaryStops);
         }
         let client = self.client.get().await?;
-        // Before the heartbeat: it may be the first commit that waits for a standby.
-        let synchronous = catalog::is_synchronous(client).await?;
+        // Before the heartbeat: it may be the first commit that waits for a standby. The settings of another server than the stream's
+        // would open or close the gate for the wrong transactions.
+        let catalog::Commits { lineage, synchronous } = catalog::commits(client, self.lineage).await?;
+        verify(lineage, self.lineage)?;
         self.policy.set_synchronous(synchronous);
         if synchronous && client.query_typed_one(WAITS, &[]).await?.get(0) {
             return Ok(false);
@@ -194,11 +196,8 @@ impl Sender {
         let row = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?;
         let (lsn, timeline): (PgLsn, &str) = (row.get("lsn"), row.get("timeline"));
         let timeline = u32::from_str_radix(timeline, 16).unwrap_or(self.lineage.timeline);
-        if timeline > self.lineage.timeline {
-            return Err(CaptureError::TimelineChanged);
-        }
-        // What a replaced primary is sent never comes back: it must not count as lost.
-        lineage::verify_not_replaced(Lineage { timeline, ..self.lineage }, self.lineage)?;
+        // Again: a pooler may have connected to another server. What is sent there never comes back, and must not count as lost.
+        verify(Lineage { timeline, ..self.lineage }, self.lineage)?;
         if let Some(beat) = self.shared.in_flight().get_mut(id) {
             beat.lsn = Some(Lsn(lsn.into()));
         }
@@ -225,4 +224,13 @@ impl Sender {
             Err(_) => self.client.close(),
         }
     }
+}
+
+/// Verifies that a server of lineage `found` has the timeline of the stream.
+fn verify(found: Lineage, stream: Lineage) -> Result<(), CaptureError> {
+    lineage::verify(found, stream)?;
+    if found.timeline > stream.timeline {
+        return Err(CaptureError::TimelineChanged);
+    }
+    Ok(())
 }

@@ -245,7 +245,7 @@ impl Session<'_> {
             continuity::enter_timeline(&client, stream.lineage(), history, source, store, health).await?;
         let begin = checkpoint.progress.resume().ok_or(PrimaryError::OutboxIsRead)?;
         let policy = VisibilityPolicy::new(source.await_visibility);
-        policy.set_synchronous(catalog::is_synchronous(&client).await?);
+        policy.set_synchronous(catalog::commits(&client, stream.lineage()).await?.synchronous);
         let started = tokio::time::timeout(START_TIMEOUT, stream.start(&source.slot, &source.publication, begin)).await;
         started.map_err(|_| CaptureError::Silent(START_TIMEOUT))?.map_err(|error| self.start_error(error))?;
         tracing::info!(slot = source.slot, from = %begin, "reading changes");

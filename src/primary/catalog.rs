@@ -8,6 +8,7 @@ use tokio_postgres::{Client, Statement};
 
 use super::error::PrimaryError;
 use super::finding::Finding;
+use super::lineage;
 use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::publication::PublicationMembers;
@@ -257,12 +258,26 @@ pub(crate) async fn lineage(client: &Client) -> Result<Lineage, PrimaryError> {
     server(client).await?.lineage().ok_or(PrimaryError::Standby)
 }
 
-/// Returns whether commits wait for a standby. An error if the connection that reads the slot would count as one.
-pub(crate) async fn is_synchronous(client: &Client) -> Result<bool, PrimaryError> {
+/// How a server commits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Commits {
+    pub lineage: Lineage,
+    /// Whether commits wait for a standby.
+    pub synchronous: bool,
+}
+
+/// Returns how the server commits. An error if it cannot continue `known`, or if the connection that reads the slot would count as a
+/// synchronous standby.
+pub(crate) async fn commits(client: &Client, known: Lineage) -> Result<Commits, PrimaryError> {
     let row = client.query_typed_one(SYNCHRONOUS, &[]).await?;
-    match row.get::<_, Option<String>>(1) {
+    let timeline = row.get::<_, Option<&str>>("timeline").and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    let system_identifier = row.get::<_, i64>("system_identifier") as u64;
+    let lineage = Lineage { system_identifier, timeline: timeline.ok_or(PrimaryError::Standby)? };
+    // First: the settings of a replaced primary mean nothing.
+    lineage::verify(lineage, known)?;
+    match row.get::<_, Option<String>>("own_standby") {
         Some(name) => Err(PrimaryError::OwnStandby(name)),
-        None => Ok(row.get(0)),
+        None => Ok(Commits { lineage, synchronous: row.get("synchronous") }),
     }
 }
 

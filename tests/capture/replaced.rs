@@ -13,7 +13,8 @@ use walhook::store::Store;
 
 use crate::chaos::Scenario;
 use crate::failover::{Pair, pair, promote, until_caught_up, with_slot_on_standby};
-use crate::support::{Platform, Sidecar, TestApp, eventually};
+use crate::support::{Platform, Sidecar, TestApp, eventually, next_id};
+use crate::visibility::{HELD_BACK, commit_unseen, is_visible, payment};
 use crate::wait_until_unready;
 
 const REASON: &str = "replaced by a failover";
@@ -197,6 +198,46 @@ async fn an_outbox_restored_to_before_a_failover_is_repaired_with_force() {
     replaced.scenario.pay(2).await;
     replaced.scenario.assert_delivered().await;
     assert_eq!(replaced.timeline().await, 1);
+    replaced.assert_no_gap().await;
+}
+
+/// Heartbeats, over a connection of their own, reach the replaced primary, whose commits wait for no standby. Those of the stream do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
+    let store = PrivatePostgres::start(Options::default()).await.unwrap();
+    let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
+    let mut replaced = Replaced::by(scenario, standby).await;
+    replaced.run_connected_to_new("").await;
+    let synchronous = "alter system set synchronous_standby_names = 'absent'";
+    replaced.scenario.platform.client.batch_execute(synchronous).await.unwrap();
+    replaced.scenario.platform.client.batch_execute("select pg_reload_conf()").await.unwrap();
+    let cut = "select pg_terminate_backend(pid) from pg_stat_activity
+         where wait_event = 'SyncRep' and query like '%pg_logical_emit_message%'";
+    let beat = async || replaced.scenario.platform.client.query_opt(cut, &[]).await.unwrap();
+    eventually("a heartbeat that waits, to cut its connection", beat).await;
+    replaced.until_sessions().await;
+
+    let unseen = next_id();
+    let url = replaced.new.url(&format!("{}_platform", replaced.scenario.app.name));
+    let (writer, statement) = (postgres::connect(&url).await.unwrap(), payment(unseen, replaced.scenario.user));
+    let committing = commit_unseen(&replaced.scenario, writer, statement).await;
+    let events = replaced.scenario.app.store().await;
+    let event = "select from walhook.event where (data ->> 'payment_request_id')::bigint = $1";
+    let sidecar = replaced.scenario.app.sidecar();
+    eventually("the event to be held back, or stored", async || {
+        let held_back = sidecar.readiness().await.filter(|(_, text)| text.contains(HELD_BACK));
+        held_back.map(drop).or(events.query_opt(event, &[&unseen]).await.unwrap().map(drop))
+    })
+    .await;
+    assert!(!is_visible(&replaced.scenario.platform.client, unseen).await);
+    replaced.scenario.assert_delivered().await;
+
+    let asynchronous = "alter system reset synchronous_standby_names";
+    replaced.scenario.platform.client.batch_execute(asynchronous).await.unwrap();
+    replaced.scenario.platform.client.batch_execute("select pg_reload_conf()").await.unwrap();
+    assert!(committing.await.unwrap());
+    replaced.scenario.payments.insert(unseen);
+    replaced.scenario.assert_delivered().await;
     replaced.assert_no_gap().await;
 }
 
