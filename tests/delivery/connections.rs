@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Resource, Rlimit};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use walhook::deliver::Sender;
 use walhook::domain::delivery::Answer as Outcome;
 
-use crate::support::{Bench, Receiver, TestApp, attempt, eventually};
+use crate::outbound::{NAME, config, sender};
+use crate::support::{Answer, Authority, Bench, Receiver, TestApp, TunnelProxy, attempt, eventually};
 
 /// A receiver that answers the first `answers[n]` requests on its connection `n`, and closes the connection after reading one
 /// more. Counts requests and connections.
@@ -47,18 +50,31 @@ impl Closing {
 
 async fn serve(mut stream: TcpStream, answers: usize, requests: Arc<AtomicUsize>) {
     for number in 0..=answers {
-        let mut request = Vec::new();
-        // Only the body ends like this.
-        while !request.ends_with(b"}}") {
-            if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
-                return;
-            }
+        if !read_request(&mut stream).await {
+            return;
         }
         requests.fetch_add(1, Ordering::Relaxed);
         if number < answers {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+            accept(&mut stream).await;
         }
     }
+}
+
+/// Reads one HTTP/1.1 request. Returns false if the connection ends.
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+    let mut request = Vec::new();
+    // Only the body ends like this.
+    while !request.ends_with(b"}}") {
+        if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
+            return false;
+        }
+    }
+    true
+}
+
+async fn accept(stream: &mut (impl AsyncWrite + Unpin)) {
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    stream.flush().await.unwrap();
 }
 
 const DELIVERED: Outcome = Outcome::Accepted { status: 200 };
@@ -83,6 +99,78 @@ async fn a_new_connection_that_the_receiver_closes_is_a_failure() {
     assert_eq!(kind().await, None);
     assert_eq!(kind().await, Some("connection_reset"));
     assert_eq!(receiver.seen(), (4, 3), "sent again at most once");
+}
+
+/// Creates a sender that reaches receivers directly, and one that reaches them through the proxy.
+fn senders(authority: &Authority, proxy: &TunnelProxy) -> [(&'static str, Sender); 2] {
+    let file = authority.file();
+    let mut config = config();
+    config.delivery.extra_ca_file = Some(file.path().to_owned());
+    let direct = sender(&config);
+    config.delivery.proxy = Some(format!("http://{}", proxy.address).into());
+    [("directly", direct), ("through a proxy", sender(&config))]
+}
+
+/// Forwards connections to a receiver.
+struct Relay {
+    port: u16,
+    opened: Arc<AtomicUsize>,
+    closes: watch::Sender<()>,
+}
+
+impl Relay {
+    async fn start(target: String) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let relay =
+            Relay { port: listener.local_addr().unwrap().port(), opened: Arc::default(), closes: watch::channel(()).0 };
+        let (opened, closes) = (relay.opened.clone(), relay.closes.clone());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                opened.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(forward(client, target.clone(), closes.subscribe()));
+            }
+        });
+        relay
+    }
+
+    /// Closes the connections that are open, as the kernel closes those of a process that ends: TLS gets no `close_notify`.
+    fn close(&self) {
+        self.closes.send_replace(());
+    }
+}
+
+async fn forward(mut client: TcpStream, target: String, mut close: watch::Receiver<()>) {
+    let mut server = TcpStream::connect(target).await.unwrap();
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => return,
+        closed = close.changed() => if closed.is_err() { return },
+    }
+    drop(server);
+    client.shutdown().await.unwrap();
+    // Without this, data that arrives later would turn the end of the connection into a reset.
+    let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
+}
+
+#[tokio::test]
+async fn an_idle_tls_connection_that_ends_without_notice_uses_up_no_attempt() {
+    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    for (way, sender) in senders(&authority, &proxy) {
+        for offered in ["http/1.1", "h2"] {
+            let receiver = Receiver::start_tls(authority.server(NAME, &[offered])).await;
+            receiver.answer_in_turn(&[Answer::Status(200), Answer::Hang, Answer::Status(200)]);
+            let relay = Relay::start(receiver.url("").replace("https://", "")).await;
+            let url = format!("https://{NAME}:{}/in", relay.port);
+            assert_eq!(attempt(&sender, &url).await.unwrap().answer, DELIVERED, "{way} {offered}");
+            let close = async {
+                receiver.wait_for(2).await;
+                relay.close();
+            };
+            let (second, ()) = tokio::join!(attempt(&sender, &url), close);
+            assert_eq!(second.unwrap().answer, DELIVERED, "{way} {offered}");
+            let seen = (receiver.requests().len(), relay.opened.load(Ordering::Relaxed));
+            assert_eq!(seen, (3, 2), "{way} {offered}: the second request was sent again, on a new connection");
+        }
+    }
 }
 
 /// Forbids the process to open another file descriptor, or restores its limit.

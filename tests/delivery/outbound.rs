@@ -16,9 +16,9 @@ use walhook::deliver::{Sender, Settings};
 use walhook::domain::delivery::{Answer as Outcome, Attempt};
 
 /// The name in every certificate. Resolves to loopback.
-const NAME: &str = "receiver.example";
+pub const NAME: &str = "receiver.example";
 
-fn config() -> Config {
+pub fn config() -> Config {
     let mut config = Config::default();
     config.delivery.allow_http = true;
     config.delivery.timeout = Period(Duration::from_secs(20));
@@ -27,7 +27,7 @@ fn config() -> Config {
 
 /// Creates a sender for which names that start with `inside` resolve to a private address, and others to loopback, which is allowed.
 /// Lookups of names that start with `slow` take a moment.
-fn sender(config: &Config) -> Sender {
+pub fn sender(config: &Config) -> Sender {
     let lookup: Lookup = Arc::new(|name, port| {
         let ip: IpAddr = if name.starts_with("inside") { "10.0.0.1" } else { "127.0.0.1" }.parse().unwrap();
         let delay = Duration::from_millis(if name.starts_with("slow") { 100 } else { 0 });

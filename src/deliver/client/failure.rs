@@ -124,8 +124,17 @@ fn is_close(error: &(dyn Error + 'static)) -> bool {
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
         return error.is_incomplete_message() || error.is_closed();
     }
+    // Over TLS, the end is unexpected without a `close_notify`.
     let kind = error.downcast_ref().map(io::Error::kind);
-    matches!(kind, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe))
+    matches!(
+        kind,
+        Some(
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof
+        )
+    )
 }
 
 enum Kind {
