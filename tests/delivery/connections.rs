@@ -8,7 +8,8 @@ use rustix::process::{Resource, Rlimit};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio_rustls::TlsAcceptor;
 use walhook::deliver::Sender;
 use walhook::domain::delivery::Answer as Outcome;
 
@@ -170,6 +171,59 @@ async fn an_idle_tls_connection_that_ends_without_notice_uses_up_no_attempt() {
             let seen = (receiver.requests().len(), relay.opened.load(Ordering::Relaxed));
             assert_eq!(seen, (3, 2), "{way} {offered}: the second request was sent again, on a new connection");
         }
+    }
+}
+
+/// Serves a client that sends a request, and then another for which it opens a second connection. The TLS handshake of that one does
+/// not begin, and the first connection becomes idle. When it has brought the second request, it is closed. From then on, all
+/// connections are served.
+async fn serve_the_first_connection_first(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    arrived: Arc<Notify>,
+    requests: Arc<AtomicUsize>,
+) {
+    let mut first = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+    assert!(read_request(&mut first).await);
+    requests.fetch_add(1, Ordering::Relaxed);
+    arrived.notify_one();
+    let (mut waiting, _) = listener.accept().await.unwrap();
+    accept(&mut first).await;
+    assert!(read_request(&mut first).await);
+    requests.fetch_add(1, Ordering::Relaxed);
+    first.shutdown().await.unwrap();
+    drop(first);
+    loop {
+        let (acceptor, requests) = (acceptor.clone(), requests.clone());
+        tokio::spawn(async move {
+            let Ok(mut stream) = acceptor.accept(waiting).await else { return };
+            while read_request(&mut stream).await {
+                requests.fetch_add(1, Ordering::Relaxed);
+                accept(&mut stream).await;
+            }
+        });
+        (waiting, _) = listener.accept().await.unwrap();
+    }
+}
+
+/// A request takes a connection that becomes idle before its own is established.
+#[tokio::test]
+async fn an_idle_connection_that_is_closed_uses_up_no_attempt_while_another_is_being_opened() {
+    let (authority, proxy) = (Authority::new(), TunnelProxy::start().await);
+    for (way, sender) in senders(&authority, &proxy) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{NAME}:{}/in", listener.local_addr().unwrap().port());
+        let (arrived, requests) = (Arc::<Notify>::default(), Arc::<AtomicUsize>::default());
+        let acceptor = TlsAcceptor::from(authority.server(NAME, &["http/1.1"]));
+        tokio::spawn(serve_the_first_connection_first(listener, acceptor, arrived.clone(), requests.clone()));
+        let second = async {
+            arrived.notified().await;
+            attempt(&sender, &url).await
+        };
+        let (first, second) = tokio::join!(attempt(&sender, &url), second);
+        assert_eq!(first.unwrap().answer, DELIVERED, "{way}");
+        assert_eq!(second.unwrap().answer, DELIVERED, "{way}");
+        assert_eq!(requests.load(Ordering::Relaxed), 3, "{way}: the second request was sent again");
     }
 }
 

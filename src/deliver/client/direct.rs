@@ -1,12 +1,9 @@
 //! Requests directly to receivers, with reqwest. Names are resolved by the guard, which returns checked addresses only; literal
 //! addresses are checked before a request is made. Redirects and the environment's proxies are ignored.
 
-use std::task::{Context, Poll};
-
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
-use tower::Service;
-use tower::layer::layer_fn;
+use tower::util::MapResponseLayer;
 
 use super::limits::{BUFFER_BYTES, HTTP2_BUFFER_BYTES, KEEPALIVE, POOL_IDLE};
 use super::reuse;
@@ -25,7 +22,7 @@ pub fn client(settings: &Settings, mut tls: rustls::ClientConfig) -> anyhow::Res
         .referer(false)
         // Divided among the addresses of a name, so that a silent address leaves time for the others.
         .connect_timeout(timeout)
-        .connector_layer(layer_fn(NotedConnector))
+        .connector_layer(MapResponseLayer::new(reuse::noted))
         .tcp_nodelay(true)
         .tcp_keepalive(KEEPALIVE)
         // All requests in flight may go to one receiver, and each leaves an idle connection behind.
@@ -52,24 +49,5 @@ impl Resolve for CheckedResolver {
             let addresses = guard.resolve(name.as_str(), 0).await?;
             Ok(Box::new(addresses.into_iter()) as Addrs)
         })
-    }
-}
-
-/// A connector that notes that the current request opens a connection, and then connects as `S` does.
-#[derive(Clone)]
-struct NotedConnector<S>(S);
-
-impl<S: Service<T>, T> Service<T> for NotedConnector<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, target: T) -> S::Future {
-        reuse::note_connecting();
-        self.0.call(target)
     }
 }

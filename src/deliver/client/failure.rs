@@ -6,6 +6,7 @@ use std::io;
 use hyper_util::client::legacy;
 use rustix::io::Errno;
 
+use super::reuse::Addresses;
 use super::tunnel::{ConnectTimeout, NoTunnel, ProxyFault};
 use crate::deliver::guard::Unreachable;
 use crate::domain::delivery::{Answer, ErrorKind};
@@ -54,6 +55,8 @@ pub struct Failure {
     answer: Result<Answer, OwnFault>,
     /// Whether the connection was closed before the head of a response was complete.
     pub is_closed: bool,
+    /// The connection on which the request was sent.
+    pub connection: Option<Addresses>,
 }
 
 impl Failure {
@@ -73,14 +76,16 @@ impl Failure {
 /// Classifies an error by its chain of causes: the innermost one that has a kind decides.
 fn classify(error: &(dyn Error + 'static), is_connect: bool, is_timeout: bool) -> Failure {
     let mut kind = is_timeout.then_some(Kind::TimedOut);
-    let (mut is_closed, mut message) = (false, error.to_string());
-    let mut next = error.source();
+    let (mut is_closed, mut message, mut connection) = (false, String::new(), None);
+    let mut next = Some(error);
     while let Some(error) = next {
         if let Some(cause) = own_cause(error) {
-            return Failure { answer: Err(OwnFault { cause, message: error.to_string() }), is_closed: false };
+            let answer = Err(OwnFault { cause, message: error.to_string() });
+            return Failure { answer, is_closed: false, connection: None };
         }
         kind = kind_of(error).or(kind);
         is_closed |= is_close(error);
+        connection = connection_of(error).or(connection);
         message = error.to_string();
         next = inner(error);
     }
@@ -96,7 +101,7 @@ fn classify(error: &(dyn Error + 'static), is_connect: bool, is_timeout: bool) -
         (None, false) => ErrorKind::ConnectionReset,
     };
     let message = message.chars().filter(|character| *character != '\0').take(MAX_MESSAGE_CHARS).collect();
-    Failure { answer: Ok(failed(kind, message)), is_closed: is_closed && !is_connect }
+    Failure { answer: Ok(failed(kind, message)), is_closed: is_closed && !is_connect, connection }
 }
 
 /// Returns the error inside another. `source` does not do for I/O errors: it skips the error that an I/O error wraps.
@@ -117,6 +122,11 @@ fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
     }
     let code = error.downcast_ref::<io::Error>()?.raw_os_error()?;
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| errno.raw_os_error() == code).then_some(Cause::Descriptors)
+}
+
+/// Returns the connection that the error of a client names.
+fn connection_of(error: &(dyn Error + 'static)) -> Option<Addresses> {
+    Addresses::of(error.downcast_ref::<legacy::Error>()?.connect_info()?)
 }
 
 /// Whether an error means that the connection was closed.

@@ -180,9 +180,10 @@ impl Client {
     /// receiver closed. A receiver that processed the first request recognises the delivery by its id.
     async fn send(&self, target: &Target, custom: &ParsedHeaders, request: &Rendered) -> Result<Response, Failure> {
         let send = || self.transport.send(target, headers(request, custom), request.body.clone());
-        let (sent, is_new) = reuse::watch(send()).await;
+        let (sent, opened) = reuse::watch(send()).await;
+        let was_idle = |failure: &Failure| failure.connection.is_some_and(|used| Some(used) != opened);
         match sent {
-            Err(failure) if failure.is_closed && !is_new => send().await,
+            Err(failure) if failure.is_closed && was_idle(&failure) => send().await,
             sent => sent,
         }
     }

@@ -72,11 +72,10 @@ pub fn client(settings: &Settings, proxy: &Proxy, tls: rustls::ClientConfig) -> 
     let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
     let https = https.wrap_connector(dialer);
     let connector = service_fn(move |url: Uri| {
-        reuse::note_connecting();
         let connecting = https.clone().call(url);
         async move {
             let connected = tokio::time::timeout(timeout, connecting).await;
-            connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into()))
+            connected.unwrap_or_else(|_| Err(ConnectTimeout(timeout).into())).map(reuse::noted)
         }
     });
     // The settings of the direct client, for the same reasons.
