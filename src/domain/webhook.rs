@@ -105,7 +105,14 @@ impl Tally {
         self.last_triggered_at = self.last_triggered_at.max(Some(attempt.started_at));
     }
 
-    /// Returns whether no counter changes.
+    /// Adds an attempt that counts neither as a success nor as a failure. It only updates when the webhook was last called.
+    pub fn add_uncounted(&mut self, attempt: &Attempt) {
+        let mut alone = Tally::default();
+        alone.add(attempt);
+        self.last_triggered_at = self.last_triggered_at.max(alone.last_triggered_at);
+    }
+
+    /// Returns whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.last_triggered_at.is_none()
     }
@@ -147,6 +154,17 @@ mod tests {
         assert!(counted.is_empty());
         assert_eq!(counted, Tally::default());
         assert_eq!(tally(&[(3, failed(ErrorKind::BlockedAddress))]).failures, 1);
+    }
+
+    #[test]
+    fn an_uncounted_attempt_only_updates_when_the_webhook_was_last_called() {
+        let mut uncounted = Tally::default();
+        for (second, answer) in
+            [(4, failed(ErrorKind::Dns)), (3, Answer::Accepted { status: 200 }), (9, Answer::Inactive)]
+        {
+            uncounted.add_uncounted(&Attempt { started_at: at(second), answer, sent: None });
+        }
+        assert_eq!(uncounted, Tally { last_triggered_at: Some(at(4)), ..Tally::default() });
     }
 
     #[test]

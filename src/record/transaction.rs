@@ -44,10 +44,10 @@ pub struct Disabled {
 }
 
 /// Records attempts in one transaction. An attempt whose lease another replica has taken over changes nothing; one whose delivery was
-/// redelivered or cancelled in the meantime is logged and changes nothing else. Disables webhooks that have reached the threshold
-/// of `policy` or whose receiver is gone, and warns owners at half of the threshold. What a disabled webhook has pending is cancelled
-/// afterwards (`cancellation.rs`), because there is no limit to it. Deliveries that waited for those that end are leased for `lease_length`;
-/// if it is `None`, they are due for any replica.
+/// redelivered or cancelled in the meantime is logged, and updates only when its webhook was last called. Disables webhooks that have
+/// reached the threshold of `policy` or whose receiver is gone, and warns owners at half of the threshold. What a disabled webhook has
+/// pending is cancelled afterwards (`cancellation.rs`), because there is no limit to it. Deliveries that waited for those that end are
+/// leased for `lease_length`; if it is `None`, they are due for any replica.
 pub async fn record(
     store: &Store,
     attempts: &[CompletedAttempt<'_>],
@@ -96,7 +96,7 @@ pub async fn record_in(
     let logged = [attempts.as_slice(), &late].concat();
     let (mut disabled, mut promoted) = (Vec::new(), Vec::new());
     if !logged.is_empty() {
-        let tallies = tallies(&attempts);
+        let tallies = tallies(&attempts, &late);
         let held = if all_end { &[] } else { attempts.as_slice() };
         let end = async {
             // Not sent together: a promotion must not see the deliveries that end. If all end, they were removed above.
@@ -147,11 +147,14 @@ async fn promote(
     transaction.promote(&ended.filter_map(key).collect(), lease).await
 }
 
-/// Returns the numbers that the batch adds to the counters of each webhook.
-fn tallies(attempts: &[CompletedAttempt<'_>]) -> BTreeMap<Uuid, Tally> {
+/// Returns the changes that the batch makes to each webhook. Attempts in `late` are superseded and do not count.
+fn tallies(attempts: &[CompletedAttempt<'_>], late: &[CompletedAttempt<'_>]) -> BTreeMap<Uuid, Tally> {
     let mut tallies: BTreeMap<Uuid, Tally> = BTreeMap::new();
     for attempt in attempts {
         tallies.entry(attempt.delivery().webhook).or_default().add(&attempt.row.attempted.attempt);
+    }
+    for attempt in late {
+        tallies.entry(attempt.delivery().webhook).or_default().add_uncounted(&attempt.row.attempted.attempt);
     }
     tallies.retain(|_, tally| !tally.is_empty());
     tallies

@@ -171,7 +171,7 @@ impl Store {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         let mut tally = Tally::default();
-        tally.add(&row.attempted.attempt);
+        tally.add_uncounted(&row.attempted.attempt);
         let webhook = row.attempted.delivery.webhook;
         let exists: Option<Uuid> = transaction.fetch_optional(TRIGGERED, &[&webhook, &tally.last_triggered_at]).await?;
         if exists.is_some() {

@@ -33,6 +33,11 @@ fn entry(attempted: &Attempted, next: Next) -> CompletedAttempt<'_> {
     CompletedAttempt { row: AttemptRow::new(Uuid::now_v7(), attempted, next.outcome()), next }
 }
 
+/// PostgreSQL stores microseconds.
+fn stored(time: Timestamp) -> Option<Timestamp> {
+    Some(Timestamp::from_microsecond(time.as_microsecond()).unwrap())
+}
+
 #[tokio::test]
 async fn an_attempt_under_an_earlier_lease_changes_nothing() {
     let bench = Bench::new().await;
@@ -81,7 +86,9 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
     let started = recovery::redeliver(&bench.store, &actor, webhook, log).await.unwrap();
     assert_eq!(started, Redelivery::Started { delivery: redelivered, round: 2 });
     let ok = Next::End(domain::Outcome::Delivered);
+    let triggered = async || bench.last_triggered(webhook).await;
     assert_eq!(bench.record(&[entry(&first, ok)]).await, [false]);
+    assert_eq!(triggered().await, stored(first.attempt.started_at));
     assert!(bench.is_pending(redelivered).await, "its second round is pending");
 
     let off = Changes { active: Some(false), ..Changes::default() };
@@ -90,6 +97,7 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
     let third = attempted(first.delivery.clone(), domain::Answer::Inactive);
     let entries = [entry(&second, ok), entry(&third, Next::End(domain::Outcome::Cancelled))];
     assert_eq!(bench.record(&entries).await, [false, false]);
+    assert_eq!(triggered().await, stored(second.attempt.started_at), "and nothing was sent after it");
     // Recorded twice, as when the commit's answer was lost.
     assert_eq!(bench.record(&[entry(&first, ok), entry(&second, ok)]).await, [false, false]);
 
@@ -101,7 +109,7 @@ async fn an_attempt_in_flight_when_its_delivery_is_cancelled_or_redelivered_is_o
     let logged = bench.log(redelivered).await;
     assert_eq!(logged.len(), 3, "{logged:?}");
     assert!(logged.contains(&inactive) && logged.contains(&line("delivered", None, Some(200))), "{logged:?}");
-    assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, false));
+    assert_eq!(bench.counters(webhook).await, (0, 0, 0, false, true));
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
+use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -183,6 +184,11 @@ impl Bench {
                          last_triggered_at is not null from walhook.webhook where id = $1";
         let row = self.client.query_one(statement, &[&webhook]).await.unwrap();
         (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4))
+    }
+
+    pub async fn last_triggered(&self, webhook: Uuid) -> Option<Timestamp> {
+        let statement = "select last_triggered_at from walhook.webhook where id = $1";
+        self.client.query_one(statement, &[&webhook]).await.unwrap().get(0)
     }
 
     pub async fn claim(&self) -> Vec<Delivery> {
