@@ -110,7 +110,8 @@ section! { Http:
 }
 
 section! { Delivery:
-    /// Deadline for one attempt, from resolving the name to the last byte of the response.
+    /// Deadline for one attempt, from resolving the name to the status and headers of the response. The body is read until the deadline
+    /// at most, and does not change the outcome.
     timeout: Period = Period::secs(10),
     /// Waits between attempts. The number of attempts is the length of this list plus one.
     retry_schedule: Vec<Period> = [30, 60, 120, 240, 480, 960, 1_920, 3_840, 7_680].map(Period::secs).to_vec(),

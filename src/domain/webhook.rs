@@ -75,7 +75,7 @@ impl Failure {
             ErrorKind::Dns => "host name not found",
             ErrorKind::ConnectRefused => "connection refused",
             ErrorKind::ConnectTimeout => "connection timeout",
-            ErrorKind::ResponseTimeout => "no complete answer in time",
+            ErrorKind::ResponseTimeout => "no answer in time",
             ErrorKind::Tls => "no secure connection (TLS error)",
             ErrorKind::ConnectionReset => "connection closed without an answer",
             ErrorKind::BlockedAddress => "an address that is not reachable from the internet",
