@@ -183,7 +183,7 @@ impl Disable {
 pub enum DisablePolicy {
     /// Failures since the last success.
     Consecutive,
-    /// All failures since the webhook was last enabled.
+    /// All failures since the webhook was created, or since it was last activated after an automatic disablement.
     Cumulative,
 }
 
