@@ -1,14 +1,20 @@
 //! Requests to receivers: TLS, HTTP/2, the proxy, and receivers that misbehave.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{
     Answer, Authority, Bench, Hostile, Misdeed, Receiver, TunnelProxy, attempt, eventually, full_listener,
 };
-use axum::http::Version;
+use axum::http::{Request, Response, Version};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
 use walhook::deliver::guard::{Guard, Lookup};
@@ -209,4 +215,46 @@ async fn gigabytes_over_http_2_are_cut_off_too() {
     let attempt = attempt(&sender, &receiver.url_at(NAME, "/")).await.unwrap();
     assert_eq!((kind(&attempt), attempt.answer.status()), (Some("http_status"), Some(500)));
     assert_eq!(attempt.sent.unwrap().excerpt, [b'y'; 4_096]);
+}
+
+/// Serves HTTP/2 with a window of 16 bytes, less than any body. Answers each request with 200 before it has read the body. Returns its
+/// bodies, which are never read.
+fn answer_early(listener: TcpListener, acceptor: TlsAcceptor) -> Arc<Mutex<Vec<Incoming>>> {
+    let unread = Arc::<Mutex<Vec<Incoming>>>::default();
+    let kept = unread.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let stream = TokioIo::new(acceptor.accept(stream).await.unwrap());
+            let kept = kept.clone();
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                kept.lock().expect("nobody panics with this lock").push(request.into_body());
+                async { Ok::<_, Infallible>(Response::new(String::from("ok"))) }
+            });
+            tokio::spawn(async move {
+                let mut server = auto::Builder::new(TokioExecutor::new());
+                server.http2().initial_stream_window_size(16);
+                let _ = server.serve_connection(stream, service).await;
+            });
+        }
+    });
+    unread
+}
+
+#[tokio::test]
+async fn an_answer_over_http_2_before_the_body_was_read_counts() {
+    let authority = Authority::new();
+    let file = authority.file();
+    let mut config = config();
+    config.delivery.extra_ca_file = Some(file.path().to_owned());
+    let sender = sender(&config);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{NAME}:{}/", listener.local_addr().unwrap().port());
+    let unread = answer_early(listener, TlsAcceptor::from(authority.server(NAME, &["h2"])));
+    // The first request may be sent before the window is known. The second one is not sent whole.
+    for number in 1..=2 {
+        let early = attempt(&sender, &url).await.unwrap();
+        assert_eq!(early.answer, Outcome::Accepted { status: 200 }, "{number}");
+        assert_eq!(early.sent.unwrap().excerpt, b"ok", "{number}");
+    }
+    assert_eq!(unread.lock().unwrap().len(), 2);
 }

@@ -149,8 +149,12 @@ async fn a_receiver_that_has_an_ipv6_address_only_is_reached() {
 
 #[tokio::test]
 async fn an_answer_before_the_body_was_read_counts() {
-    let bench = Bench::new().await;
-    // Smaller than the body, so that a part of the body stays unsent.
+    let mut bench = Bench::new().await;
+    // More than the buffers of both sockets hold, so that a part of the body stays unsent: the kernel's largest send buffer, and the
+    // receive buffer below.
+    let buffers = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap();
+    let bytes = buffers.split_whitespace().last().unwrap().parse::<usize>().unwrap() + (1 << 20);
+    bench.config.delivery.max_payload_bytes = 2 * bytes;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(2_048).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -158,7 +162,7 @@ async fn an_answer_before_the_body_was_read_counts() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let server = answer_early(listener);
     let (webhook, _) = bench.webhook(&url).await;
-    let data = json!({ "text": "x".repeat(60_000) }).to_string();
+    let data = json!({ "text": "x".repeat(bytes) }).to_string();
     let delivery = bench.delivery_of(webhook, bench.event(&data).await).await;
     let running = bench.run();
     bench.wait_for_end(delivery).await;
