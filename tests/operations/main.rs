@@ -30,3 +30,4 @@ mod statements;
 mod storm;
 mod trigger;
 mod upgrade;
+mod warm_up;

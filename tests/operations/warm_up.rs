@@ -1,0 +1,35 @@
+//! What a sidecar prepares at its start, so that the first event does not wait for it.
+
+use crate::support::TestApp;
+
+/// The warm-up has a limit of a second, which a busy machine may exceed.
+const STARTS: usize = 10;
+
+#[tokio::test]
+async fn lookups_and_statements_are_prepared_before_the_first_event_needs_them() {
+    let mut app = TestApp::prepare().await;
+    app.setup().await;
+    for url in [&app.source_url, &app.store_url] {
+        // The server logs each statement that a session prepares.
+        let client = walhook::postgres::connect(url).await.unwrap();
+        let database: String = client.query_one("select current_database()", &[]).await.unwrap().get(0);
+        let log = format!("alter database \"{database}\" set log_min_duration_statement = 0");
+        client.batch_execute(&log).await.unwrap();
+    }
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    for start in 1..=STARTS {
+        app.run().await;
+        // This event needs neither a lookup nor a delivery. It is stored after the warm-up.
+        platform.payment(user, "ready").await;
+        app.wait_for_events(start).await;
+        let log = std::fs::read_to_string(app.server.log_file()).unwrap();
+        let is_looked_up = |table: &str| log.contains(&format!("\"{table}\" as this"));
+        let looked_up = ["release", "label", "outlet", "track", "transcoder_queue_file"].into_iter().all(is_looked_up);
+        if looked_up && log.contains("insert into walhook.delivery (") {
+            return;
+        }
+        app.stop().await;
+    }
+    panic!("none of {STARTS} starts prepared everything");
+}
