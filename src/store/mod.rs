@@ -1,6 +1,7 @@
 //! Walhook's own tables: the pool of connections, migrations, and typed statements, grouped by table. The callers decide what to store.
 //!
-//! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know.
+//! States and kinds are text columns, so that a replica of an earlier build can read values that it does not know. The derives of
+//! `postgres-types` are not used: they map PostgreSQL's enumerated types, composite types and domains, of which the schema has none.
 
 pub mod acknowledgement;
 pub mod addons;
