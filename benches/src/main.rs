@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use figures::Figure;
@@ -77,12 +78,20 @@ struct Report {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
+    raise_descriptor_limit();
     if std::env::args().nth(1).as_deref() == Some(receiver::COMMAND) {
         return receiver::serve().map(|()| ExitCode::SUCCESS);
     }
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(Arguments::parse()))
+}
+
+/// Raises the limit of open file descriptors, which is usually 1,024: `hostile` opens more connections than that.
+fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // If it fails, the measure fails that opens too many.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {

@@ -180,6 +180,14 @@ impl Writer {
         Ok(Writer { update: client.prepare(&sql).await?, client })
     }
 
+    /// Commits one transaction with a transition of each of these rows.
+    pub async fn commit_all(&self, rows: &[i64]) -> anyhow::Result<()> {
+        let sql =
+            format!("update distro_queue set status = {NEXT_STATUS}, updated_at = now() where id = any($1::bigint[])");
+        self.client.execute(&sql, &[&rows]).await?;
+        Ok(())
+    }
+
     /// Commits a transition of each of `rows` rows from `first_row` on.
     pub async fn commit(&self, first_row: u64, rows: u64) -> anyhow::Result<Commit> {
         let (first, last) = (first_row as i64, (first_row + rows) as i64 - 1);

@@ -22,6 +22,8 @@ pub const SLOT: &str = "walhook";
 const JWT_SECRET: &str = "the secret that a platform shares with its sidecar";
 const ISSUER: &str = "https://platform.example";
 const AUDIENCE: &str = "walhook";
+/// The default of `http.base_path`.
+pub const API_PATH: &str = "/api/public";
 /// Concurrent requests that create webhooks.
 const CONCURRENT_CREATIONS: usize = 8;
 const STOP_DEADLINE: Duration = Duration::from_secs(40);
@@ -116,7 +118,7 @@ impl Installation {
         let mut command = self.command(&config);
         command.args(["run", "--roles", roles]).stdout(Stdio::null()).stderr(output);
         let child = command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
-        Ok(Sidecar { child, log, api: format!("http://{api}/api/public"), metrics: format!("http://{metrics}") })
+        Ok(Sidecar { child, log, api: format!("http://{api}{API_PATH}"), metrics: format!("http://{metrics}") })
     }
 
     /// Creates webhooks for [`EVENT`] over the API, by a process that runs only for this.
@@ -181,6 +183,20 @@ impl Sidecar {
     /// The API's base URL.
     pub fn api(&self) -> &str {
         &self.api
+    }
+
+    /// The host and port of the API.
+    pub fn api_address(&self) -> &str {
+        let without_scheme = self.api.split_once("://").map_or(self.api.as_str(), |(_, rest)| rest);
+        without_scheme.split('/').next().unwrap_or_default()
+    }
+
+    /// Returns the value of a metric, which is 0 until it is first recorded. `series` is its name with its labels.
+    pub async fn metric(&self, series: &str) -> anyhow::Result<f64> {
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        let text = client.get(format!("{}/metrics", self.metrics)).send().await?.error_for_status()?.text().await?;
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        Ok(value.unwrap_or(0.0))
     }
 
     /// Kills it: hanging requests would delay an orderly shutdown.

@@ -1,28 +1,38 @@
-//! An ordinary webhook beside a tenant that attacks: it calls the API far above its limit, with queries of the delivery log that
-//! match nothing, holds connections open, sends headers byte by byte, and its receivers hang. Then beside ten thousand
-//! hanging receivers of a thousand tenants. Each is compared with the same tenants while they behave: with the same changes of their rows
-//! and receivers that answer.
+//! An ordinary webhook, and a polite API client of its owner, beside others that behave badly:
+//!
+//! - a tenant that attacks: it calls the API far above its limit, with queries of the delivery log that match nothing, its receivers hang,
+//!   and there are more slow API clients than connections;
+//! - ten thousand receivers of a thousand tenants, of which a third misbehave, each in one of six ways;
+//! - the slow API clients without anything else.
+//!
+//! Each is compared with the same tenants while they behave: with the same changes of their rows and receivers that answer.
 //!
 //! The tenants and their receivers have a processor of their own, as if they were other machines: otherwise the figures would mostly show
 //! how attackers and target share the processors.
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use tokio::runtime::Handle;
+use uuid::Uuid;
 
+use super::clients;
 use super::dead::end;
 use super::load::{Latencies, Load};
-use super::tenants::{Activity, Running};
+use super::polite::{PoliteClient, p99};
+use super::reach::{Reach, mixed};
+use super::tenants::{self, Activity, Running};
 use super::{MEMORY, Plan};
 use crate::figures::{Figures, Must};
-use crate::platform::ROWS;
+use crate::platform::{Muted, ROWS};
 use crate::processors::Separation;
-use crate::receiver::Receiver;
+use crate::receiver::{Kind, Receiver};
 use crate::rig::{Held, Rig, require_memory};
-use crate::sidecar::{Sidecar, Webhook};
+use crate::sidecar::Sidecar;
 
-/// The hostile user. Deliveries of user 1 are timed.
+/// Deliveries of this user are timed, and requests of its API client.
+const MEASURED: u64 = 1;
+/// The hostile user.
 const HOSTILE: u64 = 2;
 /// The maximum per tenant.
 const WEBHOOKS_EACH: usize = 10;
@@ -30,64 +40,118 @@ const WEBHOOKS_EACH: usize = 10;
 const TENANTS: u64 = 1_000;
 /// Entries of the searched attempt log.
 const LINES: u64 = 1_000_000;
+/// Seconds between the start of the other tenants' activity and that of the load, for all cases. The activity starts with a delivery to
+/// each receiver: those that answer do so in this time, and those that do not are in flight, or queued, from then on. All slow clients
+/// have connected too.
+const SETTLE: f64 = 5.0;
 
-const ALONE: Case = Case { name: "alone, p99", users: None, conduct: Conduct::Good };
-/// Of a case, of the same case while the tenants behave, and the name of their ratio.
-const PAIRS: [(Case, Case, &str); 2] = [
-    (
-        Case { name: "beside the hostile tenant, p99", users: Some(1), conduct: Conduct::Attacks },
-        Case { name: "beside the same tenant while it behaves, p99", users: Some(1), conduct: Conduct::Good },
-        "hostile tenant / the same while it behaves",
-    ),
-    (
-        Case { name: "beside ten thousand receivers that hang, p99", users: Some(TENANTS), conduct: Conduct::Hangs },
-        Case { name: "beside ten thousand receivers that answer, p99", users: Some(TENANTS), conduct: Conduct::Good },
-        "receivers that hang / that answer",
-    ),
+const ALONE: Case = Case { name: "alone", tenants: 0, receivers: Conduct::Answer, api: Api::Quiet };
+const PAIRS: [Pair; 3] = [
+    Pair {
+        hostile: Case { name: "beside the hostile tenant", tenants: 1, receivers: Conduct::Hang, api: Api::Attacked },
+        good: Case {
+            name: "beside the same tenant while it behaves",
+            tenants: 1,
+            receivers: Conduct::Answer,
+            api: Api::Quiet,
+        },
+        ratio: "hostile tenant / the same while it behaves",
+    },
+    Pair {
+        hostile: Case {
+            name: "beside ten thousand receivers, a third hostile",
+            tenants: TENANTS,
+            receivers: Conduct::Mixed,
+            api: Api::Quiet,
+        },
+        good: Case {
+            name: "beside ten thousand receivers that answer",
+            tenants: TENANTS,
+            receivers: Conduct::Answer,
+            api: Api::Quiet,
+        },
+        ratio: "receivers, a third hostile / that answer",
+    },
+    Pair {
+        hostile: Case { name: "beside slow API clients", tenants: 0, receivers: Conduct::Answer, api: Api::Slow },
+        good: ALONE,
+        ratio: "slow API clients / alone",
+    },
 ];
+
+/// A case, the same case while the others behave, and the name of their ratio.
+struct Pair {
+    hostile: Case,
+    good: Case,
+    ratio: &'static str,
+}
 
 /// What happens beside the measured webhook.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    /// The number of other tenants. None if there are none.
-    users: Option<u64>,
-    conduct: Conduct,
+    /// The number of other tenants whose rows change.
+    tenants: u64,
+    receivers: Conduct,
+    api: Api,
 }
 
-/// How the other tenants behave.
+/// How the receivers of the other tenants behave.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Conduct {
-    /// Their receivers answer.
-    Good,
-    /// Their receivers hang.
-    Hangs,
-    /// The receivers hang, and the API is attacked too.
-    Attacks,
+    Answer,
+    Hang,
+    /// A third misbehave.
+    Mixed,
+}
+
+/// How the other tenants use the API.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Api {
+    Quiet,
+    /// By slow clients.
+    Slow,
+    /// By slow clients, and by more queries than are allowed.
+    Attacked,
+}
+
+impl Case {
+    fn receipts(self) -> String {
+        format!("{}, p99", self.name)
+    }
 }
 
 pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let mut figures = Figures::new("hostile");
     let separation = Separation::new()?;
     figures.add("processors of the measured system", "", f64::from(separation.measured()));
+    figures.add("slow API clients", "", clients::ALL as f64);
     let runtime = separation.runtime().handle().clone();
-    let others = Others { receiver: runtime.spawn(Receiver::start()).await??, runtime, tenants: plan.count(TENANTS) };
-    let (mut rig, searched) = installed(plan, &others).await?;
+    let receiver = runtime.spawn(Receiver::start()).await??;
+    let tenants = plan.count(TENANTS);
+    let (webhooks, measured, settle) = (Vec::new(), Uuid::nil(), plan.seconds(SETTLE));
+    let mut others = Others { receiver, runtime, tenants, webhooks, measured, settle };
+    let mut rig = installed(plan, &mut others).await?;
     let (repeats, length) = (plan.latencies(), plan.seconds(10.0));
+    let [attack, receivers, slow] = PAIRS;
+    let cases = [ALONE, attack.good, attack.hostile, receivers.good, receivers.hostile, slow.hostile];
     for repeat in 1..=repeats {
-        for case in std::iter::once(ALONE).chain(PAIRS.iter().flat_map(|(hostile, good, _)| [*good, *hostile])) {
+        for case in cases {
             plan.show_step(format!("hostile: {}, {repeat} of {repeats}", case.name));
-            let (mut measured, sidecars) = run(&mut rig, &mut figures, case, &others, &searched, length).await?;
-            figures.add(case.name, "ms", measured.of_receipts(0.99));
+            let (mut measured, sidecars) = run(&mut rig, &mut figures, case, &mut others, length).await?;
+            figures.add(case.receipts(), "ms", measured.of_receipts(0.99));
             // Other tenants' changes also slow the platform's own commits.
-            figures.add(format!("{}, of commit and bare POST", case.name), "ms", measured.reference(0.99));
+            figures.add(format!("{}, of commit and bare POST", case.receipts()), "ms", measured.reference(0.99));
             require_memory(&mut figures, "all", &sidecars, MEMORY)?;
             end(&rig, sidecars).await?;
         }
     }
-    for (hostile, good, ratio) in PAIRS {
-        figures.ratio(ratio, hostile.name, good.name, Some(Must::AtMost(1.5)));
-        figures.ratio(format!("{} / alone", hostile.name), hostile.name, ALONE.name, None);
+    for Pair { hostile, good, ratio } in PAIRS {
+        figures.ratio(ratio, &hostile.receipts(), &good.receipts(), Some(Must::AtMost(1.5)));
+        figures.ratio(format!("API client: {ratio}"), &p99(hostile.name), &p99(good.name), None);
+        if good.name != ALONE.name {
+            figures.ratio(format!("{} / alone", hostile.receipts()), &hostile.receipts(), &ALONE.receipts(), None);
+        }
     }
     Ok(figures)
 }
@@ -98,22 +162,53 @@ struct Others {
     /// On a processor of its own.
     runtime: Handle,
     tenants: u64,
+    /// The ids of their webhooks.
+    webhooks: Vec<Uuid>,
+    /// The id of the measured user's webhook.
+    measured: Uuid,
+    settle: Duration,
 }
 
-/// Sets up both cases. Returns the webhook whose log is searched.
-async fn installed(plan: &Plan, others: &Others) -> anyhow::Result<(Rig, String)> {
+impl Others {
+    /// Lets the receivers behave as `conduct` says.
+    async fn set_receivers(&mut self, rig: &Rig, conduct: Conduct) -> anyhow::Result<()> {
+        let kinds = (0..self.webhooks.len()).map(|number| match conduct {
+            Conduct::Answer => Kind::Answer,
+            Conduct::Hang => Kind::Hang,
+            Conduct::Mixed => mixed(number),
+        });
+        let urls: Vec<String> = kinds.map(|kind| self.receiver.url_of(kind)).collect();
+        let sql = "update walhook.webhook set url = wanted.url from unnest($1::uuid[], $2::text[]) wanted (id, url)
+            where webhook.id = wanted.id";
+        let updated = rig.store.execute(sql, &[&self.webhooks, &urls]).await.context("other receivers")?;
+        ensure!(updated == urls.len() as u64, "only {updated} of {} webhooks have got a receiver", urls.len());
+        self.receiver.reset().await
+    }
+
+    /// What the tenants do in a case.
+    fn activity(&self, case: Case) -> Activity {
+        let searched = (case.api == Api::Attacked).then(|| self.webhooks[0].to_string());
+        let users = HOSTILE..HOSTILE + case.tenants.min(self.tenants);
+        Activity { searched, has_slow_clients: case.api != Api::Quiet, users }
+    }
+}
+
+/// Sets up all cases.
+async fn installed(plan: &Plan, others: &mut Others) -> anyhow::Result<Rig> {
     let tenants = others.tenants;
     let mut rig = Rig::start(&plan.walhook).await?;
-    rig.platform.add_users(1, 1, ROWS).await?;
-    rig.platform.add_users(HOSTILE, HOSTILE + tenants - 1, 100).await?;
+    rig.platform.add_users(MEASURED, MEASURED, ROWS).await?;
+    rig.platform.add_users(HOSTILE, HOSTILE + tenants - 1, tenants::ROWS).await?;
     rig.set_up("").await?;
     plan.show_step("hostile: creating webhooks");
-    rig.create_webhooks(&[(1, rig.receiver.url())]).await?;
-    rig.deliver_sample(1).await?;
+    rig.create_webhooks(&[(MEASURED, rig.receiver.url())]).await?;
+    rig.deliver_sample(MEASURED).await?;
+    others.measured = rig.store.query_one("select id from walhook.webhook", &[]).await?.get(0);
     let owners = (HOSTILE..HOSTILE + tenants).flat_map(|user| std::iter::repeat_n(user, WEBHOOKS_EACH));
     let wanted: Vec<(u64, String)> = owners.map(|user| (user, others.receiver.url())).collect();
-    let created: Vec<Webhook> = rig.installation.create_webhooks(&wanted, "none").await?;
-    let searched = created.first().context("a webhook of the hostile tenant")?.id.clone();
+    let created = rig.installation.create_webhooks(&wanted, "none").await?;
+    others.webhooks = created.iter().map(|webhook| webhook.id.parse()).collect::<Result<_, _>>()?;
+    let searched = others.webhooks.first().context("a webhook of the hostile tenant")?;
     let lines = format!(
         "insert into walhook.attempt (id, webhook_id, delivery_id, event_id, event_kind, round, attempt, started_at, duration_ms,
              outcome, response_status, url, signature, standard_signature, response_body)
@@ -125,7 +220,7 @@ async fn installed(plan: &Plan, others: &Others) -> anyhow::Result<(Rig, String)
     );
     rig.store.batch_execute(&lines).await.context("filling the hostile tenant's log")?;
     rig.read_wal().await?;
-    Ok((rig, searched))
+    Ok(rig)
 }
 
 /// Runs the load while the other tenants do what `case` says.
@@ -133,30 +228,38 @@ async fn run(
     rig: &mut Rig,
     figures: &mut Figures,
     case: Case,
-    others: &Others,
-    searched: &str,
+    others: &mut Others,
     length: Duration,
 ) -> anyhow::Result<(Latencies, [Sidecar; 1])> {
-    let load = Load::ordinary(1, length);
-    let Others { receiver, runtime, tenants } = others;
-    let url = if case.conduct == Conduct::Good { receiver.url() } else { receiver.hanging_url() };
-    let elsewhere = "update walhook.webhook set url = $1 where user_id <> '1'";
-    rig.store.execute(elsewhere, &[&url]).await.context("other receivers")?;
+    let load = Load::ordinary(MEASURED, length);
+    others.set_receivers(rig, case.receivers).await?;
     rig.rest().await?;
     let mut sidecars = [rig.start_sidecar("measured").await?];
     rig.warm_up(load.user, load.rows()).await?;
-    let running = match case.users {
-        Some(users) => {
-            let searched = (case.conduct == Conduct::Attacks).then(|| searched.to_owned());
-            let activity = Activity { searched, users: HOSTILE..HOSTILE + users.min(*tenants) };
-            Some(Running::start(activity, &sidecars[0], rig.platform.url(), runtime)?)
-        }
-        None => None,
-    };
+    // A receiver that has not answered since the start would wait in the queue with the other tenants' receivers.
+    rig.receiver.reset().await?;
+    rig.platform.write_singly(MEASURED, 1, Muted::No).await?;
+    rig.wait_for_deliveries(&mut sidecars, 1).await?;
+    let activity = others.activity(case);
+    let receivers = (activity.users.end - activity.users.start) * WEBHOOKS_EACH as u64;
+    let running = Running::start(activity, &sidecars[0], rig.platform.url(), &others.runtime).await?;
+    tokio::time::sleep(others.settle).await;
+    let before = Reach::now(&mut others.receiver).await?;
+    let polite = PoliteClient::start(MEASURED, others.measured, &sidecars[0])?;
     let measured = load.run(rig, &mut sidecars).await?;
-    if let Some(running) = running {
-        rig.require_bounded_queues(figures, Held::All, 1).await?;
-        running.end(figures).await?;
+    let after = Reach::now(&mut others.receiver).await?;
+    polite.end(figures, case.name).await?;
+    rig.require_bounded_queues(figures, Held::All, 1).await?;
+    let committed_at = running.committed_at;
+    running.end(figures, &sidecars[0]).await?;
+    if receivers > 0 {
+        figures.add(format!("{}: receivers with a request before the load", case.name), "", before.receivers() as f64);
+        let reach = Reach::wait(&mut others.receiver, receivers).await?;
+        reach.record(figures, case.name, receivers, committed_at);
+    }
+    if case.receivers != Conduct::Answer {
+        figures.add(format!("{}: requests that wait, before the load", case.name), "", before.slow() as f64);
+        figures.add(format!("{}: requests that wait, after the load", case.name), "", after.slow() as f64);
     }
     Ok((measured, sidecars))
 }

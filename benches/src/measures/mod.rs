@@ -2,6 +2,7 @@
 
 mod backlog;
 mod capture;
+mod clients;
 mod dead;
 mod drain;
 mod growth;
@@ -10,6 +11,8 @@ mod latency;
 mod load;
 mod ordering;
 mod pileup;
+mod polite;
+mod reach;
 mod scale;
 mod tenants;
 mod writer;
@@ -76,7 +79,7 @@ pub enum Measure {
     Dead,
     /// A million due retries
     Pileup,
-    /// A healthy webhook beside a tenant that attacks the API and whose receivers hang
+    /// A healthy webhook and a polite API client beside hostile receivers, slow API clients, and a tenant that attacks
     Hostile,
     /// A store that has grown
     Growth,

@@ -6,33 +6,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::clients::SlowClients;
 use crate::figures::Figures;
-use crate::platform::{ROW_ID_STRIDE, Writer};
+use crate::platform::{ROW_ID_STRIDE, Writer, micros_now};
 use crate::sidecar::{Sidecar, token};
 
 /// Ten times the default of `limits.requests_per_second`.
 const REQUESTS_PER_SECOND: u32 = 1_000;
 /// Concurrent requests of the hostile tenant.
 const REQUESTERS: u32 = 32;
-const IDLE_CONNECTIONS: usize = 500;
-const SLOW_HEADERS: usize = 100;
-const BYTE_EVERY: Duration = Duration::from_millis(100);
 /// Transitions per second, each delivered to ten receivers.
 const TRANSITIONS: u32 = 50;
 /// Rows per user, which move in turn.
-const ROWS: u64 = 100;
+pub const ROWS: u64 = 100;
 
 /// What the tenants do.
 pub struct Activity {
-    /// The webhook whose attempt log is searched over the API. `None` if the API is not attacked.
+    /// The webhook whose attempt log is searched over the API. `None` if it is not searched.
     pub searched: Option<String>,
-    /// The users whose rows change.
+    pub has_slow_clients: bool,
+    /// The users whose rows change. May be empty.
     pub users: Range<u64>,
 }
 
@@ -45,44 +42,55 @@ struct Counts {
 /// A running activity.
 pub struct Running {
     tasks: JoinSet<anyhow::Result<()>>,
+    slow_clients: Option<SlowClients>,
     counts: Arc<Counts>,
     started: Instant,
-    on_the_api: bool,
+    is_searching: bool,
+    /// When the first transitions were committed, in microseconds since 1970.
+    pub committed_at: u64,
 }
 
 impl Running {
-    /// Starts the activity on `runtime`.
-    pub fn start(activity: Activity, sidecar: &Sidecar, platform: &str, runtime: &Handle) -> anyhow::Result<Running> {
+    /// Commits a transition of each user in one transaction, so that each of their webhooks has a delivery, and starts the rest of the
+    /// activity on `runtime`.
+    pub async fn start(
+        activity: Activity,
+        sidecar: &Sidecar,
+        platform: &str,
+        runtime: &Handle,
+    ) -> anyhow::Result<Running> {
+        let Activity { searched, has_slow_clients, users } = activity;
         let (mut tasks, counts) = (JoinSet::new(), Arc::new(Counts::default()));
-        let on_the_api = activity.searched.is_some();
-        if let Some(searched) = &activity.searched {
+        let slow_clients = if has_slow_clients { Some(SlowClients::start(sidecar, runtime)?) } else { None };
+        if let Some(searched) = &searched {
             let url =
                 format!("{}/webhooks/{searched}/logs?event=payment.statement_ready&outcome=failed", sidecar.api());
-            let token = token(activity.users.start)?;
+            let token = token(users.start)?;
             let client = reqwest::Client::builder().no_proxy().build()?;
             for _ in 0..REQUESTERS {
                 tasks.spawn_on(search(client.get(&url).bearer_auth(&token), counts.clone()), runtime);
             }
-            let (_, address) = sidecar.api().split_once("://").context("the API has no address")?;
-            let address = address.split('/').next().unwrap_or_default();
-            for _ in 0..IDLE_CONNECTIONS {
-                tasks.spawn_on(idle(address.to_owned()), runtime);
-            }
-            for _ in 0..SLOW_HEADERS {
-                tasks.spawn_on(slow_headers(address.to_owned()), runtime);
-            }
         }
-        tasks.spawn_on(transitions(platform.to_owned(), activity.users), runtime);
-        Ok(Running { tasks, counts, started: Instant::now(), on_the_api })
+        let committed_at = micros_now();
+        if !users.is_empty() {
+            let (url, moved) = (platform.to_owned(), users.clone());
+            runtime.spawn(async move { move_all(&url, moved).await }).await??;
+            tasks.spawn_on(transitions(platform.to_owned(), users), runtime);
+        }
+        let (started, is_searching) = (Instant::now(), searched.is_some());
+        Ok(Running { tasks, slow_clients, counts, started, is_searching, committed_at })
     }
 
     /// Stops the activity. Fails if one of its tasks has failed.
-    pub async fn end(mut self, figures: &mut Figures) -> anyhow::Result<()> {
+    pub async fn end(mut self, figures: &mut Figures, sidecar: &Sidecar) -> anyhow::Result<()> {
+        if let Some(slow_clients) = self.slow_clients {
+            slow_clients.end(figures, sidecar).await.context("slow API clients")?;
+        }
         if let Some(ended) = self.tasks.try_join_next() {
             ended?.context("an activity ended early")?;
         }
         self.tasks.shutdown().await;
-        if self.on_the_api {
+        if self.is_searching {
             let per_second =
                 |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64();
             figures.add("hostile requests, answered", "1/s", per_second(&self.counts.answered));
@@ -92,7 +100,7 @@ impl Running {
     }
 }
 
-fn steady(per_second: f64) -> tokio::time::Interval {
+pub fn steady(per_second: f64) -> tokio::time::Interval {
     let mut ticks = interval(Duration::from_secs_f64(1.0 / per_second));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
@@ -112,28 +120,10 @@ async fn search(request: reqwest::RequestBuilder, counts: Arc<Counts>) -> anyhow
     }
 }
 
-/// Holds an idle connection open, and opens another when it is closed.
-async fn idle(address: String) -> anyhow::Result<()> {
-    let mut ticks = steady(10.0);
-    loop {
-        ticks.tick().await;
-        let Ok(mut stream) = TcpStream::connect(&address).await else { continue };
-        let _ = stream.read(&mut [0; 1]).await;
-    }
-}
-
-/// Sends a request that never ends, a byte at a time.
-async fn slow_headers(address: String) -> anyhow::Result<()> {
-    let mut ticks = interval(BYTE_EVERY);
-    loop {
-        ticks.tick().await;
-        let Ok(mut stream) = TcpStream::connect(&address).await else { continue };
-        let mut sent = stream.write_all(b"GET /api/public/webhooks HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").await;
-        while sent.is_ok() {
-            ticks.tick().await;
-            sent = stream.write_all(b"x").await;
-        }
-    }
+/// Moves the last row of each user at once.
+async fn move_all(url: &str, users: Range<u64>) -> anyhow::Result<()> {
+    let rows: Vec<i64> = users.map(|user| (user * ROW_ID_STRIDE + ROWS - 1) as i64).collect();
+    Writer::connect(url).await?.commit_all(&rows).await
 }
 
 /// Moves rows of one user after the other.

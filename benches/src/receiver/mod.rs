@@ -1,10 +1,12 @@
 //! The receiver: a separate process that responds as the request's path specifies, counts distinct deliveries, and verifies a sample
 //! of the signatures. It reads questions from standard input and answers each with one line.
 
+mod behavior;
 mod request;
 mod served;
 
-pub use served::{ANSWER, serve};
+pub use behavior::{ANSWER, Kind};
+pub use served::serve;
 
 use std::process::Stdio;
 
@@ -31,6 +33,8 @@ pub enum Question {
     Receipts,
     /// Returns the bytes of the first received delivery.
     Sample,
+    /// Returns what the receivers of each kind have received since the last reset.
+    Reached,
 }
 
 /// Counts since the last reset. Times are microseconds since 1970.
@@ -47,6 +51,18 @@ pub struct Status {
     pub first_at: u64,
     /// When the last new delivery was received.
     pub last_at: u64,
+}
+
+/// What the receivers of one kind have received since the last reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    pub requests: u64,
+    /// Distinct webhooks.
+    pub webhooks: u64,
+    /// When the last of them got its first request, in microseconds since 1970.
+    pub last_at: u64,
+    /// Requests now in progress.
+    pub open: u64,
 }
 
 /// A `distro_queue` row, and when its event was received, in microseconds since 1970.
@@ -92,7 +108,12 @@ impl Receiver {
 
     /// Returns a URL that never responds.
     pub fn hanging_url(&self) -> String {
-        format!("http://{}/hang", self.address)
+        self.url_of(Kind::Hang)
+    }
+
+    /// Returns a URL that responds in this way, and whose requests are counted for each webhook.
+    pub fn url_of(&self, kind: Kind) -> String {
+        format!("http://{}/{}", self.address, kind.path())
     }
 
     pub async fn trust(&mut self, webhook: &str, secret: &str) -> anyhow::Result<()> {
@@ -110,6 +131,11 @@ impl Receiver {
             bail!("{} of {} signatures that were checked are wrong", status.wrong, status.checked);
         }
         Ok(status)
+    }
+
+    /// Returns what the receivers of each kind have received since the last reset, in the order of [`Kind::ALL`].
+    pub async fn reached(&mut self) -> anyhow::Result<Vec<(Kind, Reached)>> {
+        self.ask(Question::Reached).await
     }
 
     pub async fn receipts(&mut self) -> anyhow::Result<Vec<Receipt>> {

@@ -3,19 +3,19 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
+use super::behavior::{Behavior, Kind};
 use super::request::{Request, number_after, parse};
-use super::{Question, Receipt, Status};
+use super::{Question, Reached, Receipt, Status};
+use crate::platform::micros_now;
 
-pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 /// One of this many deliveries has its signature verified.
 const SAMPLE: u64 = 64;
 /// Larger than any delivery. A longer request is not from Walhook.
@@ -30,6 +30,11 @@ struct Records {
     keys: HashMap<Vec<u8>, Hmac<Sha256>>,
     /// The first delivery, which the bare loops repeat.
     sample: Option<String>,
+    by_kind: HashMap<Kind, Reached>,
+    /// The webhooks that were reached.
+    webhooks: HashSet<(Kind, u128)>,
+    /// Requests whose responses have not ended.
+    open: HashMap<Kind, u64>,
 }
 
 /// Serves until standard input ends. Uses one thread, and leaves the other processors to what is measured.
@@ -69,37 +74,30 @@ async fn answer(mut stream: TcpStream, records: &RefCell<Records>) -> std::io::R
         while let Some(request) = parse(&buffer).map_err(std::io::Error::other)? {
             let length = request.length;
             let behavior = records.borrow_mut().record(&request, &buffer[..length]);
-            match behavior {
-                Behavior::Prompt => {}
-                Behavior::Slow(wait) => tokio::time::sleep(wait).await,
-                // Until the sender closes the connection.
-                Behavior::Never => drop(stream.read_buf(&mut BytesMut::with_capacity(1)).await?),
-            }
-            if behavior == Behavior::Never {
+            buffer.advance(length);
+            let _open = Open::count(behavior, records);
+            if !behavior.respond(&mut stream).await? {
                 return Ok(());
             }
-            stream.write_all(ANSWER).await?;
-            bytes::Buf::advance(&mut buffer, length);
         }
     }
     Ok(())
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Behavior {
-    Prompt,
-    Slow(Duration),
-    Never,
+/// Counts a request as open until it is dropped.
+struct Open<'a>(Kind, &'a RefCell<Records>);
+
+impl Open<'_> {
+    fn count(behavior: Behavior, records: &RefCell<Records>) -> Option<Open<'_>> {
+        let Behavior::Of(kind) = behavior else { return None };
+        *records.borrow_mut().open.entry(kind).or_default() += 1;
+        Some(Open(kind, records))
+    }
 }
 
-impl Behavior {
-    fn of(path: &[u8]) -> Behavior {
-        let milliseconds = number_after(path, b"/slow/").map(Duration::from_millis);
-        match milliseconds {
-            Some(wait) => Behavior::Slow(wait),
-            None if path.starts_with(b"/hang") => Behavior::Never,
-            None => Behavior::Prompt,
-        }
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        *self.1.borrow_mut().open.entry(self.0).or_default() -= 1;
     }
 }
 
@@ -113,11 +111,29 @@ impl Records {
             }
             Question::Reset => {
                 (self.status, self.seen, self.receipts) = Default::default();
+                (self.by_kind, self.webhooks) = Default::default();
                 serde_json::to_string(&())
             }
             Question::Status => serde_json::to_string(&self.status),
             Question::Receipts => serde_json::to_string(&self.receipts),
             Question::Sample => serde_json::to_string(&self.sample),
+            Question::Reached => serde_json::to_string(&Kind::ALL.map(|kind| (kind, self.reached(kind)))),
+        }
+    }
+
+    fn reached(&self, kind: Kind) -> Reached {
+        let open = self.open.get(&kind).copied().unwrap_or_default();
+        Reached { open, ..self.by_kind.get(&kind).copied().unwrap_or_default() }
+    }
+
+    fn count(&mut self, kind: Kind, request: &Request<'_>) {
+        let webhook = request.webhook.and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
+        let is_first = webhook.is_some_and(|id| self.webhooks.insert((kind, id.as_u128())));
+        let reached = self.by_kind.entry(kind).or_default();
+        reached.requests += 1;
+        if is_first {
+            reached.webhooks += 1;
+            reached.last_at = micros_now();
         }
     }
 
@@ -125,9 +141,12 @@ impl Records {
         let behavior = Behavior::of(request.path);
         self.status.requests += 1;
         let delivery = request.delivery.and_then(|id| uuid::Uuid::try_parse_ascii(id).ok());
-        // Neither a hanging request nor another attempt of the same delivery is a receipt.
-        if behavior != Behavior::Never && delivery.is_some_and(|id| self.seen.insert(id.as_u128())) {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
+        if let Behavior::Of(kind) = behavior {
+            self.count(kind, request);
+        }
+        // Neither a request without an ordinary response nor another attempt of the same delivery is a receipt.
+        if behavior.is_ordinary() && delivery.is_some_and(|id| self.seen.insert(id.as_u128())) {
+            let now = micros_now();
             self.status.distinct += 1;
             self.status.last_at = now;
             if self.status.first_at == 0 {

@@ -1,0 +1,84 @@
+//! A polite API client in `hostile`: reads the webhooks and the delivery log of the measured user a few times per second.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::tenants::steady;
+use crate::figures::{Figures, quantile};
+use crate::sidecar::{Sidecar, token};
+
+/// Requests per second on a connection that is kept, and as many on new connections. A twentieth of `limits.requests_per_second` each:
+/// enough for a p99 of ten seconds.
+const REQUESTS_PER_SECOND: f64 = 5.0;
+/// Longer than a client would wait.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The results so far.
+#[derive(Default)]
+struct Answers {
+    /// In milliseconds.
+    took: Vec<f64>,
+    failed: u64,
+}
+
+/// A running client.
+pub struct PoliteClient {
+    tasks: JoinSet<anyhow::Result<()>>,
+    answers: Arc<Mutex<Answers>>,
+}
+
+impl PoliteClient {
+    /// Starts it on the measured processors: it waits for the API as the measured webhook waits for its deliveries.
+    pub fn start(user: u64, webhook: Uuid, sidecar: &Sidecar) -> anyhow::Result<PoliteClient> {
+        let (answers, mut tasks) = (Arc::<Mutex<Answers>>::default(), JoinSet::new());
+        let token = token(user)?;
+        let builder = || reqwest::Client::builder().no_proxy().timeout(TIMEOUT);
+        let list = format!("{}/webhooks", sidecar.api());
+        for client in [builder().build()?, builder().pool_max_idle_per_host(0).build()?] {
+            let log = format!("{list}/{webhook}/logs");
+            let requests = [list.clone(), log].map(|url| client.get(url).bearer_auth(&token));
+            tasks.spawn(ask(requests, answers.clone()));
+        }
+        Ok(PoliteClient { tasks, answers })
+    }
+
+    /// Stops it, and records its p99 and its failed requests.
+    pub async fn end(mut self, figures: &mut Figures, case: &str) -> anyhow::Result<()> {
+        if let Some(ended) = self.tasks.try_join_next() {
+            ended??;
+        }
+        self.tasks.shutdown().await;
+        let mut answers = self.answers.lock().expect("no holder of this lock panics");
+        figures.add(p99(case), "ms", quantile(&mut answers.took, 0.99));
+        let requests = answers.took.len() as f64 + answers.failed as f64;
+        figures.add(format!("API client {case}, failed requests"), "%", 100.0 * answers.failed as f64 / requests);
+        Ok(())
+    }
+}
+
+/// The name of the figure of a case.
+pub fn p99(case: &str) -> String {
+    format!("API client {case}, p99")
+}
+
+/// Sends the requests in turn.
+async fn ask(requests: [reqwest::RequestBuilder; 2], answers: Arc<Mutex<Answers>>) -> anyhow::Result<()> {
+    let mut ticks = steady(REQUESTS_PER_SECOND);
+    for request in requests.iter().cycle() {
+        ticks.tick().await;
+        let request = request.try_clone().context("a request without a body can be cloned")?;
+        let started = Instant::now();
+        let answer = async { request.send().await?.error_for_status()?.bytes().await };
+        let is_answered = answer.await.is_ok();
+        let mut answers = answers.lock().expect("no holder of this lock panics");
+        match is_answered {
+            true => answers.took.push(started.elapsed().as_secs_f64() * 1e3),
+            false => answers.failed += 1,
+        }
+    }
+    Ok(())
+}
