@@ -253,13 +253,14 @@ async fn run(
     let committed_at = running.committed_at;
     running.end(figures, &sidecars[0]).await?;
     if receivers > 0 {
-        figures.add(format!("{}: receivers with a request before the load", case.name), "", before.receivers() as f64);
         let reach = Reach::wait(&mut others.receiver, receivers).await?;
-        reach.record(figures, case.name, receivers, committed_at);
-    }
-    if case.receivers != Conduct::Answer {
-        figures.add(format!("{}: requests that wait, before the load", case.name), "", before.slow() as f64);
-        figures.add(format!("{}: requests that wait, after the load", case.name), "", after.slow() as f64);
+        figures.add(format!("{}: receivers reached before the load", case.name), "", before.receivers() as f64);
+        reach.require_all(figures, case.name, receivers, committed_at);
+        if case.receivers == Conduct::Mixed {
+            reach.record_kinds(figures);
+            figures.add("requests that wait for slow receivers, before the load", "", before.slow() as f64);
+            figures.add("requests that wait for slow receivers, after the load", "", after.slow() as f64);
+        }
     }
     Ok((measured, sidecars))
 }

@@ -1,5 +1,6 @@
 //! A polite API client in `hostile`: reads the webhooks and the delivery log of the measured user a few times per second.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The results so far.
 #[derive(Default)]
 struct Answers {
-    /// In milliseconds.
+    /// In milliseconds. A failed request counts as one that took until the timeout.
     took: Vec<f64>,
     failed: u64,
 }
@@ -29,33 +30,34 @@ struct Answers {
 pub struct PoliteClient {
     tasks: JoinSet<anyhow::Result<()>>,
     answers: Arc<Mutex<Answers>>,
+    is_ending: Arc<AtomicBool>,
 }
 
 impl PoliteClient {
     /// Starts it on the measured processors: it waits for the API as the measured webhook waits for its deliveries.
     pub fn start(user: u64, webhook: Uuid, sidecar: &Sidecar) -> anyhow::Result<PoliteClient> {
-        let (answers, mut tasks) = (Arc::<Mutex<Answers>>::default(), JoinSet::new());
+        let (answers, is_ending, mut tasks) = (Arc::<Mutex<Answers>>::default(), Arc::default(), JoinSet::new());
         let token = token(user)?;
         let builder = || reqwest::Client::builder().no_proxy().timeout(TIMEOUT);
         let list = format!("{}/webhooks", sidecar.api());
         for client in [builder().build()?, builder().pool_max_idle_per_host(0).build()?] {
             let log = format!("{list}/{webhook}/logs");
             let requests = [list.clone(), log].map(|url| client.get(url).bearer_auth(&token));
-            tasks.spawn(ask(requests, answers.clone()));
+            tasks.spawn(ask(requests, answers.clone(), Arc::clone(&is_ending)));
         }
-        Ok(PoliteClient { tasks, answers })
+        Ok(PoliteClient { tasks, answers, is_ending })
     }
 
-    /// Stops it, and records its p99 and its failed requests.
+    /// Waits for the requests in progress, and records the p99 and the failed requests.
     pub async fn end(mut self, figures: &mut Figures, case: &str) -> anyhow::Result<()> {
-        if let Some(ended) = self.tasks.try_join_next() {
+        self.is_ending.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.tasks.join_next().await {
             ended??;
         }
-        self.tasks.shutdown().await;
         let mut answers = self.answers.lock().expect("no holder of this lock panics");
         figures.add(p99(case), "ms", quantile(&mut answers.took, 0.99));
-        let requests = answers.took.len() as f64 + answers.failed as f64;
-        figures.add(format!("API client {case}, failed requests"), "%", 100.0 * answers.failed as f64 / requests);
+        let failed = 100.0 * answers.failed as f64 / answers.took.len() as f64;
+        figures.add(format!("API client {case}, failed requests"), "%", failed);
         Ok(())
     }
 }
@@ -66,19 +68,25 @@ pub fn p99(case: &str) -> String {
 }
 
 /// Sends the requests in turn.
-async fn ask(requests: [reqwest::RequestBuilder; 2], answers: Arc<Mutex<Answers>>) -> anyhow::Result<()> {
+async fn ask(
+    requests: [reqwest::RequestBuilder; 2],
+    answers: Arc<Mutex<Answers>>,
+    is_ending: Arc<AtomicBool>,
+) -> anyhow::Result<()> {
     let mut ticks = steady(REQUESTS_PER_SECOND);
     for request in requests.iter().cycle() {
         ticks.tick().await;
+        if is_ending.load(Ordering::Relaxed) {
+            break;
+        }
         let request = request.try_clone().context("a request without a body can be cloned")?;
         let started = Instant::now();
         let answer = async { request.send().await?.error_for_status()?.bytes().await };
         let is_answered = answer.await.is_ok();
+        let took = if is_answered { started.elapsed() } else { TIMEOUT };
         let mut answers = answers.lock().expect("no holder of this lock panics");
-        match is_answered {
-            true => answers.took.push(started.elapsed().as_secs_f64() * 1e3),
-            false => answers.failed += 1,
-        }
+        answers.took.push(took.as_secs_f64() * 1e3);
+        answers.failed += u64::from(!is_answered);
     }
     Ok(())
 }

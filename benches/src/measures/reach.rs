@@ -49,17 +49,23 @@ impl Reach {
         self.0.iter().filter(|(kind, _)| kind.is_slow()).map(|(_, reached)| reached.open).sum()
     }
 
-    /// Records how many receivers of each kind got how many requests, and requires that all `receivers` got one. Deliveries were created
-    /// by a commit at `committed_at`.
-    pub fn record(&self, figures: &mut Figures, case: &str, receivers: u64, committed_at: u64) {
+    /// Requires that all `receivers` got a request. Records when the last of those that answer got its first, after a commit at
+    /// `committed_at` that created a delivery for each.
+    pub fn require_all(&self, figures: &mut Figures, case: &str, receivers: u64, committed_at: u64) {
         let missing = receivers as f64 - self.receivers() as f64;
         figures.require(format!("{case}: receivers without a request"), "", missing, Must::NeverAbove(0.0));
-        for (kind, reached) in self.0.iter().filter(|(_, reached)| reached.requests > 0) {
+        for (_, answering) in self.0.iter().filter(|(kind, reached)| *kind == Kind::Answer && reached.webhooks > 0) {
+            let seconds = answering.last_at.saturating_sub(committed_at) as f64 / 1e6;
+            figures.add(format!("{case}: last of those that answer reached after"), "s", seconds);
+        }
+    }
+
+    /// Records how many receivers of each kind got how many requests.
+    pub fn record_kinds(&self, figures: &mut Figures) {
+        for (kind, reached) in &self.0 {
             let verb = kind.verb();
-            figures.add(format!("{case}: receivers that {verb}, with a request"), "", reached.webhooks as f64);
-            figures.add(format!("{case}: receivers that {verb}, requests"), "", reached.requests as f64);
-            let last = reached.last_at.saturating_sub(committed_at) as f64 / 1e6;
-            figures.add(format!("{case}: receivers that {verb}, last first request after"), "s", last);
+            figures.add(format!("receivers that {verb}: reached"), "", reached.webhooks as f64);
+            figures.add(format!("receivers that {verb}: requests"), "", reached.requests as f64);
         }
     }
 }
