@@ -167,7 +167,7 @@ mod tests {
     fn there_are_more_slow_clients_than_connections_and_slow_bodies_are_valid() {
         let http = walhook::config::Http::default();
         assert!(ALL > http.max_connections);
-        assert!((BODY as u64) < http.max_body_bytes.0 as u64);
+        assert!((BODY as u64) < http.max_body_bytes.0);
         for kind in Kind::ALL {
             let is_complete = kind.head(1).unwrap().ends_with("\r\n\r\n");
             assert_eq!(is_complete, matches!(kind, Kind::Body | Kind::Reader), "{kind:?}");
