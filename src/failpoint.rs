@@ -141,6 +141,8 @@ table! {
         "changes were received from the slot", not "they were passed to enqueue";
     Outbox "outbox_lease_taken_checkpoint_not_claimed" KILL_AND_FAIL:
         "this process has the lease on the outbox", not "it has claimed the checkpoint";
+    Outbox "outbox_page_read_rows_not_flushed" KILL_AND_FAIL:
+        "rows of the outbox were read", not "it is certain that a crash of the primary cannot undo them";
     Outbox "outbox_page_read_batch_not_sent" KILL_AND_FAIL:
         "rows of the outbox were read", not "they were passed to enqueue";
     Outbox "outbox_rows_stored_not_deleted" KILL_AND_FAIL:

@@ -11,7 +11,7 @@ use metrics::gauge;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::client::in_time;
+use super::client::LimitedClient;
 use super::context::{Context, Ended, STAGE};
 use super::error::CaptureError;
 use super::fault_log::FaultLog;
@@ -121,7 +121,7 @@ impl Reading<'_> {
                 return Ok(Ended::Switched);
             }
         }
-        let client = postgres::connect(url).await?;
+        let client = LimitedClient::connect(url).await?;
         let known = self.cursor.as_ref().map(Cursor::lineage);
         let mut watch = Watch::new(source, store, health);
         let work = async {
@@ -154,7 +154,7 @@ impl Reading<'_> {
 
     async fn read(
         &mut self,
-        client: tokio_postgres::Client,
+        client: LimitedClient,
         lineage: Lineage,
         lease: &CaptureLease,
         watch: &mut Watch<'_>,
@@ -187,7 +187,8 @@ impl Reading<'_> {
                 let step = reader.step(cursor).await?;
                 read_until.advance(started_at);
                 if reader.failed {
-                    watch.record_failures(&reader.client).await?;
+                    let watch = &mut *watch;
+                    reader.client.run(move |client| watch.record_failures(client)).await?;
                 }
                 if step == Step::Altered || examined_at.elapsed() > source.heartbeat.0 {
                     examine(watch, &reader.client, cursor.backlog_after()).await?;
@@ -213,16 +214,16 @@ impl Reading<'_> {
 }
 
 /// Returns the lineage of the server, after comparing it with the one that is known.
-async fn verified_lineage(client: &tokio_postgres::Client, known: Option<Lineage>) -> Result<Lineage, CaptureError> {
-    let found = in_time(async { Ok(catalog::lineage(client).await?) }).await?;
+async fn verified_lineage(client: &LimitedClient, known: Option<Lineage>) -> Result<Lineage, CaptureError> {
+    let found = client.run(catalog::lineage).await?;
     if let Some(known) = known {
         lineage::verify(found, known)?;
     }
     Ok(found)
 }
 
-async fn examine(watch: &mut Watch<'_>, client: &tokio_postgres::Client, row: u64) -> Result<(), CaptureError> {
-    in_time(async { Ok(watch.examine(client, row).await?) }).await
+async fn examine(watch: &mut Watch<'_>, client: &LimitedClient, row: u64) -> Result<(), CaptureError> {
+    client.run(move |client| watch.examine(client, row)).await
 }
 
 /// Converts an error to a gap if it means that the outbox is gone or not accessible.

@@ -3,6 +3,7 @@
 mod buffer;
 mod reader;
 mod silence;
+mod switch_check;
 mod tasks;
 mod visibility;
 
@@ -16,6 +17,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::acknowledgement::{AcknowledgedLsn, AcknowledgementLimit};
+use super::client::LimitedClient;
 use super::context::{Context, STAGE};
 use super::decode::Decoder;
 use super::error::CaptureError;
@@ -188,9 +190,9 @@ impl Session<'_> {
         match streamed {
             Err(CaptureError::Primary(PrimaryError::Replication(error @ ReplicationError::ReplicationSlot(_)))) => {
                 // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
-                let client = postgres::connect(url).await?;
-                continuity::verify(&client, source, store, health).await?;
-                inspect::tables_for_streaming(&client, source).await?;
+                let client = LimitedClient::connect(url).await?;
+                client.run(|client| continuity::verify(client, source, store, health)).await?;
+                client.run(|client| inspect::tables_for_streaming(client, source)).await?;
                 Err(error.into())
             }
             other => other,

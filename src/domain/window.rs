@@ -30,6 +30,15 @@ impl Snapshot {
     pub fn next_transaction(&self) -> Option<u64> {
         self.0.split(':').nth(1)?.parse().ok()
     }
+
+    /// Returns whether a transaction had ended, given the lower 32 bits of its id. False if the text is not a snapshot.
+    pub fn has_ended(&self, transaction: u32) -> bool {
+        // Ids that are in use at the same time differ by less than half of the 32 bits.
+        let is_before = |next: u64| matches!((next as u32).wrapping_sub(transaction), 1..=0x7FFF_FFFF);
+        let mut running = self.0.rsplit(':').next().into_iter().flat_map(|list| list.split(','));
+        self.next_transaction().is_some_and(is_before)
+            && !running.any(|id| id.parse().is_ok_and(|id: u64| id as u32 == transaction))
+    }
 }
 
 impl From<&str> for Snapshot {
@@ -80,6 +89,20 @@ mod tests {
         assert_eq!(Snapshot::from("10:20:").next_transaction(), Some(20));
         assert_eq!(Snapshot::from("ten").next_transaction(), None);
         assert_eq!(Snapshot::empty().next_transaction(), Some(1));
+    }
+
+    #[test]
+    fn a_snapshot_shows_which_transactions_had_ended() {
+        let snapshot = Snapshot::from("10:20:10,14");
+        assert_eq!(
+            [9, 10, 11, 14, 19, 20, 21].map(|id| snapshot.has_ended(id)),
+            [true, false, true, false, true, false, false]
+        );
+        // After the 32 bits have wrapped around.
+        let wrapped = Snapshot::from("4294967290:4294967300:4294967290,4294967297");
+        let ended = [4_294_967_289, 4_294_967_290, 4_294_967_295, 1, 3, 4].map(|id| wrapped.has_ended(id));
+        assert_eq!(ended, [true, false, true, false, true, false]);
+        assert!(!Snapshot::from("ten").has_ended(1));
     }
 
     #[test]

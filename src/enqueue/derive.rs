@@ -10,7 +10,7 @@ use crate::domain::change::{Batch, Change, Operation};
 use crate::domain::event::{Event, event_id};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Lineage;
-use crate::domain::position::Progress;
+use crate::domain::position::{Checkpoint, Progress};
 use crate::domain::table::ID;
 use crate::events::{Derived, LookupKey, NoEvent, Rule, rules_for};
 use crate::lookup::{LookupError, Lookups, follow_addons};
@@ -51,28 +51,32 @@ pub struct Derivation {
     /// The store's progress when the derivation began.
     pub stored: Progress,
     pub raised: Raised,
-    /// Whether lookups are prepared for the batch.
-    prepared: bool,
+    /// The checkpoint from which the batch continues, until lookups are prepared for the batch.
+    unprepared: Option<Checkpoint>,
     /// The index of the next change to derive.
     next: usize,
 }
 
 impl Derivation {
-    /// Derives the changes that `stored` does not include.
-    pub fn new(batch: &Batch, stored: Progress) -> Derivation {
+    /// Derives the changes that the checkpoint does not include.
+    pub fn new(batch: &Batch, from: &Checkpoint) -> Derivation {
+        let stored = from.progress.clone();
         let next = batch.changes.partition_point(|change| stored.includes(&change.position));
-        Derivation { stored, raised: Raised::default(), prepared: false, next }
+        Derivation { stored, raised: Raised::default(), unprepared: Some(from.clone()), next }
     }
 
     /// Derives the rest of the batch.
     pub async fn finish(&mut self, lookups: &mut Lookups, batch: &Batch) -> Result<(), LookupError> {
         let lineage = batch.checkpoint.lineage;
-        if !self.prepared {
+        if let Some(from) = &self.unprepared {
+            lookups.continue_from(from, lineage);
             lookups.begin(&batch.changes[self.next..], lineage.timeline).await?;
-            self.prepared = true;
+            self.unprepared = None;
         }
         let source = Source::Stream { transaction: batch.transaction };
-        derive_from(lookups, &batch.changes, &mut self.next, lineage, source, &mut self.raised).await
+        derive_from(lookups, &batch.changes, &mut self.next, lineage, source, &mut self.raised).await?;
+        lookups.reached(&batch.checkpoint);
+        Ok(())
     }
 }
 

@@ -192,17 +192,11 @@ impl<C: Clock> Enqueue<C> {
             // `known` is not set: the next transaction may be the process's first, which is committed differently.
             return Ok(());
         }
-        if derivation.is_none() && batch.checkpoint.lineage != checkpoint.lineage {
-            // Looked-up rows may come from changes that do not exist on the new timeline.
-            self.lookups.forget();
-        }
         let started_at = self.clock.now();
-        if derivation.take_if(|derivation| derivation.stored != checkpoint.progress).is_some() {
-            // Another process has stored a part of the batch. Lookups have followed that part too.
-            self.lookups.forget();
-        }
+        // Another process has stored a part of the batch.
+        derivation.take_if(|derivation| derivation.stored != checkpoint.progress);
         self.lookups.set_incomplete(self.health.is_unhealthy(GAP));
-        let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, checkpoint.progress.clone()));
+        let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint));
         derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
         let (store, raised) = (self.store.clone(), &mut derivation.raised);

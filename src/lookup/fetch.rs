@@ -27,8 +27,8 @@ const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 pub enum LookupError {
     #[error("the primary: {0}")]
     Connect(#[from] ConnectError),
-    #[error("the primary: looking up {0}: no answer within {ANSWER_TIMEOUT:?}")]
-    Silent(&'static str),
+    #[error("the primary: looking up {0}: no answer within {1:?}")]
+    Silent(&'static str, Duration),
     #[error("the primary: looking up {table}: {}", postgres::describe(.source))]
     Query { table: &'static str, source: tokio_postgres::Error },
     #[error(
@@ -58,7 +58,7 @@ impl LookupError {
     pub fn is_transient(&self) -> bool {
         match self {
             LookupError::Connect(_)
-            | LookupError::Silent(_)
+            | LookupError::Silent(..)
             | LookupError::Store(_)
             | LookupError::Invisible(_)
             | LookupError::Replaced { .. }
@@ -85,7 +85,7 @@ struct Session {
     /// The server's timeline. None on a standby.
     timeline: Option<u32>,
     queries: HashMap<Table, String>,
-    /// A response did not arrive in time: the connection may be dead.
+    /// A query has not been answered, or not in time: the connection may be dead.
     is_silent: bool,
 }
 
@@ -114,9 +114,11 @@ impl Session {
                 self.client.batch_execute("commit")
             )
         };
+        // Also if the caller stops waiting: its limit may be shorter.
+        self.is_silent = true;
         let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
-        self.is_silent = answers.is_err();
-        let (began, rows, committed) = answers.map_err(|_| LookupError::Silent(table))?;
+        let (began, rows, committed) = answers.map_err(|_| LookupError::Silent(table, ANSWER_TIMEOUT))?;
+        self.is_silent = false;
         began.map_err(failed)?;
         let rows = rows.map_err(failed)?;
         committed.map_err(failed)?;
@@ -139,10 +141,12 @@ impl Primary {
     pub async fn wait_until_visible(&mut self, transaction: u32) -> Result<(), LookupError> {
         let session = self.session().await?;
         let transactions = [i64::from(transaction)];
+        let mut error = LookupError::Silent("the snapshot", VISIBLE_WITHIN);
         let wait = async {
             loop {
                 let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&transactions.as_slice(), Type::INT8_ARRAY)];
                 let rows = session.read("the snapshot", TRANSACTIONS_INVISIBLE, &parameters).await?;
+                error = LookupError::Invisible(VISIBLE_WITHIN);
                 if rows.iter().any(|row| row.get::<_, Vec<i64>>("invisible").is_empty()) {
                     return Ok(());
                 }
@@ -150,7 +154,7 @@ impl Primary {
             }
         };
         let waited = tokio::time::timeout(VISIBLE_WITHIN, wait).await;
-        waited.unwrap_or(Err(LookupError::Invisible(VISIBLE_WITHIN)))
+        waited.unwrap_or(Err(error))
     }
 
     /// Reads the rows of `table` with these keys.

@@ -14,6 +14,8 @@ use crate::config;
 use crate::domain::addons::AddonChanges;
 use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
+use crate::domain::lsn::Lineage;
+use crate::domain::position::Checkpoint;
 use crate::domain::table::{Table, distro_queue, user_addon};
 use crate::events::{Fact, Facts, LookupKey, NoEvent, Release, TranscodedFile};
 use crate::postgres::ANSWER_TIMEOUT;
@@ -37,6 +39,8 @@ pub struct Lookups {
     /// The store, which has the users' add-ons as of the checkpoint.
     store: Store,
     cache: Cache,
+    /// The checkpoint whose changes the cache includes, and no others. `None` while it is between two checkpoints.
+    followed: Option<Checkpoint>,
     distribution_statuses: HashSet<String>,
     /// Tables whose rows or values come from the platform's own SQL. The stream does not show their changes, so they are not cached.
     uncached: Vec<Table>,
@@ -55,6 +59,7 @@ impl Lookups {
             primary: Primary::new(url, source),
             store,
             cache: Cache::default(),
+            followed: None,
             distribution_statuses: known.map(str::to_owned).collect(),
             uncached: Table::ALL.iter().copied().filter(|table| uses_own_sql(source, *table)).collect(),
             rows: HashMap::new(),
@@ -85,6 +90,20 @@ impl Lookups {
             self.forget();
         }
         self.incomplete = incomplete;
+    }
+
+    /// Prepares for changes that continue from a checkpoint. Drops everything unless the last changes that were applied end there: what is
+    /// cached may lack changes that another process has stored, or include changes that do not exist on the new timeline.
+    pub fn continue_from(&mut self, checkpoint: &Checkpoint, lineage: Lineage) {
+        // Until the end of the changes: an error may stop in between.
+        if self.followed.take().as_ref() != Some(checkpoint) || checkpoint.lineage != lineage {
+            self.forget();
+        }
+    }
+
+    /// Notes that all changes up to a checkpoint are applied.
+    pub fn reached(&mut self, checkpoint: &Checkpoint) {
+        self.followed = Some(checkpoint.clone());
     }
 
     /// Applies a change of the stream to the cache.
@@ -149,8 +168,8 @@ impl Lookups {
         matches!(key, LookupKey::Row(table, id) if self.rows.get(&(*table, *id)) == Some(&None))
     }
 
-    /// Drops everything: the next change does not follow the last one.
-    pub fn forget(&mut self) {
+    /// Drops everything.
+    fn forget(&mut self) {
         self.cache = Cache::default();
         self.rows.clear();
     }

@@ -31,7 +31,7 @@ pub use cancellation::{Cancelled, cancel_inactive, cancel_next};
 pub use decided::Decided;
 use decided::log_id;
 pub use stranded::{promote_all_stranded, promote_stranded};
-pub use transaction::{Disabled, Recorded, record, record_in};
+pub use transaction::{Disabled, PromotionLimits, Recorded, record, record_in};
 
 /// The waits before a batch is recorded again.
 pub const RETRIES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
@@ -118,8 +118,11 @@ impl Recorder {
         let Promotion { handoff, lease_length } = &self.promotion;
         loop {
             // After the dispatcher's end, any replica may claim them.
-            let lease_length = (!handoff.is_closed()).then_some(*lease_length);
-            match record(&self.store, &attempts, &self.policy, lease_length).await {
+            let limits = (!handoff.is_closed()).then(|| PromotionLimits {
+                lease_length: *lease_length,
+                max_bytes: handoff.budget.counters().free_bytes(),
+            });
+            match record(&self.store, &attempts, &self.policy, limits).await {
                 Ok(mut recorded) => {
                     recording.succeeded();
                     report(batch, &recorded);

@@ -15,6 +15,7 @@ use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::audit::{Action, Actor, Via};
 use crate::store::contract::RecordStatements;
 use crate::store::disable::Failing;
+use crate::store::order::PromotionLease;
 use crate::store::record::{AttemptRow, CompletedAttempt, Counters};
 use crate::store::{Result, Store};
 
@@ -43,27 +44,39 @@ pub struct Disabled {
     pub reason: String,
 }
 
+/// The limits of what is leased to this process when the deliveries before it end.
+#[derive(Clone, Copy, Debug)]
+pub struct PromotionLimits {
+    pub lease_length: Duration,
+    /// The most bytes of event data.
+    pub max_bytes: usize,
+}
+
 /// Records attempts in one transaction. An attempt whose lease another replica has taken over changes nothing; one whose delivery was
 /// redelivered or cancelled in the meantime is logged, and updates only when its webhook was last called. Disables webhooks that have
 /// reached the threshold of `policy` or whose receiver is gone, and warns owners at half of the threshold. What a disabled webhook has
 /// pending is cancelled afterwards (`cancellation.rs`), because there is no limit to it. Deliveries that waited for those that end are
-/// leased for `lease_length`; if it is `None`, they are due for any replica.
+/// leased within the limits of `promotion`; if it is `None`, they are due for any replica.
 pub async fn record(
     store: &Store,
     attempts: &[CompletedAttempt<'_>],
     policy: &Policy,
-    lease_length: Option<Duration>,
+    promotion: Option<PromotionLimits>,
 ) -> Result<Recorded> {
     // The lease ends here first: the database reads its clock later.
-    let lease = |length| (Lease { token: Uuid::now_v7(), until: Instant::now() + length }, length);
-    store.in_time(ANSWER_TIMEOUT, record_once(store, attempts, policy, lease_length.map(lease))).await
+    let lease = promotion.map(|PromotionLimits { lease_length: length, max_bytes }| PromotionLease {
+        lease: Lease { token: Uuid::now_v7(), until: Instant::now() + length },
+        length,
+        max_bytes,
+    });
+    store.in_time(ANSWER_TIMEOUT, record_once(store, attempts, policy, lease)).await
 }
 
 async fn record_once(
     store: &Store,
     attempts: &[CompletedAttempt<'_>],
     policy: &Policy,
-    lease: Option<(Lease, Duration)>,
+    lease: Option<PromotionLease>,
 ) -> Result<Recorded> {
     let mut connection = store.connection().await?;
     let transaction = connection.transaction().await?;
@@ -79,7 +92,7 @@ pub async fn record_in(
     transaction: &impl RecordStatements,
     attempts: &[CompletedAttempt<'_>],
     policy: &Policy,
-    lease: Option<(Lease, Duration)>,
+    lease: Option<PromotionLease>,
 ) -> Result<Recorded> {
     // The common case: all attempts succeed.
     let all_end = attempts.iter().all(|attempt| matches!(attempt.next, Next::End(_)));
@@ -140,7 +153,7 @@ async fn write(
 async fn promote(
     transaction: &impl RecordStatements,
     attempts: &[CompletedAttempt<'_>],
-    lease: Option<(Lease, Duration)>,
+    lease: Option<PromotionLease>,
 ) -> Result<Vec<Delivery>> {
     let ended = attempts.iter().filter(|attempt| matches!(attempt.next, Next::End(_)));
     let key = |attempt: &CompletedAttempt<'_>| Some((attempt.delivery().webhook, attempt.delivery().order_key?));

@@ -10,12 +10,12 @@ use uuid::Uuid;
 use super::audit::{self, Action, Actor};
 use super::disable::{self, Failing};
 use super::enqueue::{self, NewDelivery, NewLease, Subscription};
-use super::order::{self, Key, OrderedDelivery};
+use super::order::{self, Key, OrderedDelivery, PromotionLease};
 use super::record::{self, AttemptRow, CompletedAttempt, Counters};
 use super::recovery::{self, Criteria, Job, LoggedDeliveries, Progress, Scan};
 use super::replay::{self, Pending, Read, Replay};
 use super::{Result, hours, jobs, sequences, superseded};
-use crate::domain::delivery::{Delivery, Lease};
+use crate::domain::delivery::Delivery;
 use crate::domain::event::{Event, UserId};
 use crate::domain::ordering::Ordering;
 use crate::domain::sequence::Sequences;
@@ -123,7 +123,7 @@ pub trait RecordStatements: EnqueueStatements {
     fn promote(
         &self,
         keys: &BTreeSet<Key>,
-        lease: Option<(Lease, Duration)>,
+        lease: Option<PromotionLease>,
     ) -> impl Future<Output = Result<Vec<Delivery>>> + Send;
 
     /// See [`disable::warn`].
@@ -179,7 +179,7 @@ impl RecordStatements for Transaction<'_> {
         hours::add(self, attempts).await
     }
 
-    async fn promote(&self, keys: &BTreeSet<Key>, lease: Option<(Lease, Duration)>) -> Result<Vec<Delivery>> {
+    async fn promote(&self, keys: &BTreeSet<Key>, lease: Option<PromotionLease>) -> Result<Vec<Delivery>> {
         order::promote(self, keys, lease).await
     }
 

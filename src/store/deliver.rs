@@ -72,13 +72,9 @@ impl Store {
         // Computed before the transaction begins, when the database reads its clock: by this process's clock the lease ends first.
         let lease = Lease { token: Uuid::now_v7(), until: Instant::now() + length };
         let transaction = connection.transaction().await?;
-        let ((), (claimed, mut refused)) =
+        let ((), (claimed, refused)) =
             tokio::try_join!(biased; plan_by_index(&transaction), claim(&transaction, request, lease, length))?;
-        if !refused.is_empty() {
-            refused.sort_unstable();
-            let statement = transaction.prepare_cached(RELEASE).await?;
-            transaction.execute(&statement, &[&refused, &vec![lease.token; refused.len()]]).await?;
-        }
+        release_leases(&transaction, refused.into_iter().map(|id| (id, lease.token)).collect()).await?;
         if !claimed.deliveries.is_empty() {
             failpoint!("deliveries_leased_claim_not_committed")?;
         }
@@ -91,19 +87,15 @@ impl Store {
 
     /// Releases the leases of deliveries that were not attempted.
     pub async fn release(&self, deliveries: &[Delivery]) -> Result<()> {
-        self.in_time(ANSWER_TIMEOUT, self.release_leases(deliveries)).await
+        self.in_time(ANSWER_TIMEOUT, self.release_all(deliveries)).await
     }
 
-    async fn release_leases(&self, deliveries: &[Delivery]) -> Result<()> {
+    async fn release_all(&self, deliveries: &[Delivery]) -> Result<()> {
         let mut connection = self.connection().await?;
         let transaction = connection.transaction().await?;
         plan_by_index(&transaction).await?;
-        let statement = transaction.prepare_cached(RELEASE).await?;
-        let mut held: Vec<(Uuid, Uuid)> =
-            deliveries.iter().map(|delivery| (delivery.id, delivery.lease.token)).collect();
-        held.sort_unstable();
-        let (ids, leases): (Vec<Uuid>, Vec<Uuid>) = held.into_iter().unzip();
-        transaction.execute(&statement, &[&ids, &leases]).await?;
+        let held = deliveries.iter().map(|delivery| (delivery.id, delivery.lease.token)).collect();
+        release_leases(&transaction, held).await?;
         Ok(transaction.commit().await?)
     }
 
@@ -122,6 +114,18 @@ impl Store {
         transaction.commit().await?;
         Ok(removed.len())
     }
+}
+
+/// Releases deliveries with these leases: they are due for any replica.
+pub(super) async fn release_leases(transaction: &Transaction<'_>, mut held: Vec<(Uuid, Uuid)>) -> Result<()> {
+    if held.is_empty() {
+        return Ok(());
+    }
+    held.sort_unstable();
+    let (ids, leases): (Vec<Uuid>, Vec<Uuid>) = held.into_iter().unzip();
+    let statement = transaction.prepare_cached(RELEASE).await?;
+    transaction.execute(&statement, &[&ids, &leases]).await?;
+    Ok(())
 }
 
 /// Claims deliveries. Also returns the ids of those beyond `max_bytes`. Reads rows one by one, so that the data of the latter does not

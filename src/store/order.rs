@@ -9,12 +9,15 @@
 //! comes after other deliveries were locked, so it skips rows that are locked.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::time::Duration;
 
 use deadpool_postgres::Transaction;
+use futures_util::StreamExt;
 use uuid::Uuid;
 
 use super::claimed::Claimed;
+use super::deliver::release_leases;
 use super::new_delivery::{NewDelivery, NewLease};
 use super::statement::{Statements, arrays, from_row};
 use super::{GenericClient, Result, Store, plan_by_index};
@@ -99,25 +102,41 @@ pub(super) async fn prepare_insert(client: &impl GenericClient) -> Result<()> {
     Ok(())
 }
 
+/// The lease of promoted deliveries, for the process that promotes them.
+#[derive(Clone, Copy, Debug)]
+pub struct PromotionLease {
+    pub lease: Lease,
+    pub length: Duration,
+    /// The most bytes of event data. Deliveries beyond that are due for any replica; the first is always leased.
+    pub max_bytes: usize,
+}
+
 /// Makes the first delivery of each key due, if it is parked: after the delivery before it was removed. Returns those that are leased.
+/// Reads rows one by one, so that the data of deliveries beyond the limit does not stay in memory.
 pub async fn promote(
     transaction: &Transaction<'_>,
     keys: &BTreeSet<Key>,
-    lease: Option<(Lease, Duration)>,
+    lease: Option<PromotionLease>,
 ) -> Result<Vec<Delivery>> {
     if keys.is_empty() {
         return Ok(Vec::new());
     }
-    let (token, seconds) = lease.map(|(lease, length)| (lease.token, length.as_secs_f64())).unzip();
+    let (token, seconds) = lease.map(|lease| (lease.lease.token, lease.length.as_secs_f64())).unzip();
     let keys = arrays!(keys, |key| (key.0, key.1));
     let statement = transaction.prepare_cached(PROMOTE).await?;
-    let rows = transaction.query(&statement, &keys.followed_by(&[&token, &seconds])).await?;
-    let mut promoted = Claimed::default();
-    if let Some((lease, _)) = lease {
-        for row in &rows {
-            promoted.add(row.get("id"), row, lease)?;
+    let mut rows = pin!(transaction.query_raw(&statement, keys.followed_by(&[&token, &seconds])).await?);
+    let (mut promoted, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
+    while let Some(row) = rows.next().await.transpose()? {
+        let Some(PromotionLease { lease, max_bytes, .. }) = lease else { continue };
+        bytes += row.get::<_, Option<&str>>("data").map_or(0, str::len);
+        let id = row.get("id");
+        if bytes > max_bytes && !promoted.deliveries.is_empty() {
+            refused.push((id, lease.token));
+        } else {
+            promoted.add(id, &row, lease)?;
         }
     }
+    release_leases(transaction, refused).await?;
     Ok(promoted.deliveries)
 }
 

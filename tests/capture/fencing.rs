@@ -19,6 +19,8 @@ async fn forge_a_switch(app: &TestApp) {
     source.batch_execute(&forge.replace("{role}", &format!("nobody_{}", app.name))).await.unwrap();
 }
 
+const FORGE: &str = "select pg_logical_emit_message(true, 'walhook', 'handover')";
+
 async fn captures_from_wal(app: &TestApp) -> bool {
     let is_wal = "select window_to is null from walhook.checkpoint";
     app.store().await.query_one(is_wal, &[]).await.unwrap().get(0)
@@ -37,6 +39,50 @@ async fn a_switch_message_of_a_role_without_privileges_is_ignored() {
     scenario.assert_delivered().await;
     assert!(captures_from_wal(&scenario.app).await);
     assert_eq!(gaps(&scenario.app).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forged_switch_messages_are_checked_over_one_connection() {
+    const MESSAGES: u64 = 50;
+    let mut app = TestApp::prepare().await;
+    let proxy = Proxy::start(app.server.port()).await;
+    let direct = app.source_url.clone();
+    app.set("source.url", &direct.replace(&format!(":{}/", app.server.port()), &format!(":{}/", proxy.port)));
+    let mut scenario = Scenario::start(app).await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    let before = proxy.accepted();
+    for _ in 0..MESSAGES {
+        scenario.platform.client.batch_execute(FORGE).await.unwrap();
+    }
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    // Lookups may open some too.
+    let opened = proxy.accepted() - before;
+    assert!(opened < MESSAGES / 5, "{opened} connections were opened for {MESSAGES} messages");
+    assert!(captures_from_wal(&scenario.app).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_check_of_a_switch_message_does_not_delay_acknowledgements() {
+    let mut scenario = Scenario::start(TestApp::prepare_alone(Options::default()).await).await;
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    // The check reads this catalog. The session that has locked it can still read it.
+    let holder = scenario.app.source().await;
+    holder.batch_execute("begin; lock table pg_catalog.pg_namespace").await.unwrap();
+    let client = &scenario.platform.client;
+    client.batch_execute(FORGE).await.unwrap();
+    let waits =
+        "select clock_timestamp() from pg_locks where relation = 'pg_namespace'::regclass and not granted limit 1";
+    let waits = eventually("the check to wait", async || holder.query_opt(waits, &[]).await.unwrap()).await;
+    let since: std::time::SystemTime = waits.get(0);
+    let later = "select from pg_stat_replication where reply_time - interval '3 s' > $1";
+    eventually("acknowledgements during the check", async || holder.query_opt(later, &[&since]).await.unwrap()).await;
+    holder.batch_execute("rollback").await.unwrap();
+    scenario.pay(2).await;
+    scenario.assert_delivered().await;
+    assert!(captures_from_wal(&scenario.app).await);
 }
 
 /// The forged message is read after the triggers were installed, but it is not the position of the switch.

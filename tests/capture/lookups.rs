@@ -1,6 +1,7 @@
 //! Looked-up rows: events use owners and add-ons as of the change, even after failures and after a gap in the stream.
 
-use crate::support::{Platform, Receiver, TestApp};
+use crate::support::proxy::{Proxy, Weather};
+use crate::support::{Platform, Receiver, TestApp, eventually};
 use crate::{wait_until_reading, wait_until_unready};
 
 const STATUS: &str = "distribution.outlet.status_changed";
@@ -66,6 +67,52 @@ async fn an_event_that_could_not_be_stored_at_first_goes_to_the_owner_as_of_its_
         let found: i64 = store.query_one(owned, &[&owner.id.to_string()]).await.unwrap().get(0);
         assert_eq!(found, count, "events of user {}", owner.id);
     }
+}
+
+/// The lookups of a replica whose batch another one has stored are as old as its last change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_captures_again_sends_nothing_to_the_former_owner_of_a_label() {
+    let mut app = TestApp::prepare().await;
+    let (source, store) = (app.source_url.clone(), app.store_url.clone());
+    let proxy = Proxy::start(app.server.port()).await;
+    app.set("source.url", &source.replace(&format!(":{}/", app.server.port()), &format!(":{}/", proxy.port)));
+    app.set("store.url", &format!("{store}?application_name=first"));
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let (former, owner) = (owner(&app, &platform, &[], &[STATUS]).await, owner(&app, &platform, &[], &[STATUS]).await);
+    let (label, entry) = distributed(&platform, &former).await;
+    app.wait_for_events(1).await;
+    let second = app.set("source.url", &source).set("store.url", &store).replica(&[]).await;
+    let client = app.store().await;
+    let refuse = "create table refusal (); insert into refusal default values;
+         create function refuse() returns trigger language plpgsql as
+         $$ begin if current_setting('application_name') = 'first' and exists (select from public.refusal)
+         then raise 'not now'; end if; return new; end $$;
+         create trigger refuse before insert on walhook.event for each row execute function refuse()";
+    client.batch_execute(refuse).await.unwrap();
+    platform.set_distribution_status(entry, "batched").await;
+    wait_until_unready(app.sidecar(), "enqueue: events cannot be stored now").await;
+    // The second replica takes the slot: the first one does not notice the end of its connection.
+    proxy.weather(Weather::Frozen);
+    let end = "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1";
+    platform.client.query(end, &[&app.name]).await.unwrap();
+    app.wait_for_events(2).await;
+    platform.execute("update label set user_id = $2 where id = $1", &[&label, &owner.id]).await;
+    platform.set_distribution_status(entry, "transcoding").await;
+    app.wait_for_events(3).await;
+    // The first replica finds its batch stored, and stands by.
+    proxy.weather(Weather::Fair);
+    client.batch_execute("delete from refusal").await.unwrap();
+    let first = &*app.sidecar();
+    eventually("the first replica to stand by", async || first.readiness().await.filter(|(status, _)| *status == 200))
+        .await;
+    assert!(second.stop().await.success());
+    platform.set_distribution_status(entry, "batched").await;
+    app.wait_for_events(4).await;
+    let owners = "select user_id from walhook.event order by occurred_at, id";
+    let owners: Vec<String> = client.query(owners, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(owners, [former.id, former.id, owner.id, owner.id].map(|id| id.to_string()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

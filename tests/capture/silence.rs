@@ -68,12 +68,17 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     let store = Store::open(&app.store_url, 1).unwrap();
     let mut lookups = Lookups::new(&through(&proxy, &app, &app.source_url), &Source::default(), store);
     let keys = HashSet::from([LookupKey::Label(label)]);
-    lookups.fetch(&keys, None).await.unwrap();
-    proxy.forget();
-    let failed = tokio::time::timeout(DEADLINE, lookups.fetch(&keys, None)).await;
-    let error = failed.expect("a lookup ends").unwrap_err();
-    assert!(error.is_transient(), "{error}");
-    lookups.fetch(&keys, None).await.unwrap();
+    let committed = "select mod(pg_current_xact_id()::text::bigint, 4294967296)";
+    let committed: i64 = platform.client.query_one(committed, &[]).await.unwrap().get(0);
+    // With a transaction, the wait until it is visible has a shorter limit than the query.
+    for transaction in [None, Some(u32::try_from(committed).unwrap())] {
+        lookups.fetch(&keys, transaction).await.unwrap();
+        proxy.forget();
+        let failed = tokio::time::timeout(DEADLINE, lookups.fetch(&keys, transaction)).await;
+        let error = failed.expect("a lookup ends").unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        lookups.fetch(&keys, transaction).await.unwrap();
+    }
 }
 
 /// A primary that is busy sends only keepalives, here because it waits for a standby. A new stream would not get further.

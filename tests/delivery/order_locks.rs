@@ -9,6 +9,7 @@ use uuid::Uuid;
 use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, Next, Outcome};
 use walhook::domain::event::delivery_id;
 use walhook::domain::sequence::Sequences;
+use walhook::record::{PromotionLimits, record};
 use walhook::store::enqueue::{NewDelivery, NewLease};
 use walhook::store::order::{self, OrderedDelivery};
 use walhook::store::record::{AttemptRow, CompletedAttempt};
@@ -42,10 +43,9 @@ async fn end(bench: &Bench, delivery: Delivery) -> Vec<Uuid> {
     let attempted = Attempted { delivery, attempt: Attempt { started_at: Timestamp::now(), answer, sent: None } };
     let next = Next::End(Outcome::Delivered);
     let row = AttemptRow::new(Uuid::now_v7(), &attempted, next.outcome());
-    let lease = Some(Duration::from_secs(20));
+    let limits = Some(PromotionLimits { lease_length: Duration::from_secs(20), max_bytes: usize::MAX });
     let policy = bench.config.disable.policy();
-    let recorded =
-        walhook::record::record(&bench.store, &[CompletedAttempt { row, next }], &policy, lease).await.unwrap();
+    let recorded = record(&bench.store, &[CompletedAttempt { row, next }], &policy, limits).await.unwrap();
     assert_eq!(recorded.counted, [true]);
     recorded.promoted.iter().map(|delivery| delivery.id).collect()
 }
@@ -130,4 +130,39 @@ async fn a_delivery_that_waits_for_nothing_is_found_and_one_that_waits_is_left()
     let claimed: Vec<Uuid> = bench.claim().await.iter().map(|delivery| delivery.id).collect();
     assert_eq!(claimed.len(), 3, "the first of each webhook: {claimed:?}");
     assert!(claimed.contains(&stranded));
+}
+
+#[tokio::test]
+async fn a_promotion_is_bounded_by_bytes_and_takes_at_least_one_delivery() {
+    let bench = Bench::new().await;
+    let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(100_000));
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        let webhook = bench.webhook("http://127.0.0.1:9/").await.0;
+        for _ in 0..3 {
+            let event = bench.event(&data).await;
+            waiting.push(insert_committed(&bench.store, webhook, event).await.0);
+        }
+    }
+    // Ends the first delivery of each webhook in one transaction.
+    let promoted = async |max_bytes| {
+        let answer = || Answer::Accepted { status: 200 };
+        let attempt = || Attempt { started_at: Timestamp::now(), answer: answer(), sent: None };
+        let claimed = bench.claim().await.into_iter();
+        let attempted: Vec<Attempted> = claimed.map(|delivery| Attempted { delivery, attempt: attempt() }).collect();
+        let next = Next::End(Outcome::Delivered);
+        let row = |attempted| AttemptRow::new(Uuid::now_v7(), attempted, next.outcome());
+        let attempts: Vec<CompletedAttempt<'_>> =
+            attempted.iter().map(|attempted| CompletedAttempt { row: row(attempted), next }).collect();
+        let limits = Some(PromotionLimits { lease_length: Duration::from_secs(20), max_bytes });
+        let recorded = record(&bench.store, &attempts, &bench.config.disable.policy(), limits).await.unwrap();
+        assert_eq!(recorded.counted, [true; 5]);
+        recorded.promoted
+    };
+    let leased = "select count(*) from walhook.delivery where lease is not null";
+    let leased = async || -> i64 { bench.client.query_one(leased, &[]).await.unwrap().get(0) };
+    let first = promoted(250_000).await;
+    assert_eq!((first.len(), leased().await), (2, 2), "the others were released");
+    bench.store.release(&first).await.unwrap();
+    assert_eq!((promoted(1).await.len(), leased().await), (1, 1));
 }

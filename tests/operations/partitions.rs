@@ -1,10 +1,17 @@
 //! The store's daily partitions: if one cannot be created, rows are kept, the others are created, and processes start.
 
+use std::time::Instant;
+
 use crate::support::{TestApp, eventually};
 use jiff::Timestamp;
 use jiff::civil::Date;
 use tokio_postgres::Client;
 use uuid::Uuid;
+use walhook::config::Config;
+use walhook::domain::delivery::{Answer, Attempt, Attempted, Delivery, Lease, Next, Outcome};
+use walhook::domain::event::EventKind;
+use walhook::record::record;
+use walhook::store::record::{AttemptRow, CompletedAttempt};
 use walhook::store::{Store, migrate};
 
 const TABLES: [(&str, &str); 3] = [("event", "id"), ("attempt", "id"), ("missed_event", "event_id")];
@@ -119,6 +126,8 @@ async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_c
     let pending = "insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt, lease)
                    select id, $1, id, now(), 2, gen_random_uuid() from unnest($2::uuid[]) as id";
     scene.client.execute(pending, &[&webhook, &vec![old, in_default, kept]]).await.unwrap();
+    let lease = "select lease from walhook.delivery where id = $1";
+    let lease: Uuid = scene.client.query_one(lease, &[&in_default]).await.unwrap().get(0);
     let done = walhook::partitions::maintain(&scene.store, day("2026-03-01"), 30).await.unwrap();
     assert!(done.is_complete(), "{done:?}");
     assert_eq!(done.expired, 2);
@@ -135,10 +144,38 @@ async fn expired_rows_are_removed_from_default_partitions_and_their_deliveries_c
     let expected = [old, in_default]
         .map(|id| (id, "cancelled".to_owned(), "event_expired".to_owned(), 2, "delivery.failed".to_owned()));
     assert_eq!(rows.iter().map(line).collect::<Vec<_>>(), expected);
+    log_in_flight(&scene, webhook, in_default, lease).await;
     let left =
         "select (select count(*) from walhook.delivery), (select sum(cancelled)::bigint from walhook.webhook_hour)";
     let row = scene.client.query_one(left, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 2));
+}
+
+/// Records the attempt that was in flight when its delivery was cancelled, and asserts that it is logged.
+async fn log_in_flight(scene: &Scene, webhook: Uuid, id: Uuid, lease: Uuid) {
+    let delivery = Delivery {
+        id,
+        webhook,
+        event: id,
+        kind: EventKind::DeliveryFailed,
+        occurred_at: Timestamp::now(),
+        data: "{}".into(),
+        round: 1,
+        attempt: 2,
+        sequence: None,
+        order_key: None,
+        activation: 0,
+        lease: Lease { token: lease, until: Instant::now() },
+    };
+    let attempt = Attempt { started_at: Timestamp::now(), answer: Answer::Accepted { status: 200 }, sent: None };
+    let (attempted, next) = (Attempted { delivery, attempt }, Next::End(Outcome::Delivered));
+    let row = AttemptRow::new(Uuid::now_v7(), &attempted, next.outcome());
+    let policy = Config::default().disable.policy();
+    let recorded = record(&scene.store, &[CompletedAttempt { row, next }], &policy, None).await.unwrap();
+    assert_eq!((recorded.counted, recorded.settled), (vec![false], vec![true]));
+    let lines = "select outcome from walhook.attempt where delivery_id = $1 and attempt = 2 order by outcome";
+    let rows = scene.client.query(lines, &[&id]).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["cancelled", "delivered"]);
 }
 
 #[tokio::test]

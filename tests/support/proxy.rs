@@ -61,6 +61,8 @@ struct Shared {
     budget: AtomicI64,
     /// Connections that were reset because of `lifetime`, or died in lossy weather.
     broken: AtomicU64,
+    /// Connections that were accepted.
+    accepted: AtomicU64,
     random: Mutex<Random>,
 }
 
@@ -88,6 +90,7 @@ impl Proxy {
             lifetime: watch::channel(Duration::ZERO).0,
             budget: AtomicI64::new(UNLIMITED),
             broken: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
             random: Mutex::new(Random::new(1)),
         });
         let target = SocketAddr::from(([127, 0, 0, 1], target));
@@ -141,6 +144,11 @@ impl Proxy {
         self.shared.budget.load(Ordering::SeqCst) > UNLIMITED / 2
     }
 
+    /// Returns how many connections were accepted.
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+
     /// Returns how many connections were reset or died at random since the last call.
     pub fn take_broken(&self) -> u64 {
         self.shared.broken.swap(0, Ordering::SeqCst)
@@ -149,6 +157,7 @@ impl Proxy {
 
 async fn accept(listener: TcpListener, target: SocketAddr, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
+        shared.accepted.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(serve(client, target, shared.clone()));
     }
 }

@@ -15,6 +15,7 @@ use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
 
 const PAGE: &str = include_str!("../../../sql/primary/outbox_page.sql");
+const FLUSH: &str = include_str!("../../../sql/primary/outbox_flush.sql");
 const CLEAR: &str = include_str!("../../../sql/primary/outbox_clear.sql");
 
 /// The most changes of a page, and the size of its values at which it ends.
@@ -142,10 +143,11 @@ async fn query(
 }
 
 fn server(row: &Row) -> Result<ServerState, CaptureError> {
-    let timeline = row.get::<_, Option<&str>>("timeline").map(|digits| u32::from_str_radix(digits, 16));
-    let timeline = timeline.transpose().map_err(|_| CaptureError::Protocol("the timeline is not a number".into()))?;
-    let epoch =
-        timeline.map(|timeline| Epoch { timeline, checkpoint: row.get("checkpoint"), numbering: row.get("numbering") });
+    let epoch = timeline(row)?.map(|timeline| Epoch {
+        timeline,
+        checkpoint: row.get("checkpoint"),
+        numbering: row.get("numbering"),
+    });
     let cleared = row.get::<_, Option<i64>>("number").zip(row.get::<_, Option<i64>>("cleared"));
     let (window, ordinal) = cleared.unwrap_or_default();
     Ok(ServerState {
@@ -157,6 +159,12 @@ fn server(row: &Row) -> Result<ServerState, CaptureError> {
         cleared: Cleared { window: window as u64, row: ordinal as u64 },
         assigned: row.get::<_, Option<i64>>("assigned").map(|assigned| assigned as u64),
     })
+}
+
+/// Returns the server's timeline. None on a standby.
+fn timeline(row: &Row) -> Result<Option<u32>, CaptureError> {
+    let timeline = row.get::<_, Option<&str>>("timeline").map(|digits| u32::from_str_radix(digits, 16));
+    timeline.transpose().map_err(|_| CaptureError::Protocol("the timeline is not a number".into()))
 }
 
 /// Reads a row of the page. None for the single row of an empty page, which has only the server's state.
@@ -218,6 +226,12 @@ pub(super) async fn clear(
 /// Assigns a transaction id on a server of this timeline, and returns it. Deletes nothing.
 pub(super) async fn begin_transaction(client: &Client, timeline: u32) -> Result<u64, CaptureError> {
     Ok(clear(client, timeline, &Snapshot::empty(), 0, Cleared::default()).await?.transaction)
+}
+
+/// Flushes the WAL of every commit that is visible now. Returns whether the server is in this epoch: if not, it may have lost some of them.
+pub(super) async fn flush(client: &Client, epoch: &Epoch) -> Result<bool, CaptureError> {
+    let row = client.query_typed_one(FLUSH, &[]).await?;
+    Ok(timeline(&row)? == Some(epoch.timeline) && row.get::<_, &str>("checkpoint") == epoch.checkpoint)
 }
 
 /// Converts a row of the outbox to a change in the window of this number.

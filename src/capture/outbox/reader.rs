@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::floor::Floors;
-use super::page::{self, Cleared, Epoch, Page, ServerState};
-use crate::capture::client::in_time;
+use super::page::{self, Cleared, Clearing, Epoch, Page, ServerState};
+use crate::capture::client::LimitedClient;
 use crate::capture::error::CaptureError;
 use crate::config::Source;
 use crate::domain::change::{Batch, Change};
@@ -17,12 +16,11 @@ use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress, Through};
 use crate::domain::read_pages::{ReadPage, ReadPages};
-use crate::domain::window::Window;
+use crate::domain::window::{Snapshot, Window};
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
 use crate::primary::lineage;
 use crate::primary::triggers::catalog::altered_triggers;
-use crate::primary::triggers::flush;
 use crate::store::capture::SwitchToWal;
 
 /// How far this process has read the outbox. It outlives connections: what was passed on is not read again.
@@ -132,7 +130,7 @@ pub(super) enum Step {
 }
 
 pub(super) struct Reader<'a> {
-    pub client: Client,
+    pub client: LimitedClient,
     pub source: &'a Source,
     pub batches: &'a mpsc::Sender<Batch>,
     pub durable: watch::Receiver<Option<Checkpoint>>,
@@ -160,8 +158,8 @@ impl Reader<'_> {
         self.begin_last_window(cursor);
         let Window { from, to, .. } = &cursor.window;
         let page = match cursor.continues_after {
-            Some(after) => in_time(page::read_next(&self.client, from, to, after)).await?,
-            None => in_time(page::read_first(&self.client, to, &cursor.floors)).await?,
+            Some(after) => self.client.run(|client| page::read_next(client, from, to, after)).await?,
+            None => self.client.run(|client| page::read_first(client, to, &cursor.floors)).await?,
         };
         self.failed = page.server.failed;
         lineage::verify(page.server.lineage().ok_or(PrimaryError::Standby)?, cursor.lineage)?;
@@ -170,6 +168,11 @@ impl Reader<'_> {
         }
         if page.server.epoch != cursor.epoch {
             self.enter_epoch(cursor, &page.server).await?;
+            return Ok(Step::Read);
+        }
+        if !self.flush(&page).await? {
+            // A crash may have undone the page. The next page enters the new epoch.
+            cursor.disconnected();
             return Ok(Step::Read);
         }
         if cursor.continues_after.is_none() {
@@ -182,9 +185,6 @@ impl Reader<'_> {
             }
             cursor.window = cursor.window.next(page.server.snapshot.clone());
         }
-        if page.server.unflushed && !page.rows.is_empty() {
-            flush(&self.client).await?;
-        }
         self.pass_on(cursor, page).await
     }
 
@@ -194,10 +194,22 @@ impl Reader<'_> {
         if !self.noted {
             return Ok(false);
         }
-        let altered = in_time(async { Ok(altered_triggers(&self.client).await?) }).await?;
+        let altered = self.client.run(altered_triggers).await?;
         let is_new = altered.iter().any(|trigger| !self.altered.contains(trigger));
         self.altered = altered;
         Ok(is_new)
+    }
+
+    /// Flushes the page's rows, if there are any and a crash could still undo them. Returns false if the server is no longer in the epoch in
+    /// which the page was read: a pooler hides its crashes.
+    async fn flush(&self, page: &Page) -> Result<bool, CaptureError> {
+        if page.rows.is_empty() {
+            return Ok(true);
+        }
+        failpoint!("outbox_page_read_rows_not_flushed")?;
+        let epoch = page.server.epoch.as_ref().filter(|_| page.server.unflushed);
+        let Some(epoch) = epoch else { return Ok(true) };
+        self.client.run(|client| page::flush(client, epoch)).await
     }
 
     /// Begins the last window before the switch to the WAL: it ends at the switch's snapshot.
@@ -258,7 +270,7 @@ impl Reader<'_> {
             let SentPage { window, after, .. } = &cursor.sent[0];
             let reached = Cleared { window: window.number, row: stored.last };
             failpoint!("outbox_rows_stored_not_deleted")?;
-            let cleared = in_time(page::clear(&self.client, timeline, &window.to, *after, reached)).await?;
+            let cleared = self.delete(timeline, &window.to, *after, reached).await?;
             failpoint!("outbox_rows_deleted_cursor_not_moved")?;
             cursor.add_floor(stored.last, cleared.transaction);
             cursor.cleared = cursor.cleared.max(reached);
@@ -318,7 +330,7 @@ impl Reader<'_> {
         (cursor.epoch, cursor.floors) = (Some(epoch), Floors::default());
         if let Some(assigned) = server.assigned {
             // The last row that was read may be one of an earlier outbox, whose numbers were higher.
-            let transaction = in_time(page::begin_transaction(&self.client, timeline)).await?;
+            let transaction = self.client.run(|client| page::begin_transaction(client, timeline)).await?;
             cursor.add_floor(cursor.last_row.min(assigned), transaction);
         }
         Ok(())
@@ -337,15 +349,16 @@ impl Reader<'_> {
         let forked = || PrimaryError::Gap(Gap::OutboxForked { timeline });
         let pages = cursor.read.after(cleared.window, cleared.row).ok_or_else(forked)?;
         // All or nothing: if the connection is lost in between, all pages are compared again.
-        let transaction = in_time(async { Ok(self.client.transaction().await?) }).await?;
+        let transaction = self.client.transaction().await?;
         for page in pages {
             let reached = Cleared { window: page.window, row: page.last };
-            let found = in_time(page::clear(&transaction, timeline, &page.to, page.after, reached)).await?;
+            let clear = |transaction| page::clear(transaction, timeline, &page.to, page.after, reached);
+            let found = transaction.run(clear).await?;
             if found.contents != page.contents {
                 return Err(forked().into());
             }
         }
-        in_time(async { Ok(transaction.commit().await?) }).await
+        transaction.commit().await
     }
 
     /// Deletes rows that an earlier process has read and left.
@@ -353,12 +366,22 @@ impl Reader<'_> {
         let Window { number, from, to } = &cursor.window;
         let Some(row) = cursor.continues_after else {
             let reached = Cleared { window: *number, row: cursor.last_row };
-            in_time(page::clear(&self.client, timeline, to, 0, reached)).await?;
+            self.delete(timeline, to, 0, reached).await?;
             return Ok(());
         };
         let before = Cleared { window: number.saturating_sub(1), row: cursor.last_row };
-        in_time(page::clear(&self.client, timeline, from, 0, before)).await?;
-        in_time(page::clear(&self.client, timeline, to, 0, Cleared { window: *number, row })).await?;
+        self.delete(timeline, from, 0, before).await?;
+        self.delete(timeline, to, 0, Cleared { window: *number, row }).await?;
         Ok(())
+    }
+
+    async fn delete(
+        &self,
+        timeline: u32,
+        snapshot: &Snapshot,
+        after: u64,
+        reached: Cleared,
+    ) -> Result<Clearing, CaptureError> {
+        self.client.run(|client| page::clear(client, timeline, snapshot, after, reached)).await
     }
 }

@@ -12,13 +12,12 @@ use super::super::error::CaptureError;
 use super::super::replication::ReplicationConnection;
 use super::buffer::BatchBuffer;
 use super::silence::SilenceLimit;
+use super::switch_check::SwitchCheck;
 use super::tasks::BackgroundTasks;
 use crate::domain::change::Batch;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::failpoint::failpoint;
-use crate::postgres;
-use crate::primary::triggers::catalog::{has_made_triggers, is_running};
 use crate::telemetry::recurring;
 
 /// The server ends a connection without feedback after `wal_sender_timeout`, a minute by default.
@@ -31,8 +30,6 @@ const LAGGING: SignedDuration = SignedDuration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the rest of a transaction is waited for before the part that was received is sent.
 const TRANSACTION_WAIT: Duration = Duration::from_millis(10);
-/// How often the primary is asked whether a transaction that requests a switch has ended.
-const SWITCH_POLL: Duration = Duration::from_millis(50);
 /// The most bursts for which changes wait, so that a batch contains more of them.
 const MAX_BURSTS: u32 = 10;
 
@@ -107,11 +104,14 @@ impl<'a> Reader<'a> {
 
     /// Reads until the stream fails, enqueue stops, or a switch to triggers. At a switch, returns the last batch, which is not sent.
     pub async fn run(&mut self) -> Result<Option<Batch>, CaptureError> {
-        let mut bursts = 0;
+        let (mut bursts, mut switches) = (0, SwitchCheck::new(self.context.url));
         loop {
             let received = self.burst()?;
             if let Some(transaction) = self.ended_switch.take() {
-                if self.installed_triggers(transaction).await? {
+                let Some(is_switch) = self.installed_triggers(transaction, &mut switches).await? else {
+                    return Ok(None);
+                };
+                if is_switch {
                     let is_visible = self.await_visibility().await?;
                     return Ok(is_visible.then(|| self.buffer.take(self.lineage, None)));
                 }
@@ -220,16 +220,28 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Returns whether the transaction that requests the switch installed the triggers.
-    async fn installed_triggers(&mut self, transaction: u32) -> Result<bool, CaptureError> {
-        let client = postgres::connect(self.context.url).await?;
-        // It may arrive before it is visible to other sessions.
-        while is_running(&client, transaction).await? {
-            tokio::time::sleep(SWITCH_POLL).await;
-            self.feedback_if_due().await?;
+    /// Returns whether the transaction that requests the switch installed the triggers. Acknowledges meanwhile. None if enqueue has
+    /// stopped.
+    async fn installed_triggers(
+        &mut self,
+        transaction: u32,
+        switches: &mut SwitchCheck,
+    ) -> Result<Option<bool>, CaptureError> {
+        let mut tables: Vec<u32> = self.decoder.oids().collect();
+        tables.sort_unstable();
+        let mut check = std::pin::pin!(switches.has_made_triggers(transaction, &tables));
+        loop {
+            tokio::select! {
+                biased;
+                is_switch = &mut check => return is_switch.map(Some),
+                () = tokio::time::sleep_until(self.feedback_due) => {
+                    // The stream is idle because of the check, not because of the server.
+                    self.silence.since = Instant::now();
+                    self.feedback_if_due().await?;
+                }
+                () = self.context.batches.closed() => return Ok(None),
+            }
         }
-        let tables: Vec<u32> = self.decoder.oids().collect();
-        Ok(has_made_triggers(&client, transaction, &tables).await?)
     }
 
     fn is_lagging(&self) -> bool {

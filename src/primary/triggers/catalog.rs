@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use postgres_types::{ToSql, Type};
+use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::function::{Function, TriggerEvent};
@@ -17,8 +17,6 @@ use crate::primary::error::PrimaryError;
 const STATE: &str = include_str!("../../../sql/primary/outbox_state.sql");
 const TRIGGERS: &str = include_str!("../../../sql/primary/outbox_triggers.sql");
 const TABLES: &str = include_str!("../../../sql/primary/outbox_tables.sql");
-const RUNNING: &str = include_str!("../../../sql/primary/transaction_running.sql");
-const MADE_BY: &str = include_str!("../../../sql/primary/outbox_made_by.sql");
 const ALTERED: &str = include_str!("../../../sql/primary/outbox_altered.sql");
 const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
 
@@ -179,17 +177,4 @@ impl Comparison {
             self.outdated.push(function);
         }
     }
-}
-
-/// Returns whether a transaction's effects may not be visible to other sessions yet.
-pub(crate) async fn is_running(client: &Client, transaction: u32) -> Result<bool, PrimaryError> {
-    let transaction = transaction.to_string();
-    Ok(client.query_typed_one(RUNNING, &[(&transaction, Type::TEXT)]).await?.get(0))
-}
-
-/// Returns whether a transaction, which has ended, created triggers on some of `tables`.
-pub(crate) async fn has_made_triggers(client: &Client, transaction: u32, tables: &[u32]) -> Result<bool, PrimaryError> {
-    let transaction = transaction.to_string();
-    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&transaction, Type::TEXT), (&tables, Type::OID_ARRAY)];
-    Ok(client.query_typed_one(MADE_BY, &parameters).await?.get(0))
 }

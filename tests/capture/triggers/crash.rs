@@ -65,7 +65,7 @@ async fn capture_continues_after_restarts_of_the_primary() {
 }
 
 /// Puts the store on another server: one on the primary's would flush the primary's commits with its own.
-async fn store_elsewhere(app: &mut TestApp) -> PrivatePostgres {
+pub async fn store_elsewhere(app: &mut TestApp) -> PrivatePostgres {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     store.create_database("elsewhere").await.unwrap();
     app.store_url = store.url("elsewhere");

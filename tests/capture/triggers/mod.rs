@@ -7,6 +7,7 @@ mod failures;
 mod feed;
 mod floors;
 mod lease;
+mod limits;
 mod load;
 mod locks;
 mod pooler;

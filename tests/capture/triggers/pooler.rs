@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 use walhook::postgres;
-use walhook::private_postgres::free_port;
+use walhook::private_postgres::{Options, StopMode, free_port};
 use walhook::store::Store;
 
-use super::{events, number, prepared};
+use super::crash::store_elsewhere;
+use super::{by_triggers, events, number, prepared};
 use crate::support::{TestApp, are_installed, eventually};
 
 /// The number of server sessions that all clients share.
@@ -151,4 +152,53 @@ async fn a_pool_for_requests_omits_parameters_that_a_pooler_rejects() {
     };
     assert!(timeout(limited(&app.source_url)).await.contains("1234ms"));
     assert!(!timeout(limited(&pooler.url(&app))).await.contains("1234ms"));
+}
+
+/// The pooler hides the crash: the connection over which a page was read leads to the recovered server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_a_crash_undoes_before_their_page_is_flushed_raise_no_events() {
+    if !are_installed(&["pgbouncer"]) {
+        return;
+    }
+    let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s"), ("full_page_writes", "off")];
+    let mut app = TestApp::prepare_alone(Options { settings: &settings, ..Options::default() }).await;
+    by_triggers(&mut app);
+    let _store = store_elsewhere(&mut app).await;
+    let pooler = Pooler::start(&app).await;
+    app.set("source.url", &pooler.url(&app));
+    app.setup().await;
+    // The second page waits for longer than the server needs to crash and to recover. If it does not, the rows are flushed and stay.
+    app.set_environment("FAILPOINTS", "outbox_page_read_rows_not_flushed=1*off->1*return(stall 10000)");
+    app.run_with(&["--roles", "capture"]).await;
+    let user = app.platform().await.user(&[]).await;
+    let pay = async |app: &TestApp, invoice: &str, commit: &str| {
+        let insert = "begin; set local synchronous_commit = {commit};
+            insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+            select coalesce(max(id), 0) + 1, {user}, '{invoice}', 1, 1, 'ready' from payment; commit";
+        let insert = insert.replace("{commit}", commit).replace("{invoice}", invoice);
+        app.source().await.batch_execute(&insert.replace("{user}", &user.to_string())).await.unwrap();
+    };
+    pay(&app, "first", "on").await;
+    app.wait_for_events(1).await;
+    let client = app.source().await;
+    eventually("the outbox to be cleared", async || {
+        (number(&client, "select count(*) from walhook_capture.outbox").await == 0).then_some(())
+    })
+    .await;
+    pay(&app, "undone", "off").await;
+    eventually("the page to be read", async || {
+        std::fs::read_to_string(app.log_file()).unwrap().contains("outbox_page_read_rows_not_flushed").then_some(())
+    })
+    .await;
+    app.server.restart(StopMode::Immediate).await.unwrap();
+    pay(&app, "last", "on").await;
+    let last = "select count(*) from walhook.event where data::jsonb->>'invoice_number' = 'last'";
+    app.wait_for_count(last, 1).await;
+    let invoices = async |client, query| -> Vec<String> {
+        let client: tokio_postgres::Client = client;
+        client.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    };
+    let committed = invoices(app.source().await, "select invoice_number from payment order by id").await;
+    let raised = "select data::jsonb->>'invoice_number' from walhook.event order by occurred_at";
+    assert_eq!(invoices(app.store().await, raised).await, committed);
 }

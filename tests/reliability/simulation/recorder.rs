@@ -7,6 +7,7 @@ use std::time::Duration;
 use walhook::domain::delivery::{Attempted, Lease, lease_length};
 use walhook::record::{Batching, Decided, MAX_BATCH, RETRIES, Recorded};
 use walhook::retry::Backoff;
+use walhook::store::order::PromotionLease;
 
 use super::store::{Operation, RecordBatch};
 use super::world::{Event, Process, World};
@@ -115,8 +116,9 @@ impl World {
     fn send(&mut self, process: Process, record: RecordBatch) {
         let length = lease_length(self.settings.timeout);
         let (token, until) = (self.next_id(), self.local(process) + length);
-        let is_open = !self.running(process).handoff.is_closed();
-        let lease = is_open.then_some((Lease { token, until }, length));
+        let handoff = &self.running(process).handoff;
+        let (is_open, max_bytes) = (!handoff.is_closed(), handoff.budget.counters().free_bytes());
+        let lease = is_open.then_some(PromotionLease { lease: Lease { token, until }, length, max_bytes });
         self.submit(process, Operation::Record(RecordBatch { lease, ..record }));
     }
 

@@ -13,6 +13,7 @@ use walhook::postgres::ANSWER_TIMEOUT;
 use walhook::record::{Decided, Recorded, record_in};
 use walhook::recover::{Step, step_in};
 use walhook::store::deliver::{ClaimRequest, Claimed};
+use walhook::store::order::PromotionLease;
 use walhook::store::record::CompletedAttempt;
 
 use super::invariants::{self, Broken};
@@ -43,7 +44,7 @@ pub enum Operation {
 #[derive(Clone)]
 pub struct RecordBatch {
     pub batch: Arc<Vec<Decided>>,
-    pub lease: Option<(Lease, Duration)>,
+    pub lease: Option<PromotionLease>,
 }
 
 /// What reaches the process.

@@ -20,7 +20,7 @@ use walhook::domain::delivery::{Delivery, Lease, Outcome};
 use walhook::domain::event::{EventKind, UserId};
 use walhook::domain::ordering::Ordering;
 use walhook::domain::webhook::SealedTarget;
-use walhook::store::order::Key;
+use walhook::store::order::{Key, PromotionLease};
 
 pub use jobs::MemoryJob;
 pub use manage::{Redelivered, Switching};
@@ -309,14 +309,23 @@ impl State {
     }
 
     /// Makes the first delivery of each key due if it is parked, or leases it.
-    pub fn promote(&mut self, keys: &BTreeSet<Key>, lease: Option<(Lease, Duration)>) -> Vec<Delivery> {
+    pub fn promote(&mut self, keys: &BTreeSet<Key>, lease: Option<PromotionLease>) -> Vec<Delivery> {
         let firsts: BTreeSet<Uuid> = keys.iter().filter_map(|key| self.first_of(*key)).collect();
         let parked: Vec<Uuid> = firsts.into_iter().filter(|id| self.deliveries[id].due_at.is_none()).collect();
-        let mut promoted = Vec::new();
+        let (mut promoted, mut bytes) = (Vec::new(), 0);
         for id in parked {
-            let due_at = lease.map_or(self.now, |(_, length)| later(self.now, length));
-            self.grant(id, lease.map(|(lease, _)| lease.token), due_at);
-            promoted.extend(lease.and_then(|(lease, _)| self.held(id, lease)));
+            let Some(PromotionLease { lease, length, max_bytes }) = lease else {
+                self.grant(id, None, self.now);
+                continue;
+            };
+            self.grant(id, Some(lease.token), later(self.now, length));
+            let Some(held) = self.held(id, lease) else { continue };
+            bytes += held.bytes();
+            if bytes > max_bytes && !promoted.is_empty() {
+                self.grant(id, None, self.now);
+            } else {
+                promoted.push(held);
+            }
         }
         promoted
     }

@@ -1,10 +1,9 @@
 //! The statements that record attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use uuid::Uuid;
-use walhook::domain::delivery::{Delivery, Lease, Next, Outcome};
+use walhook::domain::delivery::{Delivery, Next, Outcome};
 use walhook::domain::disablement::Standing;
 use walhook::domain::event::UserId;
 use walhook::domain::webhook::Tally;
@@ -12,7 +11,7 @@ use walhook::store::Result;
 use walhook::store::audit::{Action, Actor};
 use walhook::store::contract::RecordStatements;
 use walhook::store::disable::Failing;
-use walhook::store::order::Key;
+use walhook::store::order::{Key, PromotionLease};
 use walhook::store::record::{AttemptRow, CompletedAttempt, Counters};
 
 use super::{Line, MemoryTransaction, Notice, NoticeKind, Reason, Row, State, later};
@@ -154,7 +153,7 @@ impl RecordStatements for MemoryTransaction<'_> {
         Ok(())
     }
 
-    async fn promote(&self, keys: &BTreeSet<Key>, lease: Option<(Lease, Duration)>) -> Result<Vec<Delivery>> {
+    async fn promote(&self, keys: &BTreeSet<Key>, lease: Option<PromotionLease>) -> Result<Vec<Delivery>> {
         Ok(self.state().promote(keys, lease))
     }
 
