@@ -2,26 +2,30 @@
 //! nameserver: one that does not answer costs memory and a few sockets for a few seconds, within a budget.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
+use hickory_resolver::lookup::Lookup as Records;
 use hickory_resolver::net::NetError;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::runtime::{RuntimeProvider, TokioRuntimeProvider};
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use lru::LruCache;
+use rustix::io::Errno;
 use tokio::sync::Semaphore;
 
-/// The longest that a lookup may take, however long the timeout of attempts is.
-const LONGEST: Duration = Duration::from_secs(5);
+/// The timeout from which on lookups take no longer, however long the timeout of attempts is.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How a lookup's time is divided, in tenths: waiting for the budget, the query, and a probe that finds out whether the nameservers
 /// or the name is at fault when the query goes unanswered.
 const WAIT_TENTHS: u32 = 1;
@@ -55,6 +59,9 @@ pub enum Unreachable {
     /// This host's nameservers, or the network to them, failed. Nothing is known about the name.
     #[error("the host's name could not be looked up: {0}")]
     Fault(String),
+    /// This process or host has no free file descriptor for the lookup. Nothing is known about the name.
+    #[error("the host's name could not be looked up: {0}")]
+    Descriptors(String),
     #[error("the host resolves to {0}, which is not reachable from the internet or is denied by this service")]
     Blocked(IpAddr),
 }
@@ -68,12 +75,76 @@ pub struct Sources {
     pub port: u16,
 }
 
+/// Whether an error means that the process or the host has no free file descriptor.
+pub(super) fn is_descriptor_limit(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| Some(errno.raw_os_error()) == error.raw_os_error())
+}
+
+/// Tokio's sockets. Counts those that could not be opened because no file descriptor was left: hickory drops that error, and reports a
+/// timeout if another nameserver does not answer.
+#[derive(Clone, Default)]
+struct Sockets {
+    tokio: TokioRuntimeProvider,
+    refused: Arc<AtomicU64>,
+}
+
+impl Sockets {
+    fn refusals(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Counts the refusals of `opening`.
+    fn count<S: 'static>(&self, opening: Opening<S>) -> Opening<S> {
+        let refused = Arc::clone(&self.refused);
+        Box::pin(async move {
+            let opened = opening.await;
+            if opened.as_ref().is_err_and(is_descriptor_limit) {
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+            opened
+        })
+    }
+}
+
+type Opening<S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send>>;
+
+impl RuntimeProvider for Sockets {
+    type Handle = <TokioRuntimeProvider as RuntimeProvider>::Handle;
+    type Timer = <TokioRuntimeProvider as RuntimeProvider>::Timer;
+    type Udp = <TokioRuntimeProvider as RuntimeProvider>::Udp;
+    type Tcp = <TokioRuntimeProvider as RuntimeProvider>::Tcp;
+
+    fn create_handle(&self) -> Self::Handle {
+        self.tokio.create_handle()
+    }
+
+    fn connect_tcp(&self, to: SocketAddr, from: Option<SocketAddr>, timeout: Option<Duration>) -> Opening<Self::Tcp> {
+        self.count(self.tokio.connect_tcp(to, from, timeout))
+    }
+
+    fn bind_udp(&self, from: SocketAddr, to: SocketAddr) -> Opening<Self::Udp> {
+        self.count(self.tokio.bind_udp(from, to))
+    }
+}
+
 impl Default for Sources {
     fn default() -> Self {
         Sources { resolv_conf: "/etc/resolv.conf".into(), hosts: "/etc/hosts".into(), port: 53 }
     }
 }
 
+/// Why a query returned no addresses.
+#[derive(Debug)]
+enum NoAnswer {
+    /// The nameservers answered: the name has no address, or an answer that cannot be used.
+    NoAddress,
+    /// No answer in time. This host's nameservers or the name's may be at fault.
+    Timeout,
+    /// Nothing is known about the name: this host, its nameservers or the network to them failed.
+    Own(String),
+}
+
+type Nameservers = hickory_resolver::Resolver<Sockets>;
 type Found = Result<Arc<[IpAddr]>, Unreachable>;
 type SharedLookup = Shared<BoxFuture<'static, Found>>;
 
@@ -85,6 +156,7 @@ struct Inner {
     sources: Sources,
     timeout: Duration,
     budget: Semaphore,
+    sockets: Sockets,
     files: Mutex<Option<Files>>,
     /// Running lookups by name: deliveries to one receiver share a lookup.
     running: Mutex<HashMap<String, SharedLookup>>,
@@ -94,7 +166,7 @@ struct Inner {
 
 /// The configuration as last read from the files.
 struct Files {
-    nameservers: TokioResolver,
+    nameservers: Nameservers,
     hosts: Arc<HashMap<String, Vec<IpAddr>>>,
     versions: [Option<FileVersion>; 2],
     checked_at: Instant,
@@ -118,7 +190,7 @@ impl FileVersion {
 impl Resolver {
     /// Creates a resolver that uses this host's configuration.
     pub fn of_this_host(timeout: Duration) -> Resolver {
-        Resolver::new(Sources::default(), BUDGET, timeout)
+        Resolver::new(Sources::default(), BUDGET, timeout.min(LONGEST_TIMEOUT))
     }
 
     /// Creates a resolver that looks up at most `budget` names at a time. A lookup ends within half of `timeout`, so that the
@@ -126,8 +198,9 @@ impl Resolver {
     pub fn new(sources: Sources, budget: usize, timeout: Duration) -> Resolver {
         Resolver(Arc::new(Inner {
             sources,
-            timeout: (timeout / 2).min(LONGEST),
+            timeout: timeout / 2,
             budget: Semaphore::new(budget),
+            sockets: Sockets::default(),
             files: Mutex::default(),
             running: Mutex::default(),
             unanswered: Mutex::new(LruCache::new(MAX_UNANSWERED)),
@@ -182,7 +255,7 @@ impl Inner {
     }
 
     async fn look_up(&self, name: &str) -> Found {
-        let (nameservers, hosts) = self.files();
+        let (nameservers, hosts) = self.files()?;
         if let Some(addresses) = hosts.get(name) {
             return Ok(addresses.as_slice().into());
         }
@@ -192,29 +265,30 @@ impl Inner {
         let Ok(Ok(_permit)) = tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire()).await else {
             return Err(Unreachable::Fault("too many names are being looked up at this moment".to_owned()));
         };
-        let started = Instant::now();
-        let reason = match tokio::time::timeout(self.part(QUERY_TENTHS), nameservers.lookup_ip(query)).await {
-            Ok(Ok(found)) => {
-                *lock(&self.last_answer) = Some(Instant::now());
-                return Ok(found.iter().take(MAX_ADDRESSES).collect());
-            }
-            Ok(Err(NetError::Dns(_))) => {
-                *lock(&self.last_answer) = Some(Instant::now());
-                return Err(Unreachable::Unresolved);
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in time".to_owned(),
-        };
-        if self.answer_others(&nameservers, started).await {
-            lock(&self.unanswered).put(name.to_owned(), Instant::now());
-            return Err(Unreachable::Unanswered);
+        let (started, refusals) = (Instant::now(), self.sockets.refusals());
+        let answer = tokio::time::timeout(self.part(QUERY_TENTHS), addresses(&nameservers, query)).await;
+        let answer = answer.unwrap_or(Err(NoAnswer::Timeout));
+        if matches!(answer, Ok(_) | Err(NoAnswer::NoAddress)) {
+            *lock(&self.last_answer) = Some(Instant::now());
         }
-        Err(Unreachable::Fault(format!("this host's nameservers do not answer: {reason}")))
+        match answer {
+            Ok(addresses) => Ok(addresses),
+            Err(NoAnswer::NoAddress) => Err(Unreachable::Unresolved),
+            Err(_) if self.sockets.refusals() > refusals => {
+                Err(Unreachable::Descriptors("no file descriptor is left for a query".to_owned()))
+            }
+            Err(NoAnswer::Own(reason)) => Err(Unreachable::Fault(reason)),
+            Err(NoAnswer::Timeout) if self.answer_others(&nameservers, started).await => {
+                lock(&self.unanswered).put(name.to_owned(), Instant::now());
+                Err(Unreachable::Unanswered)
+            }
+            Err(NoAnswer::Timeout) => Err(Unreachable::Fault("this host's nameservers do not answer".to_owned())),
+        }
     }
 
     /// Whether the nameservers answer other queries although one went unanswered: then that name's own nameservers are to blame.
     /// Any answer counts, and every nameserver can answer for the root.
-    async fn answer_others(&self, nameservers: &TokioResolver, started: Instant) -> bool {
+    async fn answer_others(&self, nameservers: &Nameservers, started: Instant) -> bool {
         let late = started + self.part(QUERY_TENTHS) / 2;
         if lock(&self.last_answer).is_some_and(|answered| answered >= late) {
             return true;
@@ -229,7 +303,7 @@ impl Inner {
     }
 
     /// Returns the nameservers and the hosts that the files configure. Reads the files again when they have changed.
-    fn files(&self) -> (TokioResolver, Arc<HashMap<String, Vec<IpAddr>>>) {
+    fn files(&self) -> Result<(Nameservers, Arc<HashMap<String, Vec<IpAddr>>>), Unreachable> {
         let mut current = lock(&self.files);
         let versions = || [&self.sources.resolv_conf, &self.sources.hosts].map(|path| FileVersion::of(path));
         let known = current
@@ -241,21 +315,20 @@ impl Inner {
             None => Files {
                 // Taken before the files are read: a change in between is noticed by the next check.
                 versions: versions(),
-                nameservers: self.nameservers(),
-                hosts: Arc::new(hosts(&std::fs::read_to_string(&self.sources.hosts).unwrap_or_default())),
+                nameservers: self.nameservers(&read(&self.sources.resolv_conf)?),
+                hosts: Arc::new(hosts(&String::from_utf8_lossy(&read(&self.sources.hosts)?))),
                 checked_at: Instant::now(),
             },
         };
         let known = current.insert(known);
-        (known.nameservers.clone(), Arc::clone(&known.hosts))
+        Ok((known.nameservers.clone(), Arc::clone(&known.hosts)))
     }
 
     /// Returns the nameservers of the file. Without any, localhost is the nameserver, as in resolv.conf(5).
-    fn nameservers(&self) -> TokioResolver {
-        let configured = std::fs::read(&self.sources.resolv_conf).ok().and_then(|text| parse_resolv_conf(text).ok());
-        let (mut servers, edns0) = match &configured {
-            Some((config, options)) => (config.name_servers().to_vec(), options.edns0),
-            None => (vec![NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into())], false),
+    fn nameservers(&self, resolv_conf: &[u8]) -> Nameservers {
+        let (mut servers, edns0) = match parse_resolv_conf(resolv_conf) {
+            Ok((config, options)) => (config.name_servers().to_vec(), options.edns0),
+            Err(_) => (vec![NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into())], false),
         };
         for connection in servers.iter_mut().flat_map(|server| &mut server.connections) {
             connection.port = self.sources.port;
@@ -273,8 +346,60 @@ impl Inner {
         options.positive_max_ttl = Some(Duration::ZERO);
         options.negative_max_ttl = Some(Duration::ZERO);
         let config = ResolverConfig::from_parts(None, Vec::new(), servers);
-        let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options);
+        let builder = Nameservers::builder_with_config(config, self.sockets.clone()).with_options(options);
         builder.build().expect("only TLS configuration can fail, and there is none")
+    }
+}
+
+/// Returns the addresses of both families. An answer about one suffices.
+async fn addresses(nameservers: &Nameservers, name: Name) -> Result<Arc<[IpAddr]>, NoAnswer> {
+    let query = |kind| nameservers.lookup(name.clone(), kind);
+    let (v4, v6) = futures_util::future::join(query(RecordType::A), query(RecordType::AAAA)).await;
+    let of = |records: &Result<Records, NetError>| -> Vec<IpAddr> {
+        let answers = records.as_ref().map(Records::answers).unwrap_or_default();
+        answers.iter().filter_map(|record| record.data.ip_addr()).collect()
+    };
+    let found: Arc<[IpAddr]> = of(&v4).into_iter().chain(of(&v6)).take(MAX_ADDRESSES).collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    // The name has no address only if that is the answer for both families.
+    let failures = [v4, v6].into_iter().filter_map(Result::err).map(NoAnswer::from);
+    Err(failures.max_by_key(NoAnswer::severity).unwrap_or(NoAnswer::NoAddress))
+}
+
+impl NoAnswer {
+    fn severity(&self) -> u8 {
+        match self {
+            NoAnswer::NoAddress => 0,
+            NoAnswer::Timeout => 1,
+            NoAnswer::Own(_) => 2,
+        }
+    }
+}
+
+impl From<NetError> for NoAnswer {
+    fn from(error: NetError) -> NoAnswer {
+        match error {
+            NetError::Dns(_) => NoAnswer::NoAddress,
+            // The nameservers answered with records that cannot be used.
+            NetError::Proto(_) | NetError::ForeignClassRecord { .. } => NoAnswer::NoAddress,
+            NetError::Timeout => NoAnswer::Timeout,
+            // An I/O error (`NoConnections`, as hickory drops the error itself), a failed connection for an answer that does not fit
+            // into a UDP packet (`Truncated`), too many queries (`Busy`), or an error inside hickory.
+            error => NoAnswer::Own(format!("this host's nameservers cannot be queried: {error}")),
+        }
+    }
+}
+
+/// Reads a file that may be missing.
+fn read(path: &Path) -> Result<Vec<u8>, Unreachable> {
+    match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read.map_err(|error| {
+            let message = format!("{}: {error}", path.display());
+            if is_descriptor_limit(&error) { Unreachable::Descriptors(message) } else { Unreachable::Fault(message) }
+        }),
     }
 }
 

@@ -14,7 +14,7 @@ use walhook::deliver::Sender;
 use walhook::domain::delivery::Answer as Outcome;
 
 use crate::outbound::{NAME, config, sender};
-use crate::support::{Answer, Authority, Bench, Receiver, TestApp, TunnelProxy, attempt, eventually};
+use crate::support::{Answer, Authority, Bench, Platform, Receiver, TestApp, TunnelProxy, attempt, eventually};
 
 /// A receiver that answers the first `answers[n]` requests on its connection `n`, and closes the connection after reading one
 /// more. Counts requests and connections.
@@ -236,8 +236,10 @@ fn limit_descriptors(pid: u32, is_limited: bool) {
     rustix::process::prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap();
 }
 
-#[tokio::test]
-async fn without_free_file_descriptors_no_attempt_is_used_up() {
+const DESCRIPTOR_FAULTS: &str = "walhook_own_faults_total{cause=\"descriptors\"}";
+
+/// Starts the application. Its connections for lookups and for the metrics are open.
+async fn start_app() -> (TestApp, Platform, i64) {
     let mut app = TestApp::prepare().await;
     // Leases end after ten seconds more.
     app.set("delivery.timeout", "5s");
@@ -245,24 +247,52 @@ async fn without_free_file_descriptors_no_attempt_is_used_up() {
     app.run().await;
     let platform = app.platform().await;
     let user = platform.user(&[]).await;
-    // From now on, lookups and the metrics listener have open connections.
     platform.payment(user, "ready").await;
     app.wait_for_events(1).await;
+    assert_eq!(app.sidecar().metric(DESCRIPTOR_FAULTS).await, Some(0.0));
+    (app, platform, user)
+}
+
+#[tokio::test]
+async fn without_free_file_descriptors_no_attempt_is_used_up() {
+    let (mut app, platform, user) = start_app().await;
     let receiver = Receiver::start().await;
     let api = app.api(&user.to_string()).await;
     let (webhook, _) = api.create_webhook(&receiver.url("/in"), &["payment.statement_ready"]).await;
-    let faults = "walhook_own_faults_total{cause=\"descriptors\"}";
-    assert_eq!(app.sidecar().metric(faults).await, Some(0.0));
-
-    let pid = app.sidecar().pid();
-    limit_descriptors(pid, true);
-    platform.payment(user, "ready").await;
     let sidecar = app.sidecar();
-    let met = || async { (sidecar.metric(faults).await? >= 1.0).then_some(()) };
+    limit_descriptors(sidecar.pid(), true);
+    platform.payment(user, "ready").await;
+    let met = || async { (sidecar.metric(DESCRIPTOR_FAULTS).await? >= 1.0).then_some(()) };
     eventually("a try without a file descriptor", met).await;
     assert!(receiver.requests().is_empty());
-    limit_descriptors(pid, false);
+    limit_descriptors(sidecar.pid(), false);
     let logs = api.wait_for_logs(&webhook, "an attempt", |logs| !logs.is_empty()).await;
     assert_eq!((logs.len(), &logs[0]["attempt"], &logs[0]["outcome"]), (1, &json!(1), &json!("delivered")));
     assert_eq!(api.webhook(&webhook).await["failure_count"], 0);
+}
+
+/// A lookup needs a file descriptor too. Without one it ends at once, and nothing is known about the name.
+#[tokio::test]
+async fn without_free_file_descriptors_no_name_is_unresolved() {
+    let (mut app, platform, user) = start_app().await;
+    let api = app.api(&user.to_string()).await;
+    api.create_webhook("http://receiver.test/in", &["payment.statement_ready"]).await;
+    let store = app.store().await;
+    let sidecar = app.sidecar();
+    let resolver_faults = async || sidecar.metric("walhook_own_faults_total{cause=\"resolver\"}").await.unwrap();
+    let attempts = async || {
+        let counted = store.query_one("select count(*) from walhook.attempt", &[]).await.unwrap();
+        counted.get::<_, i64>(0)
+    };
+    // The first lookup reads the files of this host, whose nameservers may answer or not.
+    platform.payment(user, "ready").await;
+    let looked_up = || async { (resolver_faults().await > 0.0 || attempts().await > 0).then_some(()) };
+    eventually("a first lookup", looked_up).await;
+
+    let before = (resolver_faults().await, attempts().await);
+    limit_descriptors(sidecar.pid(), true);
+    platform.payment(user, "ready").await;
+    let met = || async { (sidecar.metric(DESCRIPTOR_FAULTS).await? >= 1.0).then_some(()) };
+    eventually("a lookup without a file descriptor", met).await;
+    assert_eq!((resolver_faults().await, attempts().await), before);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::net::UdpSocket;
+use tokio::net::{TcpSocket, UdpSocket};
 use tokio::task::JoinHandle;
 use walhook::clock::SystemClock;
 use walhook::config::{Config, Period};
@@ -20,9 +20,12 @@ const NO_SUCH_NAME: u8 = 3;
 const SERVER_FAILURE: u8 = 2;
 /// A lookup may take half of this.
 const TIMEOUT: Duration = Duration::from_secs(12);
+/// Names that are answered must be answered within a twentieth of this.
+const LONG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A nameserver that answers by the first label of a name: `up` has a loopback address, names that start with `silent` get no answer,
-/// `broken` gets a server failure, `many` has more addresses than are used, and others do not exist.
+/// `broken` gets a server failure, `many` has more addresses than are used, `large` has an answer that does not fit into a UDP packet,
+/// and others do not exist.
 struct Nameserver {
     address: SocketAddr,
     questions: Arc<AtomicUsize>,
@@ -103,12 +106,14 @@ fn answer(question: &[u8]) -> Option<Vec<u8>> {
         "up" if is_absolute => (0, vec![Ipv4Addr::LOCALHOST]),
         "many" => (0, (1..=25).map(|last| Ipv4Addr::new(127, 0, 0, last)).collect()),
         "broken" => (SERVER_FAILURE, Vec::new()),
+        "large" => (0, Vec::new()),
         _ => (NO_SUCH_NAME, Vec::new()),
     };
     let addresses = if kind == TYPE_A { addresses } else { Vec::new() };
     let mut answer = question[..2].to_vec();
-    // Flags: response, recursion desired and available.
-    answer.extend([0x81, 0x80 | code, 0, 1]);
+    // Flags: response, recursion desired and available, and for a large answer truncated.
+    let truncated = if first == "large" { 0x02 } else { 0 };
+    answer.extend([0x81 | truncated, 0x80 | code, 0, 1]);
     answer.extend(u16::try_from(addresses.len()).unwrap().to_be_bytes());
     answer.extend([0; 4]);
     answer.extend(&question[12..at + 5]);
@@ -143,7 +148,7 @@ async fn names_are_absolute_and_the_hosts_file_comes_first() {
 #[tokio::test]
 async fn unanswered_names_of_one_tenant_delay_no_other() {
     let nameserver = Nameserver::start().await;
-    let guard = nameserver.guard_within(16, Duration::from_secs(20));
+    let guard = nameserver.guard_within(64, LONG_TIMEOUT);
     let hostile: Vec<JoinHandle<_>> = (0..600)
         .map(|number| {
             // Ten webhooks.
@@ -161,6 +166,78 @@ async fn unanswered_names_of_one_tenant_delay_no_other() {
     let before = nameserver.questions.load(Ordering::Relaxed);
     assert_eq!(guard.resolve("silent1.example", 443).await, Err(Unreachable::Unanswered));
     assert_eq!(nameserver.questions.load(Ordering::Relaxed), before, "unanswered names are remembered for a while");
+}
+
+/// Users who change their webhooks' URLs all the time, to names that are never answered.
+struct Flood {
+    users: Vec<JoinHandle<()>>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Flood {
+    /// Looks up ever new names, 40 at a time.
+    fn start(guard: &Guard) -> Flood {
+        let ended = Arc::<AtomicUsize>::default();
+        let look_up = |webhook| {
+            let (guard, ended) = (guard.clone(), ended.clone());
+            tokio::spawn(async move {
+                for change in 0.. {
+                    let _ = guard.resolve(&format!("silent{webhook}-{change}.example"), 443).await;
+                    ended.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        Flood { users: (0..40).map(look_up).collect(), ended }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.users.iter().for_each(JoinHandle::abort);
+    }
+}
+
+#[tokio::test]
+async fn names_without_answers_delay_none_that_was_answered_before() {
+    let nameserver = Nameserver::start().await;
+    let guard = nameserver.guard_within(16, LONG_TIMEOUT);
+    assert!(guard.resolve("up.example", 443).await.is_ok());
+    let before = nameserver.questions.load(Ordering::Relaxed);
+    let flood = Flood::start(&guard);
+    // Two questions for each of the eight names that are looked up at first.
+    let waiting = || async { (nameserver.questions.load(Ordering::Relaxed) >= before + 16).then_some(()) };
+    eventually("queries without an answer", waiting).await;
+    // Until some wait for a late answer, and others have taken the places of those that ended.
+    while flood.ended.load(Ordering::Relaxed) < 100 {
+        let found = guard.resolve("up.example", 443).await;
+        assert!(found.is_ok(), "{found:?}");
+    }
+}
+
+#[tokio::test]
+async fn names_without_answers_leave_places_to_other_new_names() {
+    let nameserver = Nameserver::start().await;
+    let guard = nameserver.guard_within(16, LONG_TIMEOUT);
+    let unanswered = Arc::<AtomicUsize>::default();
+    let look_up = |number| {
+        let (guard, unanswered) = (guard.clone(), unanswered.clone());
+        tokio::spawn(async move {
+            let found = guard.resolve(&format!("silent{number}.example"), 443).await;
+            assert!(matches!(found, Err(Unreachable::Fault(_) | Unreachable::Unanswered)), "{found:?}");
+            unanswered.fetch_add(usize::from(found == Err(Unreachable::Unanswered)), Ordering::Relaxed);
+        })
+    };
+    let hostile: Vec<JoinHandle<_>> = (0..40).map(look_up).collect();
+    let ended = || async { hostile.iter().any(JoinHandle::is_finished).then_some(()) };
+    eventually("lookups to end for lack of a place", ended).await;
+    let found = || async { guard.resolve("up.new.example", 443).await.ok() };
+    eventually("a new name", found).await;
+    assert_eq!(unanswered.load(Ordering::Relaxed), 0, "the first silent names still wait for their nameservers");
+    for lookup in hostile {
+        lookup.await.unwrap();
+    }
+    // A quarter of the budget: names without answers are given up too, and use up attempts.
+    assert!(unanswered.load(Ordering::Relaxed) >= 4);
 }
 
 #[tokio::test]
@@ -195,6 +272,30 @@ async fn missing_answers_are_attributed_to_the_right_nameserver() {
     assert!(fault.contains("nameservers do not answer"), "{fault}");
     nameserver.is_mute.store(false, Ordering::Relaxed);
     assert_eq!(receiver.requests().len(), 1);
+}
+
+/// The nameserver answers that the answer is large, and refuses the connection over which it could be read.
+#[tokio::test]
+async fn a_failed_connection_to_the_nameserver_is_not_the_receivers_fault() {
+    let nameserver = Nameserver::start().await;
+    // Not listening: nothing else can use the port.
+    let refusing = TcpSocket::new_v4().unwrap();
+    refusing.bind(nameserver.address).unwrap();
+    let found = nameserver.guard(4).resolve("large.example", 443).await;
+    assert!(matches!(found, Err(Unreachable::Fault(_))), "{found:?}");
+}
+
+/// Without its nameservers, names would be looked up elsewhere, and names in the hosts file would not be found.
+#[tokio::test]
+async fn files_that_cannot_be_read_are_not_the_receivers_fault() {
+    for file in ["resolv.conf", "hosts"] {
+        let nameserver = Nameserver::start().await;
+        let path = nameserver.directory.path().join(file);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let found = nameserver.guard(4).resolve("unknown.example", 443).await;
+        assert!(matches!(found, Err(Unreachable::Fault(_))), "{file}: {found:?}");
+    }
 }
 
 #[tokio::test]

@@ -4,11 +4,11 @@ use std::error::Error;
 use std::io;
 
 use hyper_util::client::legacy;
-use rustix::io::Errno;
 
 use super::reuse::Addresses;
 use super::tunnel::{ConnectTimeout, NoTunnel, ProxyFault};
 use crate::deliver::guard::Unreachable;
+use crate::deliver::resolver::is_descriptor_limit;
 use crate::domain::delivery::{Answer, ErrorKind};
 
 /// The most characters of a message in the delivery log, which people read.
@@ -27,9 +27,9 @@ pub struct OwnFault {
 pub enum Cause {
     /// `delivery.proxy` opened no tunnel.
     Proxy,
-    /// This host's nameservers do not answer.
+    /// This host's nameservers do not answer, or too many lookups wait for an answer.
     Resolver,
-    /// The process or the host has no free file descriptor for a connection.
+    /// The process or the host has no free file descriptor for a connection or a lookup.
     Descriptors,
 }
 
@@ -117,11 +117,12 @@ fn own_cause(error: &(dyn Error + 'static)) -> Option<Cause> {
     if error.is::<ProxyFault>() {
         return Some(Cause::Proxy);
     }
-    if matches!(error.downcast_ref(), Some(Unreachable::Fault(_))) {
-        return Some(Cause::Resolver);
+    match error.downcast_ref() {
+        Some(Unreachable::Fault(_)) => return Some(Cause::Resolver),
+        Some(Unreachable::Descriptors(_)) => return Some(Cause::Descriptors),
+        _ => {}
     }
-    let code = error.downcast_ref::<io::Error>()?.raw_os_error()?;
-    [Errno::MFILE, Errno::NFILE].iter().any(|errno| errno.raw_os_error() == code).then_some(Cause::Descriptors)
+    error.downcast_ref().is_some_and(is_descriptor_limit).then_some(Cause::Descriptors)
 }
 
 /// Returns the connection that the error of a client names.
@@ -154,11 +155,11 @@ enum Kind {
 }
 
 fn kind_of(error: &(dyn Error + 'static)) -> Option<Kind> {
-    if let Some(refusal) = error.downcast_ref::<Unreachable>() {
-        return Some(Kind::Is(match refusal {
-            Unreachable::Unresolved | Unreachable::Unanswered | Unreachable::Fault(_) => ErrorKind::Dns,
-            Unreachable::Blocked(_) => ErrorKind::BlockedAddress,
-        }));
+    match error.downcast_ref() {
+        Some(Unreachable::Unresolved | Unreachable::Unanswered) => return Some(Kind::Is(ErrorKind::Dns)),
+        Some(Unreachable::Blocked(_)) => return Some(Kind::Is(ErrorKind::BlockedAddress)),
+        // `own_cause` has returned the cause of a fault.
+        Some(Unreachable::Fault(_) | Unreachable::Descriptors(_)) | None => {}
     }
     if error.is::<rustls::Error>() {
         return Some(Kind::Is(ErrorKind::Tls));
