@@ -19,7 +19,7 @@ const LEEWAY_SECONDS: u64 = 60;
 const MAX_LINK_SECONDS: f64 = 300.0;
 const MAX_USER_LENGTH: usize = 200;
 /// Longer tokens are rejected before they are parsed: header lines may be longer.
-const MAX_TOKEN_BYTES: usize = 16 << 10;
+pub const MAX_TOKEN_BYTES: usize = 16 << 10;
 
 /// Verifies tokens as configured in `auth.jwt`.
 pub struct JwtVerifier {

@@ -50,7 +50,8 @@ fn filter(value: Value) -> Checked<FilterDraft> {
     let outlet_ids = outlets.and_then(|outlets| items(outlets, "a positive integer", Value::as_i64, &mut faults));
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let statuses = statuses.and_then(|statuses| items(statuses, "a string", text, &mut faults));
-    faults.extend(object.keys().map(|name| FieldError::new(pointer(&[name]), "is not a known key")));
+    let unknown = object.keys().take(MAX_ERRORS);
+    faults.extend(unknown.map(|name| FieldError::new(pointer(&[name]), "is not a known key")));
     if !faults.is_empty() {
         faults.truncate(MAX_ERRORS);
         return Err(faults);

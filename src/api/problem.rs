@@ -225,6 +225,10 @@ impl Problem {
         problem
     }
 
+    pub fn too_many_pairs(limit: usize) -> Problem {
+        VALIDATION_FAILED.with(format!("a query or a form may have at most {limit} parameters"))
+    }
+
     pub fn rate_limited(seconds: u64) -> Problem {
         RATE_LIMITED.with(format!("too many requests: wait {seconds} s")).retry_after(seconds)
     }

@@ -14,7 +14,8 @@ use url::form_urlencoded;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::problem::{FieldError, Problem};
+use super::pairs::Pairs;
+use super::problem::{FieldError, MAX_ERRORS, Problem};
 use crate::domain::delivery::Outcome;
 use crate::manage::{self, Cursor, Fault, MalformedCursor, OUTCOMES};
 
@@ -99,42 +100,48 @@ pub fn one_of(names: &[&str]) -> String {
 /// The parameters of a query. Unknown ones are ignored; the errors of the others are reported at once.
 pub struct Parameters {
     path: String,
-    values: Vec<(String, String)>,
+    pairs: Pairs,
     errors: Vec<FieldError>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Parameters {
-    type Rejection = std::convert::Infallible;
+    type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         // The URI as the client wrote it: a nested router sees only the rest of the path.
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
         let path = uri.path().to_owned();
-        Ok(Parameters { path, ..Parameters::parse(uri.query().unwrap_or_default()) })
+        Ok(Parameters { path, ..Parameters::parse(uri.query().unwrap_or_default())? })
     }
 }
 
 impl Parameters {
-    fn parse(query: &str) -> Parameters {
-        let values = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        Parameters { path: String::new(), values, errors: Vec::new() }
+    fn parse(query: &str) -> Result<Parameters, Problem> {
+        Ok(Parameters { path: String::new(), pairs: Pairs::parse(query.as_bytes())?, errors: Vec::new() })
     }
 
     /// Reads the parameter `name`. None if it is absent or invalid.
     pub fn optional<T>(&mut self, name: &str, check: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
-        let mut values = self.values.iter().filter(|(given, _)| given == name);
-        let (_, value) = values.next()?;
+        let mut values = self.pairs.all(name);
+        let value = values.next()?;
         let checked = if values.next().is_some() { Err("may occur once".to_owned()) } else { check(value) };
         checked.map_err(|detail| self.errors.push(FieldError::new(format!("/{name}"), detail))).ok()
     }
 
-    /// Reads every parameter `name`. Each may contain several values, separated by commas.
+    /// Reads every parameter `name`. Each may contain several values, separated by commas. Stops when there are as many errors as a
+    /// response may have.
     pub fn all<T>(&mut self, name: &str, check: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
-        let given = self.values.iter().filter(|(given, _)| given == name).flat_map(|(_, value)| value.split(','));
-        let error = |detail| FieldError::new(format!("/{name}"), detail);
-        let (values, errors): (Vec<_>, Vec<_>) = given.map(check).partition(Result::is_ok);
-        self.errors.extend(errors.into_iter().filter_map(Result::err).map(error));
-        values.into_iter().filter_map(Result::ok).collect()
+        let mut values = Vec::new();
+        for value in self.pairs.all(name).flat_map(|value| value.split(',')) {
+            match check(value) {
+                Ok(value) => values.push(value),
+                Err(detail) if self.errors.len() < MAX_ERRORS => {
+                    self.errors.push(FieldError::new(format!("/{name}"), detail));
+                }
+                Err(_) => break,
+            }
+        }
+        values
     }
 
     /// Adds an error that was found elsewhere in the request.
@@ -167,7 +174,7 @@ impl Parameters {
 
     pub fn finish(self) -> Result<Target, Problem> {
         match self.errors.is_empty() {
-            true => Ok(Target { path: self.path, values: self.values }),
+            true => Ok(Target { path: self.path, pairs: self.pairs }),
             false => Err(Problem::validation(self.errors)),
         }
     }
@@ -177,15 +184,14 @@ impl Parameters {
 #[derive(Debug)]
 pub struct Target {
     path: String,
-    values: Vec<(String, String)>,
+    pairs: Pairs,
 }
 
 impl Target {
     /// The `Link` header (RFC 8288) of the next page.
     fn next_link(&self, cursor: &str) -> Option<HeaderValue> {
-        let others = self.values.iter().filter(|(name, _)| name != "cursor");
         let mut query = form_urlencoded::Serializer::new(String::new());
-        let query = query.extend_pairs(others).append_pair("cursor", cursor).finish();
+        let query = query.extend_pairs(self.pairs.except("cursor")).append_pair("cursor", cursor).finish();
         HeaderValue::try_from(format!("<{}?{query}>; rel=\"next\"", self.path)).ok()
     }
 }
@@ -221,12 +227,16 @@ impl<T: Serialize> Page<T> {
 mod tests {
     use super::*;
 
+    fn parse(query: &str) -> Parameters {
+        Parameters::parse(query).unwrap()
+    }
+
     #[test]
     fn limits_are_from_1_to_100() {
-        assert_eq!(Parameters::parse("").limit(), DEFAULT_LIMIT);
-        assert_eq!(Parameters::parse("limit=100").limit(), 100);
+        assert_eq!(parse("").limit(), DEFAULT_LIMIT);
+        assert_eq!(parse("limit=100").limit(), 100);
         for wrong in ["limit=0", "limit=101", "limit=-1", "limit=x", "limit=", "limit=1&limit=2"] {
-            let mut parameters = Parameters::parse(wrong);
+            let mut parameters = parse(wrong);
             parameters.limit();
             assert!(parameters.finish().is_err(), "{wrong}");
         }
@@ -238,20 +248,28 @@ mod tests {
         for query in
             ["t=2026-03-01T09:05:00.500%2B01:00", "t=2026-03-01T09:05:00.500+01:00", "t=2026-03-01T08:05:00.5Z"]
         {
-            assert_eq!(Parameters::parse(query).time("t"), Some(expected), "{query}");
+            assert_eq!(parse(query).time("t"), Some(expected), "{query}");
         }
-        let mut parameters = Parameters::parse("t=yesterday");
+        let mut parameters = parse("t=yesterday");
         assert_eq!(parameters.time("t"), None);
         assert!(parameters.finish().is_err());
-        assert_eq!(Parameters::parse("t=-000044-03-15T00:00:00Z").time("t"), Some(Timestamp::UNIX_EPOCH));
+        assert_eq!(parse("t=-000044-03-15T00:00:00Z").time("t"), Some(Timestamp::UNIX_EPOCH));
     }
 
     #[test]
     fn the_next_page_has_the_same_parameters() {
-        let parameters = Parameters::parse("limit=2&cursor=old&since=2026-03-01T09:05:00%2B01:00&x=%3E");
+        let parameters = parse("limit=2&cursor=old&since=2026-03-01T09:05:00%2B01:00&x=%3E");
         let target = Parameters { path: "/base/webhooks".into(), ..parameters }.finish().unwrap();
         let expected =
             "</base/webhooks?limit=2&since=2026-03-01T09%3A05%3A00%2B01%3A00&x=%3E&cursor=new>; rel=\"next\"";
         assert_eq!(target.next_link("new").unwrap(), expected);
+    }
+
+    #[test]
+    fn no_more_errors_are_collected_than_a_response_may_have() {
+        let mut parameters = parse(&format!("limit=0&event={}", ",".repeat(60_000)));
+        parameters.limit();
+        let found: Vec<()> = parameters.all("event", |_| Err("is wrong".to_owned()));
+        assert_eq!((found.len(), parameters.errors.len()), (0, MAX_ERRORS));
     }
 }

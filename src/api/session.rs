@@ -33,6 +33,11 @@ impl ApiState {
     pub fn session_id<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
         cookie(headers, self.session_cookie_name())
     }
+
+    /// Remembers a session that has just started, so that guesses of others do not delay its first request.
+    pub fn record_session(&self, id: &str) {
+        self.known.record(Requester::Session(tokens::hash(id)), true);
+    }
 }
 
 /// Returns the user who is signed in with the browser that sends these headers, and counts the request.

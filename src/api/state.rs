@@ -44,7 +44,7 @@ pub struct ApiState {
     base_path: Arc<str>,
     pub(super) max_body_bytes: usize,
     throttle: Arc<RateLimit<Requester>>,
-    known: Arc<Known<Requester>>,
+    pub(super) known: Arc<Known<Requester>>,
     jwt: Option<Arc<JwtVerifier>>,
     /// The origins whose pages may call the API from a browser.
     cors_origins: Arc<[HeaderValue]>,

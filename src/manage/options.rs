@@ -65,7 +65,11 @@ pub struct Metadata(BTreeMap<String, String>);
 impl Metadata {
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Checked<Metadata> {
         let (mut metadata, mut faults) = (BTreeMap::new(), Vec::new());
-        for (key, value) in pairs {
+        for (index, (key, value)) in pairs.into_iter().enumerate() {
+            if index == MAX_METADATA {
+                faults.push(OptionFault::new(&["metadata"], format!("must not have more than {MAX_METADATA} pairs")));
+                break;
+            }
             let mut fault = |detail: String| faults.push(OptionFault::new(&["metadata", &key], detail));
             let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
             if !(1..=MAX_METADATA_KEY_LENGTH).contains(&key.len()) || !key.bytes().all(is_letter) {
@@ -80,9 +84,6 @@ impl Metadata {
                 fault("occurs twice".to_owned());
             }
             metadata.insert(key, value);
-        }
-        if metadata.len() > MAX_METADATA {
-            faults.push(OptionFault::new(&["metadata"], format!("must not have more than {MAX_METADATA} pairs")));
         }
         if faults.is_empty() { Ok(Metadata(metadata)) } else { Err(faults) }
     }
@@ -103,7 +104,11 @@ impl HeaderDraft {
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Checked<HeaderDraft> {
         let (mut headers, mut faults) = (Vec::new(), Vec::new());
         let mut names = BTreeSet::new();
-        for (name, value) in pairs {
+        for (index, (name, value)) in pairs.into_iter().enumerate() {
+            if index == MAX_HEADERS {
+                faults.push(OptionFault::new(&["headers"], format!("must not be more than {MAX_HEADERS}")));
+                break;
+            }
             let mut fault = |detail: String| faults.push(OptionFault::new(&["headers", &name], detail));
             if !is_name(&name) {
                 fault(format!(
@@ -120,9 +125,6 @@ impl HeaderDraft {
             }
             let value = if value == MASK { HeaderValue::Kept } else { HeaderValue::New(value.into()) };
             headers.push((name, value));
-        }
-        if headers.len() > MAX_HEADERS {
-            faults.push(OptionFault::new(&["headers"], format!("must not be more than {MAX_HEADERS}")));
         }
         if faults.is_empty() { Ok(HeaderDraft(headers)) } else { Err(faults) }
     }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::catalogue::{FAMILIES, addon_name, family};
 use super::error::PageError;
-use super::fields::Fields;
+use super::fields::{Fields, LongFields};
 use super::flash::Flash;
 use super::format::{ordering_label, sentence};
 use super::options::{OptionErrors, OptionFields};
@@ -138,8 +138,9 @@ pub async fn new(visit: Visit) -> Response {
     page(&Page { frame, webhook: None, settings, options: fields, version: String::new(), errors })
 }
 
-pub async fn create(visit: Visit, fields: Fields) -> Result<Response, PageError> {
+pub async fn create(visit: Visit, LongFields(fields): LongFields) -> Result<Response, PageError> {
     let (settings, options) = (entered(&fields), OptionFields::entered(&fields));
+    drop(fields);
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
         Ok(draft) => match visit.manage().create_webhook(&visit.actor, draft).await {
@@ -161,10 +162,13 @@ pub async fn form(visit: Visit, Ids(id): Ids<Uuid>) -> Result<Response, PageErro
     Ok(page(&Page { frame, webhook: Some(id), settings, options, version, errors }))
 }
 
-pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Response, PageError> {
-    let found = visit.manage().webhook(visit.user(), id).await?;
+pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, LongFields(fields): LongFields) -> Result<Response, PageError> {
     let (settings, options) = (entered(&fields), OptionFields::entered(&fields));
     let mut known = fields.one("version").to_owned();
+    // A page of an earlier version has no such field.
+    let has_ordering = !fields.one("ordering").is_empty();
+    drop(fields);
+    let found = visit.manage().webhook(visit.user(), id).await?;
     let (status, errors) = match draft(visit.manage(), &settings, &options) {
         Err(errors) => (StatusCode::UNPROCESSABLE_ENTITY, errors),
         Ok(WebhookDraft { name, url, events, active, ordering, signing, options }) => {
@@ -173,8 +177,7 @@ pub async fn save(visit: Visit, Ids(id): Ids<Uuid>, fields: Fields) -> Result<Re
                 url: Some(url),
                 events: Some(events),
                 active: Some(active),
-                // A page of an earlier version has no such field.
-                ordering: (!fields.one("ordering").is_empty()).then_some(ordering),
+                ordering: has_ordering.then_some(ordering),
                 signing: Some(signing),
                 options,
             };

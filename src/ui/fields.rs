@@ -5,42 +5,56 @@ use axum::http::Method;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use url::form_urlencoded;
 
 use super::error::PageError;
 use super::state::{HOME, UiState};
-use crate::api::read_body;
+use crate::api::{MAX_TOKEN_BYTES, Pairs, read_body};
 
-/// More than the longest form: twenty pairs of metadata with 500 characters, each of which is sent as up to twelve bytes.
-const MAX_FORM_BYTES: usize = 256 << 10;
+/// A path of the web UI that is longer is not kept while its visitor signs in.
+const MAX_PATH_BYTES: usize = 2 << 10;
+/// More than the longest form except that of a webhook: a sign-in link's token and a path, each byte of which is sent as up to three.
+const MAX_FORM_BYTES: usize = MAX_TOKEN_BYTES + 4 * MAX_PATH_BYTES;
+/// More than the form of a webhook: twenty pairs of metadata with 500 characters, each of which is sent as up to twelve bytes.
+const MAX_LONG_FORM_BYTES: usize = 256 << 10;
 
 /// The fields in their order: of the body, or of the query of a GET request.
-pub struct Fields(Vec<(String, String)>);
+pub struct Fields(Pairs);
+
+/// The fields of a form that has long texts.
+pub struct LongFields(pub Fields);
 
 impl FromRequest<UiState> for Fields {
     type Rejection = PageError;
 
     async fn from_request(request: Request, _: &UiState) -> Result<Self, PageError> {
         if matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Ok(Fields::parse(request.uri().query().unwrap_or_default().as_bytes()));
+            return Ok(Fields(Pairs::parse(request.uri().query().unwrap_or_default().as_bytes())?));
         }
-        Ok(Fields::parse(&read_body(request.into_body(), MAX_FORM_BYTES).await?))
+        Fields::read(request, MAX_FORM_BYTES).await
+    }
+}
+
+impl FromRequest<UiState> for LongFields {
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, _: &UiState) -> Result<Self, PageError> {
+        Fields::read(request, MAX_LONG_FORM_BYTES).await.map(LongFields)
     }
 }
 
 impl Fields {
-    fn parse(text: &[u8]) -> Fields {
-        Fields(form_urlencoded::parse(text).into_owned().collect())
+    async fn read(request: Request, limit: usize) -> Result<Fields, PageError> {
+        Ok(Fields(Pairs::parse(&read_body(request.into_body(), limit).await?)?))
     }
 
     /// Returns the first field of that name, or "".
     pub fn one(&self, name: &str) -> &str {
-        self.0.iter().find(|(given, _)| given == name).map_or("", |(_, value)| value)
+        self.0.first(name).unwrap_or_default()
     }
 
     /// Returns the values of all fields of that name.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| value.as_str())
+        self.0.all(name)
     }
 
     /// Parses a field that may be empty. Adds `error` to `errors` if the value is invalid.
@@ -65,10 +79,11 @@ impl Fields {
     }
 }
 
-/// Returns `path` if it is a path of the web UI that no browser could interpret as another site's.
+/// Returns `path` if it is a path of the web UI that no browser could interpret as another site's, and not too long for a form.
 pub fn own_path(path: &str) -> Option<&str> {
     let is_page = path == HOME || path.starts_with("/ui/") || path.starts_with("/ui?");
-    (is_page && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')).then_some(path)
+    let is_short = path.len() <= MAX_PATH_BYTES;
+    (is_page && is_short && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')).then_some(path)
 }
 
 /// Parses an RFC 3339 time, or the value of a `datetime-local` field, which is taken to be in UTC.
@@ -89,6 +104,9 @@ mod tests {
         for other in ["", "/", "//evil.example", "/uix", "https://evil.example/ui/", "/ui/\\evil", "/ui/\r\nx", "ui/"] {
             assert_eq!(own_path(other), None, "{other}");
         }
+        let long = format!("/ui?{}", "x".repeat(MAX_PATH_BYTES));
+        assert_eq!(own_path(&long[..MAX_PATH_BYTES]), Some(&long[..MAX_PATH_BYTES]));
+        assert_eq!(own_path(&long), None);
     }
 
     #[test]

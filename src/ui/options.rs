@@ -3,7 +3,13 @@
 use super::fields::Fields;
 use super::format::sentence;
 use crate::domain::headers::MASK;
-use crate::manage::{Checked, Description, FilterDraft, HeaderDraft, Metadata, OptionFault, Options, OptionsDraft};
+use crate::manage::{
+    Checked, Description, FilterDraft, HeaderDraft, MAX_FILTER_ENTRIES, MAX_METADATA, Metadata, OptionFault, Options,
+    OptionsDraft,
+};
+
+/// Metadata may have more pairs than there may be headers.
+const MAX_LINES: usize = MAX_METADATA + 1;
 
 /// The contents of the form's fields.
 #[derive(Default)]
@@ -134,8 +140,9 @@ impl OptionFields {
     }
 }
 
+/// Returns the items of a list, up to the first that is too many.
 fn items(text: &str) -> impl Iterator<Item = &str> {
-    text.split([',', '\n']).map(str::trim).filter(|item| !item.is_empty())
+    text.split([',', '\n']).map(str::trim).filter(|item| !item.is_empty()).take(MAX_FILTER_ENTRIES + 1)
 }
 
 /// Parses a list of ids. An empty field is no list.
@@ -148,10 +155,10 @@ fn ids(name: &str, text: &str) -> Checked<Option<Vec<i64>>> {
     Ok(Some(ids).filter(|ids| !ids.is_empty()))
 }
 
-/// Parses a pair per line. Ignores empty lines.
+/// Parses a pair per line, up to the first that is too many for every option. Ignores empty lines.
 fn pairs(text: &str, field: &str, separator: char) -> Checked<Vec<(String, String)>> {
     let (mut pairs, mut faults) = (Vec::new(), Vec::new());
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_LINES) {
         match line.split_once(separator) {
             Some((name, value)) => pairs.push((name.trim().to_owned(), value.trim().to_owned())),
             // Without the line, which may be a secret.
@@ -185,6 +192,20 @@ mod tests {
         assert_eq!(pairs(&draft.headers, "headers", ':').unwrap()[0].1, "Bearer a:b");
         assert_eq!(pairs(&draft.metadata, "metadata", '=').unwrap()[0], ("a".to_owned(), "b=c".to_owned()));
         assert_eq!(ids("label_ids", &draft.label_ids), Ok(Some(vec![1, 2, 3])));
+    }
+
+    #[test]
+    fn fields_with_very_many_lines_have_few_errors() {
+        let errors = fields(|fields| {
+            fields.headers = ":\n".repeat(100_000);
+            fields.metadata = "=\n".repeat(100_000);
+            fields.statuses = format!("{},", "x".repeat(65)).repeat(1_000);
+        });
+        let OptionErrors { headers, metadata, filter, .. } = errors.draft().err().unwrap();
+        let (headers, metadata, filter) = (headers.unwrap(), metadata.unwrap(), filter.unwrap());
+        assert!(headers.contains("Must not be more than 10") && headers.len() < 2_000, "{headers}");
+        assert!(metadata.contains("Must not have more than 20 pairs") && metadata.len() < 4_000, "{metadata}");
+        assert!(filter.contains("Must have 1 to 100 entries") && filter.len() < 10_000, "{filter}");
     }
 
     #[test]

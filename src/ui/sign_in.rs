@@ -133,6 +133,7 @@ async fn sign_in(
     target: &str,
 ) -> Result<Response, PageError> {
     let session = state.api.manage().sign_in(user, token, state.api.session_id(headers)).await?;
+    state.api.record_session(session.expose_secret());
     Ok(with_session(state, session.expose_secret(), SESSION_LIFETIME.as_secs(), target))
 }
 

@@ -18,6 +18,7 @@ mod jobs;
 mod jwt;
 mod keys;
 mod logs;
+mod memory;
 mod operations;
 mod options;
 mod paging;

@@ -1,7 +1,7 @@
 //! The Helm chart and the manifest for Kubernetes: what they render, and the binary run as in their pods.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -207,6 +207,25 @@ async fn every_secret_setting_is_a_file_of_the_secret_and_nowhere_else() {
     }
 }
 
+/// In TOML, `[auth.jwt]` and `jwt.secret` are nested tables, which the chart would not compare with the secret settings.
+#[tokio::test]
+async fn names_of_settings_that_toml_would_nest_are_refused() {
+    if !can_render() {
+        return;
+    }
+    let cases = [
+        ("auth.jwt: { secret: hunter2 }", "auth.jwt"),
+        ("auth: { jwt.secret: hunter2 }", "jwt.secret"),
+        ("'\"mail\"': { smtp_url: hunter2 }", "mail"),
+        ("mail: { '\"smtp_url\"': hunter2 }", "smtp_url"),
+    ];
+    for (settings, name) in cases {
+        let error = render(CHART, &format!("{MINIMUM}\nsettings: {{ {settings} }}")).await.unwrap_err();
+        let message = format!("the name {name:?} must consist of letters, digits, _ and -. Nest sections");
+        assert!(error.replace("\\\"", "").contains(&message) && !error.contains("hunter2"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn settings_variables_and_files_reach_the_process() {
     if !can_render() || !is_root() {
@@ -267,6 +286,15 @@ fn allows_egress(policy: &Value, ip: IpAddr, port: u64) -> bool {
         .any(|rule| items(&rule["to"]).any(is_peer) && (rule["ports"].is_null() || items(&rule["ports"]).any(is_port)))
 }
 
+/// Returns the address. An IPv4 address also as NAT64 and 6to4 embed it.
+fn in_every_form(address: IpAddr) -> Vec<IpAddr> {
+    let IpAddr::V4(ip) = address else { return vec![address] };
+    let [a, b, c, d] = ip.octets();
+    let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let nat64 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low);
+    vec![address, nat64.into(), Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1).into()]
+}
+
 /// Receivers may listen on any port. The guard checks addresses when a webhook is saved and at each connection.
 #[tokio::test]
 async fn the_network_policy_allows_what_the_api_accepts() {
@@ -285,14 +313,23 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
     let addresses = [
         "8.8.8.8",
         "93.184.216.34",
+        "0.1.2.3",
         "10.4.0.1",
+        "11.0.0.1",
         "100.64.0.1",
         "127.0.0.1",
         "169.254.169.254",
         "172.16.0.1",
+        "172.32.0.1",
+        "192.0.0.8",
         "192.0.2.1",
+        "192.88.99.1",
+        "192.88.100.1",
         "192.168.1.1",
         "198.18.0.1",
+        "198.51.100.1",
+        "203.0.113.1",
+        "223.255.255.1",
         "224.0.0.1",
         "240.0.0.1",
         "2606:4700::1111",
@@ -301,14 +338,13 @@ networkPolicy: {{ databases: [10.2.0.0/16], databasePort: 6432, extraEgress: [{{
         "::1",
         "fd00::1",
         "fe80::1",
-        "64:ff9b::808:808",
-        "64:ff9b::a00:1",
-        "64:ff9b::a9fe:a9fe",
         "64:ff9b:1::1",
+        "2003::1",
     ];
+    let addresses: Vec<IpAddr> = addresses.iter().flat_map(|address| in_every_form(address.parse().unwrap())).collect();
     for objects in [&chart, &plain, &manifest] {
         let policy = of_kind(objects, "NetworkPolicy");
-        for address in addresses.map(|address| address.parse().unwrap()) {
+        for address in addresses.iter().copied() {
             for port in [80, 443, 8443, 65_535] {
                 assert_eq!(allows_egress(policy, address, port), guard.allows(address), "{address} port {port}");
             }

@@ -1,8 +1,10 @@
 //! Signing in, sessions, sign-in links and response headers, over plain HTTP.
 
+use futures_util::future::join_all;
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, Response};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use walhook::private_postgres::{Options, StopMode};
 
 use crate::fixture::Stage;
@@ -85,6 +87,31 @@ async fn a_session_starts_with_a_token_and_ends_when_it_is_revoked() {
     let token = token.split_whitespace().find(|word| word.parse::<uuid::Uuid>().is_ok()).expect("the token's id");
     visitor.stage.app.walhook_ok(&["token", "revoke", token]).await;
     assert_eq!(location(&visitor.get("/ui", &session).await), "/ui/login");
+}
+
+#[tokio::test]
+async fn a_new_session_is_accepted_while_others_guess_tokens() {
+    let visitor = Visitor::start(&[("limits.requests_per_second", "1"), ("limits.burst", "10")]).await;
+    let (_, session) = visitor.sign_in("").await;
+    // The responses to rejected guesses wait for half a second, so that a hundred clients always exhaust ten lookups per second.
+    let rejected = Semaphore::new(0);
+    let guess = async |client: usize| {
+        for number in 0.. {
+            let form = format!("token=whk_{:043}", client * 1_000_000 + number);
+            if visitor.send(Method::POST, "/ui/login", &[], &form).await.status() == 429 {
+                rejected.add_permits(1);
+            }
+        }
+    };
+    let page = async {
+        let _ = rejected.acquire_many(100).await.unwrap();
+        visitor.get("/ui", &session).await
+    };
+    let page = tokio::select! {
+        page = page => page,
+        _ = join_all((0..100).map(guess)) => unreachable!("guesses never end"),
+    };
+    assert_eq!(page.status(), 200);
 }
 
 #[tokio::test]
