@@ -4,6 +4,7 @@ mod client;
 pub mod dispatch;
 mod dispatcher;
 pub mod guard;
+mod lookups;
 pub mod request;
 pub mod resolver;
 mod retry_after;

@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -20,9 +19,9 @@ use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::{RuntimeProvider, TokioRuntimeProvider};
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
-use lru::LruCache;
 use rustix::io::Errno;
-use tokio::sync::Semaphore;
+
+use super::lookups::{LookupBudget, Pace, Place};
 
 /// The timeout from which on lookups take no longer, however long the timeout of attempts is.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,13 +30,11 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 const WAIT_TENTHS: u32 = 1;
 const QUERY_TENTHS: u32 = 7;
 const PROBE_TENTHS: u32 = 2;
+/// The part of the query's time after which an answer is late: long enough for a caching nameserver to find an answer on the other
+/// side of the world, and to repeat a query whose packet was lost.
+const QUICK_TENTHS: u32 = 1;
 /// Names that are looked up at a time. Each unanswered lookup holds about six sockets.
 const BUDGET: usize = 64;
-/// How long a name whose lookup went unanswered is not looked up again, so that not every delivery to it takes up budget. Shorter
-/// than the wait before a retry.
-const UNANSWERED_TTL: Duration = Duration::from_secs(10);
-/// Unanswered names that are remembered.
-const MAX_UNANSWERED: NonZeroUsize = NonZeroUsize::new(1_024).expect("not zero");
 /// Addresses of a name that are tried. They share the time for connecting.
 const MAX_ADDRESSES: usize = 16;
 /// How often the files are checked for changes.
@@ -155,12 +152,11 @@ pub struct Resolver(Arc<Inner>);
 struct Inner {
     sources: Sources,
     timeout: Duration,
-    budget: Semaphore,
+    budget: LookupBudget,
     sockets: Sockets,
     files: Mutex<Option<Files>>,
     /// Running lookups by name: deliveries to one receiver share a lookup.
     running: Mutex<HashMap<String, SharedLookup>>,
-    unanswered: Mutex<LruCache<String, Instant>>,
     last_answer: Mutex<Option<Instant>>,
 }
 
@@ -199,11 +195,10 @@ impl Resolver {
         Resolver(Arc::new(Inner {
             sources,
             timeout: timeout / 2,
-            budget: Semaphore::new(budget),
+            budget: LookupBudget::new(budget),
             sockets: Sockets::default(),
             files: Mutex::default(),
             running: Mutex::default(),
-            unanswered: Mutex::new(LruCache::new(MAX_UNANSWERED)),
             last_answer: Mutex::default(),
         }))
     }
@@ -221,7 +216,7 @@ impl Resolver {
     /// Returns the addresses of `name`. The name is absolute: search domains could turn a public name into a local one.
     async fn addresses(&self, name: &str) -> Found {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
-        if self.0.is_unanswered(&name) {
+        if self.0.budget.is_unanswered(&name, Instant::now()) {
             return Err(Unreachable::Unanswered);
         }
         let lookup = lock(&self.0.running).entry(name).or_insert_with_key(|name| self.start(name)).clone();
@@ -262,14 +257,19 @@ impl Inner {
         // Already in Punycode. A name that DNS cannot represent has no address.
         let Ok(mut query) = Name::from_ascii(name) else { return Err(Unreachable::Unresolved) };
         query.set_fqdn(true);
-        let Ok(Ok(_permit)) = tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire()).await else {
+        let Ok(mut place) = tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire(name)).await else {
             return Err(Unreachable::Fault("too many names are being looked up at this moment".to_owned()));
         };
         let (started, refusals) = (Instant::now(), self.sockets.refusals());
-        let answer = tokio::time::timeout(self.part(QUERY_TENTHS), addresses(&nameservers, query)).await;
-        let answer = answer.unwrap_or(Err(NoAnswer::Timeout));
+        let Some(answer) = self.query(&nameservers, query, &mut place).await else {
+            self.budget.note(name, Pace::Late, Instant::now());
+            return Err(Unreachable::Fault("too many lookups are waiting for an answer at this moment".to_owned()));
+        };
+        let now = Instant::now();
         if matches!(answer, Ok(_) | Err(NoAnswer::NoAddress)) {
-            *lock(&self.last_answer) = Some(Instant::now());
+            *lock(&self.last_answer) = Some(now);
+            let is_quick = now - started <= self.part(QUICK_TENTHS);
+            self.budget.note(name, if is_quick { Pace::Quick } else { Pace::Late }, now);
         }
         match answer {
             Ok(addresses) => Ok(addresses),
@@ -279,11 +279,27 @@ impl Inner {
             }
             Err(NoAnswer::Own(reason)) => Err(Unreachable::Fault(reason)),
             Err(NoAnswer::Timeout) if self.answer_others(&nameservers, started).await => {
-                lock(&self.unanswered).put(name.to_owned(), Instant::now());
+                self.budget.note(name, Pace::Unanswered, Instant::now());
                 Err(Unreachable::Unanswered)
             }
             Err(NoAnswer::Timeout) => Err(Unreachable::Fault("this host's nameservers do not answer".to_owned())),
         }
+    }
+
+    /// Queries for the addresses of a name. None if the answer is late and too many other lookups are.
+    async fn query(
+        &self,
+        nameservers: &Nameservers,
+        name: Name,
+        place: &mut Place<'_>,
+    ) -> Option<Result<Arc<[IpAddr]>, NoAnswer>> {
+        let mut answer = pin!(tokio::time::timeout(self.part(QUERY_TENTHS), addresses(nameservers, name)));
+        let answer = match tokio::time::timeout(self.part(QUICK_TENTHS), &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) if !place.become_late() => return None,
+            Err(_) => answer.await,
+        };
+        Some(answer.unwrap_or(Err(NoAnswer::Timeout)))
     }
 
     /// Whether the nameservers answer other queries although one went unanswered: then that name's own nameservers are to blame.
@@ -296,10 +312,6 @@ impl Inner {
         let probe = nameservers.lookup(Name::root(), RecordType::NS);
         let answer = tokio::time::timeout(self.part(PROBE_TENTHS), probe).await;
         matches!(answer, Ok(Ok(_) | Err(NetError::Dns(_))))
-    }
-
-    fn is_unanswered(&self, name: &str) -> bool {
-        lock(&self.unanswered).get(name).is_some_and(|since| since.elapsed() < UNANSWERED_TTL)
     }
 
     /// Returns the nameservers and the hosts that the files configure. Reads the files again when they have changed.
