@@ -1,5 +1,5 @@
 //! Divides the lookups that run at a time among names, by how their nameservers answered before. Names that are not answered, however
-//! many there are and whoever configured them, cannot take the places of names that are. No I/O.
+//! many there are and whoever configured them, cannot take the permits of names that are. No I/O.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// than the wait before a retry.
 const UNANSWERED_TTL: Duration = Duration::from_secs(10);
 /// How long a name counts as late after its last late lookup, even if it was answered quickly since. With a shorter time, nameservers
-/// that answer every other query would hold many places.
+/// that answer every other query would hold many permits.
 const LATE_TTL: Duration = Duration::from_secs(60);
 /// Names that are remembered: more than the receivers of a large platform. They take at most 6 MiB. A name that is forgotten counts as
 /// new.
@@ -20,7 +20,7 @@ const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
 
 /// How a lookup ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum Speed {
     /// The name's nameservers answered quickly.
     Quick,
     /// The answer came late, or had not come when the lookup had to end.
@@ -29,24 +29,24 @@ pub enum Pace {
     Unanswered,
 }
 
-/// The places for lookups. A quick name may use all of them. A new name may use half of them, and only until its answer is late. Late
+/// The permits for lookups. A quick name may use all of them. A new name may use half of them, and only until its answer is late. Late
 /// lookups may use a quarter. The remaining quarter is always left to quick names.
 pub struct LookupBudget {
     total: Semaphore,
     new: Semaphore,
     late: Semaphore,
     /// How the last lookup of each name ended, and when.
-    names: Mutex<LruCache<String, (Pace, Instant)>>,
+    names: Mutex<LruCache<String, (Speed, Instant)>>,
 }
 
-/// A place for one lookup. Returned when dropped.
-pub struct Place<'a> {
+/// A permit for one lookup. Returned when dropped.
+pub struct LookupPermit<'a> {
     budget: &'a LookupBudget,
     _total: SemaphorePermit<'a>,
     part: Part<'a>,
 }
 
-/// The part of the budget that a place is counted in.
+/// The part of the budget that a permit is counted in.
 enum Part<'a> {
     /// No part: the name is quick.
     Whole,
@@ -55,53 +55,53 @@ enum Part<'a> {
 }
 
 impl LookupBudget {
-    pub fn new(places: usize) -> LookupBudget {
+    pub fn new(permits: usize) -> LookupBudget {
         LookupBudget {
-            total: Semaphore::new(places),
-            new: Semaphore::new((places / 2).max(1)),
-            late: Semaphore::new((places / 4).max(1)),
+            total: Semaphore::new(permits),
+            new: Semaphore::new((permits / 2).max(1)),
+            late: Semaphore::new((permits / 4).max(1)),
             names: Mutex::new(LruCache::new(MAX_NAMES)),
         }
     }
 
-    /// Waits for a place for a lookup of `name`. The caller limits the wait.
-    pub async fn acquire(&self, name: &str) -> Place<'_> {
-        // The part first: a lookup that waits for it must not hold a place that others could use.
+    /// Waits for a permit for a lookup of `name`. The caller limits the wait.
+    pub async fn acquire(&self, name: &str) -> LookupPermit<'_> {
+        // The part first: a lookup that waits for it must not hold a permit that others could use.
         let part = match self.standing(name, Instant::now()) {
-            Some(Pace::Quick) => Part::Whole,
+            Some(Speed::Quick) => Part::Whole,
             None => Part::New(take(&self.new).await),
-            Some(Pace::Late | Pace::Unanswered) => Part::Late(take(&self.late).await),
+            Some(Speed::Late | Speed::Unanswered) => Part::Late(take(&self.late).await),
         };
-        Place { budget: self, _total: take(&self.total).await, part }
+        LookupPermit { budget: self, _total: take(&self.total).await, part }
     }
 
     /// Whether the last lookup of `name` went unanswered a moment ago.
     pub fn is_unanswered(&self, name: &str, now: Instant) -> bool {
         let known = self.names().get(name).copied();
-        known.is_some_and(|(pace, at)| pace == Pace::Unanswered && now - at < UNANSWERED_TTL)
+        known.is_some_and(|(speed, at)| speed == Speed::Unanswered && now - at < UNANSWERED_TTL)
     }
 
     /// Remembers how a lookup of `name` ended.
-    pub fn note(&self, name: &str, pace: Pace, now: Instant) {
-        let is_late = matches!(self.standing(name, now), Some(Pace::Late | Pace::Unanswered));
-        if !(is_late && pace == Pace::Quick) {
-            self.names().put(name.to_owned(), (pace, now));
+    pub fn note(&self, name: &str, speed: Speed, now: Instant) {
+        let is_late = matches!(self.standing(name, now), Some(Speed::Late | Speed::Unanswered));
+        if !(is_late && speed == Speed::Quick) {
+            self.names().put(name.to_owned(), (speed, now));
         }
     }
 
     /// Returns how the last lookup of `name` ended. None if the name counts as new.
-    fn standing(&self, name: &str, now: Instant) -> Option<Pace> {
-        let (pace, at) = *self.names().get(name)?;
-        (pace == Pace::Quick || now - at < LATE_TTL).then_some(pace)
+    fn standing(&self, name: &str, now: Instant) -> Option<Speed> {
+        let (speed, at) = *self.names().get(name)?;
+        (speed == Speed::Quick || now - at < LATE_TTL).then_some(speed)
     }
 
-    fn names(&self) -> MutexGuard<'_, LruCache<String, (Pace, Instant)>> {
+    fn names(&self) -> MutexGuard<'_, LruCache<String, (Speed, Instant)>> {
         // The cache is consistent at all times.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place<'_> {
+impl LookupPermit<'_> {
     /// Counts the lookup as late. False if there are as many late ones as allowed: then it must end.
     pub fn become_late(&mut self) -> bool {
         if matches!(self.part, Part::Late(_)) {
@@ -113,8 +113,8 @@ impl Place<'_> {
     }
 }
 
-async fn take(places: &Semaphore) -> SemaphorePermit<'_> {
-    places.acquire().await.expect("never closed")
+async fn take(permits: &Semaphore) -> SemaphorePermit<'_> {
+    permits.acquire().await.expect("never closed")
 }
 
 #[cfg(test)]
@@ -123,26 +123,26 @@ mod tests {
 
     use super::*;
 
-    /// Takes a place if there is one at once.
-    fn place<'a>(budget: &'a LookupBudget, name: &str) -> Option<Place<'a>> {
+    /// Takes a permit if there is one at once.
+    fn permit<'a>(budget: &'a LookupBudget, name: &str) -> Option<LookupPermit<'a>> {
         budget.acquire(name).now_or_never()
     }
 
-    /// Takes as many places as there are for lookups of such names.
-    fn fill<'a>(budget: &'a LookupBudget, name: &str) -> Vec<Place<'a>> {
-        std::iter::from_fn(|| place(budget, name)).collect()
+    /// Takes as many permits as there are for lookups of such names.
+    fn fill<'a>(budget: &'a LookupBudget, name: &str) -> Vec<LookupPermit<'a>> {
+        std::iter::from_fn(|| permit(budget, name)).collect()
     }
 
     #[test]
-    fn new_names_get_half_of_the_places_and_late_ones_a_quarter() {
+    fn new_names_get_half_of_the_permits_and_late_ones_a_quarter() {
         let budget = LookupBudget::new(16);
-        budget.note("quick", Pace::Quick, Instant::now());
-        budget.note("late", Pace::Late, Instant::now());
-        budget.note("silent", Pace::Unanswered, Instant::now());
+        budget.note("quick", Speed::Quick, Instant::now());
+        budget.note("late", Speed::Late, Instant::now());
+        budget.note("silent", Speed::Unanswered, Instant::now());
         let new = fill(&budget, "new");
         let mut late = fill(&budget, "late");
         assert_eq!((new.len(), late.len()), (8, 4));
-        assert!(place(&budget, "silent").is_none());
+        assert!(permit(&budget, "silent").is_none());
         assert_eq!(fill(&budget, "quick").len(), 4, "the others may not use the rest");
         late.pop();
         assert_eq!(fill(&budget, "silent").len(), 1);
@@ -151,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn a_late_lookup_leaves_its_place_to_others() {
+    fn a_late_lookup_leaves_its_permit_to_others() {
         let budget = LookupBudget::new(16);
-        budget.note("quick", Pace::Quick, Instant::now());
+        budget.note("quick", Speed::Quick, Instant::now());
         let mut lookups = fill(&budget, "new");
         lookups.extend(fill(&budget, "quick"));
         assert_eq!(lookups.len(), 16);
@@ -165,29 +165,29 @@ mod tests {
             }
         }
         assert_eq!((remaining.len(), ended), (4, 12));
-        assert!(remaining.iter_mut().all(Place::become_late), "a late lookup stays late");
+        assert!(remaining.iter_mut().all(LookupPermit::become_late), "a late lookup stays late");
         assert_eq!(fill(&budget, "new").len(), 8);
     }
 
     #[test]
     fn a_name_is_late_for_a_while_and_unanswered_for_a_shorter_one() {
         let (budget, start) = (LookupBudget::new(16), Instant::now());
-        budget.note("a", Pace::Quick, start);
-        assert_eq!(budget.standing("a", start + LATE_TTL * 100), Some(Pace::Quick));
-        budget.note("a", Pace::Unanswered, start);
+        budget.note("a", Speed::Quick, start);
+        assert_eq!(budget.standing("a", start + LATE_TTL * 100), Some(Speed::Quick));
+        budget.note("a", Speed::Unanswered, start);
         assert!(budget.is_unanswered("a", start));
         assert!(!budget.is_unanswered("a", start + UNANSWERED_TTL));
-        budget.note("a", Pace::Quick, start + UNANSWERED_TTL);
+        budget.note("a", Speed::Quick, start + UNANSWERED_TTL);
         assert_eq!(
             budget.standing("a", start + UNANSWERED_TTL),
-            Some(Pace::Unanswered),
+            Some(Speed::Unanswered),
             "one quick answer is not enough"
         );
-        budget.note("a", Pace::Late, start + UNANSWERED_TTL);
-        assert_eq!(budget.standing("a", start + LATE_TTL), Some(Pace::Late));
+        budget.note("a", Speed::Late, start + UNANSWERED_TTL);
+        assert_eq!(budget.standing("a", start + LATE_TTL), Some(Speed::Late));
         let later = start + UNANSWERED_TTL + LATE_TTL;
         assert_eq!(budget.standing("a", later), None, "it counts as new again");
-        budget.note("a", Pace::Quick, later);
-        assert_eq!(budget.standing("a", later), Some(Pace::Quick));
+        budget.note("a", Speed::Quick, later);
+        assert_eq!(budget.standing("a", later), Some(Speed::Quick));
     }
 }

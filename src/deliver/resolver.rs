@@ -21,7 +21,7 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use rustix::io::Errno;
 
-use super::lookups::{LookupBudget, Pace, Place};
+use super::lookups::{LookupBudget, LookupPermit, Speed};
 
 /// The timeout from which on lookups take no longer, however long the timeout of attempts is.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -142,6 +142,8 @@ enum NoAnswer {
 }
 
 type Nameservers = hickory_resolver::Resolver<Sockets>;
+/// Addresses by name.
+type Hosts = Arc<HashMap<String, Vec<IpAddr>>>;
 type Found = Result<Arc<[IpAddr]>, Unreachable>;
 type SharedLookup = Shared<BoxFuture<'static, Found>>;
 
@@ -163,7 +165,7 @@ struct Inner {
 /// The configuration as last read from the files.
 struct Files {
     nameservers: Nameservers,
-    hosts: Arc<HashMap<String, Vec<IpAddr>>>,
+    hosts: Hosts,
     versions: [Option<FileVersion>; 2],
     checked_at: Instant,
 }
@@ -257,19 +259,19 @@ impl Inner {
         // Already in Punycode. A name that DNS cannot represent has no address.
         let Ok(mut query) = Name::from_ascii(name) else { return Err(Unreachable::Unresolved) };
         query.set_fqdn(true);
-        let Ok(mut place) = tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire(name)).await else {
+        let Ok(mut permit) = tokio::time::timeout(self.part(WAIT_TENTHS), self.budget.acquire(name)).await else {
             return Err(Unreachable::Fault("too many names are being looked up at this moment".to_owned()));
         };
         let (started, refusals) = (Instant::now(), self.sockets.refusals());
-        let Some(answer) = self.query(&nameservers, query, &mut place).await else {
-            self.budget.note(name, Pace::Late, Instant::now());
+        let Some(answer) = self.query(&nameservers, query, &mut permit).await else {
+            self.budget.note(name, Speed::Late, Instant::now());
             return Err(Unreachable::Fault("too many lookups are waiting for an answer at this moment".to_owned()));
         };
         let now = Instant::now();
         if matches!(answer, Ok(_) | Err(NoAnswer::NoAddress)) {
             *lock(&self.last_answer) = Some(now);
             let is_quick = now - started <= self.part(QUICK_TENTHS);
-            self.budget.note(name, if is_quick { Pace::Quick } else { Pace::Late }, now);
+            self.budget.note(name, if is_quick { Speed::Quick } else { Speed::Late }, now);
         }
         match answer {
             Ok(addresses) => Ok(addresses),
@@ -279,7 +281,7 @@ impl Inner {
             }
             Err(NoAnswer::Own(reason)) => Err(Unreachable::Fault(reason)),
             Err(NoAnswer::Timeout) if self.answer_others(&nameservers, started).await => {
-                self.budget.note(name, Pace::Unanswered, Instant::now());
+                self.budget.note(name, Speed::Unanswered, Instant::now());
                 Err(Unreachable::Unanswered)
             }
             Err(NoAnswer::Timeout) => Err(Unreachable::Fault("this host's nameservers do not answer".to_owned())),
@@ -291,12 +293,12 @@ impl Inner {
         &self,
         nameservers: &Nameservers,
         name: Name,
-        place: &mut Place<'_>,
+        permit: &mut LookupPermit<'_>,
     ) -> Option<Result<Arc<[IpAddr]>, NoAnswer>> {
         let mut answer = pin!(tokio::time::timeout(self.part(QUERY_TENTHS), addresses(nameservers, name)));
         let answer = match tokio::time::timeout(self.part(QUICK_TENTHS), &mut answer).await {
             Ok(answer) => answer,
-            Err(_) if !place.become_late() => return None,
+            Err(_) if !permit.become_late() => return None,
             Err(_) => answer.await,
         };
         Some(answer.unwrap_or(Err(NoAnswer::Timeout)))
@@ -315,7 +317,7 @@ impl Inner {
     }
 
     /// Returns the nameservers and the hosts that the files configure. Reads the files again when they have changed.
-    fn files(&self) -> Result<(Nameservers, Arc<HashMap<String, Vec<IpAddr>>>), Unreachable> {
+    fn files(&self) -> Result<(Nameservers, Hosts), Unreachable> {
         let mut current = lock(&self.files);
         let versions = || [&self.sources.resolv_conf, &self.sources.hosts].map(|path| FileVersion::of(path));
         let known = current

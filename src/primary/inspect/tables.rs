@@ -132,8 +132,16 @@ pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option
         let finding = Finding::fail(subject, "does not publish every operation", SETUP).of(Condition::Publication);
         return Finding { relations: vec!["every change".to_owned()], ..finding };
     }
-    if let Some(finding) = filtered(tables, publication, &subject) {
-        return finding;
+    let filtered = filtered(tables, publication);
+    if !filtered.is_empty() {
+        let names: Vec<String> = filtered.iter().map(|root| root.qualified()).collect();
+        let quoted: Vec<String> = filtered.iter().map(|root| root.quoted()).collect();
+        let (name, tables) = (quote_identifier(&source.publication), quoted.join(", "));
+        // Setup does not remove a filter that somebody has set.
+        let remedy = format!("`alter publication {name} drop table {tables}`, then run `walhook setup`");
+        let state = format!("has a row filter (`where`) for {}", names.join(", "));
+        let finding = Finding::fail(subject, state, remedy).of(Condition::Publication).blocking();
+        return Finding { relations: names.iter().map(|name| format!("every row of {name}")).collect(), ..finding };
     }
     if !publication.via_root {
         return Finding::fail(subject, "does not publish partitions under the partitioned table's own name", SETUP);
@@ -141,20 +149,10 @@ pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option
     Finding::ok(subject, format!("covers {} tables", tables.iter().filter(|mapped| mapped.root().is_some()).count()))
 }
 
-/// Returns the finding about tables of which the publication streams only some rows. Setup does not remove a filter that somebody has set.
-fn filtered(tables: &[MappedTable], publication: &Publication, subject: &str) -> Option<Finding> {
+/// Returns the tables of which the publication streams only some rows.
+fn filtered<'a>(tables: &'a [MappedTable], publication: &Publication) -> Vec<&'a Relation> {
     let roots = tables.iter().filter(|mapped| is_required(mapped.table)).filter_map(MappedTable::root);
-    let filtered: Vec<&Relation> = roots.filter(|root| contains(&publication.filtered, &root.qualified())).collect();
-    if filtered.is_empty() {
-        return None;
-    }
-    let names: Vec<String> = filtered.iter().map(|root| root.qualified()).collect();
-    let quoted: Vec<String> = filtered.iter().map(|root| root.quoted()).collect();
-    let name = quote_identifier(subject.trim_start_matches("publication "));
-    let remedy = format!("`alter publication {name} drop table {}`, then run `walhook setup`", quoted.join(", "));
-    let finding = Finding::fail(subject, format!("has a row filter (`where`) for {}", names.join(", ")), remedy);
-    let relations = names.iter().map(|name| format!("every row of {name}")).collect();
-    Some(Finding { relations, ..finding.of(Condition::Publication).blocking() })
+    roots.filter(|root| contains(&publication.filtered, &root.qualified())).collect()
 }
 
 /// Returns the tables that the publication does not cover.
