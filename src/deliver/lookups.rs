@@ -1,5 +1,5 @@
-//! Divides the lookups that run at a time among names, by how their nameservers answered before. Names that are not answered, however
-//! many there are and whoever configured them, cannot take the permits of names that are. No I/O.
+//! Divides the lookups that run at a time among names, by how their nameservers answered before: names that are not answered, whatever
+//! their number and their owners, leave permits to names that are. No I/O.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
