@@ -59,13 +59,9 @@ impl Kind {
     /// What the receivers do, in names of figures.
     pub const fn verb(self) -> &'static str {
         match self {
-            Kind::Answer => "answer",
-            Kind::Hang => "hang",
-            Kind::Drip => "drip",
-            Kind::Reset => "reset",
-            Kind::Redirect => "redirect",
             Kind::Large => "answer 100 MB",
             Kind::Stall => "hang after a 200",
+            other => other.path(),
         }
     }
 

@@ -86,7 +86,7 @@ pub(super) fn judge_outbox(triggers: &Triggers, server: Option<&Server>) -> Vec<
         findings.push(finding.of(Condition::OutboxTrigger));
     }
     if !state.noted {
-        let state = "are not noted: what is written while they are disabled would be lost without a report";
+        let state = "have no recorded versions: what is written while one is disabled would be lost without a report";
         findings.push(Finding::warn("triggers", state, SETUP));
     } else if !triggers.altered.is_empty() {
         let state = format!("disabled, enabled or dropped since setup: {}", triggers.altered.join(", "));
