@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use self::budget::{
-    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK, RESPONSIVE, unproven_share,
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK, RESPONSIVE, Speed,
+    SpeedChange,
 };
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::Event;

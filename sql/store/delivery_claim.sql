@@ -1,19 +1,19 @@
--- Leases due deliveries of one class: up to a number for each webhook, visiting the webhooks that have any in order of id, starting
--- after $3. Returns those that have been due longest first, and of those due at the same time the one with the lowest number. Always
+-- Leases due deliveries of one class: up to a number for each webhook, visiting the webhooks that have any in order of id, after $3 and
+-- up to $9. Returns those that have been due longest first, and of those due at the same time the one with the lowest number. Always
 -- returns at least one row: how many webhooks were visited, and the last of them.
 -- For retries, `attempt = 1` is replaced by `attempt > 1`. It is not a parameter: each class has a partial index of its own, which
 -- generic plans use only for a literal condition.
 -- $1 lease, $2 its length in seconds, $3 webhook to start after, $4 webhooks to visit at most, $5 rows at most,
--- $6 rows of each webhook at most, $7 and $8 webhooks with another limit, and these limits
+-- $6 rows of each webhook at most, $7 and $8 webhooks with another limit, sorted, and these limits, $9 webhook to end with
 with recursive visit (webhook_id, due_at, visited) as (
     (select webhook_id, due_at, 1 from walhook.delivery
-     where attempt = 1 and webhook_id > $3::uuid order by webhook_id, due_at limit 1)
+     where attempt = 1 and webhook_id > $3::uuid and webhook_id <= $9::uuid order by webhook_id, due_at limit 1)
     union all
     select next.webhook_id, next.due_at, visit.visited + 1
     from visit
     cross join lateral (
         select webhook_id, due_at from walhook.delivery
-        where attempt = 1 and webhook_id > visit.webhook_id order by webhook_id, due_at limit 1
+        where attempt = 1 and webhook_id > visit.webhook_id and webhook_id <= $9::uuid order by webhook_id, due_at limit 1
     ) as next
     where visit.visited < $4::integer
 ),
@@ -24,7 +24,9 @@ due as (
         select id, due_at from walhook.delivery
         where attempt = 1 and webhook_id = visit.webhook_id and due_at <= now()
         order by due_at
-        limit coalesce(($8::bigint[])[array_position($7::uuid[], visit.webhook_id)], $6::bigint)
+        -- The limits are found by binary search.
+        limit case when ($7::uuid[])[width_bucket(visit.webhook_id, $7)] = visit.webhook_id
+              then ($8::bigint[])[width_bucket(visit.webhook_id, $7)] else $6::bigint end
         for update skip locked
     ) as of_webhook
     -- Most webhooks may have none that is due yet: then the index entry that was visited suffices.

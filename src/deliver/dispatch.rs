@@ -13,7 +13,7 @@ use super::targets::{Destination, Lookup, Targets};
 use crate::domain::delivery::{Attempt, Delivery, Feedback, TIME_TO_RECORD};
 use crate::domain::webhook::SealedTarget;
 use crate::handoff::{DeliveryBudget, FreshDeliveries};
-use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
+use crate::store::deliver::{ClaimRequest, Claimed};
 use crate::vault::Vault;
 
 /// The wait before webhooks are read again while the store does not answer.
@@ -56,6 +56,8 @@ pub struct Dispatch {
     retry_read_at: Option<Instant>,
     /// Attempts whose webhooks were read.
     ready: VecDeque<Start>,
+    /// Deliveries that have waited too long: too little of their leases is left.
+    expiring: Vec<Delivery>,
 }
 
 impl Dispatch {
@@ -74,6 +76,7 @@ impl Dispatch {
             is_reading: false,
             retry_read_at: None,
             ready: VecDeque::new(),
+            expiring: Vec::new(),
         }
     }
 
@@ -106,33 +109,44 @@ impl Dispatch {
         loop {
             if let Some(start) = self.ready.pop_front() {
                 // Checked again: the process may have been suspended since the attempt became ready.
-                if self.is_lease_too_short(&start.delivery, now) {
-                    self.finish(start.finished, now);
-                    continue;
+                if !self.is_lease_too_short(&start.delivery, now) {
+                    return Some(start);
                 }
-                return Some(start);
+                self.give_up(start.delivery, start.finished, now);
+                continue;
             }
             let delivery = self.schedule.next(now)?;
-            let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
-            let finished = Finished { webhook, class, bytes, request: None, took: None, feedback: Feedback::None };
+            let (webhook, bytes) = (delivery.webhook, delivery.bytes());
+            let finished = Finished { webhook, bytes, request: None, took: None, feedback: Feedback::None };
             match self.targets.recent(webhook, now) {
                 Some(lookup) => self.start(delivery, finished, lookup, now),
-                None if self.is_lease_too_short(&delivery, now) => self.finish(finished, now),
+                None if self.is_lease_too_short(&delivery, now) => self.give_up(delivery, finished, now),
                 None => self.unread.push((delivery, finished)),
             }
         }
     }
 
-    /// Whether the lease might end before the answer is recorded. Such a delivery is not started: it is claimed again when the lease
-    /// ends.
+    /// Whether the lease might end before the answer is recorded. Such a delivery is not started.
     fn is_lease_too_short(&self, delivery: &Delivery, now: Instant) -> bool {
         delivery.lease.until < now + self.timeout + TIME_TO_RECORD
+    }
+
+    fn give_up(&mut self, delivery: Delivery, finished: Finished, now: Instant) {
+        self.finish(finished, now);
+        self.expiring.push(delivery);
+    }
+
+    /// Removes and returns the deliveries that were not started because too little of their leases was left. The caller releases the leases,
+    /// so that the deliveries are claimed again before the leases end.
+    pub fn take_expiring(&mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.expiring)
     }
 
     fn start(&mut self, delivery: Delivery, mut finished: Finished, lookup: Lookup, now: Instant) {
         let destination = match lookup {
             Lookup::Found(destination) if !self.is_lease_too_short(&delivery, now) => destination,
-            Lookup::Found(_) | Lookup::Deleted | Lookup::Unreadable => return self.finish(finished, now),
+            Lookup::Found(_) => return self.give_up(delivery, finished, now),
+            Lookup::Deleted | Lookup::Unreadable => return self.finish(finished, now),
         };
         // The webhook was switched off and on since: this delivery was cancelled. If it was stored in between, it is claimed again when
         // its lease ends.
@@ -202,6 +216,7 @@ impl Dispatch {
         let mut waiting = self.schedule.drain();
         waiting.extend(self.unread.drain(..).chain(self.reading.drain(..)).map(|(delivery, _)| delivery));
         waiting.extend(self.ready.drain(..).map(|start| start.delivery));
+        waiting.append(&mut self.expiring);
         waiting
     }
 

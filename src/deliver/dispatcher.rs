@@ -17,7 +17,7 @@ use super::schedule::Finished;
 use super::sender::Sender;
 use super::settings::Settings;
 use super::targets::Destination;
-use crate::domain::delivery::Attempted;
+use crate::domain::delivery::{Attempted, Delivery};
 use crate::domain::webhook::SealedTarget;
 use crate::failpoint::failpoint;
 use crate::handoff::{DeliveryBudget, FreshDeliveries};
@@ -102,6 +102,7 @@ impl Dispatcher {
         loop {
             let now = Instant::now();
             self.start_attempts();
+            self.release_expiring();
             self.start_read(now);
             self.start_claim(now);
             self.reap();
@@ -200,14 +201,25 @@ impl Dispatcher {
         self.claiming.succeeded();
         let Leftover { refused, orphans } = self.dispatch.claimed(&request, claimed, now);
         self.remove_orphans(orphans);
-        if !refused.is_empty() {
-            let store = self.context.store.clone();
-            self.tasks.spawn(async move {
-                if let Err(error) = store.release(&refused).await {
-                    tracing::debug!(%error, "leases were not released; their deliveries are due when they end");
-                }
-            });
+        self.release(refused);
+    }
+
+    /// Releases the leases of deliveries that have waited too long to be started.
+    fn release_expiring(&mut self) {
+        let expiring = self.dispatch.take_expiring();
+        self.release(expiring);
+    }
+
+    fn release(&mut self, deliveries: Vec<Delivery>) {
+        if deliveries.is_empty() {
+            return;
         }
+        let store = self.context.store.clone();
+        self.tasks.spawn(async move {
+            if let Err(error) = store.release(&deliveries).await {
+                tracing::debug!(%error, "leases were not released; their deliveries are due when they end");
+            }
+        });
     }
 
     /// Removes those of `deliveries` whose event no longer exists.

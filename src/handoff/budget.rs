@@ -1,8 +1,9 @@
 //! Admission: how many deliveries this process holds, in queues and in flight, counted per webhook and bounded. The only counters per
 //! webhook, shared by the hand-off and the dispatcher.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -18,32 +19,17 @@ pub const CAPACITY_BYTES: usize = 64 << 20;
 /// A webhook may hold this fraction of the free budget (a dynamic threshold): webhooks with slow receivers get less the more of them
 /// there are, and some always remains for the others.
 const SHARE_OF_FREE: usize = 4;
-/// Unproven webhooks together leave this fraction of every budget to responsive ones, however many receivers hang.
-const RESERVED: usize = 4;
 /// A receiver is responsive if its last request took at most this long: a fraction of the default timeout, and longer than receivers
 /// that work need.
 pub const RESPONSIVE: Duration = Duration::from_secs(1);
 /// Responsive webhooks, and slow ones, that are remembered while nothing is held for them. Those forgotten count as unknown until their next
 /// answer.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
-/// Requests that may be in flight without a permit, in multiples of the permits. By default this suffices if a third of 10,000 receivers
-/// hang under 250 deliveries per second. Each takes a socket, and memory for its delivery and the connection.
-pub const DETACHED: usize = 3;
-/// Webhooks that one claim is limited to when unproven ones have used up their share: the claim searches this list linearly. The next claim
-/// is for the webhooks after them.
-const MAX_CLAIMED_ALONE: usize = 1_024;
-
-/// Returns the part of `total` that unproven webhooks may use together. At least one.
-pub const fn unproven_share(total: usize) -> usize {
-    total - total / RESERVED
-}
-
-/// Returns how much of a budget of `total` is free for a responsive, or for an unproven, webhook. `used` is in use, of which `unproven`
-/// by unproven webhooks.
-fn free_of(is_responsive: bool, total: usize, used: usize, unproven: usize) -> usize {
-    let free = total.saturating_sub(used);
-    if is_responsive { free } else { free.min(unproven_share(total).saturating_sub(unproven)) }
-}
+/// Requests that may be in flight without a permit, in multiples of the permits. By default this suffices for a sixth of 10,000 new
+/// receivers that all get their first request at once and hang. Each takes a socket, and about 50 KB of memory.
+pub const DETACHED: usize = 8;
+/// Webhooks with limits of their own in one claim. It visits no webhook after the last of them: the next one does.
+const MAX_CLAIM_LIMITS: usize = 1_024;
 
 /// Deliveries held, the bytes of their data, how many of them are in flight, and how many of these without a permit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,15 +60,36 @@ impl Load {
     }
 }
 
-/// What the requests to a webhook say about its receiver.
+/// What the requests to a webhook say about its receiver. The order is that of [`Speed::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Speed {
+pub enum Speed {
+    /// The last request took at most [`RESPONSIVE`], and none has taken longer since.
+    Responsive,
     /// There was no request, or it was forgotten.
     #[default]
     Unknown,
-    /// The last request took at most [`RESPONSIVE`], and none has taken longer since.
-    Responsive,
     Slow,
+}
+
+impl Speed {
+    pub const ALL: [Speed; 3] = [Speed::Responsive, Speed::Unknown, Speed::Slow];
+
+    /// Returns the part of `total` that webhooks of this speed and of those after it may use together. At least one. However many
+    /// receivers hang, a quarter is left to new webhooks and responsive ones, and another quarter to responsive ones alone.
+    pub const fn share(self, total: usize) -> usize {
+        match self {
+            Speed::Responsive => total,
+            Speed::Unknown => total - total / 4,
+            Speed::Slow => total - total / 2,
+        }
+    }
+}
+
+/// A webhook whose speed has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpeedChange {
+    pub from: Speed,
+    pub to: Speed,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,30 +98,13 @@ struct Webhook {
     speed: Speed,
 }
 
-impl Webhook {
-    /// All other webhooks are unproven.
-    fn is_responsive(self) -> bool {
-        self.speed == Speed::Responsive
-    }
-}
-
-/// The consequences of a request that has taken longer than [`RESPONSIVE`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slowed {
-    /// Whether it has made a responsive webhook unproven.
-    pub has_changed: bool,
-    /// Whether it no longer has a permit.
-    pub is_detached: bool,
-}
-
 /// What this process holds, in total and per webhook.
 #[derive(Debug)]
 pub struct Counters {
-    total: Load,
-    /// The part of `total` that is held for unproven webhooks.
-    unproven: Load,
-    /// Webhooks for which something is held.
-    by_webhook: HashMap<Uuid, Webhook>,
+    /// By speed of the webhooks.
+    held: [Load; Speed::ALL.len()],
+    /// Webhooks for which something is held or whose speed is remembered, in the order in which claims visit them.
+    webhooks: BTreeMap<Uuid, Webhook>,
     responsive: LruCache<Uuid, ()>,
     slow: LruCache<Uuid, ()>,
 }
@@ -122,9 +112,8 @@ pub struct Counters {
 impl Default for Counters {
     fn default() -> Self {
         Counters {
-            total: Load::default(),
-            unproven: Load::default(),
-            by_webhook: HashMap::new(),
+            held: Default::default(),
+            webhooks: BTreeMap::new(),
             responsive: LruCache::new(REMEMBERED),
             slow: LruCache::new(REMEMBERED),
         }
@@ -133,41 +122,46 @@ impl Default for Counters {
 
 impl Counters {
     fn webhook(&self, webhook: Uuid) -> Webhook {
-        let remembered = || match () {
-            () if self.responsive.contains(&webhook) => Speed::Responsive,
-            () if self.slow.contains(&webhook) => Speed::Slow,
-            () => Speed::Unknown,
-        };
-        let not_held = || Webhook { load: Load::default(), speed: remembered() };
-        self.by_webhook.get(&webhook).copied().unwrap_or_else(not_held)
+        self.webhooks.get(&webhook).copied().unwrap_or_default()
     }
 
-    fn free_deliveries(&self, is_responsive: bool) -> usize {
-        free_of(is_responsive, CAPACITY, self.total.deliveries, self.unproven.deliveries)
+    fn total(&self, of: fn(&Load) -> usize) -> usize {
+        self.held.iter().map(of).sum()
+    }
+
+    /// Returns how much of a budget of `total` is free for webhooks of this speed. `of` is what a load uses of it.
+    fn free_of(&self, speed: Speed, total: usize, of: fn(&Load) -> usize) -> usize {
+        let limiting = Speed::ALL.iter().take(speed as usize + 1);
+        let free = limiting.map(|limiting| {
+            let used: usize = self.held[*limiting as usize..].iter().map(of).sum();
+            limiting.share(total).saturating_sub(used)
+        });
+        free.min().unwrap_or_default()
     }
 
     /// How many more deliveries may be held for a webhook. At least one while any budget is free for it.
     fn free_for(&self, webhook: Webhook) -> usize {
-        let limit = PER_WEBHOOK.min(self.free_deliveries(webhook.is_responsive()).div_ceil(SHARE_OF_FREE));
+        let free = self.free_of(webhook.speed, CAPACITY, |load| load.deliveries);
+        let limit = PER_WEBHOOK.min(free.div_ceil(SHARE_OF_FREE));
         limit.saturating_sub(webhook.load.deliveries)
     }
 
     /// Whether `bytes` more may be held for a webhook. A delivery that is larger than its webhook's share is held alone.
     fn has_bytes(&self, webhook: Webhook, bytes: usize) -> bool {
-        let free = free_of(webhook.is_responsive(), CAPACITY_BYTES, self.total.bytes, self.unproven.bytes);
+        let free = self.free_of(webhook.speed, CAPACITY_BYTES, |load| load.bytes);
         let fits = webhook.load.bytes.saturating_add(bytes) <= free.div_ceil(SHARE_OF_FREE);
         let is_alone = webhook.load.deliveries == 0 && bytes <= free;
-        fits || is_alone || self.total.deliveries == 0
+        fits || is_alone || self.total(|load| load.deliveries) == 0
     }
 
     /// Returns how many more deliveries may be held in total.
     pub fn free(&self) -> usize {
-        self.free_deliveries(true)
+        CAPACITY.saturating_sub(self.total(|load| load.deliveries))
     }
 
     /// Returns how many more bytes may be held in total.
     pub fn free_bytes(&self) -> usize {
-        CAPACITY_BYTES.saturating_sub(self.total.bytes)
+        CAPACITY_BYTES.saturating_sub(self.total(|load| load.bytes))
     }
 
     fn reserve(&mut self, id: Uuid, bytes: usize) -> bool {
@@ -175,7 +169,7 @@ impl Counters {
         if self.free_for(webhook) == 0 || !self.has_bytes(webhook, bytes) {
             return false;
         }
-        self.by_webhook.entry(id).or_insert(webhook);
+        self.webhooks.entry(id).or_insert(webhook);
         self.change(id, |load| load.add(Load { deliveries: 1, bytes, ..Load::default() }));
         true
     }
@@ -184,16 +178,20 @@ impl Counters {
         self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, ..Load::default() }));
     }
 
-    /// Changes the load of a webhook and the totals. Forgets the webhook if nothing is held for it.
+    /// Changes the load of a webhook and the totals.
     fn change(&mut self, id: Uuid, change: impl Fn(&mut Load)) {
-        let Some(webhook) = self.by_webhook.get_mut(&id) else { return };
+        let Some(webhook) = self.webhooks.get_mut(&id) else { return };
         change(&mut webhook.load);
-        change(&mut self.total);
-        if !webhook.is_responsive() {
-            change(&mut self.unproven);
-        }
+        change(&mut self.held[webhook.speed as usize]);
         if webhook.load == Load::default() {
-            self.by_webhook.remove(&id);
+            self.forget_unless_remembered(id);
+        }
+    }
+
+    /// Forgets a webhook for which nothing is held.
+    fn forget_unless_remembered(&mut self, id: Uuid) {
+        if !self.responsive.contains(&id) && !self.slow.contains(&id) {
+            self.webhooks.remove(&id);
         }
     }
 
@@ -203,56 +201,58 @@ impl Counters {
     }
 
     /// Releases a delivery that was in flight. `took` is how long its request took, if one was made, and `is_detached` whether it had no
-    /// permit at the end. Returns whether that has made a responsive webhook unproven, or the reverse.
-    pub fn finish(&mut self, webhook: Uuid, bytes: usize, took: Option<Duration>, is_detached: bool) -> bool {
+    /// permit at the end. Returns the change of the webhook's speed.
+    pub fn finish(
+        &mut self,
+        webhook: Uuid,
+        bytes: usize,
+        took: Option<Duration>,
+        is_detached: bool,
+    ) -> Option<SpeedChange> {
         let speed = |took| if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow };
-        let has_changed = took.is_some_and(|took| self.set_speed(webhook, speed(took)));
+        let change = took.and_then(|took| self.set_speed(webhook, speed(took)));
         let detached = usize::from(is_detached);
         self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 1, detached }));
-        has_changed
+        change
     }
 
-    /// Notes that a request in flight has taken longer than [`RESPONSIVE`], of `permits` that there are. If the webhook was not known to be
-    /// slow, the request goes on without a permit: otherwise receivers that stop answering at the same time would hold all
-    /// permits until the timeout. A webhook has one such request at a time.
-    pub fn note_slow(&mut self, webhook: Uuid, permits: usize) -> Slowed {
-        let before = self.webhook(webhook);
-        let has_changed = self.set_speed(webhook, Speed::Slow);
-        // Receivers that have never answered leave some to those that have.
-        let limit = match before.speed {
-            Speed::Responsive => permits * DETACHED,
-            Speed::Unknown => unproven_share(permits * DETACHED),
-            Speed::Slow => 0,
-        };
-        let is_detached = self.total.detached < limit && before.load.detached == 0;
-        if is_detached {
+    /// Lets a request in flight go on without a permit, of `permits` that there are. Otherwise receivers that stop answering at the same
+    /// time, and new ones that never answer, would hold all permits until the timeout. A webhook has one such request at a time, and one that
+    /// is known to be slow has none. Returns whether the request goes on without a permit from now on.
+    pub fn detach(&mut self, webhook: Uuid, permits: usize) -> bool {
+        let Webhook { load, speed } = self.webhook(webhook);
+        let limit = speed.share(permits * DETACHED);
+        let detaches = speed != Speed::Slow && load.detached == 0 && self.total(|load| load.detached) < limit;
+        if detaches {
             self.change(webhook, |load| load.detached += 1);
         }
-        Slowed { has_changed, is_detached }
+        detaches
     }
 
-    /// Returns whether that has made a responsive webhook unproven, or the reverse.
-    fn set_speed(&mut self, id: Uuid, speed: Speed) -> bool {
-        let is_responsive = speed == Speed::Responsive;
-        let (remembering, forgetting) = match is_responsive {
-            true => (&mut self.responsive, &mut self.slow),
-            false => (&mut self.slow, &mut self.responsive),
+    /// Notes that a request in flight has taken longer than [`RESPONSIVE`].
+    pub fn note_slow(&mut self, webhook: Uuid) -> Option<SpeedChange> {
+        self.set_speed(webhook, Speed::Slow)
+    }
+
+    fn set_speed(&mut self, id: Uuid, to: Speed) -> Option<SpeedChange> {
+        let (remembering, forgetting) = match to {
+            Speed::Responsive => (&mut self.responsive, &mut self.slow),
+            Speed::Unknown | Speed::Slow => (&mut self.slow, &mut self.responsive),
         };
-        remembering.put(id, ());
+        let forgotten = remembering.push(id, ()).filter(|(other, ())| *other != id);
         forgetting.pop(&id);
-        let Some(webhook) = self.by_webhook.get_mut(&id) else { return false };
-        let was_responsive = webhook.is_responsive();
-        webhook.speed = speed;
-        match (was_responsive, is_responsive) {
-            (false, true) => self.unproven.remove(webhook.load),
-            (true, false) => self.unproven.add(webhook.load),
-            (true, true) | (false, false) => return false,
+        if let Some((forgotten, ())) = forgotten.filter(|(other, ())| self.webhook(*other).load == Load::default()) {
+            self.forget_unless_remembered(forgotten);
         }
-        true
+        let webhook = self.webhooks.get_mut(&id)?;
+        let from = std::mem::replace(&mut webhook.speed, to);
+        self.held[from as usize].remove(webhook.load);
+        self.held[to as usize].add(webhook.load);
+        (from != to).then_some(SpeedChange { from, to })
     }
 
-    pub fn is_responsive(&self, webhook: Uuid) -> bool {
-        self.webhook(webhook).is_responsive()
+    pub fn speed(&self, webhook: Uuid) -> Speed {
+        self.webhook(webhook).speed
     }
 
     pub fn in_flight_of(&self, webhook: Uuid) -> usize {
@@ -260,36 +260,32 @@ impl Counters {
     }
 
     pub fn in_flight(&self) -> usize {
-        self.total.in_flight
+        self.total(|load| load.in_flight)
     }
 
-    /// Returns how many of `total` permits are free for responsive, or for unproven, webhooks.
-    pub fn free_permits(&self, total: usize, is_responsive: bool) -> usize {
-        free_of(is_responsive, total, self.total.permits(), self.unproven.permits())
+    /// Returns how many of `total` permits are free for webhooks of this speed.
+    pub fn free_permits(&self, total: usize, speed: Speed) -> usize {
+        self.free_of(speed, total, Load::permits)
     }
 
     /// Returns how many deliveries of each webhook a claim may take that visits webhooks after `start_after`, if none is to hold more than
     /// `ahead`, or than its number in `lower`.
     pub fn claim_limits(&self, ahead: usize, lower: &HashMap<Uuid, usize>, start_after: Uuid) -> ClaimLimits {
-        let limit = |id: &Uuid, webhook: Webhook| {
-            let ahead = lower.get(id).map_or(ahead, |lower| ahead.min(*lower));
-            ahead.saturating_sub(webhook.load.deliveries).min(self.free_for(webhook))
+        let limit = |id: Uuid, webhook: Webhook| {
+            let ahead = lower.get(&id).map_or(ahead, |lower| ahead.min(*lower));
+            (id, ahead.saturating_sub(webhook.load.deliveries).min(self.free_for(webhook)))
         };
         let of_others = ahead.min(self.free_for(Webhook::default()));
-        if of_others > 0 {
-            let held = self.by_webhook.iter().map(|(id, webhook)| (*id, limit(id, *webhook)));
-            let others = lower.keys().filter(|id| !self.by_webhook.contains_key(id));
-            let listed = held.chain(others.map(|id| (*id, limit(id, self.webhook(*id))))).collect();
-            return ClaimLimits { of_others, listed, ends_with: None };
-        }
-        // Only responsive webhooks are listed: the budget would not admit most deliveries of the others.
-        let mut ids: Vec<Uuid> = self.responsive.iter().map(|(id, ())| *id).filter(|id| *id > start_after).collect();
-        let ends_with = (ids.len() > MAX_CLAIMED_ALONE).then(|| {
-            let last = *ids.select_nth_unstable(MAX_CLAIMED_ALONE - 1).1;
-            ids.truncate(MAX_CLAIMED_ALONE);
-            last
-        });
-        let listed = ids.iter().map(|id| (*id, limit(id, self.webhook(*id)))).collect();
+        let is_listed = |(_, limit): &(Uuid, usize)| if of_others == 0 { *limit > 0 } else { *limit < of_others };
+        let known = self.webhooks.range((Bound::Excluded(start_after), Bound::Unbounded));
+        let known = known.map(|(id, webhook)| limit(*id, *webhook)).filter(is_listed).take(MAX_CLAIM_LIMITS + 1);
+        let others = lower.keys().filter(|id| **id > start_after && !self.webhooks.contains_key(id));
+        let others = others.map(|id| limit(*id, Webhook::default())).filter(is_listed);
+        let mut listed: Vec<(Uuid, usize)> = known.chain(others).collect();
+        listed.sort_unstable();
+        let is_complete = listed.len() <= MAX_CLAIM_LIMITS;
+        listed.truncate(MAX_CLAIM_LIMITS);
+        let ends_with = listed.last().filter(|_| !is_complete).map(|(id, _)| *id);
         ClaimLimits { of_others, listed, ends_with }
     }
 }
@@ -300,7 +296,7 @@ pub struct ClaimLimits {
     /// Of each webhook that is not listed.
     pub of_others: usize,
     pub listed: Vec<(Uuid, usize)>,
-    /// The last webhook of the list, if the list is not complete: the next claim is for those after it.
+    /// The last webhook that the claim may visit, if there are limits for others after it.
     pub ends_with: Option<Uuid>,
 }
 
@@ -406,73 +402,79 @@ mod tests {
     }
 
     #[test]
-    fn unproven_webhooks_leave_budget_to_responsive_ones() {
+    fn slow_webhooks_leave_budget_to_new_ones_and_both_to_responsive_ones() {
         let budget = DeliveryBudget::default();
         deliver(&budget, 0..5_000, QUICK);
-        let unproven = fill(&budget, 10_000..30_000, 1);
-        assert_eq!(unproven, unproven_share(CAPACITY));
-        assert_eq!(fill(&budget, 0..5_000, 1), CAPACITY - unproven);
+        deliver(&budget, 30_000..39_000, HANGING);
+        let slow = fill(&budget, 30_000..39_000, 1);
+        let new = fill(&budget, 10_000..30_000, 1);
+        assert_eq!([slow, slow + new], [Speed::Slow, Speed::Unknown].map(|speed| speed.share(CAPACITY)));
+        assert_eq!(fill(&budget, 0..5_000, 1), CAPACITY - slow - new);
         assert_eq!(budget.counters().free(), 0);
     }
 
     #[test]
-    fn a_slow_answer_makes_a_webhook_unproven_and_a_quick_one_responsive_again() {
+    fn the_last_answer_decides_the_speed() {
+        use Speed::{Responsive, Slow, Unknown};
         let budget = DeliveryBudget::default();
-        assert!(!budget.counters().is_responsive(id(1)));
-        for (took, is_responsive) in [(QUICK, true), (HANGING, false), (None, false), (QUICK, true), (None, true)] {
+        for (took, speed) in [
+            (None, Unknown),
+            (QUICK, Responsive),
+            (HANGING, Slow),
+            (None, Slow),
+            (QUICK, Responsive),
+            (None, Responsive),
+        ] {
             deliver(&budget, 1..2, took);
-            assert_eq!(budget.counters().is_responsive(id(1)), is_responsive);
+            assert_eq!(budget.counters().speed(id(1)), speed);
         }
-        // When a webhook becomes unproven or responsive, the deliveries held for it are counted there.
+        // The deliveries held for a webhook count as those of its speed.
         assert!(budget.reserve(id(1), 7) && budget.reserve(id(1), 8));
         let mut counters = budget.counters();
         counters.start(id(1));
-        assert!(counters.finish(id(1), 7, HANGING, false));
-        assert_eq!((counters.unproven.deliveries, counters.unproven.bytes, counters.in_flight()), (1, 8, 0));
+        assert_eq!(counters.finish(id(1), 7, HANGING, false), Some(SpeedChange { from: Responsive, to: Slow }));
+        let one = Load { deliveries: 1, bytes: 8, ..Load::default() };
+        assert_eq!(counters.held, [Load::default(), Load::default(), one]);
         counters.start(id(1));
-        assert!(counters.finish(id(1), 8, QUICK, false));
-        assert_eq!((counters.unproven, counters.total), (Load::default(), Load::default()));
-        assert!(counters.by_webhook.is_empty());
+        assert_eq!(counters.finish(id(1), 8, QUICK, false), Some(SpeedChange { from: Slow, to: Responsive }));
+        assert_eq!(counters.held, [Load::default(); 3]);
     }
 
     #[test]
     fn the_first_slow_request_of_each_webhook_gives_its_permit_back_within_bounds() {
-        const PERMITS: usize = 4;
+        const PERMITS: usize = 1;
         let budget = DeliveryBudget::default();
         deliver(&budget, 1..100, QUICK);
         let note_slow = |webhook: usize| {
             assert!(budget.reserve(id(webhook), 1));
             budget.counters().start(id(webhook));
-            let slowed = budget.counters().note_slow(id(webhook), PERMITS);
-            (slowed.has_changed, slowed.is_detached)
+            let is_detached = budget.counters().detach(id(webhook), PERMITS);
+            (budget.counters().note_slow(id(webhook)).is_some(), is_detached)
         };
-        // Unknown webhooks leave a quarter to proven ones.
+        // Unknown webhooks leave a quarter to responsive ones.
         let unknown: Vec<_> = (200..220).map(note_slow).collect();
-        let limit = unproven_share(PERMITS * DETACHED);
-        assert_eq!(unknown, [vec![(false, true); limit], vec![(false, false); 20 - limit]].concat());
-        assert_eq!(
-            [1, 1, 2, 3, 4].map(note_slow),
-            [(true, true), (false, false), (true, true), (true, true), (true, false)]
-        );
+        let limit = Speed::Unknown.share(PERMITS * DETACHED);
+        assert_eq!(unknown, [vec![(true, true); limit], vec![(true, false); 20 - limit]].concat());
+        assert_eq!([1, 1, 2, 3].map(note_slow), [(true, true), (false, false), (true, true), (true, false)]);
         let mut counters = budget.counters();
-        assert_eq!((counters.in_flight(), counters.total.permits()), (25, 25 - PERMITS * DETACHED));
+        let permits = |counters: &Counters| counters.total(Load::permits);
+        assert_eq!((counters.in_flight(), permits(&counters)), (24, 24 - PERMITS * DETACHED));
         // A quick answer to another request makes the webhook responsive. Its slow request still has no permit.
-        assert!(counters.finish(id(1), 1, QUICK, false));
-        assert_eq!((counters.total.permits(), counters.webhook(id(1)).load.detached), (24 - PERMITS * DETACHED, 1));
-        assert!(counters.finish(id(1), 1, HANGING, true));
-        assert_eq!(
-            (counters.total.permits(), counters.total.detached),
-            (24 - PERMITS * DETACHED, PERMITS * DETACHED - 1)
-        );
+        assert!(counters.finish(id(1), 1, QUICK, false).is_some());
+        assert_eq!((permits(&counters), counters.webhook(id(1)).load.detached), (23 - PERMITS * DETACHED, 1));
+        assert!(counters.finish(id(1), 1, HANGING, true).is_some());
+        let detached = counters.total(|load| load.detached);
+        assert_eq!((permits(&counters), detached), (23 - PERMITS * DETACHED, PERMITS * DETACHED - 1));
         drop(counters);
         assert_eq!(note_slow(1), (false, false), "it is known to be slow");
         assert_eq!(note_slow(5), (true, true));
     }
 
     #[test]
-    fn claims_are_limited_to_responsive_webhooks_when_unproven_ones_have_used_up_their_share() {
+    fn claims_are_limited_to_responsive_webhooks_when_others_have_used_up_their_share() {
         let budget = DeliveryBudget::default();
         deliver(&budget, 1..3, QUICK);
+        deliver(&budget, 3..5, HANGING);
         assert!(budget.reserve(id(2), 1) && budget.reserve(id(10), 1));
         let limits = || {
             let mut limits = budget.counters().claim_limits(16, &HashMap::from([(id(1), 5)]), Uuid::nil());
@@ -480,6 +482,14 @@ mod tests {
             (limits.of_others, limits.listed, limits.ends_with)
         };
         assert_eq!(limits(), (16, vec![(id(1), 5), (id(2), 15), (id(10), 15)], None));
+        // Slow webhooks are listed once their share is used up.
+        deliver(&budget, 100_000..109_000, HANGING);
+        fill(&budget, 100_000..109_000, 1);
+        let counters = budget.counters();
+        let ClaimLimits { of_others, listed, ends_with } = counters.claim_limits(16, &HashMap::new(), id(2));
+        assert_eq!((of_others, listed.len()), (16, MAX_CLAIM_LIMITS));
+        assert!(listed[..2] == [(id(3), 0), (id(4), 0)] && ends_with == listed.last().map(|(id, _)| *id));
+        drop(counters);
         fill(&budget, 10..20_000, 1);
         assert_eq!(limits(), (0, vec![(id(1), 5), (id(2), 15)], None));
     }

@@ -50,13 +50,15 @@ pub struct ClaimRequest {
     pub timeout: Duration,
     /// Webhooks are visited in order of id, starting after this one.
     pub start_after: Uuid,
+    /// The last webhook that may be visited.
+    pub end_with: Uuid,
     pub max_webhooks: usize,
     pub max_rows: usize,
     /// The most bytes of event data. Deliveries beyond that are released at once; the first is always taken.
     pub max_bytes: usize,
     /// The most deliveries of each webhook that is not listed in `limits`.
     pub per_webhook: usize,
-    /// Webhooks with their own limits.
+    /// Webhooks with their own limits, sorted.
     pub limits: Vec<(Uuid, usize)>,
 }
 
@@ -141,8 +143,9 @@ async fn claim(
         request.limits.iter().map(|(webhook, limit)| (*webhook, *limit as i64)).unzip();
     let (seconds, max_webhooks) = (length.as_secs_f64(), i32::try_from(request.max_webhooks).unwrap_or(i32::MAX));
     let (max_rows, per_webhook) = (request.max_rows as i64, request.per_webhook as i64);
-    let arguments: [&(dyn ToSql + Sync); 8] =
-        [&lease.token, &seconds, &request.start_after, &max_webhooks, &max_rows, &per_webhook, &webhooks, &limits];
+    let (start_after, end_with) = (&request.start_after, &request.end_with);
+    let arguments: [&(dyn ToSql + Sync); 9] =
+        [&lease.token, &seconds, start_after, &max_webhooks, &max_rows, &per_webhook, &webhooks, &limits, end_with];
     let mut rows = pin!(transaction.query_raw(&statement, arguments).await?);
     let (mut claimed, mut refused, mut bytes) = (Claimed::default(), Vec::new(), 0);
     while let Some(row) = rows.next().await.transpose()? {

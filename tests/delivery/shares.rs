@@ -17,7 +17,7 @@ use walhook::domain::event::EventKind;
 use walhook::domain::webhook::SealedTarget;
 use walhook::handoff::{DeliveryBudget, FreshDeliveries};
 use walhook::record::{Batching, Decided};
-use walhook::store::deliver::{Claimed, DeliveryClass};
+use walhook::store::deliver::Claimed;
 use walhook::vault::Vault;
 
 const LIMITS: Limits = Limits { total: 8, per_webhook: 4, adaptive: true };
@@ -59,7 +59,7 @@ fn responsive_webhooks_that_could_use_all_permits_leave_one_to_an_unproven_webho
         let started = schedule.next(now).expect("permits are free");
         let (webhook, bytes) = (started.webhook, started.bytes());
         let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
-        schedule.finish(Finished { webhook, class: DeliveryClass::Fresh, bytes, request: None, took, feedback }, now);
+        schedule.finish(Finished { webhook, bytes, request: None, took, feedback }, now);
     }
     (1..=8).for_each(|webhook| add(&mut schedule, &budget, webhook, now));
     add(&mut schedule, &budget, 9, now);
@@ -108,6 +108,7 @@ fn an_attempt_that_became_ready_before_its_lease_was_too_short_is_not_started() 
         dispatch.read(&webhooks, now, vec![target], now);
         let started = dispatch.next_start(now + suspended);
         assert_eq!(started.is_some(), is_started, "after {suspended:?}");
+        assert_eq!(dispatch.take_expiring().is_empty(), is_started, "its lease is released");
         started.into_iter().for_each(|start| dispatch.finish(start.finished, now + suspended));
         assert_eq!(dispatch.in_flight(), 0, "its permit is free again");
     }

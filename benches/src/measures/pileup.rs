@@ -143,8 +143,8 @@ async fn require_flat_claims(rig: &Rig, figures: &mut Figures, pending: u64) -> 
 /// Returns the buffers that a claim reads per leased row. Fails if it scans a table.
 async fn buffers_of_claim(rig: &Rig) -> anyhow::Result<f64> {
     let (none, limits): (Vec<Uuid>, Vec<i64>) = Default::default();
-    let parameters: [&(dyn ToSql + Sync); 8] =
-        [&Uuid::nil(), &20.0_f64, &Uuid::nil(), &1_000_i32, &CLAIMED, &16_i64, &none, &limits];
+    let parameters: [&(dyn ToSql + Sync); 9] =
+        [&Uuid::nil(), &20.0_f64, &Uuid::nil(), &1_000_i32, &CLAIMED, &16_i64, &none, &limits, &Uuid::max()];
     rig.store.batch_execute("begin").await?;
     rig.store.batch_execute(PLAN_BY_INDEX).await?;
     let explain = format!("explain (analyze, buffers, format json) {}", DeliveryClass::Retry.claim_statement());

@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use crate::domain::delivery::{Feedback, TIME_TO_START};
 
-/// Webhooks that are remembered. Beyond that, the one that has not answered for longest is forgotten: claims search a list of them
-/// linearly.
+/// Webhooks that are remembered. Beyond that, the one that has not answered for longest is forgotten: each claim has the limits of
+/// all of them.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1_024).expect("not zero");
 /// After so long without an answer a webhook is forgotten: what its receiver could handle then says little about now.
 const IDLE: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! Fair queueing: one queue per webhook and class, served round-robin, with limits that keep permits free for responsive receivers. No
-//! I/O.
+//! Fair queueing: one queue per webhook and class, served round-robin, with limits that keep permits free for responsive receivers
+//! and for new ones. No I/O.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::congestion::Congestion;
 use super::running::{Request, Running};
 use crate::domain::delivery::{Delivery, Feedback};
-use crate::handoff::{Counters, DeliveryBudget};
+use crate::handoff::{Counters, DeliveryBudget, Speed, SpeedChange};
 use crate::store::deliver::DeliveryClass;
 
 /// A webhook may hold this fraction of the free permits, besides its own limit (a dynamic threshold): the more receivers hang, the
@@ -25,18 +25,10 @@ pub struct Limits {
     pub adaptive: bool,
 }
 
-impl Limits {
-    /// Permits that retries may hold. While many receivers are down, fresh deliveries still go out.
-    fn retries(self) -> usize {
-        (self.total / 2).max(1)
-    }
-}
-
 /// A delivery whose request has ended, or was not made.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
     pub webhook: Uuid,
-    pub class: DeliveryClass,
     pub bytes: usize,
     /// The request, if one was started.
     pub request: Option<Request>,
@@ -54,7 +46,6 @@ pub struct FairQueue {
     running: Running,
     fresh: Ring,
     retry: Ring,
-    retries_in_flight: usize,
     /// The class that is served next if both have deliveries.
     next: DeliveryClass,
 }
@@ -67,54 +58,67 @@ struct Permits<'a> {
     congestion: &'a Congestion,
 }
 
-/// The queues of one class. `responsive` and `unproven` are the orders in which webhooks are served: each webhook that has a queue is in
-/// one of them, once.
+/// The queues of one class. Each webhook that has a queue is in the order of its speed, once.
 #[derive(Debug, Default)]
 struct Ring {
     queues: HashMap<Uuid, VecDeque<Delivery>>,
-    responsive: VecDeque<Uuid>,
-    unproven: VecDeque<Uuid>,
+    orders: [Order; Speed::ALL.len()],
     queued: usize,
-    /// Whether an unproven webhook is served next if webhooks of both kinds wait: they alternate.
-    is_unproven_next: bool,
+    /// Whose turn it is, if webhooks of several speeds wait.
+    turn: usize,
+}
+
+/// The order in which the webhooks of one speed are served.
+#[derive(Debug, Default)]
+struct Order {
+    webhooks: VecDeque<Uuid>,
+    /// No webhook had fewer requests in flight than this share of the free permits, and than its limit, and none has changed since. All of
+    /// thousands of webhooks may wait for receivers that hang: they are not visited each time.
+    used_up: Option<usize>,
+}
+
+impl Order {
+    fn push(&mut self, webhook: Uuid) {
+        self.webhooks.push_back(webhook);
+        self.used_up = None;
+    }
 }
 
 impl Ring {
-    fn order(&mut self, is_responsive: bool) -> &mut VecDeque<Uuid> {
-        if is_responsive { &mut self.responsive } else { &mut self.unproven }
-    }
-
-    fn push(&mut self, delivery: Delivery, is_responsive: bool) {
+    fn push(&mut self, delivery: Delivery, speed: Speed) {
         let webhook = delivery.webhook;
         let queue = self.queues.entry(webhook).or_default();
         queue.push_back(delivery);
         self.queued += 1;
         if queue.len() == 1 {
-            self.order(is_responsive).push_back(webhook);
+            self.orders[speed as usize].push(webhook);
         }
     }
 
     /// Takes the next delivery for which there is a permit.
     fn pop(&mut self, permits: Permits<'_>) -> Option<Delivery> {
-        let first = !self.is_unproven_next;
-        let delivery = self.pop_of(first, permits).or_else(|| self.pop_of(!first, permits))?;
-        self.is_unproven_next = permits.counters.is_responsive(delivery.webhook);
+        let speeds = Speed::ALL.into_iter().cycle().skip(self.turn).take(Speed::ALL.len());
+        let (speed, delivery) = speeds.into_iter().find_map(|speed| Some((speed, self.pop_of(speed, permits)?)))?;
+        self.turn = (speed as usize + 1) % Speed::ALL.len();
         Some(delivery)
     }
 
-    /// Takes the next delivery of a responsive or of an unproven webhook. Webhooks that are skipped have a request in flight, of which
-    /// there are never many.
-    fn pop_of(&mut self, is_responsive: bool, permits: Permits<'_>) -> Option<Delivery> {
+    /// Takes the next delivery of a webhook of this speed.
+    fn pop_of(&mut self, speed: Speed, permits: Permits<'_>) -> Option<Delivery> {
         let Permits { counters, limits, congestion } = permits;
-        let free = counters.free_permits(limits.total, is_responsive);
+        let free = counters.free_permits(limits.total, speed);
         if free == 0 {
             return None;
         }
         let share = free.div_ceil(SHARE_OF_FREE);
-        for _ in 0..self.order(is_responsive).len() {
-            let webhook = self.order(is_responsive).pop_front()?;
+        let order = &mut self.orders[speed as usize];
+        if order.used_up.is_some_and(|used_up| share <= used_up) {
+            return None;
+        }
+        for _ in 0..order.webhooks.len() {
+            let webhook = order.webhooks.pop_front()?;
             if counters.in_flight_of(webhook) >= congestion.limit(webhook).min(share) {
-                self.order(is_responsive).push_back(webhook);
+                order.webhooks.push_back(webhook);
                 continue;
             }
             let queue = self.queues.get_mut(&webhook)?;
@@ -122,21 +126,27 @@ impl Ring {
             if queue.is_empty() {
                 self.queues.remove(&webhook);
             } else {
-                self.order(is_responsive).push_back(webhook);
+                order.webhooks.push_back(webhook);
             }
             self.queued -= 1;
             return Some(delivery);
         }
+        order.used_up = Some(share);
         None
     }
 
-    /// Moves a webhook to the responsive or to the unproven ones, if it has a queue.
-    fn move_queue(&mut self, webhook: Uuid, is_responsive: bool) {
-        let from = self.order(!is_responsive);
+    /// Moves a webhook whose speed has changed to its new order, if it has a queue.
+    fn move_queue(&mut self, webhook: Uuid, change: SpeedChange) {
+        let from = &mut self.orders[change.from as usize].webhooks;
         if let Some(position) = from.iter().position(|other| *other == webhook) {
             from.remove(position);
-            self.order(is_responsive).push_back(webhook);
+            self.orders[change.to as usize].push(webhook);
         }
+    }
+
+    /// Notes that a request to a webhook of this speed has ended.
+    fn note_finished(&mut self, speed: Speed) {
+        self.orders[speed as usize].used_up = None;
     }
 }
 
@@ -150,22 +160,20 @@ impl FairQueue {
             running: Running::default(),
             fresh: Ring::default(),
             retry: Ring::default(),
-            retries_in_flight: 0,
             next: DeliveryClass::Fresh,
         }
     }
 
     /// Queues a delivery that the budget has admitted.
     pub fn push(&mut self, delivery: Delivery) {
-        let is_responsive = self.budget.counters().is_responsive(delivery.webhook);
-        self.ring(DeliveryClass::of(&delivery)).push(delivery, is_responsive);
+        let speed = self.budget.counters().speed(delivery.webhook);
+        self.ring(DeliveryClass::of(&delivery)).push(delivery, speed);
     }
 
     /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish). Takes retries only if they `may_retry`.
     pub fn pop(&mut self, may_retry: bool) -> Option<Delivery> {
         let budget = self.budget.clone();
         let mut counters = budget.counters();
-        let may_retry = may_retry && self.retries_in_flight < self.limits.retries();
         let order = match self.next {
             DeliveryClass::Fresh => [DeliveryClass::Fresh, DeliveryClass::Retry],
             DeliveryClass::Retry => [DeliveryClass::Retry, DeliveryClass::Fresh],
@@ -178,13 +186,10 @@ impl FairQueue {
             DeliveryClass::Retry => retry.pop(permits),
         })?;
         counters.start(delivery.webhook);
-        match DeliveryClass::of(&delivery) {
-            DeliveryClass::Fresh => self.next = DeliveryClass::Retry,
-            DeliveryClass::Retry => {
-                self.next = DeliveryClass::Fresh;
-                self.retries_in_flight += 1;
-            }
-        }
+        self.next = match DeliveryClass::of(&delivery) {
+            DeliveryClass::Fresh => DeliveryClass::Retry,
+            DeliveryClass::Retry => DeliveryClass::Fresh,
+        };
         Some(delivery)
     }
 
@@ -195,43 +200,49 @@ impl FairQueue {
 
     /// Returns the permit of a delivery that was taken, and releases its budget.
     pub fn finish(&mut self, finished: Finished, now: Instant) {
-        let Finished { webhook, class, bytes, request, took, feedback } = finished;
+        let Finished { webhook, bytes, request, took, feedback } = finished;
         let is_detached = request.is_some_and(|request| {
             self.congestion.note(webhook, request.started_at, took.unwrap_or_default(), feedback, now);
             self.running.end(request)
         });
         let mut counters = self.budget.counters();
-        let has_changed = counters.finish(webhook, bytes, took, is_detached);
-        let is_responsive = counters.is_responsive(webhook);
+        let change = counters.finish(webhook, bytes, took, is_detached);
+        let speed = counters.speed(webhook);
         drop(counters);
-        if has_changed {
-            self.move_queues(webhook, is_responsive);
-        }
-        self.retries_in_flight -= usize::from(class == DeliveryClass::Retry);
+        self.move_queues(webhook, change);
+        self.fresh.note_finished(speed);
+        self.retry.note_finished(speed);
     }
 
-    /// Makes webhooks unproven whose requests are slow, and takes back the permits of requests that were not expected to be. Otherwise
-    /// proven webhooks that hang would get permits, and hold them, until the first timeout.
-    pub fn note_slow(&mut self, now: Instant) {
-        while let Some((request, webhook)) = self.running.next_slow(now) {
-            let slowed = self.budget.counters().note_slow(webhook, self.limits.total);
-            if slowed.is_detached {
+    /// Takes back the permits of requests that take longer than expected, and notes which webhooks are slow.
+    pub fn note_overdue(&mut self, now: Instant) {
+        let mut counters = self.budget.counters();
+        while let Some((request, webhook)) = self.running.next_late(now) {
+            if counters.speed(webhook) == Speed::Unknown && counters.detach(webhook, self.limits.total) {
                 self.running.detach(request);
             }
-            if slowed.has_changed {
-                self.move_queues(webhook, false);
-            }
         }
+        let mut changes = Vec::new();
+        while let Some((request, webhook)) = self.running.next_slow(now) {
+            if counters.detach(webhook, self.limits.total) {
+                self.running.detach(request);
+            }
+            changes.push((webhook, counters.note_slow(webhook)));
+        }
+        drop(counters);
+        changes.into_iter().for_each(|(webhook, change)| self.move_queues(webhook, change));
     }
 
-    /// Returns when to call [`note_slow`](Self::note_slow) again.
-    pub fn next_slow_at(&self) -> Option<Instant> {
-        self.running.next_slow_at()
+    /// Returns when to call [`note_overdue`](Self::note_overdue) again.
+    pub fn next_overdue_at(&self) -> Option<Instant> {
+        self.running.next_overdue_at()
     }
 
-    fn move_queues(&mut self, webhook: Uuid, is_responsive: bool) {
-        self.fresh.move_queue(webhook, is_responsive);
-        self.retry.move_queue(webhook, is_responsive);
+    fn move_queues(&mut self, webhook: Uuid, change: Option<SpeedChange>) {
+        if let Some(change) = change {
+            self.fresh.move_queue(webhook, change);
+            self.retry.move_queue(webhook, change);
+        }
     }
 
     pub fn congestion(&mut self) -> &mut Congestion {
@@ -304,11 +315,10 @@ pub mod tests {
         queue.push(delivery);
     }
 
-    fn finish(queue: &mut FairQueue, webhook: u128, attempt: u16, took: Option<Duration>) {
-        let delivery = delivery(webhook, 0, attempt);
-        let class = DeliveryClass::of(&delivery);
+    fn finish(queue: &mut FairQueue, webhook: u128, took: Option<Duration>) {
+        let delivery = delivery(webhook, 0, 1);
         let (webhook, bytes, feedback) = (delivery.webhook, delivery.bytes(), Feedback::None);
-        queue.finish(Finished { webhook, class, bytes, request: None, took, feedback }, Instant::now());
+        queue.finish(Finished { webhook, bytes, request: None, took, feedback }, Instant::now());
     }
 
     /// Has each of the webhooks answer a request quickly.
@@ -316,7 +326,7 @@ pub mod tests {
         for webhook in webhooks {
             push(queue, webhook, 0, 1);
             assert!(queue.pop(true).is_some());
-            finish(queue, webhook, 1, Some(QUICK));
+            finish(queue, webhook, Some(QUICK));
         }
     }
 
@@ -346,14 +356,14 @@ pub mod tests {
         }
         push(&mut queue, 2, 10, 1);
         assert_eq!(pop_all(&mut queue), [(1, 1), (2, 10), (1, 2)]);
-        finish(&mut queue, 2, 1, None);
+        finish(&mut queue, 2, None);
         assert_eq!(pop_all(&mut queue), []);
-        finish(&mut queue, 1, 1, None);
+        finish(&mut queue, 1, None);
         assert_eq!(pop_all(&mut queue), [(1, 3)]);
     }
 
     #[test]
-    fn while_some_receivers_hang_an_unknown_one_finds_a_permit() {
+    fn while_some_receivers_hang_a_new_one_finds_a_permit() {
         let mut queue = queue(64, 32);
         for webhook in 1..=20 {
             (0..40).for_each(|number| push(&mut queue, webhook, number, 1));
@@ -374,17 +384,17 @@ pub mod tests {
         assert_eq!(pop_all(&mut queue).len(), 192);
         for round in 0..3 {
             // Requests that time out are followed by others that hang.
-            (0..192).for_each(|index| finish(&mut queue, 1_000 + 192 * round + index, 1, Some(HANGING)));
+            (0..192).for_each(|index| finish(&mut queue, 1_000 + 192 * round + index, Some(HANGING)));
             assert_eq!(pop_all(&mut queue).len(), 192);
             (1..=10).for_each(|webhook| push(&mut queue, webhook, 7, 1));
             assert_eq!(pop_all(&mut queue).len(), 10);
-            (1..=10).for_each(|webhook| finish(&mut queue, webhook, 1, Some(QUICK)));
+            (1..=10).for_each(|webhook| finish(&mut queue, webhook, Some(QUICK)));
         }
         assert_eq!(queue.in_flight(), 192);
     }
 
     #[test]
-    fn proven_webhooks_that_hang_get_no_more_permits_than_unproven_ones_after_a_second() {
+    fn responsive_webhooks_that_hang_get_no_more_permits_than_slow_ones_after_a_second() {
         let mut queue = queue(256, 32);
         prove(&mut queue, 1..=1_000);
         let mut now = Instant::now();
@@ -401,16 +411,17 @@ pub mod tests {
             (1..=25).for_each(|webhook| push(&mut queue, arrival % 4 * 25 + webhook, arrival, 1));
             hanging += start(&mut queue, now);
             now += Duration::from_millis(400);
-            queue.note_slow(now);
+            queue.note_overdue(now);
         }
         // The first request of each no longer has a permit.
-        assert!((250..=292).contains(&hanging), "{hanging}");
+        let slow = Speed::Slow.share(256);
+        assert!((100 + slow - 10..=100 + slow).contains(&hanging), "{hanging}");
         (900..=940).for_each(|webhook| push(&mut queue, webhook, 1, 1));
         assert_eq!(start(&mut queue, now), 41, "others still find permits");
     }
 
     #[test]
-    fn responsive_webhooks_do_not_starve_unproven_ones() {
+    fn responsive_webhooks_do_not_starve_new_ones() {
         let mut queue = queue(8, 4);
         prove(&mut queue, 1..=4);
         for number in 1..=10 {
@@ -421,7 +432,7 @@ pub mod tests {
     }
 
     #[test]
-    fn queues_move_when_a_webhook_becomes_responsive_or_unproven() {
+    fn queues_move_when_a_webhook_becomes_responsive_or_slow() {
         let mut queue = queue(8, 8);
         prove(&mut queue, 1..=1);
         for number in 1..=20 {
@@ -429,12 +440,12 @@ pub mod tests {
             push(&mut queue, 2, number, 2);
         }
         let mut seen = pop_all(&mut queue);
-        // One becomes responsive and the other unproven with every request, and nothing is lost or delivered twice.
+        // One becomes responsive and the other slow with every request, and nothing is lost or delivered twice.
         for round in 0..40 {
             let (quick, slow) = if round % 2 == 0 { (2, 1) } else { (1, 2) };
             for (webhook, took) in [(quick, QUICK), (slow, HANGING)] {
                 if queue.budget.counters().in_flight_of(Uuid::from_u128(webhook)) > 0 {
-                    finish(&mut queue, webhook, webhook as u16, Some(took));
+                    finish(&mut queue, webhook, Some(took));
                 }
             }
             seen.extend(pop_all(&mut queue));
@@ -445,25 +456,31 @@ pub mod tests {
     }
 
     #[test]
-    fn webhooks_with_one_delivery_each_use_all_permits_once_they_are_proven() {
+    fn webhooks_with_one_delivery_each_use_all_permits_once_they_are_responsive() {
         let mut queue = queue(8, 4);
         prove(&mut queue, 1..=9);
         (1..=9).for_each(|webhook| push(&mut queue, webhook, 0, 1));
         assert_eq!(pop_all(&mut queue).len(), 8);
-        finish(&mut queue, 3, 1, Some(QUICK));
+        finish(&mut queue, 3, Some(QUICK));
         assert_eq!(pop_all(&mut queue), [(9, 0)]);
     }
 
     #[test]
-    fn retries_hold_at_most_half_of_the_permits() {
-        let mut queue = queue(8, 8);
-        prove(&mut queue, 1..=13);
-        (1..=8).for_each(|webhook| push(&mut queue, webhook, 0, 2));
-        assert_eq!(pop_all(&mut queue).len(), 4);
-        (11..=13).for_each(|webhook| push(&mut queue, webhook, 0, 1));
-        assert_eq!(pop_all(&mut queue).len(), 3);
-        finish(&mut queue, 1, 2, None);
-        assert_eq!(pop_all(&mut queue), [(5, 0)]);
+    fn however_many_receivers_hang_new_ones_and_retries_to_responsive_ones_find_a_permit() {
+        let mut queue = queue(64, 32);
+        prove(&mut queue, 1..=10);
+        for webhook in 1_000..1_100 {
+            push(&mut queue, webhook, 1, 1);
+            assert!(queue.pop(true).is_some());
+            finish(&mut queue, webhook, Some(HANGING));
+        }
+        // A first attempt and a retry of each.
+        (1_000..1_100).for_each(|webhook| (1..=2).for_each(|attempt| push(&mut queue, webhook, 1, attempt)));
+        assert_eq!(pop_all(&mut queue).len(), Speed::Slow.share(64));
+        (2_000..2_010).for_each(|webhook| push(&mut queue, webhook, 1, 1));
+        assert_eq!(pop_all(&mut queue).len(), 10);
+        (1..=10).for_each(|webhook| push(&mut queue, webhook, 1, 2));
+        assert_eq!(pop_all(&mut queue).len(), 10);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub use self::claims::MAX_ROWS;
 use self::fair_queue::FairQueue;
 pub use self::fair_queue::{Finished, Limits};
 use self::retry_throttle::RetryThrottle;
-pub use self::running::Request;
+pub use self::running::{LATE, Request};
 use crate::domain::delivery::Delivery;
 use crate::handoff::DeliveryBudget;
 use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
@@ -66,7 +66,7 @@ impl Schedule {
 
     /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish).
     pub fn next(&mut self, now: Instant) -> Option<Delivery> {
-        self.queue.note_slow(now);
+        self.queue.note_overdue(now);
         let delivery = self.queue.pop(self.throttle.opens_at(now) <= now)?;
         if DeliveryClass::of(&delivery) == DeliveryClass::Retry {
             self.throttle.note_retry(now);
@@ -138,7 +138,7 @@ impl Schedule {
         } else {
             self.fresh_claims.next_at().min(self.retry_claims.next_at())
         };
-        let claim_at = self.queue.next_slow_at().map_or(claim_at, |slow_at| slow_at.min(claim_at));
+        let claim_at = self.queue.next_overdue_at().map_or(claim_at, |overdue_at| overdue_at.min(claim_at));
         // If no permit is free, the return of one wakes the dispatcher.
         let opens_at = self.throttle.opens_at(now);
         if self.queue.queued_retries() > 0 && opens_at > now { claim_at.min(opens_at) } else { claim_at }
@@ -183,9 +183,9 @@ mod tests {
             schedule.claimed(&request, &mut claimed, now);
             // Receivers answer at once, so that no first attempt is queued when the next claim is made.
             while let Some(delivery) = schedule.next(now) {
-                let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+                let (webhook, bytes) = (delivery.webhook, delivery.bytes());
                 let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
-                schedule.finish(Finished { webhook, class, bytes, request: None, took, feedback }, now);
+                schedule.finish(Finished { webhook, bytes, request: None, took, feedback }, now);
             }
             retry_claims += usize::from(is_retry);
             now += Duration::from_millis(20);

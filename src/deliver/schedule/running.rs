@@ -1,11 +1,17 @@
-//! The requests in flight, in the order in which they started, so that slow ones are noticed before they end. No I/O.
+//! The requests in flight, in the order in which they started, so that those that take long are noticed before they end. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
 use crate::handoff::RESPONSIVE;
+
+/// How long a request to a new receiver may keep its permit. Most receivers answer in this time. While thousands of new ones hang, the others
+/// wait this long for the permits of each round.
+pub const LATE: Duration = Duration::from_millis(250);
+/// Timers are no more precise.
+const TIMER_PRECISION: Duration = Duration::from_millis(1);
 
 /// A request that was started. Ordered by its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +24,9 @@ pub struct Request {
 /// The requests in flight that are not known to be slow, with their webhooks, and those that have no permit.
 #[derive(Debug, Default)]
 pub struct Running {
-    requests: BTreeMap<Request, Uuid>,
+    recent: BTreeMap<Request, Uuid>,
+    /// Those that have taken longer than [`LATE`].
+    late: BTreeMap<Request, Uuid>,
     detached: BTreeSet<Request>,
     started: u64,
 }
@@ -27,31 +35,44 @@ impl Running {
     pub fn start(&mut self, webhook: Uuid, now: Instant) -> Request {
         self.started += 1;
         let request = Request { started_at: now, number: self.started };
-        self.requests.insert(request, webhook);
+        self.recent.insert(request, webhook);
         request
     }
 
     /// Returns whether the request was detached.
     pub fn end(&mut self, request: Request) -> bool {
-        self.requests.remove(&request).is_none() && self.detached.remove(&request)
+        if self.recent.remove(&request).is_none() {
+            self.late.remove(&request);
+        }
+        self.detached.remove(&request)
     }
 
-    /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns each request once.
+    /// Returns a request that has taken longer than [`LATE`], and its webhook. Returns each request once.
+    pub fn next_late(&mut self, now: Instant) -> Option<(Request, Uuid)> {
+        let first = self.recent.first_entry().filter(|first| first.key().started_at + LATE < now)?;
+        let (request, webhook) = first.remove_entry();
+        self.late.insert(request, webhook);
+        Some((request, webhook))
+    }
+
+    /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns each request once, after
+    /// [`next_late`](Self::next_late) has returned it.
     pub fn next_slow(&mut self, now: Instant) -> Option<(Request, Uuid)> {
-        let first = self.requests.first_entry().filter(|first| first.key().started_at + RESPONSIVE < now)?;
+        let first = self.late.first_entry().filter(|first| first.key().started_at + RESPONSIVE < now)?;
         Some(first.remove_entry())
     }
 
-    /// Notes that a slow request has no permit any more.
+    /// Notes that a request has no permit any more.
     pub fn detach(&mut self, request: Request) {
         self.detached.insert(request);
     }
 
-    /// Returns when [`next_slow`](Self::next_slow) will return the next request, if it does not end before.
-    pub fn next_slow_at(&self) -> Option<Instant> {
-        // A millisecond later, because it must have taken longer, and timers are no more precise.
-        let (first, _) = self.requests.first_key_value()?;
-        Some(first.started_at + RESPONSIVE + std::time::Duration::from_millis(1))
+    /// Returns when [`next_late`](Self::next_late) or [`next_slow`](Self::next_slow) will return the next request, if it does not end before.
+    pub fn next_overdue_at(&self) -> Option<Instant> {
+        let first = |requests: &BTreeMap<Request, Uuid>| requests.first_key_value().map(|(first, _)| first.started_at);
+        let late_at = first(&self.recent).map(|started_at| started_at + LATE);
+        let slow_at = first(&self.late).map(|started_at| started_at + RESPONSIVE);
+        Some([late_at, slow_at].into_iter().flatten().min()? + TIMER_PRECISION)
     }
 }
 
@@ -60,17 +81,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_requests_are_returned_once_in_the_order_of_their_starts() {
+    fn overdue_requests_are_returned_once_in_the_order_of_their_starts() {
         let (mut running, start) = (Running::default(), Instant::now());
-        assert_eq!((running.next_slow(start), running.next_slow_at()), (None, None));
+        assert_eq!((running.next_late(start), running.next_overdue_at()), (None, None));
         let requests = [1, 1, 2, 3].map(|webhook| running.start(Uuid::from_u128(webhook), start));
         (0..2).for_each(|_| assert!(!running.end(requests[2])));
-        assert_eq!(running.next_slow(start + RESPONSIVE), None);
-        let at = running.next_slow_at().unwrap();
-        let slow: Vec<(Request, Uuid)> = std::iter::from_fn(|| running.next_slow(at)).collect();
+        assert_eq!(running.next_late(start + LATE), None);
         let expected = [(0, 1), (1, 1), (3, 3)].map(|(index, webhook)| (requests[index], Uuid::from_u128(webhook)));
-        assert_eq!((slow, running.next_slow_at()), (expected.to_vec(), None));
+        let at = running.next_overdue_at().unwrap();
+        let late: Vec<(Request, Uuid)> = std::iter::from_fn(|| running.next_late(at)).collect();
+        assert_eq!((late, running.next_slow(start + RESPONSIVE)), (expected.to_vec(), None));
         running.detach(requests[0]);
+        let at = running.next_overdue_at().unwrap();
+        let slow: Vec<(Request, Uuid)> = std::iter::from_fn(|| running.next_slow(at)).collect();
+        assert_eq!((slow, running.next_overdue_at()), (expected.to_vec(), None));
         assert_eq!([0, 0, 1].map(|index| running.end(requests[index])), [true, false, false]);
     }
 }

@@ -8,10 +8,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use uuid::Uuid;
-use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
+use walhook::deliver::schedule::{Finished, LATE, Limits, Request, Schedule};
 use walhook::domain::delivery::{Delivery, Feedback, Lease};
 use walhook::domain::event::EventKind;
-use walhook::handoff::{CAPACITY, DeliveryBudget, RESPONSIVE, unproven_share};
+use walhook::handoff::{CAPACITY, DeliveryBudget, RESPONSIVE, Speed};
 use walhook::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
 const CASES: u32 = 300;
@@ -71,7 +71,8 @@ struct Pair {
     in_flight: Vec<Delivery>,
     /// By delivery.
     requests: BTreeMap<Uuid, Request>,
-    is_responsive: BTreeMap<Uuid, bool>,
+    /// By webhook, as its last request that has ended says.
+    speeds: BTreeMap<Uuid, Speed>,
 }
 
 /// Returns a first attempt with a lease until then.
@@ -108,7 +109,7 @@ impl Pair {
             queued: BTreeMap::new(),
             in_flight: Vec::new(),
             requests: BTreeMap::new(),
-            is_responsive: BTreeMap::new(),
+            speeds: BTreeMap::new(),
         }
     }
 
@@ -167,7 +168,7 @@ impl Pair {
         webhooks.sort_unstable();
         webhooks.dedup();
         let mut claimed = Claimed::default();
-        for webhook in webhooks.into_iter().filter(|webhook| *webhook > request.start_after) {
+        for webhook in webhooks.into_iter().filter(|id| *id > request.start_after && *id <= request.end_with) {
             let limit = request.limits.iter().find(|(id, _)| *id == webhook).map_or(request.per_webhook, |(_, n)| *n);
             for _ in 0..limit.min(request.max_rows - claimed.deliveries.len()) {
                 let is_due = |delivery: &Delivery| delivery.webhook == webhook && is_of_class(delivery);
@@ -178,8 +179,8 @@ impl Pair {
         claimed
     }
 
-    fn unproven(&self, webhook: Uuid) -> bool {
-        !self.is_responsive.get(&webhook).copied().unwrap_or_default()
+    fn speed(&self, webhook: Uuid) -> Speed {
+        self.speeds.get(&webhook).copied().unwrap_or_default()
     }
 
     /// Starts the next delivery, if there is one that may start.
@@ -194,21 +195,21 @@ impl Pair {
         self.in_flight.push(delivery.clone());
         self.requests.insert(delivery.id, self.schedule.start_request(delivery.webhook, self.now));
         let count = |of: &dyn Fn(&Delivery) -> bool| self.in_flight.iter().filter(|delivery| of(delivery)).count();
-        // Each webhook may have one slow request without a permit.
-        let is_slow = |delivery: &&Delivery| self.requests[&delivery.id].started_at + RESPONSIVE < self.now;
-        let slow: BTreeSet<Uuid> = self.in_flight.iter().filter(is_slow).map(|delivery| delivery.webhook).collect();
-        assert!(self.in_flight.len() <= LIMITS.total + slow.len());
+        // Each webhook may have one late request without a permit.
+        let is_late = |delivery: &&Delivery| self.requests[&delivery.id].started_at + LATE < self.now;
+        let late: BTreeSet<Uuid> = self.in_flight.iter().filter(is_late).map(|delivery| delivery.webhook).collect();
+        assert!(self.in_flight.len() <= LIMITS.total + late.len());
         assert!(count(&|other| other.webhook == delivery.webhook) <= LIMITS.per_webhook);
-        assert!(count(&is_retry) <= LIMITS.total / 2);
-        let unproven = count(&|other| self.unproven(other.webhook));
-        let slow = slow.into_iter().filter(|webhook| self.unproven(*webhook)).count();
-        assert!(!self.unproven(delivery.webhook) || unproven <= unproven_share(LIMITS.total) + slow);
+        let speed = self.speed(delivery.webhook);
+        let is_as_slow = |webhook: Uuid| self.speed(webhook) as usize >= speed as usize;
+        let late = late.into_iter().filter(|webhook| is_as_slow(*webhook)).count();
+        assert!(count(&|other| is_as_slow(other.webhook)) <= speed.share(LIMITS.total) + late);
         true
     }
 
     fn finish(&mut self, index: usize, took: Option<Duration>, is_accepted: bool) {
         let delivery = self.in_flight.swap_remove(index);
-        let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+        let (webhook, bytes) = (delivery.webhook, delivery.bytes());
         let request = self.requests.remove(&delivery.id);
         let feedback = match (took, is_accepted) {
             (None, _) => Feedback::None,
@@ -216,9 +217,9 @@ impl Pair {
             (Some(took), false) if took > Duration::from_secs(1) => Feedback::TimedOut,
             (Some(_), false) => Feedback::Overloaded,
         };
-        self.schedule.finish(Finished { webhook, class, bytes, request, took, feedback }, self.now);
+        self.schedule.finish(Finished { webhook, bytes, request, took, feedback }, self.now);
         if let Some(took) = took {
-            self.is_responsive.insert(webhook, took < Duration::from_secs(1));
+            self.speeds.insert(webhook, if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow });
         }
         match took {
             None => self.stored.push(delivery),

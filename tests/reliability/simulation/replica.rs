@@ -57,7 +57,6 @@ pub struct Running {
     storing: Option<BoxFuture<'static, walhook::store::Result<()>>>,
     /// Requests in flight.
     pub in_flight: BTreeMap<Uuid, usize>,
-    pub retries_in_flight: usize,
     /// Deliveries in memory of which the simulation knows nothing else.
     held_by_others: usize,
 }
@@ -159,7 +158,6 @@ impl World {
             is_draining: false,
             storing: None,
             in_flight: BTreeMap::new(),
-            retries_in_flight: 0,
             held_by_others,
         };
         let slot = &mut self.replicas[replica];
@@ -258,6 +256,11 @@ impl World {
         while let Some(start) = self.running(process).dispatch.next_start(local) {
             self.attempt(process, start)?;
         }
+        let expiring = self.running(process).dispatch.take_expiring();
+        if !expiring.is_empty() {
+            self.cover("deliveries waited for too long");
+            self.submit(process, Operation::Release(expiring));
+        }
         if let Some(webhooks) = self.running(process).dispatch.next_read(local) {
             self.submit(process, Operation::Targets(webhooks, local));
         }
@@ -316,7 +319,6 @@ impl World {
         );
         let running = self.running(process);
         *running.in_flight.entry(webhook).or_default() += 1;
-        running.retries_in_flight += usize::from(attempt > 1);
         if is_sent && !is_own_fault {
             invariants::before_request(self, process, &request)?;
             self.requests.push(request);
@@ -343,7 +345,6 @@ impl World {
         if let Some(count) = running.in_flight.get_mut(&delivery.webhook) {
             *count -= 1;
         }
-        running.retries_in_flight -= usize::from(delivery.attempt > 1);
         match attempt {
             Some(attempt) => {
                 finished.note(&attempt);
