@@ -47,14 +47,15 @@ demo:
 test:
 	@scripts/test $(SUITE)
 
-# Two builds: the shipped one for the figures of the suite operations, and that of `make test` for the others.
+# Three builds: the shipped one for the figures of the suite operations, that of `make test` for the suite capture, and one with the shipped
+# allocator for the suite reliability, whose long run bounds the growth of memory.
 soak: test-dependencies
 	scripts/fetch-postgres 14 16 17 18
 	scripts/soak-versions
 	$(if $(ROWS),WALHOOK_SOAK_ROWS=$(ROWS)) $(CARGO) test $(DIST) --test operations -- --ignored --nocapture --test-threads 1 $(SKIP)
 	$(if $(SEEDS),WALHOOK_SIMULATION_SEEDS=$(SEEDS)) $(CARGO) test $(DIST) --test reliability -- --ignored --nocapture simulation::
 	$(if $(MINUTES),WALHOOK_LONG_RUN_MINUTES=$(MINUTES)) $(if $(SEED),WALHOOK_LONG_RUN_SEED=$(SEED)) \
-	    $(CARGO) test --locked --features failpoints --test reliability -- --ignored --nocapture --test-threads 1 --skip simulation::
+	    $(CARGO) test --locked --features failpoints,jemalloc --test reliability -- --ignored --nocapture --test-threads 1 --skip simulation::
 
 bench: package-dependencies
 	$(CARGO) build $(DIST) --package walhook --package walhook-bench

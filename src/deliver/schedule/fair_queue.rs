@@ -97,8 +97,8 @@ impl Ring {
 
     /// Takes the next delivery for which there is a permit.
     fn pop(&mut self, permits: Permits<'_>) -> Option<Delivery> {
-        let speeds = Speed::ALL.into_iter().cycle().skip(self.turn).take(Speed::ALL.len());
-        let (speed, delivery) = speeds.into_iter().find_map(|speed| Some((speed, self.pop_of(speed, permits)?)))?;
+        let mut speeds = Speed::ALL.into_iter().cycle().skip(self.turn).take(Speed::ALL.len());
+        let (speed, delivery) = speeds.find_map(|speed| Some((speed, self.pop_of(speed, permits)?)))?;
         self.turn = (speed as usize + 1) % Speed::ALL.len();
         Some(delivery)
     }
