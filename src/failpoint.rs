@@ -239,6 +239,8 @@ table! {
         "the slot exists and its checkpoint is committed", not "setup knows it";
     SetupOutbox "triggers_created_checkpoint_not_stored" KILL_AND_FAIL:
         "the triggers write to the outbox", not "the store has the position from which it is read";
+    SetupOutbox "outbox_checkpoint_stored_position_not_recorded" KILL_AND_FAIL:
+        "the store has the position from which the outbox is read", not "the primary has it";
     Migrate "schema_created_tables_not_created" KILL_AND_FAIL:
         "the store has an empty schema", not "any migration was applied";
     Migrate "migrations_applied_not_reported" KILL_AND_FAIL:

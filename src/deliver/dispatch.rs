@@ -12,7 +12,7 @@ use super::settings::Settings;
 use super::targets::{Destination, Lookup, Targets};
 use crate::domain::delivery::{Attempt, Delivery, Feedback, TIME_TO_RECORD};
 use crate::domain::webhook::SealedTarget;
-use crate::handoff::{DeliveryBudget, FreshDeliveries};
+use crate::handoff::{DeliveryBudget, FreshDeliveries, Speed};
 use crate::store::deliver::{ClaimRequest, Claimed};
 use crate::vault::Vault;
 
@@ -133,7 +133,10 @@ impl Dispatch {
 
     fn give_up(&mut self, delivery: Delivery, finished: Finished, now: Instant) {
         self.finish(finished, now);
-        self.expiring.push(delivery);
+        // Those of slow webhooks are claimed again when their leases end: before, they would only wait here again.
+        if self.schedule.speed(delivery.webhook) != Speed::Slow {
+            self.expiring.push(delivery);
+        }
     }
 
     /// Removes and returns the deliveries that were not started because too little of their leases was left. The caller releases the leases,

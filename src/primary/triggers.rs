@@ -182,6 +182,7 @@ async fn begin(url: &str, source: &Source, store: &Store, client: &Client) -> Re
     insert_first_checkpoint(&transaction, &source.slot, &beginning.checkpoint(), None).await?;
     let seeded = slot::seed(&session, source, &transaction).await?;
     transaction.commit().await.map_err(StoreError::from)?;
+    failpoint!("outbox_checkpoint_stored_position_not_recorded")?;
     beginning.record(client).await?;
     Ok(seeded)
 }

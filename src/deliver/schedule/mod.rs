@@ -20,7 +20,7 @@ pub use self::fair_queue::{Finished, Limits};
 use self::retry_throttle::RetryThrottle;
 pub use self::running::{LATE, Request};
 use crate::domain::delivery::Delivery;
-use crate::handoff::DeliveryBudget;
+use crate::handoff::{DeliveryBudget, Speed};
 use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
 /// The dispatcher sleeps at most this long during a claim, whose end wakes it.
@@ -147,6 +147,10 @@ impl Schedule {
     /// Returns how many webhooks get fewer requests at once because their receivers are overloaded.
     pub fn limited(&mut self) -> usize {
         self.queue.congestion().limited()
+    }
+
+    pub fn speed(&self, webhook: Uuid) -> Speed {
+        self.budget.counters().speed(webhook)
     }
 
     pub fn in_flight(&self) -> usize {

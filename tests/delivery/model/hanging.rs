@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 use walhook::deliver::schedule::{Finished, Limits, Request, Schedule};
 use walhook::domain::delivery::{Delivery, Feedback, TIME_TO_RECORD, lease_length};
-use walhook::handoff::DeliveryBudget;
+use walhook::handoff::{DeliveryBudget, Speed};
 use walhook::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 
 use super::schedule::delivery;
@@ -143,7 +143,8 @@ impl Simulation {
             let until = delivery.lease.until;
             if until < self.now + TIMEOUT + TIME_TO_RECORD {
                 self.finish(&delivery, None, None);
-                self.put(delivery, self.now);
+                let due_at = if self.schedule.speed(webhook) == Speed::Slow { until } else { self.now };
+                self.put(delivery, due_at);
                 continue;
             }
             if delivery.attempt == 1 && !self.is_hanging(webhook) {
