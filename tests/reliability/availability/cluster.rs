@@ -353,10 +353,7 @@ impl Cluster {
     pub async fn etcd_leader(&self) -> usize {
         in_time("etcd's leader", async || {
             for (index, node) in self.nodes.iter().enumerate() {
-                let request =
-                    self.http.post(format!("http://127.0.0.1:{}/v3/maintenance/status", node.etcd)).body("{}");
-                let Ok(answer) = request.send().await else { continue };
-                let status: Value = serde_json::from_str(&answer.text().await.ok()?).ok()?;
+                let Some(status) = self.maintain_etcd(node, "status", json!({})).await else { continue };
                 if status["leader"].is_string() && status["leader"] == status["header"]["member_id"] {
                     return Some(index);
                 }
@@ -364,6 +361,27 @@ impl Cluster {
             None
         })
         .await
+    }
+
+    /// Lets another node's member lead etcd. A member that led, was suspended and continues can revoke the leases of others
+    /// (etcd-io/etcd#15247): then Patroni has two leaders.
+    pub async fn move_etcd_leader_from(&self, node: usize) {
+        in_time("another leader of etcd", async || {
+            if self.etcd_leader().await != node {
+                return Some(());
+            }
+            let other = &self.nodes[(node + 1) % self.nodes.len()];
+            let id = self.maintain_etcd(other, "status", json!({})).await?["header"]["member_id"].clone();
+            self.maintain_etcd(&self.nodes[node], "transfer-leadership", json!({ "targetID": id })).await;
+            None
+        })
+        .await
+    }
+
+    async fn maintain_etcd(&self, node: &Node, method: &str, body: Value) -> Option<Value> {
+        let url = format!("http://127.0.0.1:{}/v3/maintenance/{method}", node.etcd);
+        let answer = self.http.post(url).body(body.to_string()).send().await.ok()?;
+        serde_json::from_str(&answer.text().await.ok()?).ok()
     }
 
     /// Kills all processes of a node: PostgreSQL, Patroni and the member of etcd.

@@ -95,6 +95,7 @@ impl Kind {
                 scenario.wait_until_recovered(&fault, Ends::NewLeader).await
             }
             Kind::FreezeLeader => {
+                cluster.move_etcd_leader_from(leader).await;
                 processes::freeze(&node.directory).await;
                 let times = scenario.wait_until_recovered(&fault, Ends::NewLeader).await;
                 scenario.pass(20).await;
