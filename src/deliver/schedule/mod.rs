@@ -7,6 +7,7 @@ mod claims;
 mod congestion;
 mod fair_queue;
 mod retry_throttle;
+mod ring;
 mod running;
 
 use std::time::{Duration, Instant};
