@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use self::budget::{
-    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK, RESPONSIVE, Speed,
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK, Permit, RESPONSIVE, Speed,
     SpeedChange,
 };
 use crate::domain::delivery::{Delivery, Lease};

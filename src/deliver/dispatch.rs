@@ -13,7 +13,7 @@ use super::targets::{Destination, Lookup, Targets};
 use crate::domain::delivery::{Attempt, Delivery, Feedback, TIME_TO_RECORD};
 use crate::domain::webhook::SealedTarget;
 use crate::handoff::{DeliveryBudget, FreshDeliveries, Speed};
-use crate::store::deliver::{ClaimRequest, Claimed};
+use crate::store::deliver::{ClaimRequest, Claimed, DeliveryClass};
 use crate::vault::Vault;
 
 /// The wait before webhooks are read again while the store does not answer.
@@ -116,8 +116,8 @@ impl Dispatch {
                 continue;
             }
             let delivery = self.schedule.next(now)?;
-            let (webhook, bytes) = (delivery.webhook, delivery.bytes());
-            let finished = Finished { webhook, bytes, request: None, took: None, feedback: Feedback::None };
+            let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
+            let finished = Finished { webhook, class, bytes, request: None, took: None, feedback: Feedback::None };
             match self.targets.recent(webhook, now) {
                 Some(lookup) => self.start(delivery, finished, lookup, now),
                 None if self.is_lease_too_short(&delivery, now) => self.give_up(delivery, finished, now),
@@ -156,7 +156,7 @@ impl Dispatch {
         if delivery.activation != destination.activation {
             return self.finish(finished, now);
         }
-        finished.request = Some(self.schedule.start_request(delivery.webhook, now));
+        finished.request = Some(self.schedule.start_request(delivery.webhook, finished.class, now));
         self.ready.push_back(Start { delivery, destination, finished });
     }
 

@@ -31,13 +31,15 @@ pub const DETACHED: usize = 8;
 /// Webhooks with limits of their own in one claim. It visits no webhook after the last of them: the next one does.
 const MAX_CLAIM_LIMITS: usize = 1_024;
 
-/// Deliveries held, the bytes of their data, how many of them are in flight, and how many of these without a permit.
+/// Deliveries held, the bytes of their data, how many of them are in flight, how many of these without a permit, and how many permits
+/// retries have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     deliveries: usize,
     bytes: usize,
     in_flight: usize,
     detached: usize,
+    retries: usize,
 }
 
 impl Load {
@@ -46,6 +48,7 @@ impl Load {
         self.bytes += other.bytes;
         self.in_flight += other.in_flight;
         self.detached += other.detached;
+        self.retries += other.retries;
     }
 
     fn remove(&mut self, other: Load) {
@@ -53,6 +56,7 @@ impl Load {
         self.bytes -= other.bytes;
         self.in_flight -= other.in_flight;
         self.detached -= other.detached;
+        self.retries -= other.retries;
     }
 
     fn permits(&self) -> usize {
@@ -82,6 +86,22 @@ impl Speed {
             Speed::Unknown => total - total / 4,
             Speed::Slow => total - total / 2,
         }
+    }
+}
+
+/// The permit of a request in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permit {
+    Fresh,
+    Retry,
+    /// It goes on without one.
+    None,
+}
+
+impl Permit {
+    fn load(self) -> Load {
+        let (detached, retries) = (usize::from(self == Permit::None), usize::from(self == Permit::Retry));
+        Load { detached, retries, ..Load::default() }
     }
 }
 
@@ -196,35 +216,37 @@ impl Counters {
     }
 
     /// Counts a held delivery as in flight.
-    pub fn start(&mut self, webhook: Uuid) {
-        self.change(webhook, |load| load.in_flight += 1);
+    pub fn start(&mut self, webhook: Uuid, permit: Permit) {
+        self.change(webhook, |load| load.add(Load { in_flight: 1, ..permit.load() }));
     }
 
-    /// Releases a delivery that was in flight. `took` is how long its request took, if one was made, and `is_detached` whether it had no
-    /// permit at the end. Returns the change of the webhook's speed.
+    /// Releases a delivery that was in flight. `took` is how long its request took, if one was made, and `permit` what it had at the end.
+    /// Returns the change of the webhook's speed.
     pub fn finish(
         &mut self,
         webhook: Uuid,
         bytes: usize,
         took: Option<Duration>,
-        is_detached: bool,
+        permit: Permit,
     ) -> Option<SpeedChange> {
         let speed = |took| if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow };
         let change = took.and_then(|took| self.set_speed(webhook, speed(took)));
-        let detached = usize::from(is_detached);
-        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 1, detached }));
+        self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 1, ..permit.load() }));
         change
     }
 
     /// Lets a request in flight go on without a permit, of `permits` that there are. Otherwise receivers that stop answering at the same
     /// time, and new ones that never answer, would hold all permits until the timeout. A webhook has one such request at a time, and one that
-    /// is known to be slow has none. Returns whether the request goes on without a permit from now on.
-    pub fn detach(&mut self, webhook: Uuid, permits: usize) -> bool {
+    /// is known to be slow has none. Returns whether the request, which has `permit`, goes on without one from now on.
+    pub fn detach(&mut self, webhook: Uuid, permit: Permit, permits: usize) -> bool {
         let Webhook { load, speed } = self.webhook(webhook);
         let limit = speed.share(permits * DETACHED);
         let detaches = speed != Speed::Slow && load.detached == 0 && self.total(|load| load.detached) < limit;
         if detaches {
-            self.change(webhook, |load| load.detached += 1);
+            self.change(webhook, |load| {
+                load.remove(permit.load());
+                load.add(Permit::None.load());
+            });
         }
         detaches
     }
@@ -263,9 +285,14 @@ impl Counters {
         self.total(|load| load.in_flight)
     }
 
-    /// Returns how many of `total` permits are free for webhooks of this speed.
-    pub fn free_permits(&self, total: usize, speed: Speed) -> usize {
-        self.free_of(speed, total, Load::permits)
+    /// Returns how many of `total` permits are free for webhooks of this speed. Retries have at most half of them: while receivers fail,
+    /// first attempts still go out.
+    pub fn free_permits(&self, total: usize, speed: Speed, permit: Permit) -> usize {
+        let free = self.free_of(speed, total, Load::permits);
+        match permit {
+            Permit::Retry => free.min(self.free_of(speed, total.div_ceil(2), |load| load.retries)),
+            Permit::Fresh | Permit::None => free,
+        }
     }
 
     /// Returns how many deliveries of each webhook a claim may take that visits webhooks after `start_after`, if none is to hold more than
@@ -336,8 +363,8 @@ mod tests {
         for webhook in webhooks.map(id) {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
-            counters.start(webhook);
-            counters.finish(webhook, 1, took, false);
+            counters.start(webhook, Permit::Fresh);
+            counters.finish(webhook, 1, took, Permit::Fresh);
         }
     }
 
@@ -431,12 +458,12 @@ mod tests {
         // The deliveries held for a webhook count as those of its speed.
         assert!(budget.reserve(id(1), 7) && budget.reserve(id(1), 8));
         let mut counters = budget.counters();
-        counters.start(id(1));
-        assert_eq!(counters.finish(id(1), 7, HANGING, false), Some(SpeedChange { from: Responsive, to: Slow }));
+        counters.start(id(1), Permit::Fresh);
+        assert_eq!(counters.finish(id(1), 7, HANGING, Permit::Fresh), Some(SpeedChange { from: Responsive, to: Slow }));
         let one = Load { deliveries: 1, bytes: 8, ..Load::default() };
         assert_eq!(counters.held, [Load::default(), Load::default(), one]);
-        counters.start(id(1));
-        assert_eq!(counters.finish(id(1), 8, QUICK, false), Some(SpeedChange { from: Slow, to: Responsive }));
+        counters.start(id(1), Permit::Fresh);
+        assert_eq!(counters.finish(id(1), 8, QUICK, Permit::Fresh), Some(SpeedChange { from: Slow, to: Responsive }));
         assert_eq!(counters.held, [Load::default(); 3]);
     }
 
@@ -447,8 +474,8 @@ mod tests {
         deliver(&budget, 1..100, QUICK);
         let note_slow = |webhook: usize| {
             assert!(budget.reserve(id(webhook), 1));
-            budget.counters().start(id(webhook));
-            let is_detached = budget.counters().detach(id(webhook), PERMITS);
+            budget.counters().start(id(webhook), Permit::Fresh);
+            let is_detached = budget.counters().detach(id(webhook), Permit::Fresh, PERMITS);
             (budget.counters().note_slow(id(webhook)).is_some(), is_detached)
         };
         // Unknown webhooks leave a quarter to responsive ones.
@@ -460,9 +487,9 @@ mod tests {
         let permits = |counters: &Counters| counters.total(Load::permits);
         assert_eq!((counters.in_flight(), permits(&counters)), (24, 24 - PERMITS * DETACHED));
         // A quick answer to another request makes the webhook responsive. Its slow request still has no permit.
-        assert!(counters.finish(id(1), 1, QUICK, false).is_some());
+        assert!(counters.finish(id(1), 1, QUICK, Permit::Fresh).is_some());
         assert_eq!((permits(&counters), counters.webhook(id(1)).load.detached), (23 - PERMITS * DETACHED, 1));
-        assert!(counters.finish(id(1), 1, HANGING, true).is_some());
+        assert!(counters.finish(id(1), 1, HANGING, Permit::None).is_some());
         let detached = counters.total(|load| load.detached);
         assert_eq!((permits(&counters), detached), (23 - PERMITS * DETACHED, PERMITS * DETACHED - 1));
         drop(counters);

@@ -17,7 +17,7 @@ use walhook::domain::event::EventKind;
 use walhook::domain::webhook::SealedTarget;
 use walhook::handoff::{DeliveryBudget, FreshDeliveries};
 use walhook::record::{Batching, Decided};
-use walhook::store::deliver::Claimed;
+use walhook::store::deliver::{Claimed, DeliveryClass};
 use walhook::vault::Vault;
 
 const LIMITS: Limits = Limits { total: 8, per_webhook: 4, adaptive: true };
@@ -59,7 +59,7 @@ fn responsive_webhooks_that_could_use_all_permits_leave_one_to_a_new_webhook() {
         let started = schedule.next(now).expect("permits are free");
         let (webhook, bytes) = (started.webhook, started.bytes());
         let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
-        schedule.finish(Finished { webhook, bytes, request: None, took, feedback }, now);
+        schedule.finish(Finished { webhook, class: DeliveryClass::Fresh, bytes, request: None, took, feedback }, now);
     }
     (1..=8).for_each(|webhook| add(&mut schedule, &budget, webhook, now));
     add(&mut schedule, &budget, 9, now);

@@ -175,7 +175,7 @@ mod tests {
     use super::super::fair_queue::tests::delivery;
     use super::*;
     use crate::domain::delivery::Feedback;
-    use crate::handoff::CAPACITY_BYTES;
+    use crate::handoff::{CAPACITY_BYTES, Permit};
 
     fn fresh(now: Instant) -> ClaimSchedule {
         ClaimSchedule::new(DeliveryClass::Fresh, Duration::from_secs(10), 4, now)
@@ -295,8 +295,8 @@ mod tests {
         for webhook in (1..=RESPONSIVE).rev().map(Uuid::from_u128) {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
-            counters.start(webhook);
-            counters.finish(webhook, 1, Some(Duration::ZERO), false);
+            counters.start(webhook, Permit::Fresh);
+            counters.finish(webhook, 1, Some(Duration::ZERO), Permit::Fresh);
         }
         for webhook in 10_000..20_000 {
             budget.reserve(Uuid::from_u128(webhook), 1);
@@ -355,8 +355,8 @@ mod tests {
         for webhook in webhooks() {
             assert!(budget.reserve(webhook, 1));
             let mut counters = budget.counters();
-            counters.start(webhook);
-            counters.finish(webhook, 1, Some(Duration::ZERO), false);
+            counters.start(webhook, Permit::Fresh);
+            counters.finish(webhook, 1, Some(Duration::ZERO), Permit::Fresh);
         }
         assert!(webhooks().all(|webhook| budget.reserve(webhook, 1)));
         assert!(fresh(now).start(now, &budget, &congestion(), 0).is_none());

@@ -8,7 +8,7 @@ use super::congestion::Congestion;
 use super::ring::{Permits, Ring};
 use super::running::{Request, Running};
 use crate::domain::delivery::{Delivery, Feedback};
-use crate::handoff::{DeliveryBudget, Speed, SpeedChange};
+use crate::handoff::{DeliveryBudget, Permit, Speed, SpeedChange};
 use crate::store::deliver::DeliveryClass;
 
 /// Limits on permits. A permit is the right to have one request in flight.
@@ -24,6 +24,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
     pub webhook: Uuid,
+    pub class: DeliveryClass,
     pub bytes: usize,
     /// The request, if one was started.
     pub request: Option<Request>,
@@ -43,6 +44,13 @@ pub struct FairQueue {
     retry: Ring,
     /// The class that is served next if both have deliveries.
     next: DeliveryClass,
+}
+
+fn permit_of(class: DeliveryClass) -> Permit {
+    match class {
+        DeliveryClass::Fresh => Permit::Fresh,
+        DeliveryClass::Retry => Permit::Retry,
+    }
 }
 
 impl FairQueue {
@@ -74,13 +82,13 @@ impl FairQueue {
             DeliveryClass::Retry => [DeliveryClass::Retry, DeliveryClass::Fresh],
         };
         let FairQueue { fresh, retry, limits, congestion, .. } = self;
-        let permits = Permits { counters: &counters, limits: *limits, congestion };
+        let permits = |class| Permits { counters: &counters, limits: *limits, congestion, permit: permit_of(class) };
         let mut classes = order.into_iter().filter(|class| may_retry || *class == DeliveryClass::Fresh);
         let delivery = classes.find_map(|class| match class {
-            DeliveryClass::Fresh => fresh.pop(permits),
-            DeliveryClass::Retry => retry.pop(permits),
+            DeliveryClass::Fresh => fresh.pop(permits(class)),
+            DeliveryClass::Retry => retry.pop(permits(class)),
         })?;
-        counters.start(delivery.webhook);
+        counters.start(delivery.webhook, permit_of(DeliveryClass::of(&delivery)));
         self.next = match DeliveryClass::of(&delivery) {
             DeliveryClass::Fresh => DeliveryClass::Retry,
             DeliveryClass::Retry => DeliveryClass::Fresh,
@@ -89,19 +97,20 @@ impl FairQueue {
     }
 
     /// Notes that the request of a delivery that was taken starts.
-    pub fn start_request(&mut self, webhook: Uuid, now: Instant) -> Request {
-        self.running.start(webhook, now)
+    pub fn start_request(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
+        self.running.start(webhook, class, now)
     }
 
     /// Returns the permit of a delivery that was taken, and releases its budget.
     pub fn finish(&mut self, finished: Finished, now: Instant) {
-        let Finished { webhook, bytes, request, took, feedback } = finished;
+        let Finished { webhook, class, bytes, request, took, feedback } = finished;
         let is_detached = request.is_some_and(|request| {
             self.congestion.note(webhook, request.started_at, took.unwrap_or_default(), feedback, now);
             self.running.end(request)
         });
         let mut counters = self.budget.counters();
-        let change = counters.finish(webhook, bytes, took, is_detached);
+        let permit = if is_detached { Permit::None } else { permit_of(class) };
+        let change = counters.finish(webhook, bytes, took, permit);
         let speed = counters.speed(webhook);
         drop(counters);
         self.move_queues(webhook, change);
@@ -112,14 +121,15 @@ impl FairQueue {
     /// Takes back the permits of requests that take longer than expected, and notes which webhooks are slow.
     pub fn note_overdue(&mut self, now: Instant) {
         let mut counters = self.budget.counters();
-        while let Some((request, webhook)) = self.running.next_late(now) {
-            if counters.speed(webhook) == Speed::Unknown && counters.detach(webhook, self.limits.total) {
+        while let Some((request, webhook, class)) = self.running.next_late(now) {
+            let is_new = counters.speed(webhook) == Speed::Unknown;
+            if is_new && counters.detach(webhook, permit_of(class), self.limits.total) {
                 self.running.detach(request);
             }
         }
         let mut changes = Vec::new();
-        while let Some((request, webhook)) = self.running.next_slow(now) {
-            if counters.detach(webhook, self.limits.total) {
+        while let Some((request, webhook, class)) = self.running.next_slow(now) {
+            if counters.detach(webhook, permit_of(class), self.limits.total) {
                 self.running.detach(request);
             }
             changes.push((webhook, counters.note_slow(webhook)));
@@ -211,9 +221,13 @@ pub mod tests {
     }
 
     fn finish(queue: &mut FairQueue, webhook: u128, took: Option<Duration>) {
+        finish_of(queue, webhook, DeliveryClass::Fresh, took);
+    }
+
+    fn finish_of(queue: &mut FairQueue, webhook: u128, class: DeliveryClass, took: Option<Duration>) {
         let delivery = delivery(webhook, 0, 1);
         let (webhook, bytes, feedback) = (delivery.webhook, delivery.bytes(), Feedback::None);
-        queue.finish(Finished { webhook, bytes, request: None, took, feedback }, Instant::now());
+        queue.finish(Finished { webhook, class, bytes, request: None, took, feedback }, Instant::now());
     }
 
     /// Has each of the webhooks answer a request quickly.
@@ -296,7 +310,7 @@ pub mod tests {
         let start = |queue: &mut FairQueue, now: Instant| {
             let started = pop_all(queue);
             for (webhook, _) in &started {
-                queue.start_request(Uuid::from_u128(*webhook), now);
+                queue.start_request(Uuid::from_u128(*webhook), DeliveryClass::Fresh, now);
             }
             started.len()
         };
@@ -372,10 +386,23 @@ pub mod tests {
         // A first attempt and a retry of each.
         (1_000..1_100).for_each(|webhook| (1..=2).for_each(|attempt| push(&mut queue, webhook, 1, attempt)));
         assert_eq!(pop_all(&mut queue).len(), Speed::Slow.share(64));
+        assert_eq!(queue.budget.counters().free_permits(64, Speed::Responsive, Permit::Retry), 32 - 16);
         (2_000..2_010).for_each(|webhook| push(&mut queue, webhook, 1, 1));
         assert_eq!(pop_all(&mut queue).len(), 10);
         (1..=10).for_each(|webhook| push(&mut queue, webhook, 1, 2));
         assert_eq!(pop_all(&mut queue).len(), 10);
+    }
+
+    #[test]
+    fn retries_hold_at_most_half_of_the_permits() {
+        let mut queue = queue(8, 8);
+        prove(&mut queue, 1..=13);
+        (1..=8).for_each(|webhook| push(&mut queue, webhook, 0, 2));
+        assert_eq!(pop_all(&mut queue).len(), 4);
+        (11..=13).for_each(|webhook| push(&mut queue, webhook, 0, 1));
+        assert_eq!(pop_all(&mut queue).len(), 3);
+        finish_of(&mut queue, 1, DeliveryClass::Retry, None);
+        assert_eq!(pop_all(&mut queue), [(5, 0)]);
     }
 
     #[test]

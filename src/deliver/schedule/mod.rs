@@ -76,8 +76,8 @@ impl Schedule {
     }
 
     /// Notes that the request of a delivery starts. Returns what [`finish`](Self::finish) needs to identify the request.
-    pub fn start_request(&mut self, webhook: Uuid, now: Instant) -> Request {
-        self.queue.start_request(webhook, now)
+    pub fn start_request(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
+        self.queue.start_request(webhook, class, now)
     }
 
     /// Returns the permit of a delivery, and releases its budget.
@@ -188,9 +188,9 @@ mod tests {
             schedule.claimed(&request, &mut claimed, now);
             // Receivers answer at once, so that no first attempt is queued when the next claim is made.
             while let Some(delivery) = schedule.next(now) {
-                let (webhook, bytes) = (delivery.webhook, delivery.bytes());
+                let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
                 let (took, feedback) = (Some(Duration::ZERO), Feedback::Responsive);
-                schedule.finish(Finished { webhook, bytes, request: None, took, feedback }, now);
+                schedule.finish(Finished { webhook, class, bytes, request: None, took, feedback }, now);
             }
             retry_claims += usize::from(is_retry);
             now += Duration::from_millis(20);

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::congestion::Congestion;
 use super::fair_queue::Limits;
 use crate::domain::delivery::Delivery;
-use crate::handoff::{Counters, Speed, SpeedChange};
+use crate::handoff::{Counters, Permit, Speed, SpeedChange};
 
 /// A webhook may hold this fraction of the free permits, besides its own limit (a dynamic threshold): the more receivers hang, the
 /// fewer permits each of them holds.
@@ -19,6 +19,8 @@ pub struct Permits<'a> {
     pub counters: &'a Counters,
     pub limits: Limits,
     pub congestion: &'a Congestion,
+    /// What a request of this class gets.
+    pub permit: Permit,
 }
 
 /// The queues of one class. Each webhook that has a queue is in the order of its speed, once.
@@ -68,8 +70,8 @@ impl Ring {
 
     /// Takes the next delivery of a webhook of this speed.
     fn pop_of(&mut self, speed: Speed, permits: Permits<'_>) -> Option<Delivery> {
-        let Permits { counters, limits, congestion } = permits;
-        let free = counters.free_permits(limits.total, speed);
+        let Permits { counters, limits, congestion, permit } = permits;
+        let free = counters.free_permits(limits.total, speed, permit);
         if free == 0 {
             return None;
         }

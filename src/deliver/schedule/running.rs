@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use crate::handoff::RESPONSIVE;
+use crate::store::deliver::DeliveryClass;
 
 /// How long a request to a new receiver may keep its permit. Most receivers answer in this time. While thousands of new ones hang, the others
 /// wait this long for the permits of each round.
@@ -21,21 +22,21 @@ pub struct Request {
     number: u64,
 }
 
-/// The requests in flight that are not known to be slow, with their webhooks, and those that have no permit.
+/// The requests in flight that are not known to be slow, with their webhooks and classes, and those that have no permit.
 #[derive(Debug, Default)]
 pub struct Running {
-    recent: BTreeMap<Request, Uuid>,
+    recent: BTreeMap<Request, (Uuid, DeliveryClass)>,
     /// Those that have taken longer than [`LATE`].
-    late: BTreeMap<Request, Uuid>,
+    late: BTreeMap<Request, (Uuid, DeliveryClass)>,
     detached: BTreeSet<Request>,
     started: u64,
 }
 
 impl Running {
-    pub fn start(&mut self, webhook: Uuid, now: Instant) -> Request {
+    pub fn start(&mut self, webhook: Uuid, class: DeliveryClass, now: Instant) -> Request {
         self.started += 1;
         let request = Request { started_at: now, number: self.started };
-        self.recent.insert(request, webhook);
+        self.recent.insert(request, (webhook, class));
         request
     }
 
@@ -48,18 +49,19 @@ impl Running {
     }
 
     /// Returns a request that has taken longer than [`LATE`], and its webhook. Returns each request once.
-    pub fn next_late(&mut self, now: Instant) -> Option<(Request, Uuid)> {
+    pub fn next_late(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
         let first = self.recent.first_entry().filter(|first| first.key().started_at + LATE < now)?;
-        let (request, webhook) = first.remove_entry();
-        self.late.insert(request, webhook);
-        Some((request, webhook))
+        let (request, (webhook, class)) = first.remove_entry();
+        self.late.insert(request, (webhook, class));
+        Some((request, webhook, class))
     }
 
     /// Returns a request that takes longer than responsive receivers need, and its webhook. Returns each request once, after
     /// [`next_late`](Self::next_late) has returned it.
-    pub fn next_slow(&mut self, now: Instant) -> Option<(Request, Uuid)> {
+    pub fn next_slow(&mut self, now: Instant) -> Option<(Request, Uuid, DeliveryClass)> {
         let first = self.late.first_entry().filter(|first| first.key().started_at + RESPONSIVE < now)?;
-        Some(first.remove_entry())
+        let (request, (webhook, class)) = first.remove_entry();
+        Some((request, webhook, class))
     }
 
     /// Notes that a request has no permit any more.
@@ -69,9 +71,8 @@ impl Running {
 
     /// Returns when [`next_late`](Self::next_late) or [`next_slow`](Self::next_slow) will return the next request, if it does not end before.
     pub fn next_overdue_at(&self) -> Option<Instant> {
-        let first = |requests: &BTreeMap<Request, Uuid>| requests.first_key_value().map(|(first, _)| first.started_at);
-        let late_at = first(&self.recent).map(|started_at| started_at + LATE);
-        let slow_at = first(&self.late).map(|started_at| started_at + RESPONSIVE);
+        let late_at = self.recent.first_key_value().map(|(first, _)| first.started_at + LATE);
+        let slow_at = self.late.first_key_value().map(|(first, _)| first.started_at + RESPONSIVE);
         Some([late_at, slow_at].into_iter().flatten().min()? + TIMER_PRECISION)
     }
 }
@@ -84,16 +85,17 @@ mod tests {
     fn overdue_requests_are_returned_once_in_the_order_of_their_starts() {
         let (mut running, start) = (Running::default(), Instant::now());
         assert_eq!((running.next_late(start), running.next_overdue_at()), (None, None));
-        let requests = [1, 1, 2, 3].map(|webhook| running.start(Uuid::from_u128(webhook), start));
+        let requests = [1, 1, 2, 3].map(|webhook| running.start(Uuid::from_u128(webhook), DeliveryClass::Fresh, start));
         (0..2).for_each(|_| assert!(!running.end(requests[2])));
         assert_eq!(running.next_late(start + LATE), None);
-        let expected = [(0, 1), (1, 1), (3, 3)].map(|(index, webhook)| (requests[index], Uuid::from_u128(webhook)));
+        let expected = [(0, 1), (1, 1), (3, 3)]
+            .map(|(index, webhook)| (requests[index], Uuid::from_u128(webhook), DeliveryClass::Fresh));
         let at = running.next_overdue_at().unwrap();
-        let late: Vec<(Request, Uuid)> = std::iter::from_fn(|| running.next_late(at)).collect();
+        let late: Vec<_> = std::iter::from_fn(|| running.next_late(at)).collect();
         assert_eq!((late, running.next_slow(start + RESPONSIVE)), (expected.to_vec(), None));
         running.detach(requests[0]);
         let at = running.next_overdue_at().unwrap();
-        let slow: Vec<(Request, Uuid)> = std::iter::from_fn(|| running.next_slow(at)).collect();
+        let slow: Vec<_> = std::iter::from_fn(|| running.next_slow(at)).collect();
         assert_eq!((slow, running.next_overdue_at()), (expected.to_vec(), None));
         assert_eq!([0, 0, 1].map(|index| running.end(requests[index])), [true, false, false]);
     }

@@ -151,7 +151,7 @@ impl Simulation {
                 self.waits.push(self.now - self.arrived[&id]);
             }
             let took = if self.is_hanging(webhook) { TIMEOUT } else { ANSWER };
-            let request = self.schedule.start_request(webhook, self.now);
+            let request = self.schedule.start_request(webhook, DeliveryClass::of(&delivery), self.now);
             self.ends.push(Reverse((self.now + took, request, id)));
             self.deliveries.insert(id, delivery);
         }
@@ -163,8 +163,8 @@ impl Simulation {
             Some(_) => Feedback::Responsive,
             None => Feedback::None,
         };
-        let (webhook, bytes) = (delivery.webhook, delivery.bytes());
-        self.schedule.finish(Finished { webhook, bytes, request, took, feedback }, self.now);
+        let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(delivery), delivery.bytes());
+        self.schedule.finish(Finished { webhook, class, bytes, request, took, feedback }, self.now);
     }
 
     /// Leases the deliveries that the SQL statement would lease.

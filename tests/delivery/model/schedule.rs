@@ -193,7 +193,8 @@ impl Pair {
         let queue = self.queued.get_mut(&(delivery.webhook, is_retry(&delivery)));
         assert_eq!(queue.and_then(VecDeque::pop_front), Some(delivery.id), "each queue keeps its order");
         self.in_flight.push(delivery.clone());
-        self.requests.insert(delivery.id, self.schedule.start_request(delivery.webhook, self.now));
+        self.requests
+            .insert(delivery.id, self.schedule.start_request(delivery.webhook, DeliveryClass::of(&delivery), self.now));
         let count = |of: &dyn Fn(&Delivery) -> bool| self.in_flight.iter().filter(|delivery| of(delivery)).count();
         // Each webhook may have one late request without a permit.
         let is_late = |delivery: &&Delivery| self.requests[&delivery.id].started_at + LATE < self.now;
@@ -209,7 +210,7 @@ impl Pair {
 
     fn finish(&mut self, index: usize, took: Option<Duration>, is_accepted: bool) {
         let delivery = self.in_flight.swap_remove(index);
-        let (webhook, bytes) = (delivery.webhook, delivery.bytes());
+        let (webhook, class, bytes) = (delivery.webhook, DeliveryClass::of(&delivery), delivery.bytes());
         let request = self.requests.remove(&delivery.id);
         let feedback = match (took, is_accepted) {
             (None, _) => Feedback::None,
@@ -217,7 +218,7 @@ impl Pair {
             (Some(took), false) if took > Duration::from_secs(1) => Feedback::TimedOut,
             (Some(_), false) => Feedback::Overloaded,
         };
-        self.schedule.finish(Finished { webhook, bytes, request, took, feedback }, self.now);
+        self.schedule.finish(Finished { webhook, class, bytes, request, took, feedback }, self.now);
         if let Some(took) = took {
             self.speeds.insert(webhook, if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow });
         }

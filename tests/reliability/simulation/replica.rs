@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 use walhook::deliver::dispatch::{Dispatch, Start};
 use walhook::domain::delivery::{Answer as Response, Attempted, Lease, TIME_TO_RECORD, lease_length};
-use walhook::handoff::{CAPACITY, CAPACITY_BYTES, DeliveryBudget, FreshDeliveries, Handoff, handoff};
+use walhook::handoff::{CAPACITY, CAPACITY_BYTES, DeliveryBudget, FreshDeliveries, Handoff, Permit, handoff};
 use walhook::recover::Step;
 
 use super::capture::Capture;
@@ -57,6 +57,7 @@ pub struct Running {
     storing: Option<BoxFuture<'static, walhook::store::Result<()>>>,
     /// Requests in flight.
     pub in_flight: BTreeMap<Uuid, usize>,
+    pub retries_in_flight: usize,
     /// Deliveries in memory of which the simulation knows nothing else.
     held_by_others: usize,
 }
@@ -116,8 +117,8 @@ fn leave_free(budget: &DeliveryBudget, free: usize) {
     let other = Uuid::max();
     assert!(budget.reserve(other, 0));
     let mut counters = budget.counters();
-    counters.start(other);
-    counters.finish(other, 0, Some(Duration::ZERO), false);
+    counters.start(other, Permit::Fresh);
+    counters.finish(other, 0, Some(Duration::ZERO), Permit::Fresh);
     drop(counters);
     assert!(budget.reserve(other, CAPACITY_BYTES - free), "a single delivery may use all of it");
 }
@@ -158,6 +159,7 @@ impl World {
             is_draining: false,
             storing: None,
             in_flight: BTreeMap::new(),
+            retries_in_flight: 0,
             held_by_others,
         };
         let slot = &mut self.replicas[replica];
@@ -319,6 +321,7 @@ impl World {
         );
         let running = self.running(process);
         *running.in_flight.entry(webhook).or_default() += 1;
+        running.retries_in_flight += usize::from(attempt > 1);
         if is_sent && !is_own_fault {
             invariants::before_request(self, process, &request)?;
             self.requests.push(request);
@@ -345,6 +348,7 @@ impl World {
         if let Some(count) = running.in_flight.get_mut(&delivery.webhook) {
             *count -= 1;
         }
+        running.retries_in_flight -= usize::from(delivery.attempt > 1);
         match attempt {
             Some(attempt) => {
                 finished.note(&attempt);
