@@ -7,6 +7,7 @@
 //! their webhook are handed off after the commit, and those that waited when the one before has ended.
 
 mod budget;
+mod load;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use self::budget::{
-    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK, Permit, RESPONSIVE, Speed,
-    SpeedChange,
+    CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK, RESPONSIVE,
 };
+pub use self::load::{Permit, Speed, SpeedChange};
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;

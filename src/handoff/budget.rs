@@ -10,6 +10,8 @@ use std::time::Duration;
 use lru::LruCache;
 use uuid::Uuid;
 
+use super::load::{Load, Permit, Speed, SpeedChange};
+
 /// Deliveries that one process holds in memory at most.
 pub const CAPACITY: usize = 8_192;
 /// Deliveries to one webhook that one process holds at most, so that a slow receiver cannot use up the budget.
@@ -30,87 +32,6 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 pub const DETACHED: usize = 8;
 /// Webhooks with limits of their own in one claim. It visits no webhook after the last of them: the next one does.
 const MAX_CLAIM_LIMITS: usize = 1_024;
-
-/// Deliveries held, the bytes of their data, how many of them are in flight, how many of these without a permit, and how many permits
-/// retries have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Load {
-    deliveries: usize,
-    bytes: usize,
-    in_flight: usize,
-    detached: usize,
-    retries: usize,
-}
-
-impl Load {
-    fn add(&mut self, other: Load) {
-        self.deliveries += other.deliveries;
-        self.bytes += other.bytes;
-        self.in_flight += other.in_flight;
-        self.detached += other.detached;
-        self.retries += other.retries;
-    }
-
-    fn remove(&mut self, other: Load) {
-        self.deliveries -= other.deliveries;
-        self.bytes -= other.bytes;
-        self.in_flight -= other.in_flight;
-        self.detached -= other.detached;
-        self.retries -= other.retries;
-    }
-
-    fn permits(&self) -> usize {
-        self.in_flight - self.detached
-    }
-}
-
-/// What the requests to a webhook say about its receiver. The order is that of [`Speed::ALL`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Speed {
-    /// The last request took at most [`RESPONSIVE`], and none has taken longer since.
-    Responsive,
-    /// There was no request, or it was forgotten.
-    #[default]
-    Unknown,
-    Slow,
-}
-
-impl Speed {
-    pub const ALL: [Speed; 3] = [Speed::Responsive, Speed::Unknown, Speed::Slow];
-
-    /// Returns the part of `total` that webhooks of this speed and of those after it may use together. At least one. However many
-    /// receivers hang, a quarter is left to new webhooks and responsive ones, and another quarter to responsive ones alone.
-    pub const fn share(self, total: usize) -> usize {
-        match self {
-            Speed::Responsive => total,
-            Speed::Unknown => total - total / 4,
-            Speed::Slow => total - total / 2,
-        }
-    }
-}
-
-/// The permit of a request in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permit {
-    Fresh,
-    Retry,
-    /// It goes on without one.
-    None,
-}
-
-impl Permit {
-    fn load(self) -> Load {
-        let (detached, retries) = (usize::from(self == Permit::None), usize::from(self == Permit::Retry));
-        Load { detached, retries, ..Load::default() }
-    }
-}
-
-/// A webhook whose speed has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpeedChange {
-    pub from: Speed,
-    pub to: Speed,
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Webhook {

@@ -353,8 +353,9 @@ pub mod tests {
         for round in 0..40 {
             let (quick, slow) = if round % 2 == 0 { (2, 1) } else { (1, 2) };
             for (webhook, took) in [(quick, QUICK), (slow, HANGING)] {
+                let class = if webhook == 1 { DeliveryClass::Fresh } else { DeliveryClass::Retry };
                 if queue.budget.counters().in_flight_of(Uuid::from_u128(webhook)) > 0 {
-                    finish(&mut queue, webhook, Some(took));
+                    finish_of(&mut queue, webhook, class, Some(took));
                 }
             }
             seen.extend(pop_all(&mut queue));

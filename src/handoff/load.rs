@@ -1,0 +1,82 @@
+//! What a process holds for webhooks of each speed, and the shares of the speeds.
+
+/// Deliveries held, the bytes of their data, how many of them are in flight, how many of these without a permit, and how many permits
+/// retries have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    pub deliveries: usize,
+    pub bytes: usize,
+    pub in_flight: usize,
+    pub detached: usize,
+    pub retries: usize,
+}
+
+impl Load {
+    pub fn add(&mut self, other: Load) {
+        self.deliveries += other.deliveries;
+        self.bytes += other.bytes;
+        self.in_flight += other.in_flight;
+        self.detached += other.detached;
+        self.retries += other.retries;
+    }
+
+    pub fn remove(&mut self, other: Load) {
+        self.deliveries -= other.deliveries;
+        self.bytes -= other.bytes;
+        self.in_flight -= other.in_flight;
+        self.detached -= other.detached;
+        self.retries -= other.retries;
+    }
+
+    pub fn permits(&self) -> usize {
+        self.in_flight - self.detached
+    }
+}
+
+/// What the requests to a webhook say about its receiver. The order is that of [`Speed::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speed {
+    /// The last request took at most [`RESPONSIVE`](super::RESPONSIVE), and none has taken longer since.
+    Responsive,
+    /// There was no request, or it was forgotten.
+    #[default]
+    Unknown,
+    Slow,
+}
+
+impl Speed {
+    pub const ALL: [Speed; 3] = [Speed::Responsive, Speed::Unknown, Speed::Slow];
+
+    /// Returns the part of `total` that webhooks of this speed and of those after it may use together. At least one. However many
+    /// receivers hang, a quarter is left to new webhooks and responsive ones, and another quarter to responsive ones alone.
+    pub const fn share(self, total: usize) -> usize {
+        match self {
+            Speed::Responsive => total,
+            Speed::Unknown => total - total / 4,
+            Speed::Slow => total - total / 2,
+        }
+    }
+}
+
+/// The permit of a request in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permit {
+    Fresh,
+    Retry,
+    /// It goes on without one.
+    None,
+}
+
+impl Permit {
+    pub fn load(self) -> Load {
+        let (detached, retries) = (usize::from(self == Permit::None), usize::from(self == Permit::Retry));
+        Load { detached, retries, ..Load::default() }
+    }
+}
+
+/// A webhook whose speed has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpeedChange {
+    pub from: Speed,
+    pub to: Speed,
+}
