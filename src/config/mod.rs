@@ -122,7 +122,7 @@ section! { Delivery:
     honor_retry_after: bool,
     /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`.
     max_payload_bytes: usize = 65_536,
-    /// Requests in flight over all webhooks. While receivers hang that were not known to, up to eight times as many more wait for them.
+    /// Requests in flight over all webhooks. In addition, up to eight times as many may wait for receivers that were not known to be slow.
     concurrency: usize = 256,
     /// Requests in flight per webhook.
     per_webhook_concurrency: usize = 64,

@@ -211,7 +211,7 @@ impl Counters {
     pub fn free_permits(&self, total: usize, speed: Speed, permit: Permit) -> usize {
         let free = self.free_of(speed, total, Load::permits);
         match permit {
-            Permit::Retry => free.min(self.free_of(speed, total.div_ceil(2), |load| load.retries)),
+            Permit::Retry => free.min(self.free_of(speed, (total / 2).max(1), |load| load.retries)),
             Permit::Fresh | Permit::None => free,
         }
     }
@@ -233,8 +233,8 @@ impl Counters {
         listed.sort_unstable();
         let is_complete = listed.len() <= MAX_CLAIM_LIMITS;
         listed.truncate(MAX_CLAIM_LIMITS);
-        let ends_with = listed.last().filter(|_| !is_complete).map(|(id, _)| *id);
-        ClaimLimits { of_others, listed, ends_with }
+        let end_with = listed.last().filter(|_| !is_complete).map(|(id, _)| *id);
+        ClaimLimits { of_others, listed, end_with }
     }
 }
 
@@ -245,7 +245,7 @@ pub struct ClaimLimits {
     pub of_others: usize,
     pub listed: Vec<(Uuid, usize)>,
     /// The last webhook that the claim may visit, if there are limits for others after it.
-    pub ends_with: Option<Uuid>,
+    pub end_with: Option<Uuid>,
 }
 
 /// The counters, shared between the hand-off and the dispatcher.
@@ -427,16 +427,16 @@ mod tests {
         let limits = || {
             let mut limits = budget.counters().claim_limits(16, &HashMap::from([(id(1), 5)]), Uuid::nil());
             limits.listed.sort_unstable();
-            (limits.of_others, limits.listed, limits.ends_with)
+            (limits.of_others, limits.listed, limits.end_with)
         };
         assert_eq!(limits(), (16, vec![(id(1), 5), (id(2), 15), (id(10), 15)], None));
         // Slow webhooks are listed once their share is used up.
         deliver(&budget, 100_000..109_000, HANGING);
         fill(&budget, 100_000..109_000, 1);
         let counters = budget.counters();
-        let ClaimLimits { of_others, listed, ends_with } = counters.claim_limits(16, &HashMap::new(), id(2));
+        let ClaimLimits { of_others, listed, end_with } = counters.claim_limits(16, &HashMap::new(), id(2));
         assert_eq!((of_others, listed.len()), (16, MAX_CLAIM_LIMITS));
-        assert!(listed[..2] == [(id(3), 0), (id(4), 0)] && ends_with == listed.last().map(|(id, _)| *id));
+        assert!(listed[..2] == [(id(3), 0), (id(4), 0)] && end_with == listed.last().map(|(id, _)| *id));
         drop(counters);
         fill(&budget, 10..20_000, 1);
         assert_eq!(limits(), (0, vec![(id(1), 5), (id(2), 15)], None));

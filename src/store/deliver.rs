@@ -50,8 +50,8 @@ pub struct ClaimRequest {
     pub timeout: Duration,
     /// Webhooks are visited in order of id, starting after this one.
     pub start_after: Uuid,
-    /// The last webhook that may be visited.
-    pub end_with: Uuid,
+    /// The last webhook that may be visited. None if all may be.
+    pub end_with: Option<Uuid>,
     pub max_webhooks: usize,
     pub max_rows: usize,
     /// The most bytes of event data. Deliveries beyond that are released at once; the first is always taken.
@@ -143,7 +143,7 @@ async fn claim(
         request.limits.iter().map(|(webhook, limit)| (*webhook, *limit as i64)).unzip();
     let (seconds, max_webhooks) = (length.as_secs_f64(), i32::try_from(request.max_webhooks).unwrap_or(i32::MAX));
     let (max_rows, per_webhook) = (request.max_rows as i64, request.per_webhook as i64);
-    let (start_after, end_with) = (&request.start_after, &request.end_with);
+    let (start_after, end_with) = (&request.start_after, &request.end_with.unwrap_or(Uuid::max()));
     let arguments: [&(dyn ToSql + Sync); 9] =
         [&lease.token, &seconds, start_after, &max_webhooks, &max_rows, &per_webhook, &webhooks, &limits, end_with];
     let mut rows = pin!(transaction.query_raw(&statement, arguments).await?);

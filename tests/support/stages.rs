@@ -196,7 +196,7 @@ impl Bench {
             class: DeliveryClass::Fresh,
             timeout: self.config.delivery.timeout.0,
             start_after: Uuid::nil(),
-            end_with: Uuid::max(),
+            end_with: None,
             max_webhooks: 100,
             max_rows: 100,
             max_bytes: usize::MAX,

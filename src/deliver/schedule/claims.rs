@@ -45,8 +45,6 @@ pub struct ClaimSchedule {
     timeout: Duration,
     per_webhook_concurrency: usize,
     start_after: Uuid,
-    /// The last webhook that the current claim may visit, if there may be more.
-    ends_with: Option<Uuid>,
     next_at: Instant,
     /// When the current claim was started.
     started_at: Instant,
@@ -68,7 +66,6 @@ impl ClaimSchedule {
             timeout,
             per_webhook_concurrency,
             start_after: Uuid::nil(),
-            ends_with: None,
             next_at: now,
             started_at: now,
             rests_until: now,
@@ -116,13 +113,12 @@ impl ClaimSchedule {
         let fitting = max_bytes / self.average_bytes.max(1);
         let ahead = self.per_webhook_concurrency.saturating_mul(AHEAD);
         let lower: HashMap<Uuid, usize> = congestion.claim_limits(AHEAD).collect();
-        let ClaimLimits { of_others, listed, ends_with } = counters.claim_limits(ahead, &lower, self.start_after);
-        self.ends_with = ends_with;
+        let ClaimLimits { of_others, listed, end_with } = counters.claim_limits(ahead, &lower, self.start_after);
         Some(ClaimRequest {
             class: self.class,
             timeout: self.timeout,
             start_after: self.start_after,
-            end_with: ends_with.unwrap_or(Uuid::max()),
+            end_with,
             max_webhooks: MAX_WEBHOOKS,
             max_rows: max_rows.min(MAX_ROWS).min(fitting.max(1)),
             max_bytes,
@@ -147,7 +143,7 @@ impl ClaimSchedule {
         self.average_bytes = bytes.checked_div(claimed.deliveries.len()).unwrap_or(self.average_bytes);
         // A full claim may have ended anywhere: the next one starts after the last webhook that it has deliveries of.
         let ended_at = claimed.deliveries.iter().map(|delivery| delivery.webhook).max().filter(|_| all_taken);
-        let visited = claimed.last_visited.or(self.ends_with);
+        let visited = claimed.last_visited.or(request.end_with);
         self.start_after = ended_at.or(visited).unwrap_or(Uuid::nil());
         self.has_more = self.has_skipped || !self.start_after.is_nil();
         if self.start_after.is_nil() {
@@ -305,7 +301,12 @@ mod tests {
         for _ in 0..10 {
             let request = schedule.start(now, &budget, &congestion, 0).unwrap();
             assert!(request.per_webhook == 0 && request.limits.len() <= 1_024);
-            assert!(request.limits.iter().all(|(id, _)| *id > request.start_after && *id <= request.end_with));
+            assert!(
+                request
+                    .limits
+                    .iter()
+                    .all(|(id, _)| *id > request.start_after && request.end_with.is_none_or(|end| *id <= end))
+            );
             listed.extend(request.limits.iter().map(|(id, _)| id.as_u128()));
             // The statement visits all webhooks that have deliveries: here they are few.
             schedule.succeed(now, &request, &Claimed::default(), 0);

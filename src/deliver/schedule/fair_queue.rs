@@ -120,22 +120,22 @@ impl FairQueue {
 
     /// Takes back the permits of requests that take longer than expected, and notes which webhooks are slow.
     pub fn note_overdue(&mut self, now: Instant) {
-        let mut counters = self.budget.counters();
         while let Some((request, webhook, class)) = self.running.next_late(now) {
+            let mut counters = self.budget.counters();
             let is_new = counters.speed(webhook) == Speed::Unknown;
             if is_new && counters.detach(webhook, permit_of(class), self.limits.total) {
                 self.running.detach(request);
             }
         }
-        let mut changes = Vec::new();
         while let Some((request, webhook, class)) = self.running.next_slow(now) {
+            let mut counters = self.budget.counters();
             if counters.detach(webhook, permit_of(class), self.limits.total) {
                 self.running.detach(request);
             }
-            changes.push((webhook, counters.note_slow(webhook)));
+            let change = counters.note_slow(webhook);
+            drop(counters);
+            self.move_queues(webhook, change);
         }
-        drop(counters);
-        changes.into_iter().for_each(|(webhook, change)| self.move_queues(webhook, change));
     }
 
     /// Returns when to call [`note_overdue`](Self::note_overdue) again.

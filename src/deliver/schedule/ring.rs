@@ -19,7 +19,7 @@ pub struct Permits<'a> {
     pub counters: &'a Counters,
     pub limits: Limits,
     pub congestion: &'a Congestion,
-    /// What a request of this class gets.
+    /// The kind of permit that a request of this class gets.
     pub permit: Permit,
 }
 
@@ -37,8 +37,8 @@ pub struct Ring {
 #[derive(Debug, Default)]
 struct Order {
     webhooks: VecDeque<Uuid>,
-    /// No webhook had fewer requests in flight than this share of the free permits, and than its limit, and none has changed since. All of
-    /// thousands of webhooks may wait for receivers that hang: they are not visited each time.
+    /// The share of the free permits at which no webhook was below this share and its own limit. None if a webhook has changed since.
+    /// Thousands of webhooks may all wait for receivers that hang, and are not visited again each time.
     used_up: Option<usize>,
 }
 

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use crate::handoff::RESPONSIVE;
 use crate::store::deliver::DeliveryClass;
 
-/// How long a request to a new receiver may keep its permit. Most receivers answer in this time. While thousands of new ones hang, the others
-/// wait this long for the permits of each round.
+/// How long a request to a new receiver may keep its permit. Most receivers answer in this time. While thousands of new ones hang, permits
+/// become free after this time.
 pub const LATE: Duration = Duration::from_millis(250);
 /// Timers are no more precise.
 const TIMER_PRECISION: Duration = Duration::from_millis(1);

@@ -174,7 +174,8 @@ impl Simulation {
         let mut claimed = Claimed::default();
         let stored = &mut self.stored[class_index(request.class)];
         stored.0.retain(|_, queue| !queue.is_empty());
-        let visited = (Bound::Excluded(request.start_after), Bound::Included(request.end_with));
+        let visited =
+            (Bound::Excluded(request.start_after), request.end_with.map_or(Bound::Unbounded, Bound::Included));
         for (visited, (webhook, queue)) in stored.0.range_mut(visited).enumerate() {
             if visited == request.max_webhooks {
                 break;

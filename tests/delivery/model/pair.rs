@@ -302,7 +302,7 @@ impl<'a> Pair<'a> {
             class: if retries { DeliveryClass::Retry } else { DeliveryClass::Fresh },
             timeout: Duration::from_secs(10),
             start_after: Uuid::nil(),
-            end_with: Uuid::max(),
+            end_with: None,
             max_webhooks: 100,
             max_rows: 1_000,
             max_bytes: usize::MAX,

@@ -168,7 +168,9 @@ impl Pair {
         webhooks.sort_unstable();
         webhooks.dedup();
         let mut claimed = Claimed::default();
-        for webhook in webhooks.into_iter().filter(|id| *id > request.start_after && *id <= request.end_with) {
+        for webhook in
+            webhooks.into_iter().filter(|id| *id > request.start_after && request.end_with.is_none_or(|end| *id <= end))
+        {
             let limit = request.limits.iter().find(|(id, _)| *id == webhook).map_or(request.per_webhook, |(_, n)| *n);
             for _ in 0..limit.min(request.max_rows - claimed.deliveries.len()) {
                 let is_due = |delivery: &Delivery| delivery.webhook == webhook && is_of_class(delivery);
@@ -201,6 +203,7 @@ impl Pair {
         let late: BTreeSet<Uuid> = self.in_flight.iter().filter(is_late).map(|delivery| delivery.webhook).collect();
         assert!(self.in_flight.len() <= LIMITS.total + late.len());
         assert!(count(&|other| other.webhook == delivery.webhook) <= LIMITS.per_webhook);
+        assert!(count(&is_retry) <= LIMITS.total / 2 + late.len());
         let speed = self.speed(delivery.webhook);
         let is_as_slow = |webhook: Uuid| self.speed(webhook) as usize >= speed as usize;
         let late = late.into_iter().filter(|webhook| is_as_slow(*webhook)).count();

@@ -126,16 +126,17 @@ fn order_is_kept(world: &World, request: &Request) -> Check {
     require(earlier.is_none(), "order per key", || format!("{request:?} is sent before {earlier:?} has ended"))
 }
 
-/// Concurrency: no process has more requests in flight than its limits allow: in total, to one webhook, or as retries, of which at most half
+/// Concurrency: no process has more requests in flight than its limits allow: in total, to one webhook, or as retries, which have at most half
 /// of the permits. One late request of each webhook may go on without a permit.
 fn concurrency_is_limited(world: &World, process: Process, request: &Request) -> Check {
     let Some(running) = world.replicas[process.replica].running(process) else { return Ok(()) };
     let (total, of_webhook) = (running.in_flight.values().sum::<usize>(), running.in_flight[&request.webhook]);
     let busy = running.in_flight.values().filter(|in_flight| **in_flight > 0).count();
-    let most = world.settings.concurrency + busy.min(world.settings.concurrency * DETACHED);
+    let detached = busy.min(world.settings.concurrency * DETACHED);
+    let most = world.settings.concurrency + detached;
     let is_within = total <= most && of_webhook <= world.settings.per_webhook_concurrency;
     require(is_within, "concurrency limits", || format!("{total} in flight, {of_webhook} of them to one webhook"))?;
-    let (retries, most) = (running.retries_in_flight, world.settings.concurrency.div_ceil(2) + busy);
+    let (retries, most) = (running.retries_in_flight, (world.settings.concurrency / 2).max(1) + detached);
     require(retries <= most, "retries leave permits to fresh deliveries", || format!("{retries} of {most} in flight"))
 }
 

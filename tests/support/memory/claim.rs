@@ -94,7 +94,7 @@ fn due(state: &State, request: &ClaimRequest) -> (usize, Option<Uuid>, Vec<Uuid>
     let (mut visited, mut last, mut found) = (0, None, Vec::new());
     for (webhook, rows) in state.by_webhook() {
         let of_class: Vec<&(Uuid, &Row)> = rows.iter().filter(|(_, row)| is_of(request.class, row)).collect();
-        let is_in_range = webhook > request.start_after && webhook <= request.end_with;
+        let is_in_range = webhook > request.start_after && request.end_with.is_none_or(|end| webhook <= end);
         if of_class.is_empty() || !is_in_range || visited >= request.max_webhooks {
             continue;
         }
