@@ -53,7 +53,8 @@ pub(super) struct Reader<'a> {
     silence: Silence,
     /// The open transaction, if it requests the switch to triggers.
     open_switch: Option<u32>,
-    /// The same transaction after its end. If it installed the triggers, all later changes are in the outbox.
+    /// The same transaction after its end, until it is known whether it installed the triggers. If it did, all later changes are in the
+    /// outbox.
     ended_switch: Option<u32>,
 }
 
@@ -107,7 +108,7 @@ impl<'a> Reader<'a> {
         let (mut bursts, mut switches) = (0, SwitchCheck::new(self.context.url));
         loop {
             let received = self.burst()?;
-            if let Some(transaction) = self.ended_switch.take() {
+            if let Some(transaction) = self.ended_switch {
                 let Some(is_switch) = self.installed_triggers(transaction, &mut switches).await? else {
                     return Ok(None);
                 };
@@ -115,6 +116,7 @@ impl<'a> Reader<'a> {
                     let is_visible = self.await_visibility().await?;
                     return Ok(is_visible.then(|| self.buffer.take(self.lineage, None)));
                 }
+                self.ended_switch = None;
                 let lsn = self.buffer.commit;
                 recurring!(warn, transaction, %lsn, "a message requests the switch to triggers, but its transaction installed no triggers: ignored");
             }
@@ -305,7 +307,8 @@ impl<'a> Reader<'a> {
     /// Returns how far the WAL is stored or contains no captured changes.
     fn acknowledgeable(&self) -> Lsn {
         let stored = self.stored();
-        if !self.buffer.is_empty() || stored < self.sent {
+        // A switch is stored by the reader of the outbox. If this process ends before, the next one must read the request again.
+        if !self.buffer.is_empty() || stored < self.sent || self.ended_switch.is_some() {
             return stored;
         }
         // Everything that was sent is stored. The open transaction is not, but nothing before it is needed.
