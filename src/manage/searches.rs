@@ -5,7 +5,7 @@ use super::fault::{Fault, Result};
 use super::limits::{ConcurrencyLimit, Permit, RateLimit};
 use crate::domain::event::UserId;
 
-/// Each examines up to 2,000 entries, which takes the store up to six milliseconds: one user can keep it busy for a sixteenth of the time.
+/// Each examines up to 2,000 entries, which takes the store a few milliseconds: one user can keep it busy for a twentieth of the time.
 const PER_SECOND: u32 = 10;
 const BURST: u32 = 100;
 /// Of the eight connections that all users share.

@@ -1,6 +1,9 @@
 //! Statements on the attempt log, as a webhook's owner reads it.
 
+use std::time::Instant;
+
 use jiff::Timestamp;
+use postgres_types::ToSql;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -17,9 +20,11 @@ pub(super) const ID_TOLERANCE_MS: i64 = 3_600_000;
 /// the webhook's whole log.
 const MOST_EXAMINED: usize = 2_000;
 /// Entries that one statement examines. A longer statement would delay others that need the same processor.
-const EXAMINED_AT_ONCE: usize = 500;
+const EXAMINED_AT_ONCE: usize = 250;
 
-const HORIZON: &str = include_str!("../../sql/store/log_horizon.sql");
+/// The length of the days by which the attempt log is partitioned.
+pub(super) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
 const LIST: &str = include_str!("../../sql/store/log_list.sql");
 const GET: &str = include_str!("../../sql/store/log_get.sql");
 const ERRORS: &str = include_str!("../../sql/store/log_errors.sql");
@@ -138,6 +143,16 @@ pub struct Matches {
     pub horizon: Option<Uuid>,
 }
 
+/// An entry that was examined.
+struct Examined {
+    entry: Entry,
+    is_match: bool,
+    /// As many entries as allowed were examined, and there may be more.
+    is_last: bool,
+}
+
+from_row! { Examined { entry: Entry::from_row, is_match, is_last } }
+
 /// Lists at most `limit` entries of the webhook's log with ids below `before`, newest first. A filtered search examines a bounded
 /// number of entries and returns where it stopped.
 pub async fn list(
@@ -153,27 +168,36 @@ pub async fn list(
     let latest = until.map_or(Uuid::max(), |until| lowest_id_at(until.as_millisecond() + ID_TOLERANCE_MS));
     let (event, outcome) = (event.map(EventKind::as_str), outcome.map(Outcome::as_str));
     let status = status.map(|class| class.0);
-    let (mut found, mut below) = (Matches::default(), before.unwrap_or(Uuid::max()).min(latest));
-    for _ in 0..MOST_EXAMINED / EXAMINED_AT_ONCE {
-        // Not held between the statements, so that searches take turns with other requests.
-        let connection = store.connection().await?;
-        let skipped = EXAMINED_AT_ONCE as i64 - 1;
-        found.horizon = match filter.is_empty() {
-            true => None,
-            false => connection.fetch_optional(HORIZON, &[user, &webhook, &oldest, &below, &skipped]).await?,
-        };
-        let lowest = found.horizon.unwrap_or(oldest);
-        let wanted = i64::try_from(limit - found.entries.len()).unwrap_or(i64::MAX);
-        let matching = connection
-            .fetch_all(LIST, &[user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &wanted])
-            .await?;
-        found.entries.extend(matching);
-        match found.horizon {
-            Some(horizon) if found.entries.len() < limit => below = horizon,
-            _ => break,
+    let (mut found, mut below, mut examined) = (Matches::default(), before.unwrap_or(Uuid::max()).min(latest), 0);
+    // First the newest day, because a statement on all days is slower to plan than to execute.
+    let mut lowest = oldest.max(first_id_of_day(below));
+    loop {
+        let started = Instant::now();
+        let wanted = limit - found.entries.len();
+        let at_once = if filter.is_empty() { wanted } else { EXAMINED_AT_ONCE };
+        let (most, returned) = (i64::try_from(at_once).unwrap_or(i64::MAX), i64::try_from(wanted).unwrap_or(i64::MAX));
+        let params: [&(dyn ToSql + Sync); 11] =
+            [user, &webhook, &lowest, &below, &event, &outcome, since, until, &status, &most, &returned];
+        // The connection is not held between the statements, so that searches take turns with other requests.
+        let rows: Vec<Examined> = store.fetch_all(LIST, &params).await?;
+        let last = rows.last().filter(|row| row.is_last).map(|row| row.entry.id);
+        found.entries.extend(rows.into_iter().filter(|row| row.is_match).map(|row| row.entry));
+        if found.entries.len() >= limit {
+            return Ok(found);
         }
+        (below, lowest) = match last {
+            Some(last) => (last, oldest.max(first_id_of_day(last))),
+            None if lowest > oldest => (lowest, oldest),
+            None => return Ok(found),
+        };
+        examined += at_once;
+        if last.is_some() && examined >= MOST_EXAMINED {
+            found.horizon = last;
+            return Ok(found);
+        }
+        // A search takes at most half of the time of the processor that executes it.
+        tokio::time::sleep(started.elapsed()).await;
     }
-    Ok(found)
 }
 
 pub async fn get(store: &Store, user: &UserId, webhook: Uuid, id: Uuid) -> Result<Option<Detail>> {
@@ -227,6 +251,17 @@ pub async fn insert_test_event(
     transaction.run(INSERT_TEST_EVENT, &[&id, &actor.user, &kind.as_str(), &occurred_at, &data]).await?;
     audit::record(&transaction, actor, Action::WebhookTested, webhook, &[]).await?;
     Ok(transaction.commit().await?)
+}
+
+/// Returns the lowest UUIDv7 of the UTC day of an id, or of today if the id is of a later time.
+fn first_id_of_day(id: Uuid) -> Uuid {
+    let millis = i64::try_from(id.as_u128() >> 80).unwrap_or(i64::MAX).min(Timestamp::now().as_millisecond());
+    lowest_id_at(start_of_day(millis))
+}
+
+/// Returns the start of the UTC day of a time, both in milliseconds since 1970.
+pub(super) fn start_of_day(millis: i64) -> i64 {
+    millis - millis.rem_euclid(DAY_MS)
 }
 
 /// Returns the lowest UUIDv7 of a time.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::audit::{self, Action, Actor};
 use super::jobs::{Counted, MAX_OPEN};
-use super::logs::{ID_TOLERANCE_MS, lowest_id_at};
+use super::logs::{DAY_MS, ID_TOLERANCE_MS, lowest_id_at, start_of_day};
 use super::statement::{Column, Statements, column, from_row};
 use super::{Result, Store};
 use crate::domain::event::{EventKind, UserId};
@@ -34,7 +34,6 @@ const MAX_COUNTED: i64 = 50_000;
 const MAX_COUNTED_WITH_DATA: i64 = 5_000;
 /// The most rows that one transaction removes.
 const EXPIRE_CHUNK: i64 = 10_000;
-const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
 /// The events that a replay delivers, unless the webhook has had them.
 #[derive(Clone, Debug)]
@@ -59,7 +58,6 @@ impl Selection {
     /// The same, for whole days: each day is one partition.
     fn ids_of_days(&self) -> (Uuid, Uuid) {
         let (since, until) = (self.since.as_millisecond(), self.until.as_millisecond());
-        let start_of_day = |millis: i64| millis - millis.rem_euclid(DAY_MS);
         (lowest_id_at(start_of_day(since)), lowest_id_at(start_of_day(until).saturating_add(DAY_MS)))
     }
 

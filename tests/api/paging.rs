@@ -183,9 +183,9 @@ async fn a_page_of_a_long_log_reads_no_more_than_it_examines() {
         }
     }
     drop(requests);
-    // Each filtered page examines 2,000 entries twice: to find its end, and to compare them.
+    // Each filtered page examines 2,000 entries.
     let read = log.read().await;
-    assert!((PAGES * 4_000..PAGES * 5_000).contains(&read), "{read} entries read");
+    assert!((PAGES * 2_000..PAGES * 2_500).contains(&read), "{read} entries read");
 }
 
 #[tokio::test]

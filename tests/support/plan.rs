@@ -40,14 +40,13 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
     const LIST: &str = include_str!("../../sql/store/webhook_list.sql");
     const GET: &str = include_str!("../../sql/store/webhook_get.sql");
     const LOG: &str = include_str!("../../sql/store/log_list.sql");
-    const HORIZON: &str = include_str!("../../sql/store/log_horizon.sql");
     const ENTRY: &str = include_str!("../../sql/store/log_get.sql");
     const ERRORS: &str = include_str!("../../sql/store/log_errors.sql");
     const HOURS: &str = include_str!("../../sql/store/webhook_hour_user.sql");
     const SESSION: &str = include_str!("../../sql/store/session_find.sql");
     const PENDING: &str = include_str!("../../sql/store/delivery_pending.sql");
     const TOKEN: &str = include_str!("../../sql/store/token_user.sql");
-    const LOG_TYPES: &str = "text, uuid, uuid, uuid, text, text, timestamptz, timestamptz, smallint, bigint";
+    const LOG_TYPES: &str = "text, uuid, uuid, uuid, text, text, timestamptz, timestamptz, smallint, bigint, bigint";
     let nil = "00000000-0000-0000-0000-000000000000";
     let max = "ffffffff-ffff-ffff-ffff-ffffffffffff";
     let log = |rest: &str| format!("'{user}', '{webhook}', '{nil}', '{max}', {rest}");
@@ -55,12 +54,11 @@ pub fn reads(user: &str, webhook: &str) -> Vec<(&'static str, &'static str, &'st
         ("webhooks", LIST, "text, uuid, bigint", format!("'{user}', '{nil}', 51")),
         ("a webhook", GET, "text, uuid", format!("'{user}', '{webhook}'")),
         ("a token", TOKEN, "bytea", "'\\x00'".into()),
-        ("the log", LOG, LOG_TYPES, log("null, null, null, null, null, 51")),
-        ("the log of an event", LOG, LOG_TYPES, log("'delivery.failed', null, null, null, null, 51")),
-        ("the log of an outcome", LOG, LOG_TYPES, log("null, 'failed', null, null, null, 51")),
-        ("the log of a time", LOG, LOG_TYPES, log("null, null, now() - interval '2 days', now(), null, 51")),
-        ("the log of a status", LOG, LOG_TYPES, log("null, null, null, null, 5, 51")),
-        ("the log's horizon", HORIZON, "text, uuid, uuid, uuid, bigint", log("999")),
+        ("the log", LOG, LOG_TYPES, log("null, null, null, null, null, 51, 51")),
+        ("the log of an event", LOG, LOG_TYPES, log("'delivery.failed', null, null, null, null, 250, 51")),
+        ("the log of an outcome", LOG, LOG_TYPES, log("null, 'failed', null, null, null, 250, 51")),
+        ("the log of a time", LOG, LOG_TYPES, log("null, null, now() - interval '2 days', now(), null, 250, 51")),
+        ("the log of a status", LOG, LOG_TYPES, log("null, null, null, null, 5, 250, 51")),
         (
             "failures among the newest entries",
             ERRORS,

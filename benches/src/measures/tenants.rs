@@ -17,8 +17,8 @@ use crate::sidecar::{Sidecar, token};
 
 /// Ten times the default of `limits.requests_per_second`.
 const REQUESTS_PER_SECOND: u32 = 1_000;
-/// Concurrent requests of the hostile tenant.
-const REQUESTERS: u32 = 32;
+/// Concurrent requests of the hostile tenant: enough for the rate while half a second passes before each rejection.
+const REQUESTERS: u32 = 512;
 /// Transitions per second, each delivered to ten receivers.
 const TRANSITIONS: u32 = 50;
 /// Rows per user, which move in turn.
