@@ -57,11 +57,21 @@ impl Replaced {
     /// Captures from the new primary, and then starts a replica, with failpoints, whose URL names both servers: the old one runs again only
     /// after the replica has connected to the new one.
     async fn run_connected_to_new(&mut self, failpoints: &str) {
+        self.run_without_old(failpoints).await;
+        self.start_old().await;
+    }
+
+    /// Captures from the new primary, stops the old one, and starts a replica, with failpoints, whose URL names both.
+    async fn run_without_old(&mut self, failpoints: &str) {
         self.capture_from_new().await;
         let app = &mut self.scenario.app;
         assert!(app.stop().await.success());
         app.server.stop(StopMode::Immediate).await.unwrap();
         app.set("source.url", &self.both).set_environment("FAILPOINTS", failpoints).run().await;
+    }
+
+    async fn start_old(&mut self) {
+        let app = &mut self.scenario.app;
         app.server.start_again().await.unwrap();
         self.old = app.source().await;
     }
@@ -207,7 +217,11 @@ async fn a_replaced_primary_does_not_end_the_wait_for_a_synchronous_standby() {
     let store = PrivatePostgres::start(Options::default()).await.unwrap();
     let Some((scenario, standby)) = with_slot_on_standby(&store, None).await else { return };
     let mut replaced = Replaced::by(scenario, standby).await;
-    replaced.run_connected_to_new("").await;
+    replaced.run_without_old("").await;
+    // All connections but those of heartbeats stay with the new primary, also those that are opened for the first event.
+    replaced.scenario.pay(1).await;
+    replaced.scenario.assert_delivered().await;
+    replaced.start_old().await;
     let synchronous = "alter system set synchronous_standby_names = 'absent'";
     replaced.scenario.platform.client.batch_execute(synchronous).await.unwrap();
     replaced.scenario.platform.client.batch_execute("select pg_reload_conf()").await.unwrap();
