@@ -1,8 +1,10 @@
 //! Limits on requests that examine many rows, per user: filtered pages of delivery logs and of the feed, single events with their
 //! deliveries, and counts of what a job would cover.
 
+use std::time::Duration;
+
 use super::fault::{Fault, Result};
-use super::limits::{ConcurrencyLimit, Permit, RateLimit};
+use super::limits::{ConcurrencyLimit, Permit, RateLimit, TimeLimit, Timed};
 use crate::domain::event::UserId;
 
 /// Each examines up to 2,000 entries, which takes the store a few milliseconds: one user can keep it busy for a twentieth of the time.
@@ -10,16 +12,17 @@ const PER_SECOND: u32 = 10;
 const BURST: u32 = 100;
 /// Of the eight connections that all users share.
 const MAX_IN_PROGRESS: usize = 2;
-/// A count examines up to 50,000 entries, which takes the store up to half a second.
-const COUNTS_PER_SECOND: u32 = 2;
-const COUNTS_AT_ONCE: u32 = 20;
+/// A count examines up to 50,000 entries, which takes the store up to half a second. One user's may take a tenth of the time, after two
+/// seconds without a limit.
+const COUNT_TIME_FACTOR: u32 = 10;
+const COUNT_TIME_AT_ONCE: Duration = Duration::from_secs(2);
 const COUNTS_IN_PROGRESS: usize = 1;
 
 /// The searches of all users.
 pub struct Searches {
     rate: RateLimit<UserId>,
     in_progress: ConcurrencyLimit<UserId>,
-    count_rate: RateLimit<UserId>,
+    count_time: TimeLimit<UserId>,
     counts_in_progress: ConcurrencyLimit<UserId>,
 }
 
@@ -28,7 +31,7 @@ impl Searches {
         Searches {
             rate: RateLimit::per_second(PER_SECOND, BURST),
             in_progress: ConcurrencyLimit::new(MAX_IN_PROGRESS),
-            count_rate: RateLimit::per_second(COUNTS_PER_SECOND, COUNTS_AT_ONCE),
+            count_time: TimeLimit::new(COUNT_TIME_FACTOR, COUNT_TIME_AT_ONCE),
             counts_in_progress: ConcurrencyLimit::new(COUNTS_IN_PROGRESS),
         }
     }
@@ -45,11 +48,10 @@ impl Searches {
         Ok(permit)
     }
 
-    /// Counts a count of what a job would cover, which lasts until the permit is dropped.
-    pub fn begin_count(&self, user: &UserId) -> Result<Permit<UserId>> {
+    /// Begins a count of what a job would cover, which lasts until the result is dropped.
+    pub fn begin_count(&self, user: &UserId) -> Result<(Permit<UserId>, Timed<UserId>)> {
         let permit = self.counts_in_progress.acquire(user).ok_or(Fault::JobCountLimit { retry_after_seconds: 1 })?;
-        let counted = self.count_rate.check(user);
-        counted.map_err(|retry_after_seconds| Fault::JobCountLimit { retry_after_seconds })?;
-        Ok(permit)
+        let timed = self.count_time.begin(user);
+        Ok((permit, timed.map_err(|retry_after_seconds| Fault::JobCountLimit { retry_after_seconds })?))
     }
 }
