@@ -29,7 +29,8 @@ async fn burst<T, F: Future<Output = T>>(app: &mut TestApp, count: usize, send: 
     let first = send(0).await;
     let before = app.sidecar().peak_memory_kib();
     let mut results = join_all((0..count).map(send)).await;
-    let grown = app.sidecar().peak_memory_kib() - before;
+    // The kernel approximates the peak, so that it can seem to fall by some pages.
+    let grown = app.sidecar().peak_memory_kib().saturating_sub(before);
     println!("{count} requests: {before} KiB, then {grown} KiB more");
     assert!(grown < MAX_GROWTH_KIB, "{grown} KiB");
     results.push(first);
