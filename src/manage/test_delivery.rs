@@ -10,6 +10,7 @@ use super::service::Manage;
 use crate::domain::delivery::{Delivery, ErrorKind, Lease};
 use crate::domain::event::{EventKind, delivery_id};
 use crate::events::CATALOGUE;
+use crate::store::StoreError;
 use crate::store::audit::Actor;
 use crate::store::logs;
 use crate::telemetry::recurring;
@@ -63,9 +64,13 @@ impl Manage {
             // The delivery is not in the store, so no replica can claim it and the lease has no meaning.
             lease: Lease { token: Uuid::nil(), until: Instant::now() },
         };
-        let (log_id, attempt) = self.receivers.send_test(delivery).await.map_err(|error| {
-            recurring!(error, %webhook, error = format!("{error:#}"), "tests cannot be sent");
-            Fault::Internal
+        let sent = self.receivers.send_test(delivery).await;
+        let (log_id, attempt) = sent.map_err(|error| match error.downcast::<StoreError>() {
+            Ok(error) => Fault::Store(error),
+            Err(error) => {
+                recurring!(error, %webhook, error = format!("{error:#}"), "tests cannot be sent");
+                Fault::Internal
+            }
         })?;
         let answer = &attempt.answer;
         Ok(TestReport {

@@ -1,6 +1,6 @@
 //! The pool of connections to the store.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts, Transaction,
@@ -47,22 +47,31 @@ pub(super) async fn allow_idle(transaction: &Transaction<'_>, limit: Duration) -
     Ok(transaction.batch_execute(&format!("set local {} = {}", IDLE_LIMIT.0, limit.as_millis())).await?)
 }
 
-/// Refuses a new connection while `most` others wait for a lock or for a synchronous standby. The server keeps a waiting connection after
-/// its client has given it up and repeats the transaction, so a long wait would use up `max_connections`.
+/// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and still do after a moment. The server keeps a
+/// waiting connection after its client has given it up and repeats the transaction, so a long wait would use up `max_connections`.
 fn refuse_if_waiting(most: usize) -> Hook {
     Hook::async_fn(move |client, _| {
         Box::pin(async move {
-            let row = client.query_typed(CONNECTIONS_WAITING, &[]).await.map_err(HookError::Backend)?;
-            let waiting: i64 = row.first().map_or(0, |row| row.get(0));
-            if usize::try_from(waiting).is_ok_and(|waiting| waiting < most) {
-                return Ok(());
+            let until = Instant::now() + PATIENCE;
+            loop {
+                let row = client.query_typed(CONNECTIONS_WAITING, &[]).await.map_err(HookError::Backend)?;
+                let waiting: i64 = row.first().map_or(0, |row| row.get(0));
+                if usize::try_from(waiting).is_ok_and(|waiting| waiting < most) {
+                    return Ok(());
+                }
+                if Instant::now() > until {
+                    return Err(HookError::message(format!(
+                        "{waiting} already wait in the server for a lock or for a synchronous standby"
+                    )));
+                }
+                tokio::time::sleep(PATIENCE / 10).await;
             }
-            Err(HookError::message(format!(
-                "{waiting} already wait in the server for a lock or for a synchronous standby"
-            )))
         })
     })
 }
+
+/// For how long connections of all replicas may wait, for example for the lock of a migration, before new ones are refused.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long to wait for a free or a new connection.
 const WAIT: Duration = Duration::from_secs(10);
