@@ -54,7 +54,7 @@ pub enum Fault {
     /// The user searches delivery logs or the feed too often, or with too many requests at once.
     #[error("too many filtered requests: wait {retry_after_seconds} s before the next one")]
     SearchLimit { retry_after_seconds: u64 },
-    /// The user starts or previews recoveries and replays too often, or several at once.
+    /// Counting the user's recoveries and replays takes too much time, or several are counted at once.
     #[error("too many recoveries and replays are counted: wait {retry_after_seconds} s before the next one")]
     JobCountLimit { retry_after_seconds: u64 },
     #[error(transparent)]

@@ -94,17 +94,16 @@ impl<K: Eq + Hash> Drop for Permit<K> {
 pub struct TimeLimit<K>(Arc<Mutex<Times<K>>>);
 
 /// An operation whose time is counted until it is dropped.
-pub struct Timed<K: Eq + Hash> {
+pub struct Timed<K: Eq + Hash + Clone> {
     times: Arc<Mutex<Times<K>>>,
-    /// None only while it is dropped.
-    key: Option<K>,
+    key: K,
     began_at: Instant,
 }
 
 impl<K: Eq + Hash + Clone> TimeLimit<K> {
     /// Allows operations to take one part in `parts` of the time, after `at_once` without a limit.
     pub fn new(parts: u32, at_once: Duration) -> TimeLimit<K> {
-        TimeLimit(Arc::new(Mutex::new(Times { settled_at: HashMap::new(), parts, ahead: at_once * parts })))
+        TimeLimit(Arc::new(Mutex::new(Times { even_at: HashMap::new(), parts, ahead: at_once * parts })))
     }
 
     /// Begins an operation. The error is the number of seconds to wait.
@@ -112,39 +111,39 @@ impl<K: Eq + Hash + Clone> TimeLimit<K> {
         let began_at = Instant::now();
         let wait = self.0.lock().expect("no holder of this lock panics").wait(key, began_at);
         match wait.as_millis().div_ceil(1_000) {
-            0 => Ok(Timed { times: self.0.clone(), key: Some(key.clone()), began_at }),
+            0 => Ok(Timed { times: self.0.clone(), key: key.clone(), began_at }),
             seconds => Err(seconds as u64),
         }
     }
 }
 
-impl<K: Eq + Hash> Drop for Timed<K> {
+impl<K: Eq + Hash + Clone> Drop for Timed<K> {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.times.lock().expect("no holder of this lock panics").count(key, self.began_at, Instant::now());
-        }
+        let mut times = self.times.lock().expect("no holder of this lock panics");
+        times.count(self.key.clone(), self.began_at, Instant::now());
     }
 }
 
 /// The times that operations have taken.
 struct Times<K> {
-    /// When enough time will have passed for the operations of a key.
-    settled_at: HashMap<K, Instant>,
+    /// When the operations of a key will have taken no more than their share of the time.
+    even_at: HashMap<K, Instant>,
+    /// The inverse of the share.
     parts: u32,
-    /// How far in the future that may be when an operation begins.
+    /// An operation may begin if `even_at` is at most this far in the future.
     ahead: Duration,
 }
 
 impl<K: Eq + Hash> Times<K> {
     /// Returns how long the next operation of the key has to wait.
     fn wait(&mut self, key: &K, now: Instant) -> Duration {
-        self.settled_at.retain(|_, settled_at| *settled_at > now);
-        self.settled_at.get(key).map_or(Duration::ZERO, |at| at.duration_since(now).saturating_sub(self.ahead))
+        self.even_at.retain(|_, even_at| *even_at > now);
+        self.even_at.get(key).map_or(Duration::ZERO, |at| at.duration_since(now).saturating_sub(self.ahead))
     }
 
     fn count(&mut self, key: K, began_at: Instant, now: Instant) {
-        let settled_at = self.settled_at.entry(key).or_insert(began_at);
-        *settled_at = began_at.max(*settled_at) + now.duration_since(began_at) * self.parts;
+        let even_at = self.even_at.entry(key).or_insert(began_at);
+        *even_at = began_at.max(*even_at) + now.duration_since(began_at) * self.parts;
     }
 }
 
@@ -171,7 +170,7 @@ mod tests {
     fn operations_take_a_share_of_the_time_of_each_key() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut times = Times { settled_at: HashMap::new(), parts: 10, ahead: Duration::from_secs(20) };
+        let mut times = Times { even_at: HashMap::new(), parts: 10, ahead: Duration::from_secs(20) };
         for second in 0..3 {
             assert_eq!(times.wait(&"busy", at(second)), Duration::ZERO);
             times.count("busy", at(second), at(second + 1));
@@ -182,6 +181,6 @@ mod tests {
         assert_eq!(times.wait(&"other", at(3)), Duration::ZERO);
         assert_eq!(times.wait(&"busy", at(10)), Duration::ZERO);
         assert_eq!(times.wait(&"busy", at(30)), Duration::ZERO);
-        assert!(times.settled_at.is_empty(), "keys are forgotten");
+        assert!(times.even_at.is_empty(), "keys are forgotten");
     }
 }

@@ -14,7 +14,7 @@ const BURST: u32 = 100;
 const MAX_IN_PROGRESS: usize = 2;
 /// A count examines up to 50,000 entries, which takes the store up to half a second. One user's may take a tenth of the time, after two
 /// seconds without a limit.
-const COUNT_TIME_FACTOR: u32 = 10;
+const COUNT_TIME_PARTS: u32 = 10;
 const COUNT_TIME_AT_ONCE: Duration = Duration::from_secs(2);
 const COUNTS_IN_PROGRESS: usize = 1;
 
@@ -31,7 +31,7 @@ impl Searches {
         Searches {
             rate: RateLimit::per_second(PER_SECOND, BURST),
             in_progress: ConcurrencyLimit::new(MAX_IN_PROGRESS),
-            count_time: TimeLimit::new(COUNT_TIME_FACTOR, COUNT_TIME_AT_ONCE),
+            count_time: TimeLimit::new(COUNT_TIME_PARTS, COUNT_TIME_AT_ONCE),
             counts_in_progress: ConcurrencyLimit::new(COUNTS_IN_PROGRESS),
         }
     }

@@ -47,12 +47,12 @@ pub(super) async fn allow_idle(transaction: &Transaction<'_>, limit: Duration) -
     Ok(transaction.batch_execute(&format!("set local {} = {}", IDLE_LIMIT.0, limit.as_millis())).await?)
 }
 
-/// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and still do after a moment. The server keeps a
+/// Refuses a new connection if `most` others wait for a lock or for a synchronous standby, and still do after [`REFUSE_AFTER`]. The server keeps a
 /// waiting connection after its client has given it up and repeats the transaction, so a long wait would use up `max_connections`.
 fn refuse_if_waiting(most: usize) -> Hook {
     Hook::async_fn(move |client, _| {
         Box::pin(async move {
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + REFUSE_AFTER;
             loop {
                 let row = client.query_typed(CONNECTIONS_WAITING, &[]).await.map_err(HookError::Backend)?;
                 let waiting: i64 = row.first().map_or(0, |row| row.get(0));
@@ -64,14 +64,14 @@ fn refuse_if_waiting(most: usize) -> Hook {
                         "{waiting} already wait in the server for a lock or for a synchronous standby"
                     )));
                 }
-                tokio::time::sleep(PATIENCE / 10).await;
+                tokio::time::sleep(REFUSE_AFTER / 10).await;
             }
         })
     })
 }
 
 /// For how long connections of all replicas may wait, for example for the lock of a migration, before new ones are refused.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REFUSE_AFTER: Duration = Duration::from_secs(1);
 
 /// How long to wait for a free or a new connection.
 const WAIT: Duration = Duration::from_secs(10);
