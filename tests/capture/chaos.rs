@@ -236,11 +236,9 @@ async fn shut_down_while_changes_wait(app: TestApp) {
         client.query_one(waiting, &[]).await.unwrap().get::<_, bool>(0).then_some(())
     })
     .await;
+    // Fails if the server waits for the stream for longer than the time limit of the stop.
     scenario.app.server.restart(StopMode::Fast).await.unwrap();
     scenario.assert_delivered().await;
-    // Without that reason, the server has waited for a time limit.
-    let log = std::fs::read_to_string(scenario.app.log_file()).unwrap();
-    assert!(log.contains("the primary is shutting down"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
