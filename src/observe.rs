@@ -5,8 +5,8 @@ use std::time::Duration;
 use metrics::gauge;
 use tokio_util::sync::CancellationToken;
 
-use crate::postgres::ANSWER_TIMEOUT;
-use crate::store::observe::{Backlog, PoolUse, WebhookStates};
+use crate::store::deliver::DeliveryClass;
+use crate::store::observe::{PoolUse, WebhookStates};
 use crate::store::{Result, Store};
 use crate::telemetry::{self, Activity};
 
@@ -27,16 +27,17 @@ pub async fn run(store: Store, pools: Vec<Store>, slot: String, shutdown: Cancel
             // Finds connections that were dropped silently before a request needs them. The sample below reports an outage.
             let _ = pool.probe().await;
         }
-        match store.in_time(ANSWER_TIMEOUT, sample(&store, &slot)).await {
-            Ok(()) => measuring.succeeded(),
-            Err(error) => measuring.failed(&error),
+        match shutdown.run_until_cancelled(sample(&store, &slot)).await {
+            None => return,
+            Some(Ok(())) => measuring.succeeded(),
+            Some(Err(error)) => measuring.failed(&error),
         }
     }
 }
 
 async fn sample(store: &Store, slot: &str) -> Result<()> {
-    let Backlog { fresh, retry } = store.backlog().await?;
-    for (attempt, queue) in [("first", fresh), ("retry", retry)] {
+    for (attempt, class) in [("first", DeliveryClass::Fresh), ("retry", DeliveryClass::Retry)] {
+        let queue = store.queue(class).await?;
         gauge!(telemetry::PENDING, "attempt" => attempt).set(queue.deliveries as f64);
         gauge!(telemetry::OLDEST_DUE, "attempt" => attempt).set(queue.oldest_due);
     }

@@ -47,7 +47,7 @@ metrics! {
     describe_histogram HEARTBEAT_ROUND_TRIP "walhook_heartbeat_round_trip_seconds" in Seconds: "From a heartbeat's commit to its return through the WAL";
     describe_gauge GAPS "walhook_gaps_open": "Gaps that are not repaired";
     describe_histogram COMMIT_TO_RECEIPT "walhook_commit_to_receipt_seconds" in Seconds: "From a transaction's commit to the response to a first attempt";
-    describe_gauge PENDING "walhook_deliveries_pending": "Pending deliveries, by first attempt or retry; counted up to a million";
+    describe_gauge PENDING "walhook_deliveries_pending": "Pending deliveries, by first attempt or retry";
     describe_gauge OLDEST_DUE "walhook_delivery_oldest_due_seconds" in Seconds: "How long the oldest first attempt or retry has been due";
     describe_gauge WEBHOOKS "walhook_webhooks":
         "Webhooks, by state: active, inactive (switched off by the owner), disabled (automatically)";

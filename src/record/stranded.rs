@@ -13,10 +13,10 @@ use crate::store::order::Key;
 use crate::store::{Result, Store};
 use crate::telemetry::{Activity, recurring};
 
-/// The keys that one statement visits, which takes about ten milliseconds.
-const KEYS: i32 = 1_000;
+/// The keys that one statement visits, which takes about a millisecond. A longer statement would delay others that need the same processor.
+const KEYS: i32 = 100;
 /// The pause between two statements while there are more keys: with many, the search uses a hundredth of a processor.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(100);
 /// The pause after the last key. A stranded delivery delays its key as long as a lost lease does, or less.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Before the first key.

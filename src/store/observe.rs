@@ -1,44 +1,48 @@
-//! Statements for the metrics.
+//! Statements for the metrics. They count in short statements with pauses: one that counts a long backlog at once would delay others
+//! that need the same processor.
 
-use tokio_postgres::Row;
+use std::sync::LazyLock;
+use std::time::Instant;
 
-use super::statement::{column, from_row};
-use super::{Result, Store};
+use postgres_types::ToSql;
+use uuid::Uuid;
 
-const BACKLOG: &str = include_str!("../../sql/store/backlog.sql");
+use super::deliver::DeliveryClass;
+use super::statement::{FromRow, Params, Statements, from_row};
+use super::{Result, Store, plan_by_index};
+use crate::postgres::ANSWER_TIMEOUT;
+
+const COUNT_FRESH: &str = include_str!("../../sql/store/backlog_count.sql");
+static COUNT_RETRIES: LazyLock<String> = LazyLock::new(|| COUNT_FRESH.replace("attempt = 1", "attempt > 1"));
 const WEBHOOK_STATES: &str = include_str!("../../sql/store/webhook_states.sql");
 const CHECKPOINT_AGE: &str = include_str!("../../sql/store/checkpoint_age.sql");
 
-/// Counting deliveries stops here: a longer backlog needs the same action.
-const MAX_COUNTED: i64 = 1_000_000;
+/// Rows that one statement counts, which takes about two milliseconds.
+const AT_ONCE: i64 = 2_000;
+/// The pause after a statement, relative to the time that it took.
+const PAUSE: u32 = 9;
 
-/// Pending deliveries: first attempts and retries.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Backlog {
-    pub fresh: Queue,
-    pub retry: Queue,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The pending deliveries of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// At most `MAX_COUNTED`.
     pub deliveries: i64,
     /// Seconds since the oldest was due, or zero.
     pub oldest_due: f64,
 }
 
-from_row!(Backlog {
-    fresh: |row| Queue::from_columns(row, "fresh", "oldest_fresh"),
-    retry: |row| Queue::from_columns(row, "retry", "oldest_retry")
-});
-
-impl Queue {
-    fn from_columns(row: &Row, deliveries: &str, oldest_due: &str) -> Result<Queue> {
-        Ok(Queue { deliveries: column(row, deliveries)?, oldest_due: column(row, oldest_due)? })
-    }
+/// Up to [`AT_ONCE`] pending deliveries.
+struct Counted {
+    deliveries: i64,
+    oldest_due: f64,
+    last_webhook: Uuid,
+    /// As text, because it may be infinite.
+    last_due_at: String,
+    same_as_last: i64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+from_row!(Counted { deliveries, oldest_due, last_webhook, last_due_at, same_as_last });
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WebhookStates {
     pub active: i64,
     /// Deactivated by their owners.
@@ -47,7 +51,15 @@ pub struct WebhookStates {
     pub disabled: i64,
 }
 
-from_row!(WebhookStates { active, inactive, disabled });
+/// Up to [`AT_ONCE`] webhooks.
+struct CountedWebhooks {
+    active: i64,
+    inactive: i64,
+    disabled: i64,
+    last: Option<Uuid>,
+}
+
+from_row!(CountedWebhooks { active, inactive, disabled, last });
 
 /// Connections of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +69,56 @@ pub struct PoolUse {
 }
 
 impl Store {
-    pub async fn backlog(&self) -> Result<Backlog> {
-        self.fetch_one(BACKLOG, &[&MAX_COUNTED]).await
+    /// Counts the pending deliveries of a class. Takes at most a tenth of the time of the processor that executes the statements.
+    pub async fn queue(&self, class: DeliveryClass) -> Result<Queue> {
+        let sql = match class {
+            DeliveryClass::Fresh => COUNT_FRESH,
+            DeliveryClass::Retry => &COUNT_RETRIES,
+        };
+        let (mut queue, mut from, mut skipped) = (Queue::default(), (Uuid::nil(), "-infinity".to_owned()), 0);
+        loop {
+            let started = Instant::now();
+            let params: [&(dyn ToSql + Sync); 4] = [&from.0, &from.1, &skipped, &AT_ONCE];
+            let Some(counted): Option<Counted> = self.fetch_by_index(sql, &params).await? else { return Ok(queue) };
+            queue.deliveries += counted.deliveries;
+            queue.oldest_due = queue.oldest_due.max(counted.oldest_due);
+            if counted.deliveries < AT_ONCE {
+                return Ok(queue);
+            }
+            let last = (counted.last_webhook, counted.last_due_at);
+            skipped = counted.same_as_last + if last == from { skipped } else { 0 };
+            from = last;
+            tokio::time::sleep(started.elapsed() * PAUSE).await;
+        }
     }
 
+    /// Counts the webhooks, like [`Store::queue`].
     pub async fn webhook_states(&self) -> Result<WebhookStates> {
-        self.fetch_one(WEBHOOK_STATES, &[]).await
+        let (mut states, mut after) = (WebhookStates::default(), Uuid::nil());
+        loop {
+            let started = Instant::now();
+            let counted: Option<CountedWebhooks> = self.fetch_by_index(WEBHOOK_STATES, &[&after, &AT_ONCE]).await?;
+            let Some(CountedWebhooks { active, inactive, disabled, last: Some(last) }) = counted else {
+                return Ok(states);
+            };
+            states.active += active;
+            states.inactive += inactive;
+            states.disabled += disabled;
+            after = last;
+            tokio::time::sleep(started.elapsed() * PAUSE).await;
+        }
+    }
+
+    async fn fetch_by_index<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<Option<T>> {
+        self.in_time(ANSWER_TIMEOUT, async {
+            let mut connection = self.connection().await?;
+            let transaction = connection.transaction().await?;
+            plan_by_index(&transaction).await?;
+            let found = transaction.fetch_optional(sql, params).await?;
+            transaction.commit().await?;
+            Ok(found)
+        })
+        .await
     }
 
     /// Returns the seconds since the checkpoint moved. `None` before setup.

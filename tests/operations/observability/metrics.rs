@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use walhook::store::deliver::DeliveryClass;
+use walhook::store::observe::WebhookStates;
+
 use crate::support::{Receiver, Sidecar, TestApp, eventually};
 
 fn read(name: &str) -> String {
@@ -150,4 +153,36 @@ async fn a_replica_that_no_longer_captures_reports_no_lag() {
     for replica in [first, second] {
         assert!(replica.stop().await.success());
     }
+}
+
+/// More than one statement counts, and many deliveries have the same position in the index.
+#[tokio::test]
+async fn long_backlogs_and_many_webhooks_are_counted_exactly() {
+    let app = TestApp::prepare().await;
+    walhook::store::migrate::migrate(&app.store_url).await.unwrap();
+    let rows = "
+        insert into walhook.webhook (id, user_id, name, url, events, secret, secret_key_id, active, disabled_at)
+        select gen_random_uuid(), '1', n::text, 'http://127.0.0.1/', '{payment.statement_ready}', '', '', n % 3 = 0,
+            case n % 3 when 1 then now() end
+        from generate_series(1, 5000) n;
+        -- A commit of many rows to one webhook, parked deliveries of another, and deliveries of many.
+        insert into walhook.delivery (id, webhook_id, event_id, due_at)
+        select gen_random_uuid(), 'a0000000-0000-0000-0000-000000000000', gen_random_uuid(), now() - interval '1 minute'
+        from generate_series(1, 7001);
+        insert into walhook.delivery (id, webhook_id, event_id, due_at)
+        select gen_random_uuid(), 'b0000000-0000-0000-0000-000000000000', gen_random_uuid(), 'infinity'
+        from generate_series(1, 4001);
+        insert into walhook.delivery (id, webhook_id, event_id, due_at, attempt)
+        select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), now() - n * interval '1 second', 2
+        from generate_series(-10, 6000) n";
+    app.store().await.batch_execute(rows).await.unwrap();
+    let store = walhook::store::Store::open_for_service(&app.store_url, 2).unwrap();
+    let fresh = store.queue(DeliveryClass::Fresh).await.unwrap();
+    assert_eq!(fresh.deliveries, 7_001 + 4_001);
+    assert!((60.0..6_000.0).contains(&fresh.oldest_due), "{fresh:?}");
+    let retry = store.queue(DeliveryClass::Retry).await.unwrap();
+    assert_eq!(retry.deliveries, 6_011);
+    assert!((6_000.0..12_000.0).contains(&retry.oldest_due), "{retry:?}");
+    let states = store.webhook_states().await.unwrap();
+    assert_eq!(states, WebhookStates { active: 1_666, inactive: 1_667, disabled: 1_667 });
 }
