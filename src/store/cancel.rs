@@ -40,15 +40,7 @@ from_row!(Cancelled { removed, logged });
 impl Store {
     /// Visits up to `limit` webhooks with pending deliveries, in order of id, and returns those whose deliveries are to be cancelled.
     pub async fn find_cancellable(&self, after: Uuid, limit: i32) -> Result<Cancellable> {
-        self.in_time(ANSWER_TIMEOUT, async {
-            let mut connection = self.connection().await?;
-            let transaction = connection.transaction().await?;
-            plan_by_index(&transaction).await?;
-            let found = transaction.fetch_one(FIND, &[&after, &limit]).await?;
-            transaction.commit().await?;
-            Ok(found)
-        })
-        .await
+        self.fetch_by_index(FIND, &[&after, &limit]).await
     }
 
     /// Cancels and logs a chunk of the webhook's pending deliveries, if it is inactive or was deleted. Skips deliveries that another

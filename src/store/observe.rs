@@ -8,9 +8,8 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::deliver::DeliveryClass;
-use super::statement::{FromRow, Params, Statements, from_row};
-use super::{Result, Store, plan_by_index};
-use crate::postgres::ANSWER_TIMEOUT;
+use super::statement::from_row;
+use super::{Result, Store};
 
 const COUNT_FRESH: &str = include_str!("../../sql/store/backlog_count.sql");
 static COUNT_RETRIES: LazyLock<String> = LazyLock::new(|| COUNT_FRESH.replace("attempt = 1", "attempt > 1"));
@@ -34,9 +33,10 @@ pub struct Queue {
 struct Counted {
     deliveries: i64,
     oldest_due: f64,
-    last_webhook: Uuid,
+    /// None if there is none.
+    last_webhook: Option<Uuid>,
     /// As text, because it may be infinite.
-    last_due_at: String,
+    last_due_at: Option<String>,
     same_as_last: i64,
 }
 
@@ -79,13 +79,11 @@ impl Store {
         loop {
             let started = Instant::now();
             let params: [&(dyn ToSql + Sync); 4] = [&from.0, &from.1, &skipped, &AT_ONCE];
-            let Some(counted): Option<Counted> = self.fetch_by_index(sql, &params).await? else { return Ok(queue) };
+            let counted: Counted = self.fetch_by_index(sql, &params).await?;
             queue.deliveries += counted.deliveries;
             queue.oldest_due = queue.oldest_due.max(counted.oldest_due);
-            if counted.deliveries < AT_ONCE {
-                return Ok(queue);
-            }
-            let last = (counted.last_webhook, counted.last_due_at);
+            let last = counted.last_webhook.zip(counted.last_due_at);
+            let Some(last) = last.filter(|_| counted.deliveries >= AT_ONCE) else { return Ok(queue) };
             skipped = counted.same_as_last + if last == from { skipped } else { 0 };
             from = last;
             tokio::time::sleep(started.elapsed() * PAUSE).await;
@@ -97,28 +95,15 @@ impl Store {
         let (mut states, mut after) = (WebhookStates::default(), Uuid::nil());
         loop {
             let started = Instant::now();
-            let counted: Option<CountedWebhooks> = self.fetch_by_index(WEBHOOK_STATES, &[&after, &AT_ONCE]).await?;
-            let Some(CountedWebhooks { active, inactive, disabled, last: Some(last) }) = counted else {
-                return Ok(states);
-            };
+            let CountedWebhooks { active, inactive, disabled, last } =
+                self.fetch_by_index(WEBHOOK_STATES, &[&after, &AT_ONCE]).await?;
             states.active += active;
             states.inactive += inactive;
             states.disabled += disabled;
+            let Some(last) = last.filter(|_| active + inactive + disabled >= AT_ONCE) else { return Ok(states) };
             after = last;
             tokio::time::sleep(started.elapsed() * PAUSE).await;
         }
-    }
-
-    async fn fetch_by_index<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<Option<T>> {
-        self.in_time(ANSWER_TIMEOUT, async {
-            let mut connection = self.connection().await?;
-            let transaction = connection.transaction().await?;
-            plan_by_index(&transaction).await?;
-            let found = transaction.fetch_optional(sql, params).await?;
-            transaction.commit().await?;
-            Ok(found)
-        })
-        .await
     }
 
     /// Returns the seconds since the checkpoint moved. `None` before setup.

@@ -36,15 +36,15 @@ fn limit((name, limit): (&'static str, Duration)) -> (&'static str, String) {
     (name, limit.as_millis().to_string())
 }
 
-/// Statements are short. Compiling one takes tens of milliseconds, which the server expects to be worth it for what visits many webhooks, and
-/// for a sort or a scan that is switched off and cannot be avoided.
-const NOT_COMPILED: (&str, &str) = ("jit", "off");
+/// Switches JIT compilation off. It takes tens of milliseconds, longer than the statements themselves, and the server chooses it for high
+/// estimated costs: of statements that visit many webhooks, and of sorts and scans that are switched off but cannot be avoided.
+const WITHOUT_JIT: (&str, &str) = ("jit", "off");
 
 /// Makes the server read pages in the order of an index. The tables of pages are partitioned by day and most partitions may be empty: by its
 /// estimates, reading all entries of a webhook and sorting them would cost no more.
 const BY_INDEX: [(&str, &str); 2] = [("enable_sort", "off"), ("enable_seqscan", "off")];
 
-fn fixed((name, value): (&'static str, &'static str)) -> (&'static str, String) {
+fn setting((name, value): (&'static str, &'static str)) -> (&'static str, String) {
     (name, value.to_owned())
 }
 
@@ -92,15 +92,15 @@ impl Store {
     /// A pool for a process that runs for long: the server ends transactions whose connection has died unnoticed. Otherwise their locks
     /// would block the transactions that repeat them. Opens no connection while as many as it has wait in the server.
     pub fn open_for_service(url: &str, connections: usize) -> Result<Store> {
-        let settings = vec![limit(IDLE_LIMIT), fixed(NOT_COMPILED)];
+        let settings = vec![limit(IDLE_LIMIT), setting(WITHOUT_JIT)];
         Store::open_configured(url, connections, settings, Some(refuse_if_waiting(connections)))
     }
 
     /// A pool for API requests: the server ends their statements after `statement_timeout`, and reads pages by indexes.
     pub fn open_for_requests(url: &str, connections: usize, statement_timeout: Duration) -> Result<Store> {
         let limits = [IDLE_LIMIT, ("statement_timeout", statement_timeout)].map(limit);
-        let fixed = [NOT_COMPILED].into_iter().chain(BY_INDEX).map(fixed);
-        Store::open_configured(url, connections, limits.into_iter().chain(fixed).collect(), None)
+        let plans = [WITHOUT_JIT].into_iter().chain(BY_INDEX).map(setting);
+        Store::open_configured(url, connections, limits.into_iter().chain(plans).collect(), None)
     }
 
     fn open_configured(

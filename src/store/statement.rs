@@ -19,12 +19,13 @@ use postgres_types::{FromSqlOwned, IsNull, Json, PgLsn, ToSql, Type, to_sql_chec
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{Result, Store, StoreError};
+use super::{Result, Store, StoreError, plan_by_index};
 use crate::domain::event::UserId;
 use crate::domain::lsn::Lsn;
 use crate::domain::ordering::Ordering;
 use crate::domain::publication::PublicationMembers;
 use crate::domain::signing::Signing;
+use crate::postgres::ANSWER_TIMEOUT;
 
 /// A statement's parameters, `$1` first.
 pub type Params<'a> = [&'a (dyn ToSql + Sync)];
@@ -85,6 +86,19 @@ impl Store {
 
     pub(super) async fn fetch_one<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<T> {
         self.statement(async { self.connection().await?.fetch_one(sql, params).await }).await
+    }
+
+    /// Like `fetch_one`, for statements that read pending deliveries or webhooks in the order of an index.
+    pub(super) async fn fetch_by_index<T: FromRow>(&self, sql: &str, params: &Params<'_>) -> Result<T> {
+        self.in_time(ANSWER_TIMEOUT, async {
+            let mut connection = self.connection().await?;
+            let transaction = connection.transaction().await?;
+            plan_by_index(&transaction).await?;
+            let found = transaction.fetch_one(sql, params).await?;
+            transaction.commit().await?;
+            Ok(found)
+        })
+        .await
     }
 }
 
