@@ -1,7 +1,7 @@
 //! Serves a router on a listener, within limits on connections, requests and time.
 
 use std::convert::Infallible;
-use std::future::ready;
+use std::future::{poll_fn, ready};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -136,15 +136,26 @@ struct Server {
     failing: Arc<Condition>,
 }
 
+/// Polls a future, and before each poll lets other threads run that wait for the processor. Linux protects a running thread, even one of
+/// low priority, from those that wake up until its time slice ends: in a burst of requests, each step of a delivery would wait for that.
+async fn yielding<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        std::thread::yield_now();
+        future.as_mut().poll(context)
+    })
+    .await
+}
+
 impl Server {
     async fn run(self, listener: TcpListener) {
         let tasks = TaskTracker::new();
         while let Some((stream, permit)) = self.closed.run_until_cancelled(self.accept(&listener)).await {
             let (server, registration) = (self.clone(), self.clients.register(self.connections.clone(), permit));
-            tasks.spawn(async move {
+            tasks.spawn(yielding(async move {
                 server.connection(stream, &registration).await;
                 drop(registration);
-            });
+            }));
         }
         drop(listener);
         tasks.close();

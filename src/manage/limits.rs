@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use governor::clock::{Clock, DefaultClock};
+use governor::clock::Clock;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 /// Limits how often something happens, by key.
@@ -43,7 +43,7 @@ impl<K: Eq + Hash + Clone> RateLimit<K> {
             limiter.retain_recent();
         }
         limiter.check_key(key).map_err(|refusal| {
-            let wait = refusal.wait_time_from(DefaultClock::default().now());
+            let wait = refusal.wait_time_from(limiter.clock().now());
             wait.as_millis().div_ceil(1_000).max(1) as u64
         })
     }
