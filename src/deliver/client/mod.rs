@@ -9,10 +9,13 @@ mod transport;
 mod tunnel;
 
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use bytes::Bytes;
+use futures_util::{FutureExt, Stream, StreamExt};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 
@@ -32,6 +35,10 @@ use crate::tls;
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// The part of the response body that the delivery log keeps.
 const EXCERPT_BYTES: usize = 4 << 10;
+/// How often the response body may be waited for without a pause. Bodies that arrive in small pieces would otherwise cost a wake-up each.
+const PROMPT_WAITS: usize = 16;
+/// The pause before each later read of the body.
+const READ_PAUSE: Duration = Duration::from_secs(1);
 /// How much later than the connect timer the timer of the whole exchange fires. Then a connection that is not established at the
 /// deadline is reported as such, and not as a missing answer. A response that arrives in this time is too late all the same.
 const GRACE: Duration = Duration::from_millis(25);
@@ -154,7 +161,7 @@ impl Client {
         started: Instant,
     ) -> Result<Answered, OwnFault> {
         let sent = self.send(target, custom, request);
-        let mut response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
+        let response = match tokio::time::timeout(self.timeout + GRACE, sent).await {
             Ok(Ok(response)) if started.elapsed() <= self.timeout => response,
             Ok(Err(failure)) => return Ok(Answered::without_response(failure.into_answer()?)),
             Ok(Ok(_)) | Err(_) => {
@@ -168,7 +175,7 @@ impl Client {
         let mut excerpt = Vec::new();
         let left = self.timeout.saturating_sub(started.elapsed());
         // The status alone decides: a body that breaks off or does not end in time changes nothing.
-        let _ = tokio::time::timeout(left, read(&mut response, &mut excerpt)).await;
+        let _ = tokio::time::timeout(left, read(response.into_chunks(), READ_PAUSE, &mut excerpt)).await;
         let answer = match status.is_success() {
             true => Answer::Accepted { status: status.as_u16() },
             false => refused(status),
@@ -223,12 +230,23 @@ fn header_name(name: &'static str) -> HeaderName {
     known.map_or_else(|| name.parse().expect("a header name is a token"), |(_, parsed)| parsed.clone())
 }
 
-/// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to `excerpt`.
-async fn read(response: &mut Response, excerpt: &mut Vec<u8>) {
-    let mut bytes = 0;
-    while bytes < MAX_RESPONSE_BYTES
-        && let Some(chunk) = response.chunk().await
-    {
+/// Reads at most [`MAX_RESPONSE_BYTES`] of the body, and adds at most [`EXCERPT_BYTES`] to `excerpt`. Pauses before each read that has to
+/// wait, after the first [`PROMPT_WAITS`].
+async fn read(chunks: impl Stream<Item = Bytes>, pause: Duration, excerpt: &mut Vec<u8>) {
+    let (mut chunks, mut bytes, mut waits) = (pin!(chunks), 0, 0);
+    while bytes < MAX_RESPONSE_BYTES {
+        let arrived = chunks.next().now_or_never();
+        let next = match arrived {
+            Some(next) => next,
+            None => {
+                waits += 1;
+                if waits > PROMPT_WAITS {
+                    tokio::time::sleep(pause).await;
+                }
+                chunks.next().await
+            }
+        };
+        let Some(chunk) = next else { return };
         let wanted = chunk.len().min(EXCERPT_BYTES - excerpt.len());
         excerpt.extend_from_slice(&chunk[..wanted]);
         bytes += chunk.len();
@@ -262,6 +280,9 @@ fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
 mod tests {
     use uuid::Uuid;
 
+    use futures_util::stream::unfold;
+    use tokio::time::sleep_until;
+
     use super::super::request::{Notification, Signer, render};
     use super::*;
     use crate::domain::event::EventKind;
@@ -283,5 +304,30 @@ mod tests {
         for name in request.headers.iter().map(|(name, _)| *name).chain(["traceparent"]) {
             assert!(header_name(name).as_str().eq_ignore_ascii_case(name), "{name}");
         }
+    }
+
+    /// A body of `total` bytes, of which one arrives each millisecond. Those that have arrived are read at once.
+    fn dripping(total: usize) -> impl Stream<Item = Bytes> {
+        let start = Instant::now();
+        unfold(0, move |read| async move {
+            let due = start + Duration::from_millis(read as u64 + 1);
+            if read == total {
+                return None;
+            }
+            sleep_until(due.into()).await;
+            let arrived = (start.elapsed().as_millis() as usize).min(total);
+            Some((vec![b'.'; arrived - read].into(), arrived))
+        })
+    }
+
+    #[tokio::test]
+    async fn a_body_that_arrives_in_small_pieces_is_read_after_pauses() {
+        let (mut reads, mut excerpt, pause) = (0, Vec::new(), Duration::from_millis(50));
+        let start = Instant::now();
+        read(dripping(500).inspect(|_| reads += 1), pause, &mut excerpt).await;
+        assert_eq!(excerpt.len(), 500);
+        // After each pause, what has arrived meanwhile, and perhaps a byte that arrives during that read.
+        let pauses = start.elapsed().as_millis() / pause.as_millis();
+        assert!(reads <= PROMPT_WAITS as u128 + 2 * pauses, "{reads} reads, {pauses} pauses");
     }
 }

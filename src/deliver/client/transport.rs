@@ -1,6 +1,8 @@
 //! The two ways to a receiver behind one interface: reqwest directly, and hyper through tunnels of `delivery.proxy`.
 
 use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::stream::unfold;
 use http_body_util::{BodyExt, Full};
 use hyper::Uri;
 use hyper::body::Incoming;
@@ -84,8 +86,12 @@ impl Response {
         }
     }
 
-    /// Returns the next part of the body. `None` if the body ends or breaks off.
-    pub async fn chunk(&mut self) -> Option<Bytes> {
+    /// Returns the parts of the body until it ends or breaks off.
+    pub fn into_chunks(self) -> impl Stream<Item = Bytes> {
+        unfold(self, async |mut response| Some((response.chunk().await?, response)))
+    }
+
+    async fn chunk(&mut self) -> Option<Bytes> {
         match self {
             Response::Direct(response) => response.chunk().await.ok()?,
             Response::Tunnel(response) => loop {
