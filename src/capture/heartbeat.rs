@@ -151,7 +151,10 @@ impl Sender {
                     continue;
                 }
                 Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some(format!("no answer within {EMIT_TIMEOUT:?}")),
+                Err(_) => {
+                    self.policy.set_synchronous(true);
+                    Some(format!("no answer within {EMIT_TIMEOUT:?}"))
+                }
             };
             if let Some(error) = error {
                 self.forget(&id);
@@ -193,7 +196,9 @@ impl Sender {
         }
         // Recorded before it is sent: it can come back before its statement has ended.
         self.shared.in_flight().insert(id.to_owned(), Beat { sent_at: Instant::now(), lsn: None });
-        let row = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await?;
+        let emitted = client.query_one(EMIT, &[&format!("{HEARTBEAT}{id}")]).await;
+        // Its commit may have waited for a standby, because the setting has changed since it was read.
+        let row = emitted.inspect_err(|_| self.policy.set_synchronous(true))?;
         let (lsn, timeline): (PgLsn, &str) = (row.get("lsn"), row.get("timeline"));
         let timeline = u32::from_str_radix(timeline, 16).unwrap_or(self.lineage.timeline);
         // Again: a pooler may have connected to another server. What is sent there never comes back, and must not count as lost.
