@@ -235,8 +235,7 @@ fn header_name(name: &'static str) -> HeaderName {
 async fn read(chunks: impl Stream<Item = Bytes>, pause: Duration, excerpt: &mut Vec<u8>) {
     let (mut chunks, mut bytes, mut waits) = (pin!(chunks), 0, 0);
     while bytes < MAX_RESPONSE_BYTES {
-        let arrived = chunks.next().now_or_never();
-        let next = match arrived {
+        let next = match chunks.next().now_or_never() {
             Some(next) => next,
             None => {
                 waits += 1;
@@ -278,10 +277,9 @@ fn tls(extra: Option<&Path>) -> anyhow::Result<rustls::ClientConfig> {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use futures_util::stream::unfold;
     use tokio::time::sleep_until;
+    use uuid::Uuid;
 
     use super::super::request::{Notification, Signer, render};
     use super::*;
@@ -310,10 +308,10 @@ mod tests {
     fn dripping(total: usize) -> impl Stream<Item = Bytes> {
         let start = Instant::now();
         unfold(0, move |read| async move {
-            let due = start + Duration::from_millis(read as u64 + 1);
             if read == total {
                 return None;
             }
+            let due = start + Duration::from_millis(read as u64 + 1);
             sleep_until(due.into()).await;
             let arrived = (start.elapsed().as_millis() as usize).min(total);
             Some((vec![b'.'; arrived - read].into(), arrived))
