@@ -4,6 +4,7 @@
 //! several windows belongs to the first one whose snapshot sees its commit: no row is missed or read twice, and no window waits
 //! for a transaction.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -33,11 +34,18 @@ impl Snapshot {
 
     /// Returns whether a transaction had ended, given the lower 32 bits of its id. False if the text is not a snapshot.
     pub fn has_ended(&self, transaction: u32) -> bool {
+        self.not_ended(&[transaction]).is_empty()
+    }
+
+    /// Returns those of the transactions that had not ended. Like [`has_ended`](Self::has_ended).
+    pub fn not_ended(&self, transactions: &[u32]) -> Vec<u32> {
         // Ids that are in use at the same time differ by less than half of the 32 bits.
-        let is_before = |next: u64| matches!((next as u32).wrapping_sub(transaction), 1..=0x7FFF_FFFF);
-        let mut running = self.0.rsplit(':').next().into_iter().flat_map(|list| list.split(','));
-        self.next_transaction().is_some_and(is_before)
-            && !running.any(|id| id.parse().is_ok_and(|id: u64| id as u32 == transaction))
+        let is_before = |next: u64, id: u32| matches!((next as u32).wrapping_sub(id), 1..=0x7FFF_FFFF);
+        let running = self.0.rsplit(':').next().into_iter().flat_map(|list| list.split(','));
+        let running: HashSet<u32> = running.filter_map(|id| Some(id.parse::<u64>().ok()? as u32)).collect();
+        let next = self.next_transaction();
+        let has_ended = |id: u32| next.is_some_and(|next| is_before(next, id)) && !running.contains(&id);
+        transactions.iter().copied().filter(|id| !has_ended(*id)).collect()
     }
 }
 
@@ -103,6 +111,13 @@ mod tests {
         let ended = [4_294_967_289, 4_294_967_290, 4_294_967_295, 1, 3, 4].map(|id| wrapped.has_ended(id));
         assert_eq!(ended, [true, false, true, false, true, false]);
         assert!(!Snapshot::from("ten").has_ended(1));
+    }
+
+    #[test]
+    fn a_snapshot_shows_which_of_several_transactions_had_not_ended() {
+        assert_eq!(Snapshot::from("10:20:10,14").not_ended(&[14, 9, 15, 20, 10]), [14, 20, 10]);
+        assert!(Snapshot::from("20:20:").not_ended(&[9, 19]).is_empty());
+        assert_eq!(Snapshot::from("ten").not_ended(&[1, 2]), [1, 2]);
     }
 
     #[test]

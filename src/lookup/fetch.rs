@@ -4,22 +4,24 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use postgres_types::{ToSql, Type};
-use tokio_postgres::{Client, Row};
+use tokio::time::Instant;
+use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use crate::config::{self, TableMappings};
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
+use crate::domain::window::Snapshot;
 use crate::postgres::{self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, logged, quote_identifier, quote_qualified};
+use crate::retry::Backoff;
 use crate::store::StoreError;
 use crate::telemetry::count_disk_fault;
 
 const LOOKUP: &str = include_str!("../../sql/primary/lookup.sql");
 const TIMELINE: &str = include_str!("../../sql/primary/timeline.sql");
 const COLUMN_TYPES: &str = include_str!("../../sql/primary/column_types.sql");
-const TRANSACTIONS_INVISIBLE: &str = include_str!("../../sql/primary/transactions_invisible.sql");
 
 /// A commit becomes visible to other sessions shortly after it is streamed, or later if the server waits for a synchronous standby.
-const VISIBLE_POLL: Duration = Duration::from_millis(2);
+const VISIBLE_POLLS: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
 /// Longer than a working standby takes. After this time, the batch is reported as waiting, and retried.
 const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -91,7 +93,8 @@ struct Session {
 
 /// The settings are local to the transaction: afterwards, a pooler may assign the server's session to another client.
 const BEGIN: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
-    set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s'";
+    set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s';";
+const CURRENT_SNAPSHOT: &str = include_str!("../../sql/primary/current_snapshot.sql");
 
 impl Session {
     /// Runs a query in its own transaction, in one round trip and without a prepared statement, which poolers may not support.
@@ -101,6 +104,47 @@ impl Session {
         query: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, LookupError> {
+        let (_, rows) = self.read_in(BEGIN, table, query, parameters).await?;
+        Ok(rows)
+    }
+
+    /// Like [`read`](Self::read), and repeats it until the rows are not older than `transaction`: until a snapshot that is taken before
+    /// shows it.
+    async fn read_after(
+        &mut self,
+        transaction: u32,
+        table: &'static str,
+        query: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, LookupError> {
+        let (started_at, mut polls) = (Instant::now(), VISIBLE_POLLS);
+        let begin = format!("{BEGIN} {CURRENT_SNAPSHOT}");
+        loop {
+            let (began, rows) = self.read_in(&begin, table, query, parameters).await?;
+            let shows = |message: &SimpleQueryMessage| match message {
+                SimpleQueryMessage::Row(row) => {
+                    row.get("snapshot").is_some_and(|snapshot| Snapshot::from(snapshot).has_ended(transaction))
+                }
+                _ => false,
+            };
+            if began.iter().any(shows) {
+                return Ok(rows);
+            }
+            if started_at.elapsed() > VISIBLE_WITHIN {
+                return Err(LookupError::Invisible(VISIBLE_WITHIN));
+            }
+            polls.wait().await;
+        }
+    }
+
+    /// Runs `begin`, the query and a commit. Returns the answers to the first two.
+    async fn read_in(
+        &mut self,
+        begin: &str,
+        table: &'static str,
+        query: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<(Vec<SimpleQueryMessage>, Vec<Row>), LookupError> {
         let failed = |source| {
             if let Some(fault) = DiskFault::of(&source) {
                 count_disk_fault("primary", fault.as_str());
@@ -108,8 +152,10 @@ impl Session {
             LookupError::Query { table, source }
         };
         let answers = async {
+            // Sent in this order.
             tokio::join!(
-                self.client.batch_execute(BEGIN),
+                biased;
+                self.client.simple_query(begin),
                 self.client.query_typed(query, parameters),
                 self.client.batch_execute("commit")
             )
@@ -119,10 +165,10 @@ impl Session {
         let answers = tokio::time::timeout(ANSWER_TIMEOUT, answers).await;
         let (began, rows, committed) = answers.map_err(|_| LookupError::Silent(table, ANSWER_TIMEOUT))?;
         self.is_silent = false;
-        began.map_err(failed)?;
+        let began = began.map_err(failed)?;
         let rows = rows.map_err(failed)?;
         committed.map_err(failed)?;
-        Ok(rows)
+        Ok((began, rows))
     }
 }
 
@@ -137,34 +183,18 @@ impl Primary {
         self.timeline = timeline;
     }
 
-    /// Waits until the transaction is visible to new snapshots, so that rows read next are not older than the stream.
-    pub async fn wait_until_visible(&mut self, transaction: u32) -> Result<(), LookupError> {
-        let session = self.session().await?;
-        let transactions = [i64::from(transaction)];
-        let mut error = LookupError::Silent("the snapshot", VISIBLE_WITHIN);
-        let wait = async {
-            loop {
-                let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&transactions.as_slice(), Type::INT8_ARRAY)];
-                let rows = session.read("the snapshot", TRANSACTIONS_INVISIBLE, &parameters).await?;
-                error = LookupError::Invisible(VISIBLE_WITHIN);
-                if rows.iter().any(|row| row.get::<_, Vec<i64>>("invisible").is_empty()) {
-                    return Ok(());
-                }
-                tokio::time::sleep(VISIBLE_POLL).await;
-            }
-        };
-        let waited = tokio::time::timeout(VISIBLE_WITHIN, wait).await;
-        waited.unwrap_or(Err(error))
-    }
-
-    /// Reads the rows of `table` with these keys.
-    pub async fn rows(&mut self, table: Table, keys: &[String]) -> Result<Vec<Tuple>, LookupError> {
+    /// Reads the rows of `table` with these keys. They are not older than the commit of `after`, a transaction in the stream.
+    pub async fn rows(&mut self, table: Table, keys: &[String], after: Option<u32>) -> Result<Vec<Tuple>, LookupError> {
         if self.mappings.is_absent(table) {
             return Ok(Vec::new());
         }
         let query = self.query(table).await?;
         let session = self.session().await?;
-        let rows = session.read(table.name(), &query, &[(&keys, Type::TEXT_ARRAY)]).await;
+        let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&keys, Type::TEXT_ARRAY)];
+        let rows = match after {
+            Some(transaction) => session.read_after(transaction, table.name(), &query, &parameters).await,
+            None => session.read(table.name(), &query, &parameters).await,
+        };
         // The table may have changed: the query is built again, which finds out.
         let rows = rows.inspect_err(|_| session.queries.clear())?;
         let mut tuples = Vec::with_capacity(rows.len());
@@ -264,7 +294,7 @@ pub async fn try_queries(url: &str, source: &config::Source) -> Vec<(Table, Resu
     let mut primary = Primary::new(url, source);
     let mut tried = Vec::new();
     for table in Table::ALL.iter().copied().filter(|table| uses_own_sql(source, *table)) {
-        tried.push((table, primary.rows(table, &[]).await.map(drop)));
+        tried.push((table, primary.rows(table, &[], None).await.map(drop)));
     }
     tried
 }

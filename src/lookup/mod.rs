@@ -79,7 +79,7 @@ impl Lookups {
     /// types.
     pub async fn warm_up(&mut self) -> Result<(), LookupError> {
         for table in LOOKED_UP {
-            self.primary.rows(table, &[]).await?;
+            self.primary.rows(table, &[], None).await?;
         }
         Ok(())
     }
@@ -174,21 +174,16 @@ impl Lookups {
         self.rows.clear();
     }
 
-    /// Fetches and caches all of `keys`. Rows that do not exist are cached as absent. Waits first until `transaction` is visible on the
-    /// primary.
+    /// Fetches and caches all of `keys`. Rows that do not exist are cached as absent. Rows of the primary are not older than the commit of
+    /// `transaction`.
     pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
-        let mut visible = false;
         for ((table, is_changed_row), wanted) in by_table(keys) {
             if table == Table::UserAddon && !self.incomplete && !self.uncached.contains(&table) {
                 let found = self.store.in_time(ANSWER_TIMEOUT, self.store.addons(&wanted)).await?;
                 self.cache.addons_stored(&wanted, &found);
                 continue;
             }
-            if let Some(transaction) = transaction.filter(|_| !visible) {
-                self.primary.wait_until_visible(transaction).await?;
-                visible = true;
-            }
-            let rows = self.primary.rows(table, &wanted).await?;
+            let rows = self.primary.rows(table, &wanted, transaction).await?;
             if is_changed_row {
                 let ids = wanted.iter().filter_map(|id| id.parse().ok());
                 self.rows.extend(ids.map(|id| ((table, id), None)));

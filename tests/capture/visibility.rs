@@ -229,8 +229,8 @@ async fn a_failover_undoes_nothing_that_was_sent_and_leaves_no_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn visibility_is_queried_over_one_connection_and_only_if_capture_waits_for_it() {
-    const CHECKING: &str =
-        "select count(*) from pg_stat_activity where query like '%pg_visible_in_snapshot%' and pid <> pg_backend_pid()";
+    const CHECKING: &str = "select count(*) from pg_stat_activity
+        where query like '-- The current snapshot and the server%' and pid <> pg_backend_pid()";
     let mut scenario = Scenario::start(TestApp::prepare_alone(Options::default()).await).await;
     let sessions =
         async |scenario: &Scenario| -> i64 { scenario.platform.client.query_one(CHECKING, &[]).await.unwrap().get(0) };

@@ -12,7 +12,6 @@
 
 use std::time::Duration;
 
-use postgres_types::Type;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,13 +23,14 @@ use crate::capture::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
 use crate::domain::publication::PublicationMembers;
+use crate::domain::window::Snapshot;
 use crate::health::Health;
 use crate::primary::catalog::{self, PublicationVersionQuery};
 use crate::primary::inspect::tables_for_streaming;
 use crate::retry::Backoff;
 use crate::telemetry::Condition;
 
-const TRANSACTIONS_INVISIBLE: &str = include_str!("../../../sql/primary/transactions_invisible.sql");
+const CURRENT_SNAPSHOT: &str = include_str!("../../../sql/primary/current_snapshot.sql");
 
 /// The name of the wait in the health report.
 const VISIBILITY: &str = "visibility";
@@ -233,7 +233,7 @@ impl Checker {
 
     async fn wait_until_visible(&mut self, transactions: Vec<u32>) -> Result<(), CaptureError> {
         let (started_at, mut polls) = (Instant::now(), POLLS);
-        let mut invisible: Vec<i64> = transactions.into_iter().map(i64::from).collect();
+        let mut invisible = transactions;
         loop {
             let answer = tokio::time::timeout(CHECK_TIMEOUT, self.invisible(&invisible)).await;
             invisible = answer.map_err(|_| CaptureError::Silent(CHECK_TIMEOUT))??;
@@ -286,12 +286,12 @@ impl Checker {
     }
 
     /// Returns the transactions that are not visible, on the same server timeline that the stream comes from.
-    async fn invisible(&mut self, transactions: &[i64]) -> Result<Vec<i64>, CaptureError> {
+    async fn invisible(&mut self, transactions: &[u32]) -> Result<Vec<u32>, CaptureError> {
         let client = self.client.get().await?;
-        let row = client.query_typed_one(TRANSACTIONS_INVISIBLE, &[(&transactions, Type::INT8_ARRAY)]).await?;
+        let row = client.query_typed_one(CURRENT_SNAPSHOT, &[]).await?;
         // After a failover the same ids belong to other transactions.
         verify_timeline(row.get("timeline"), self.timeline)?;
-        Ok(row.get("invisible"))
+        Ok(Snapshot::from(row.get::<_, &str>("snapshot")).not_ended(transactions))
     }
 }
 

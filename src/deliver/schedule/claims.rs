@@ -19,7 +19,7 @@ const BUSY: Duration = Duration::from_millis(50);
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// How long to rest, in multiples of the time that a claim spent on webhooks of which it found no delivery. Thousands of webhooks may have
 /// deliveries that are not due, and visiting them without a pause would keep the store busy.
-const REST: f64 = 9.0;
+const REST: f64 = 19.0;
 /// The longest rest. A claim can also take long because the store is slow or far away.
 const LONGEST_REST: Duration = IDLE;
 /// If more deliveries are known to be due, the next claim follows when this many have finished.
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn after_a_claim_that_found_little_there_is_a_rest_in_proportion_to_the_time_that_it_took() {
         let (now, took) = (Instant::now(), Duration::from_millis(5));
-        for (found, rest) in [(0, 45), (500, 22), (1_000, 0), (2_000, 0)] {
+        for (found, rest) in [(0, 95), (500, 47), (1_000, 0), (2_000, 0)] {
             let mut schedule = fresh(now);
             let request = schedule.start(now, &DeliveryBudget::default(), &congestion(), 0).unwrap();
             let last_visited = Some(Uuid::from_u128(77));
