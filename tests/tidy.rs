@@ -29,7 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("events", &["domain"]),
     ("store", &["config", "domain", "failpoint", "postgres", "telemetry", "vault"]),
     // Used by enqueue: reads the primary.
-    ("lookup", &["config", "domain", "events", "postgres", "store", "telemetry", "weighted_lru"]),
+    ("lookup", &["config", "domain", "events", "postgres", "retry", "store", "telemetry", "weighted_lru"]),
     // What Walhook does to the primary. Not stages.
     ("primary", &["config", "domain", "failpoint", "postgres", "store"]),
     ("repair", &["config", "domain", "failpoint", "health", "postgres", "primary", "store", "telemetry"]),
