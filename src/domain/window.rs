@@ -37,7 +37,7 @@ impl Snapshot {
         self.not_ended(&[transaction]).is_empty()
     }
 
-    /// Returns those of the transactions that had not ended. Like [`has_ended`](Self::has_ended).
+    /// Returns those of the transactions that had not ended, given the lower 32 bits of their ids. All if the text is not a snapshot.
     pub fn not_ended(&self, transactions: &[u32]) -> Vec<u32> {
         // Ids that are in use at the same time differ by less than half of the 32 bits.
         let is_before = |next: u64, id: u32| matches!((next as u32).wrapping_sub(id), 1..=0x7FFF_FFFF);

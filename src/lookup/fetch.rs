@@ -108,8 +108,8 @@ impl Session {
         Ok(rows)
     }
 
-    /// Like [`read`](Self::read), and repeats it until the rows are not older than `transaction`: until a snapshot that is taken before
-    /// shows it.
+    /// Reads rows that are not older than the commit of `transaction`: repeats [`read`](Self::read) until a snapshot taken before the rows
+    /// shows the commit.
     async fn read_after(
         &mut self,
         transaction: u32,
