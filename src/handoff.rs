@@ -19,7 +19,7 @@ use uuid::Uuid;
 pub use self::budget::{
     CAPACITY, CAPACITY_BYTES, ClaimLimits, Counters, DETACHED, DeliveryBudget, PER_WEBHOOK, RESPONSIVE,
 };
-pub use self::load::{Permit, Speed, SpeedChange};
+pub use self::load::{Permit, Speed};
 use crate::domain::delivery::{Delivery, Lease};
 use crate::domain::event::Event;
 use crate::domain::webhook::SealedTarget;

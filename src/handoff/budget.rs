@@ -10,7 +10,7 @@ use std::time::Duration;
 use lru::LruCache;
 use uuid::Uuid;
 
-use super::load::{Load, Permit, Speed, SpeedChange};
+use super::load::{Load, Permit, Speed};
 
 /// Deliveries that one process holds in memory at most.
 pub const CAPACITY: usize = 8_192;
@@ -142,18 +142,11 @@ impl Counters {
     }
 
     /// Releases a delivery that was in flight. `took` is how long its request took, if one was made, and `permit` what it had at the end.
-    /// Returns the change of the webhook's speed.
-    pub fn finish(
-        &mut self,
-        webhook: Uuid,
-        bytes: usize,
-        took: Option<Duration>,
-        permit: Permit,
-    ) -> Option<SpeedChange> {
-        let speed = |took| if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow };
-        let change = took.and_then(|took| self.set_speed(webhook, speed(took)));
+    pub fn finish(&mut self, webhook: Uuid, bytes: usize, took: Option<Duration>, permit: Permit) {
+        if let Some(took) = took {
+            self.set_speed(webhook, if took <= RESPONSIVE { Speed::Responsive } else { Speed::Slow });
+        }
         self.change(webhook, |load| load.remove(Load { deliveries: 1, bytes, in_flight: 1, ..permit.load() }));
-        change
     }
 
     /// Lets a request in flight go on without a permit, of `permits` that there are. Otherwise receivers that stop answering at the same
@@ -173,11 +166,11 @@ impl Counters {
     }
 
     /// Notes that a request in flight has taken longer than [`RESPONSIVE`].
-    pub fn note_slow(&mut self, webhook: Uuid) -> Option<SpeedChange> {
-        self.set_speed(webhook, Speed::Slow)
+    pub fn note_slow(&mut self, webhook: Uuid) {
+        self.set_speed(webhook, Speed::Slow);
     }
 
-    fn set_speed(&mut self, id: Uuid, to: Speed) -> Option<SpeedChange> {
+    fn set_speed(&mut self, id: Uuid, to: Speed) {
         let (remembering, forgetting) = match to {
             Speed::Responsive => (&mut self.responsive, &mut self.slow),
             Speed::Unknown | Speed::Slow => (&mut self.slow, &mut self.responsive),
@@ -187,11 +180,11 @@ impl Counters {
         if let Some((forgotten, ())) = forgotten.filter(|(other, ())| self.webhook(*other).load == Load::default()) {
             self.forget_unless_remembered(forgotten);
         }
-        let webhook = self.webhooks.get_mut(&id)?;
-        let from = std::mem::replace(&mut webhook.speed, to);
-        self.held[from as usize].remove(webhook.load);
-        self.held[to as usize].add(webhook.load);
-        (from != to).then_some(SpeedChange { from, to })
+        if let Some(webhook) = self.webhooks.get_mut(&id) {
+            let from = std::mem::replace(&mut webhook.speed, to);
+            self.held[from as usize].remove(webhook.load);
+            self.held[to as usize].add(webhook.load);
+        }
     }
 
     pub fn speed(&self, webhook: Uuid) -> Speed {
@@ -380,11 +373,11 @@ mod tests {
         assert!(budget.reserve(id(1), 7) && budget.reserve(id(1), 8));
         let mut counters = budget.counters();
         counters.start(id(1), Permit::Fresh);
-        assert_eq!(counters.finish(id(1), 7, HANGING, Permit::Fresh), Some(SpeedChange { from: Responsive, to: Slow }));
+        counters.finish(id(1), 7, HANGING, Permit::Fresh);
         let one = Load { deliveries: 1, bytes: 8, ..Load::default() };
         assert_eq!(counters.held, [Load::default(), Load::default(), one]);
         counters.start(id(1), Permit::Fresh);
-        assert_eq!(counters.finish(id(1), 8, QUICK, Permit::Fresh), Some(SpeedChange { from: Slow, to: Responsive }));
+        counters.finish(id(1), 8, QUICK, Permit::Fresh);
         assert_eq!(counters.held, [Load::default(); 3]);
     }
 
@@ -397,25 +390,28 @@ mod tests {
             assert!(budget.reserve(id(webhook), 1));
             budget.counters().start(id(webhook), Permit::Fresh);
             let is_detached = budget.counters().detach(id(webhook), Permit::Fresh, PERMITS);
-            (budget.counters().note_slow(id(webhook)).is_some(), is_detached)
+            budget.counters().note_slow(id(webhook));
+            is_detached
         };
         // Unknown webhooks leave a quarter to responsive ones.
         let unknown: Vec<_> = (200..220).map(note_slow).collect();
         let limit = Speed::Unknown.share(PERMITS * DETACHED);
-        assert_eq!(unknown, [vec![(true, true); limit], vec![(true, false); 20 - limit]].concat());
-        assert_eq!([1, 1, 2, 3].map(note_slow), [(true, true), (false, false), (true, true), (true, false)]);
+        assert_eq!(unknown, [vec![true; limit], vec![false; 20 - limit]].concat());
+        assert_eq!([1, 1, 2, 3].map(note_slow), [true, false, true, false]);
         let mut counters = budget.counters();
         let permits = |counters: &Counters| counters.total(Load::permits);
         assert_eq!((counters.in_flight(), permits(&counters)), (24, 24 - PERMITS * DETACHED));
         // A quick answer to another request makes the webhook responsive. Its slow request still has no permit.
-        assert!(counters.finish(id(1), 1, QUICK, Permit::Fresh).is_some());
+        counters.finish(id(1), 1, QUICK, Permit::Fresh);
+        assert_eq!(counters.speed(id(1)), Speed::Responsive);
         assert_eq!((permits(&counters), counters.webhook(id(1)).load.detached), (23 - PERMITS * DETACHED, 1));
-        assert!(counters.finish(id(1), 1, HANGING, Permit::None).is_some());
+        counters.finish(id(1), 1, HANGING, Permit::None);
+        assert_eq!(counters.speed(id(1)), Speed::Slow);
         let detached = counters.total(|load| load.detached);
         assert_eq!((permits(&counters), detached), (23 - PERMITS * DETACHED, PERMITS * DETACHED - 1));
         drop(counters);
-        assert_eq!(note_slow(1), (false, false), "it is known to be slow");
-        assert_eq!(note_slow(5), (true, true));
+        assert!(!note_slow(1), "it is known to be slow");
+        assert!(note_slow(5));
     }
 
     #[test]

@@ -73,10 +73,3 @@ impl Permit {
         Load { detached, retries, ..Load::default() }
     }
 }
-
-/// A webhook whose speed has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpeedChange {
-    pub from: Speed,
-    pub to: Speed,
-}

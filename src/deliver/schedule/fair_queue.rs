@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
+use super::class_queue::{ClassQueue, InFlight};
 use super::congestion::Congestion;
-use super::ring::{Permits, Ring};
 use super::running::{Request, Running};
 use crate::domain::delivery::{Delivery, Feedback};
-use crate::handoff::{DeliveryBudget, Permit, Speed, SpeedChange};
+use crate::handoff::{Counters, DeliveryBudget, Permit, Speed};
 use crate::store::deliver::DeliveryClass;
 
 /// Limits on permits. A permit is the right to have one request in flight.
@@ -40,8 +40,8 @@ pub struct FairQueue {
     budget: DeliveryBudget,
     congestion: Congestion,
     running: Running,
-    fresh: Ring,
-    retry: Ring,
+    fresh: ClassQueue,
+    retry: ClassQueue,
     /// The class that is served next if both have deliveries.
     next: DeliveryClass,
 }
@@ -53,6 +53,12 @@ fn permit_of(class: DeliveryClass) -> Permit {
     }
 }
 
+/// Returns the speed of a webhook and what it has in flight.
+fn state(counters: &Counters, congestion: &Congestion, webhook: Uuid) -> (Speed, InFlight) {
+    let requests = counters.in_flight_of(webhook);
+    (counters.speed(webhook), InFlight { is_at_limit: requests >= congestion.limit(webhook), requests })
+}
+
 impl FairQueue {
     /// Requests may take `timeout`.
     pub fn new(limits: Limits, timeout: Duration, budget: DeliveryBudget) -> FairQueue {
@@ -61,35 +67,41 @@ impl FairQueue {
             budget,
             congestion: Congestion::new(limits.per_webhook, limits.adaptive, timeout),
             running: Running::default(),
-            fresh: Ring::default(),
-            retry: Ring::default(),
+            fresh: ClassQueue::default(),
+            retry: ClassQueue::default(),
             next: DeliveryClass::Fresh,
         }
     }
 
     /// Queues a delivery that the budget has admitted.
     pub fn push(&mut self, delivery: Delivery) {
-        let speed = self.budget.counters().speed(delivery.webhook);
-        self.ring(DeliveryClass::of(&delivery)).push(delivery, speed);
+        let FairQueue { budget, congestion, fresh, retry, .. } = self;
+        let counters = budget.counters();
+        let (speed, in_flight) = state(&counters, congestion, delivery.webhook);
+        match DeliveryClass::of(&delivery) {
+            DeliveryClass::Fresh => fresh.push(delivery, speed, in_flight),
+            DeliveryClass::Retry => retry.push(delivery, speed, in_flight),
+        }
     }
 
     /// Takes the next delivery to start. It has a permit until [`finish`](Self::finish). Takes retries only if they `may_retry`.
     pub fn pop(&mut self, may_retry: bool) -> Option<Delivery> {
-        let budget = self.budget.clone();
+        let FairQueue { fresh, retry, limits, budget, .. } = self;
         let mut counters = budget.counters();
         let order = match self.next {
             DeliveryClass::Fresh => [DeliveryClass::Fresh, DeliveryClass::Retry],
             DeliveryClass::Retry => [DeliveryClass::Retry, DeliveryClass::Fresh],
         };
-        let FairQueue { fresh, retry, limits, congestion, .. } = self;
-        let permits = |class| Permits { counters: &counters, limits: *limits, congestion, permit: permit_of(class) };
         let mut classes = order.into_iter().filter(|class| may_retry || *class == DeliveryClass::Fresh);
         let delivery = classes.find_map(|class| match class {
-            DeliveryClass::Fresh => fresh.pop(permits(class)),
-            DeliveryClass::Retry => retry.pop(permits(class)),
+            DeliveryClass::Fresh => fresh.pop(&counters, limits.total, Permit::Fresh),
+            DeliveryClass::Retry => retry.pop(&counters, limits.total, Permit::Retry),
         })?;
-        counters.start(delivery.webhook, permit_of(DeliveryClass::of(&delivery)));
-        self.next = match DeliveryClass::of(&delivery) {
+        let class = DeliveryClass::of(&delivery);
+        counters.start(delivery.webhook, permit_of(class));
+        drop(counters);
+        self.update(delivery.webhook);
+        self.next = match class {
             DeliveryClass::Fresh => DeliveryClass::Retry,
             DeliveryClass::Retry => DeliveryClass::Fresh,
         };
@@ -110,12 +122,9 @@ impl FairQueue {
         });
         let mut counters = self.budget.counters();
         let permit = if is_detached { Permit::None } else { permit_of(class) };
-        let change = counters.finish(webhook, bytes, took, permit);
-        let speed = counters.speed(webhook);
+        counters.finish(webhook, bytes, took, permit);
         drop(counters);
-        self.move_queues(webhook, change);
-        self.fresh.note_finished(speed);
-        self.retry.note_finished(speed);
+        self.update(webhook);
     }
 
     /// Takes back the permits of requests that take longer than expected, and notes which webhooks are slow.
@@ -132,9 +141,9 @@ impl FairQueue {
             if counters.detach(webhook, permit_of(class), self.limits.total) {
                 self.running.detach(request);
             }
-            let change = counters.note_slow(webhook);
+            counters.note_slow(webhook);
             drop(counters);
-            self.move_queues(webhook, change);
+            self.update(webhook);
         }
     }
 
@@ -143,11 +152,11 @@ impl FairQueue {
         self.running.next_overdue_at()
     }
 
-    fn move_queues(&mut self, webhook: Uuid, change: Option<SpeedChange>) {
-        if let Some(change) = change {
-            self.fresh.move_queue(webhook, change);
-            self.retry.move_queue(webhook, change);
-        }
+    /// Moves the queues of a webhook whose speed, requests in flight or limit may have changed.
+    fn update(&mut self, webhook: Uuid) {
+        let (speed, in_flight) = state(&self.budget.counters(), &self.congestion, webhook);
+        self.fresh.update(webhook, speed, in_flight);
+        self.retry.update(webhook, speed, in_flight);
     }
 
     pub fn congestion(&mut self) -> &mut Congestion {
@@ -168,15 +177,8 @@ impl FairQueue {
 
     /// Removes and returns all queued deliveries. They get no permits.
     pub fn drain(&mut self) -> Vec<Delivery> {
-        let rings = [std::mem::take(&mut self.fresh), std::mem::take(&mut self.retry)];
-        rings.into_iter().flat_map(Ring::into_deliveries).collect()
-    }
-
-    fn ring(&mut self, class: DeliveryClass) -> &mut Ring {
-        match class {
-            DeliveryClass::Fresh => &mut self.fresh,
-            DeliveryClass::Retry => &mut self.retry,
-        }
+        let classes = [std::mem::take(&mut self.fresh), std::mem::take(&mut self.retry)];
+        classes.into_iter().flat_map(ClassQueue::into_deliveries).collect()
     }
 }
 
@@ -239,8 +241,12 @@ pub mod tests {
         }
     }
 
+    fn pop(queue: &mut FairQueue) -> Option<(u128, u128)> {
+        queue.pop(true).map(|delivery| (delivery.webhook.as_u128(), delivery.id.as_u128()))
+    }
+
     fn pop_all(queue: &mut FairQueue) -> Vec<(u128, u128)> {
-        std::iter::from_fn(|| queue.pop(true)).map(|d| (d.webhook.as_u128(), d.id.as_u128())).collect()
+        std::iter::from_fn(|| pop(queue)).collect()
     }
 
     #[test]
@@ -255,6 +261,19 @@ pub mod tests {
         let order = pop_all(&mut queue);
         assert_eq!(order, [(1, 1), (2, 10), (3, 20), (1, 2), (2, 11), (1, 3), (1, 4), (1, 5)]);
         assert_eq!((queue.in_flight(), queue.queued()), (8, 0));
+    }
+
+    #[test]
+    fn the_webhook_with_the_fewest_requests_in_flight_is_next() {
+        let mut queue = queue(100, 32);
+        (1..=2).for_each(|number| push(&mut queue, 1, number, 1));
+        assert_eq!(pop_all(&mut queue).len(), 2);
+        (3..=5).for_each(|number| push(&mut queue, 1, number, 1));
+        (10..=13).for_each(|number| push(&mut queue, 2, number, 1));
+        let order: Vec<(u128, u128)> = std::iter::from_fn(|| pop(&mut queue)).take(4).collect();
+        assert_eq!(order, [(2, 10), (2, 11), (1, 3), (2, 12)]);
+        finish(&mut queue, 2, None);
+        assert_eq!(pop_all(&mut queue), [(2, 13), (1, 4), (1, 5)]);
     }
 
     #[test]

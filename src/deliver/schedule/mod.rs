@@ -4,10 +4,10 @@
 //! here. An admitted delivery waits in its webhook's queue until it gets a permit, and holds budget and permit until it has finished.
 
 mod claims;
+mod class_queue;
 mod congestion;
 mod fair_queue;
 mod retry_throttle;
-mod ring;
 mod running;
 
 use std::time::{Duration, Instant};
