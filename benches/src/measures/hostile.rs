@@ -44,6 +44,9 @@ const LINES: u64 = 1_000_000;
 /// each receiver: those that answer do so in this time, and those that do not are in flight, or queued, from then on. All slow clients
 /// have connected too.
 const SETTLE: f64 = 5.0;
+/// Seconds of the load: three times `delivery.timeout`, because requests to receivers that never answer end together. Over one such
+/// period, the p99 would be the fifth largest of 500 samples.
+const LENGTH: f64 = 30.0;
 
 /// A bound on peak memory in megabytes: more than that of other measures, because about 1,700 requests of 50 KB each wait for receivers.
 const MEMORY: f64 = 160.0;
@@ -135,7 +138,7 @@ pub async fn measure(plan: &Plan) -> anyhow::Result<Figures> {
     let (webhooks, measured, settle) = (Vec::new(), Uuid::nil(), plan.seconds(SETTLE));
     let mut others = Others { receiver, runtime, tenants, webhooks, measured, settle };
     let mut rig = installed(plan, &mut others).await?;
-    let (repeats, length) = (plan.latencies(), plan.seconds(10.0));
+    let (repeats, length) = (plan.latencies(), plan.seconds(LENGTH));
     let [attack, receivers, slow] = PAIRS;
     let cases = [ALONE, attack.good, attack.hostile, receivers.good, receivers.hostile, slow.hostile];
     for repeat in 1..=repeats {
