@@ -47,6 +47,17 @@ impl<K: Hash + Eq, V> WeightedLru<K, V> {
         Some(value)
     }
 
+    /// Removes the entries whose keys `keep` rejects.
+    pub fn retain(&mut self, keep: impl Fn(&K) -> bool)
+    where
+        K: Clone,
+    {
+        let removed: Vec<K> = self.entries.iter().map(|(key, _)| key).filter(|key| !keep(key)).cloned().collect();
+        for key in &removed {
+            self.remove(key);
+        }
+    }
+
     /// Removes the least recently used entry if the entries weigh more than `limit`.
     pub fn remove_beyond(&mut self, limit: usize) -> Option<(K, V)> {
         if self.weight <= limit {

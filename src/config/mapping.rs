@@ -109,6 +109,16 @@ impl TableMappings {
         values.into_iter().flat_map(|values| values.values().map(String::as_str))
     }
 
+    /// Describes by which names and values rows of `table` are read for the events of other rows. Equal for equal mappings.
+    pub fn lookup_mapping(&self, table: Table) -> String {
+        let names = if table == Table::UserAddon { table.columns() } else { table.looked_up() };
+        let columns = ["id"].iter().chain(names).map(|name| {
+            let values = self.0.get(table.name()).and_then(|mapping| mapping.values.get(*name));
+            (self.column(table, name), values)
+        });
+        format!("{:?} {:?}", self.qualified_name(table), columns.collect::<Vec<_>>())
+    }
+
     /// Describes tables and columns that cannot be absent or computed.
     pub(super) fn contradictions(&self) -> impl Iterator<Item = String> {
         self.0.iter().filter_map(|(name, mapping)| {
@@ -153,6 +163,13 @@ impl Source {
     /// Whether changes of `table` are captured: the platform has it, and no `source.lookups` query replaces it.
     pub fn follows(&self, table: Table) -> bool {
         !self.tables.is_absent(table) && !self.lookups.contains_key(table.name())
+    }
+
+    /// Whether the store keeps rows of `table` for the events of other rows. If rows or values come from the platform's own SQL, the stream
+    /// does not show their changes.
+    pub fn copies_lookups_of(&self, table: Table) -> bool {
+        let is_looked_up = table == Table::UserAddon || !table.looked_up().is_empty();
+        is_looked_up && self.follows(table) && !self.tables.is_computed(table)
     }
 
     /// Describes settings that contradict each other.

@@ -2,34 +2,38 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// The changes of a batch. The last change of each pair of user and add-on counts.
+/// The changes of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddonChanges {
     /// Whether all users lose all add-ons, before the other changes.
     cleared: bool,
-    /// Users who lose all add-ons, before the changes in `granted`.
+    /// Users who lose all add-ons, before the changes in `counts`.
     emptied: HashSet<String>,
-    /// Pairs of user and add-on: true if granted, false if revoked.
-    granted: HashMap<(String, String), bool>,
+    /// By how much the number of rows with this user and add-on changes: the platform's table may have several.
+    counts: HashMap<(String, String), i32>,
 }
 
 impl AddonChanges {
     pub fn grant(&mut self, user: &str, addon: &str) {
-        self.granted.insert((user.to_owned(), addon.to_owned()), true);
+        self.add(user, addon, 1);
     }
 
     pub fn revoke(&mut self, user: &str, addon: &str) {
-        self.granted.insert((user.to_owned(), addon.to_owned()), false);
+        self.add(user, addon, -1);
+    }
+
+    fn add(&mut self, user: &str, addon: &str, rows: i32) {
+        *self.counts.entry((user.to_owned(), addon.to_owned())).or_default() += rows;
     }
 
     pub fn revoke_all(&mut self, user: &str) {
-        self.granted.retain(|(owner, _), _| owner != user);
+        self.counts.retain(|(owner, _), _| owner != user);
         self.emptied.insert(user.to_owned());
     }
 
     pub fn clear(&mut self) {
         self.emptied.clear();
-        self.granted.clear();
+        self.counts.clear();
         self.cleared = true;
     }
 
@@ -41,10 +45,10 @@ impl AddonChanges {
         self.emptied.iter().map(String::as_str)
     }
 
-    /// Returns the pairs of user and add-on that are granted, or those that are revoked.
-    pub fn pairs(&self, granted: bool) -> Vec<(&str, &str)> {
-        let pairs = self.granted.iter().filter(|(_, now)| **now == granted);
-        pairs.map(|((user, addon), _)| (user.as_str(), addon.as_str())).collect()
+    /// Returns user, add-on and number of rows that are granted, or of those that are revoked.
+    pub fn rows(&self, granted: bool) -> Vec<(&str, &str, i32)> {
+        let rows = self.counts.iter().filter(|(_, count)| **count != 0 && (**count > 0) == granted);
+        rows.map(|((user, addon), count)| (user.as_str(), addon.as_str(), count.abs())).collect()
     }
 }
 
@@ -53,17 +57,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_change_counts() {
+    fn changes_after_a_revocation_of_all_count() {
         let mut changes = AddonChanges::default();
         changes.grant("1", "stream_radar");
         changes.clear();
         changes.grant("2", "stream_radar");
         changes.revoke("2", "stream_radar");
+        changes.revoke("2", "stream_radar");
+        changes.grant("3", "preflight_qc");
         changes.grant("3", "preflight_qc");
         changes.grant("4", "preflight_qc");
         changes.revoke_all("4");
+        changes.grant("5", "preflight_qc");
+        changes.revoke("5", "preflight_qc");
         assert!(changes.is_cleared() && changes.emptied().eq(["4"]));
-        assert_eq!(changes.pairs(true), [("3", "preflight_qc")]);
-        assert_eq!(changes.pairs(false), [("2", "stream_radar")]);
+        assert_eq!(changes.rows(true), [("3", "preflight_qc", 2)]);
+        assert_eq!(changes.rows(false), [("2", "stream_radar", 1)]);
     }
 }

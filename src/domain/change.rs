@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::lsn::Lineage;
 use super::position::{Checkpoint, Position};
-use super::table::{Column, Table};
+use super::table::{Column, ID, Table};
 
 /// The value of one column: the server's text output, with the configured value maps applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +55,16 @@ impl Tuple {
         self.get(column).as_str()
     }
 
+    /// Returns the row's id, if it has one.
+    pub fn id(&self) -> Option<i64> {
+        self.int(ID)
+    }
+
+    /// Returns an id. Only the canonical form is a number: `7`, but not `07`, which is another value in a column of text.
+    pub fn int(&self, column: Column) -> Option<i64> {
+        canonical_int(self.text(column)?)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (Column, &Datum)> {
         self.values.iter().enumerate().map(|(index, value)| (Column(index as u8), value))
     }
@@ -67,6 +77,13 @@ impl Tuple {
             }
         }
     }
+}
+
+/// Parses an integer in the form in which PostgreSQL prints integers.
+pub fn canonical_int(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_canonical = text == "0" || digits.starts_with(|first: char| matches!(first, '1'..='9'));
+    text.parse().ok().filter(|_| is_canonical)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +169,16 @@ mod tests {
         let progress = Progress::Wal { commit: Lsn(commit), through, resume: Lsn(1) };
         let checkpoint = Checkpoint { lineage, progress };
         Batch { changes: first.map(change).into_iter().collect(), checkpoint, transaction: None, reader: None }
+    }
+
+    #[test]
+    fn only_the_canonical_form_is_an_integer() {
+        for (text, value) in [("0", 0), ("7", 7), ("-10", -10), ("9223372036854775807", i64::MAX)] {
+            assert_eq!(canonical_int(text), Some(value));
+        }
+        for text in ["", "-", "00", "-0", "07", "+7", "7 ", "7.0", "9223372036854775808"] {
+            assert_eq!(canonical_int(text), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -1,22 +1,14 @@
-//! The ledger: the last state that the store saw of each watched row, how changes update it, and how a repair compares it with the
-//! platform's tables.
+//! The ledger: the last state that the store saw of each watched or looked-up row, how changes update it, and how a repair compares it
+//! with the platform's tables.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::change::{Change, Datum, Operation, Tuple};
-use super::table::{ID, Table};
+use super::table::{Column, ID, Table};
 
-/// Returns the number under which the ledger stores a table, which never changes. None for tables that the ledger does not have.
+/// Returns the number under which the ledger stores a table. None for tables whose watched columns the ledger does not have.
 pub const fn relation(table: Table) -> Option<i16> {
-    match table {
-        Table::Release => Some(1),
-        Table::DistroQueue => Some(2),
-        Table::TranscoderQueue => Some(3),
-        Table::Payment => Some(4),
-        Table::PreflightReport => Some(5),
-        Table::StreamRadarFlag => Some(6),
-        _ => None,
-    }
+    if table.is_captured() { table.number() } else { None }
 }
 
 /// Returns the tables that the ledger has.
@@ -31,13 +23,23 @@ pub struct State(Box<str>);
 impl State {
     /// Returns the state of a row. None if a value was not sent: the state is then unknown.
     pub fn of(table: Table, row: &Tuple) -> Option<State> {
-        let mut values = Vec::with_capacity(table.watched().len());
-        for column in table.watched_columns() {
+        State::of_columns(table.watched_columns(), row)
+    }
+
+    /// Returns the state of a row for the events of other rows: its columns of [`Table::looked_up`].
+    pub fn of_looked_up(table: Table, row: &Tuple) -> Option<State> {
+        State::of_columns(table.looked_up_columns(), row)
+    }
+
+    fn of_columns(columns: impl Iterator<Item = Column>, row: &Tuple) -> Option<State> {
+        let mut values = Vec::new();
+        for column in columns {
             match row.get(column) {
                 Datum::Absent => return None,
                 value => values.push(value.as_str()),
             }
         }
+
         let json = serde_json::to_string(&values).expect("texts and nulls are JSON");
         Some(State(json.into()))
     }
@@ -54,21 +56,31 @@ impl State {
     /// Converts the state to a row with the id and the watched columns; the others are absent. None if this is not a state of
     /// `table`.
     fn row(&self, table: Table, id: i64) -> Option<Tuple> {
+        self.row_of_columns(table, &table.watched_columns().collect::<Vec<_>>(), id)
+    }
+
+    /// Converts the state of [`State::of_looked_up`] to a row with the id and these columns.
+    pub fn looked_up_row(&self, table: Table, id: i64) -> Option<Tuple> {
+        self.row_of_columns(table, &table.looked_up_columns().collect::<Vec<_>>(), id)
+    }
+
+    fn row_of_columns(&self, table: Table, columns: &[Column], id: i64) -> Option<Tuple> {
         let values: Vec<Option<String>> = serde_json::from_str(&self.0).ok()?;
-        if values.len() != table.watched().len() {
+        if values.len() != columns.len() {
             return None;
         }
+
         let mut row = Tuple::absent(table);
         row.set(ID, Datum::text(id.to_string()));
-        for (column, value) in table.watched_columns().zip(values) {
-            row.set(column, value.map_or(Datum::Null, Datum::text));
+        for (column, value) in columns.iter().zip(values) {
+            row.set(*column, value.map_or(Datum::Null, Datum::text));
         }
         Some(row)
     }
 }
 
 fn row_id(row: &Tuple) -> Option<i64> {
-    row.text(ID)?.parse().ok()
+    row.id()
 }
 
 /// The changes of a batch to the ledger. The last change of each row counts.
@@ -99,11 +111,14 @@ impl LedgerChanges {
                 }
             }
             Operation::Delete { old } => self.remove_row(table, old),
-            Operation::Truncate => {
-                self.rows.retain(|(other, _), _| *other != table);
-                self.emptied.insert(table);
-            }
+            Operation::Truncate => self.empty(table),
         }
+    }
+
+    /// Removes all rows of a table.
+    pub fn empty(&mut self, table: Table) {
+        self.rows.retain(|(other, _), _| *other != table);
+        self.emptied.insert(table);
     }
 
     pub fn put(&mut self, table: Table, id: i64, state: State) {

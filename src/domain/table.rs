@@ -77,6 +77,42 @@ impl Table {
         self.watched().iter().filter_map(move |name| self.column(name))
     }
 
+    /// Returns the columns that events of other rows need. A row is found by its id, or, if it is a file, by its transcoder queue
+    /// entry too. Add-ons have no id: see [`super::addons`].
+    pub const fn looked_up(self) -> &'static [&'static str] {
+        match self {
+            Table::Release => &["label_id", "cat", "title", "pre_review_hold"],
+            Table::Label => &["user_id"],
+            Table::Outlet => &["name"],
+            Table::Track => &["release_id"],
+            Table::TranscoderQueueFile => &["transcoder_queue_id", "asset_type_id", "status"],
+            _ => &[],
+        }
+    }
+
+    /// Returns the columns of [`Table::looked_up`].
+    pub fn looked_up_columns(self) -> impl Iterator<Item = Column> {
+        self.looked_up().iter().filter_map(move |name| self.column(name))
+    }
+
+    /// Returns the number under which the store has rows of the table, which never changes. None for tables whose rows it does not have.
+    pub const fn number(self) -> Option<i16> {
+        match self {
+            Table::Release => Some(1),
+            Table::DistroQueue => Some(2),
+            Table::TranscoderQueue => Some(3),
+            Table::Payment => Some(4),
+            Table::PreflightReport => Some(5),
+            Table::StreamRadarFlag => Some(6),
+            Table::Label => Some(7),
+            Table::Outlet => Some(8),
+            Table::Track => Some(9),
+            Table::TranscoderQueueFile => Some(10),
+            Table::UserAddon => Some(11),
+            Table::AppUser => None,
+        }
+    }
+
     /// Returns whether the configuration may compute `column` by an expression. False for keys and watched columns, and for tables
     /// whose rows are assembled from the stream.
     pub fn may_compute(self, column: &str) -> bool {

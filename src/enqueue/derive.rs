@@ -27,6 +27,8 @@ pub struct Raised {
     pub distributed: HashSet<i64>,
     pub addons: AddonChanges,
     pub ledger: LedgerChanges,
+    /// The changes of rows that are looked up in the store.
+    pub lookup_rows: LedgerChanges,
     pub once: OncePerRelease,
 }
 
@@ -115,7 +117,7 @@ async fn derive_from(
     while let Some(change) = changes.get(*next) {
         let change = &*lookups.completed(change);
         if source != Source::Repair {
-            lookups.follow(change);
+            lookups.follow(change, &mut raised.lookup_rows);
         }
         match derive_one(lookups, change, lineage, raised) {
             Step::Done => {

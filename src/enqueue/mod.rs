@@ -32,6 +32,7 @@ use crate::store::addons::change_addons;
 use crate::store::capture::advance_checkpoint;
 use crate::store::enqueue::{NewLease, claim_distributed, insert_unrouted, prepare_inserts};
 use crate::store::ledger::{change_ledger, forget_ledger};
+use crate::store::lookup_rows::change_lookup_rows;
 use crate::store::{GenericClient, Store, StoreError};
 use crate::telemetry;
 use crate::traces::Tracer;
@@ -195,7 +196,7 @@ impl<C: Clock> Enqueue<C> {
         let started_at = self.clock.now();
         // Another process has stored a part of the batch.
         derivation.take_if(|derivation| derivation.stored != checkpoint.progress);
-        self.lookups.set_incomplete(self.health.is_unhealthy(GAP));
+        self.lookups.set_incomplete(self.health.is_unhealthy(GAP)).await?;
         let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint));
         derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
@@ -214,7 +215,7 @@ impl<C: Clock> Enqueue<C> {
         raised: &mut Raised,
         is_first: bool,
     ) -> Result<(), EnqueueError> {
-        let Raised { events, unrouted, ignored, distributed, addons, ledger, once } = raised;
+        let Raised { events, unrouted, ignored, distributed, addons, ledger, lookup_rows, once } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         let transaction = self.store.pipelined_transaction().await?;
         // Needs no round trip on a connection that has prepared them. The commit can then be sent right after the inserts.
@@ -255,6 +256,7 @@ impl<C: Clock> Enqueue<C> {
                 insert_unrouted(&*transaction, unrouted),
                 change_addons(&*transaction, addons),
                 update_ledger(&*transaction, ledger, is_first),
+                change_lookup_rows(&*transaction, lookup_rows),
             )?;
             failpoint!("events_inserted_commit_not_sent")?;
             let _ = rest_stored.send(());

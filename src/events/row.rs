@@ -69,7 +69,7 @@ impl<'a> Transition<'a> {
     }
 
     fn absent(&self, column: Column) -> NoEvent {
-        let id = self.id().and_then(|id| id.parse().ok());
+        let id = self.row.id();
         id.map_or_else(|| self.malformed(column, "not sent"), |id| NoEvent::Lookup(LookupKey::Row(self.table, id)))
     }
 

@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use crate::domain::change::canonical_int;
 use crate::domain::time;
 
 /// A type that a column's text can be parsed into.
@@ -24,7 +25,7 @@ impl FromText for i64 {
     const EXPECTED: &'static str = "a 64-bit integer";
 
     fn from_text(text: &str) -> Option<Self> {
-        text.parse().ok()
+        canonical_int(text)
     }
 }
 

@@ -1,373 +1,365 @@
 //! The cache of looked-up rows. `None` means "unknown: fetch it"; `Some(None)` means "does not exist".
+//!
+//! During a batch it has every row that the batch has changed or needs. What is removed between batches is read again from the store,
+//! which then has the same rows.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
-use std::hash::Hash;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::domain::change::{Datum, Tuple};
+use crate::domain::change::{Change, Datum, Operation, Tuple};
 use crate::domain::event::{Addon, UserId};
-use crate::domain::table::{
-    Table, label, outlet, release, track, transcoder_queue, transcoder_queue_file as file, user_addon,
-};
+use crate::domain::ledger::{LedgerChanges, State};
+use crate::domain::table::{Table, label, outlet, release, track, transcoder_queue_file as file, user_addon};
 use crate::events::{Release, TranscodedFile};
+use crate::store::addons::UserAddon;
 use crate::weighted_lru::WeightedLru;
 
-/// Bounds the memory of the rows of one table between batches: enough for tens of thousands. During a batch all rows stay that it needs.
-const MAX_WEIGHT: usize = 8 << 20;
-/// The estimated size of an entry of the map, in bytes, without what its key and its value refer to.
+/// Bounds the memory of the rows between batches: enough for a hundred thousand.
+const MAX_ROWS: usize = 32 << 20;
+/// Bounds the memory of the lists of files, and of users' add-ons.
+const MAX_LISTS: usize = 8 << 20;
+/// The estimated size of an entry of a map, in bytes, without what its key and its value refer to.
 const ENTRY_OVERHEAD: usize = 128;
 
-/// The rows of a table. Reading changes the order of entries, and needs only a shared reference.
-struct Rows<K: Hash + Eq, V>(RefCell<WeightedLru<K, V>>);
+/// The add-ons of one user, each with the number of rows that say so.
+type Addons = HashMap<Box<str>, i32>;
 
-impl<K: Hash + Eq + Weigh, V: Weigh> Rows<K, V> {
-    fn get(&self, key: &K) -> Option<V>
-    where
-        V: Clone,
-    {
-        self.0.borrow_mut().get(key).cloned()
-    }
-
-    fn with<T>(&self, key: &K, read: impl FnOnce(&V) -> T) -> Option<T> {
-        self.0.borrow_mut().get(key).map(read)
-    }
-
-    fn put(&mut self, key: K, value: V) {
-        let weight = ENTRY_OVERHEAD + key.weight() + value.weight();
-        self.0.get_mut().put(key, value, weight);
-    }
-
-    /// Changes a value, if it is cached.
-    fn change(&mut self, key: &K, change: impl FnOnce(&mut V)) {
-        self.0.get_mut().change(key, |value| {
-            change(value);
-            ENTRY_OVERHEAD + key.weight() + value.weight()
-        });
-    }
-
-    fn remove(&mut self, key: &K) {
-        self.0.get_mut().remove(key);
-    }
-
-    fn trim(&mut self) {
-        while self.0.get_mut().remove_beyond(MAX_WEIGHT).is_some() {}
-    }
-}
-
-impl<K: Hash + Eq, V> Default for Rows<K, V> {
-    fn default() -> Self {
-        Rows(RefCell::default())
-    }
-}
-
-/// How much memory a value takes outside of itself, in bytes. An estimate.
-trait Weigh {
-    fn weight(&self) -> usize;
-}
-
-impl Weigh for i64 {
-    fn weight(&self) -> usize {
-        0
-    }
-}
-
-impl Weigh for UserId {
-    fn weight(&self) -> usize {
-        self.0.len()
-    }
-}
-
-impl Weigh for Arc<str> {
-    fn weight(&self) -> usize {
-        self.len()
-    }
-}
-
-impl Weigh for Arc<Release> {
-    fn weight(&self) -> usize {
-        let texts = [&self.cat, &self.title].into_iter().flatten();
-        size_of::<Release>() + texts.map(String::len).sum::<usize>()
-    }
-}
-
-impl<T: Weigh> Weigh for Option<T> {
-    fn weight(&self) -> usize {
-        self.as_ref().map_or(0, T::weight)
-    }
-}
-
-impl Weigh for HashSet<Box<str>> {
-    fn weight(&self) -> usize {
-        self.iter().map(|text| size_of::<Box<str>>() + text.len()).sum()
-    }
-}
-
-/// The files of one transcoder queue entry.
-#[derive(Clone, Default)]
-struct Files {
-    /// Whether all files of the entry are known: the stream has shown its insertion, or its files were fetched.
-    complete: bool,
-    /// Files by id, as the stream shows them. `None` for a deleted file.
-    shown: BTreeMap<i64, Option<TranscodedFile>>,
-    /// The length of all statuses.
-    status_bytes: usize,
-}
-
-impl Files {
-    fn show(&mut self, id: i64, file: Option<TranscodedFile>) {
-        let length = |file: &Option<TranscodedFile>| file.as_ref().map_or(0, |file| file.status.len());
-        self.status_bytes += length(&file);
-        self.status_bytes -= self.shown.insert(id, file).as_ref().map_or(0, length);
-    }
-}
-
-impl Weigh for Files {
-    /// A node of the map has a capacity of eleven files.
-    fn weight(&self) -> usize {
-        self.shown.len().next_multiple_of(11) * size_of::<(i64, Option<TranscodedFile>)>() + self.status_bytes
-    }
-}
-
+/// Reading changes the order of entries, and needs only a shared reference.
 #[derive(Default)]
 pub struct Cache {
-    releases: Rows<i64, Option<Arc<Release>>>,
-    labels: Rows<i64, Option<Option<UserId>>>,
-    outlets: Rows<i64, Option<Arc<str>>>,
-    tracks: Rows<i64, Option<i64>>,
-    files: Rows<i64, Files>,
-    addons: Rows<UserId, HashSet<Box<str>>>,
-    /// The batch has truncated the table of add-ons. Until it is stored, the store still has the former ones.
-    addons_emptied: bool,
+    /// Rows of [`Table::looked_up`] tables: their ids and looked-up columns.
+    rows: RefCell<WeightedLru<(Table, i64), Option<Arc<Tuple>>>>,
+    /// The ids of all files of a transcoder queue entry.
+    files: RefCell<WeightedLru<i64, BTreeSet<i64>>>,
+    addons: RefCell<WeightedLru<UserId, Addons>>,
+    /// Tables that the batch has truncated. Until it is stored, the store still has the former rows.
+    emptied: HashSet<Table>,
 }
 
 impl Cache {
     pub fn release(&self, id: i64) -> Option<Option<Arc<Release>>> {
-        self.releases.get(&id)
+        let row = self.row(Table::Release, id)?;
+        let release = row.and_then(|row| {
+            // A release without a label has no owner, not even its former one.
+            let label_id = row.int(release::label_id)?;
+            let text = |column| row.text(column).map(str::to_owned);
+            let (cat, title) = (text(release::cat), text(release::title));
+            let pre_review_hold = row.text(release::pre_review_hold).is_some_and(is_true);
+            Some(Arc::new(Release { label_id, cat, title, pre_review_hold }))
+        });
+        Some(release)
     }
 
     pub fn label_owner(&self, id: i64) -> Option<Option<Option<UserId>>> {
-        self.labels.get(&id)
+        let row = self.row(Table::Label, id)?;
+        Some(row.map(|row| row.text(label::user_id).map(|user| UserId(user.into()))))
     }
 
     pub fn outlet_name(&self, id: i64) -> Option<Option<Arc<str>>> {
-        self.outlets.get(&id)
+        let row = self.row(Table::Outlet, id)?;
+        Some(row.and_then(|row| row.text(outlet::name).map(Arc::from)))
     }
 
     pub fn track_release(&self, id: i64) -> Option<Option<i64>> {
-        self.tracks.get(&id)
+        let row = self.row(Table::Track, id)?;
+        Some(row.and_then(|row| row.int(track::release_id)))
     }
 
+    /// Returns the files of an entry by id. None if one of them is unknown.
     pub fn files(&self, entry: i64) -> Option<Arc<[TranscodedFile]>> {
-        self.files.with(&entry, |files| files.complete.then(|| files.shown.values().flatten().cloned().collect()))?
+        let ids = self.files.borrow_mut().get(&entry)?.clone();
+        let mut files = Vec::with_capacity(ids.len());
+        for id in ids {
+            let row = self.row(Table::TranscoderQueueFile, id)??;
+            let asset_type_id = row.int(file::asset_type_id).unwrap_or_default();
+            let status = row.text(file::status).unwrap_or_default().to_owned();
+            files.push(TranscodedFile { asset_type_id, status });
+        }
+        Some(files.into())
     }
 
     pub fn has_addon(&self, user: &UserId, addon: Addon) -> Option<bool> {
-        let known = self.addons.with(user, |addons| addons.contains(addon.as_str()));
-        known.or_else(|| self.addons_emptied.then_some(false))
+        let mut addons = self.addons.borrow_mut();
+        let known = addons.get(user).map(|addons| addons.contains_key(addon.as_str()));
+        known.or_else(|| self.emptied.contains(&Table::UserAddon).then_some(false))
+    }
+
+    pub fn has_addons_of(&self, user: &UserId) -> bool {
+        self.addons.borrow_mut().get(user).is_some()
+    }
+
+    pub fn has_files_of(&self, entry: i64) -> bool {
+        self.files.borrow_mut().get(&entry).is_some()
+    }
+
+    /// Returns the row as of the last change that was applied.
+    pub fn row(&self, table: Table, id: i64) -> Option<Option<Arc<Tuple>>> {
+        let known = self.rows.borrow_mut().get(&(table, id)).cloned();
+        known.or_else(|| self.emptied.contains(&table).then_some(None))
     }
 
     /// Starts a batch. All earlier ones are stored.
     pub fn begin(&mut self) {
-        self.addons_emptied = false;
-        self.releases.trim();
-        self.labels.trim();
-        self.outlets.trim();
-        self.tracks.trim();
-        self.files.trim();
-        self.addons.trim();
-    }
-
-    /// Adds the add-ons that the store has for `users`. Cached ones are newer and stay.
-    pub fn addons_stored(&mut self, users: &[String], found: &[(String, String)]) {
-        for user in users {
-            let id = UserId(user.as_str().into());
-            if self.addons.with(&id, |_| ()).is_none() && !self.addons_emptied {
-                let of_user = found.iter().filter(|(owner, _)| owner == user);
-                self.addons.put(id, of_user.map(|(_, addon)| addon.as_str().into()).collect());
-            }
-        }
-    }
-
-    /// Starts to collect the files of a new transcoder queue entry: the stream will show all of them.
-    pub fn entry_inserted(&mut self, entry: &Tuple) {
-        if let Some(id) = int(entry, transcoder_queue::id) {
-            self.files.put(id, Files { complete: true, ..Files::default() });
-        }
-    }
-
-    /// Adds a row. Values that were not sent keep their cached value, if there is one.
-    pub fn learn(&mut self, table: Table, row: &Tuple) {
-        match table {
-            Table::Release => self.learn_release(row),
-            Table::Label => {
-                let Some(id) = int(row, label::id) else { return };
-                match row.get(label::user_id) {
-                    Datum::Absent => {}
-                    user => self.labels.put(id, Some(user.as_str().map(|user| UserId(user.into())))),
-                }
-            }
-            Table::Outlet => {
-                let Some(id) = int(row, outlet::id) else { return };
-                match row.get(outlet::name) {
-                    Datum::Absent => {}
-                    name => self.outlets.put(id, name.as_str().map(Arc::from)),
-                }
-            }
-            Table::Track => {
-                let Some(id) = int(row, track::id) else { return };
-                match row.get(track::release_id) {
-                    Datum::Absent => {}
-                    _ => self.tracks.put(id, int(row, track::release_id)),
-                }
-            }
-            Table::TranscoderQueueFile => self.learn_file(row),
-            Table::UserAddon => {
-                let Some((user, addon)) = addon_of(row) else { return };
-                self.addons.change(&user, |addons| {
-                    addons.insert(addon);
-                });
-            }
-            Table::DistroQueue
-            | Table::TranscoderQueue
-            | Table::Payment
-            | Table::PreflightReport
-            | Table::StreamRadarFlag
-            | Table::AppUser => {}
-        }
-    }
-
-    /// Applies an update.
-    pub fn update(&mut self, table: Table, old: Option<&Tuple>, new: &Tuple) {
-        // An old row means that the key has changed: the row moved.
-        if let Some(old) = old.filter(|_| matches!(table, Table::UserAddon | Table::TranscoderQueueFile)) {
-            self.delete(table, old);
-        }
-        self.learn(table, new);
-    }
-
-    /// Applies a deletion. Releases, labels, outlets and tracks stay cached, so that their earlier changes can still be routed.
-    pub fn delete(&mut self, table: Table, old: &Tuple) {
-        match table {
-            Table::TranscoderQueueFile => {
-                let (Some(id), Some(entry)) = (int(old, file::id), int(old, file::transcoder_queue_id)) else {
-                    // Without the entry's id, it is unknown whose file this was.
-                    self.forget(table);
-                    return;
-                };
-                self.change_files(entry, |files| files.show(id, None));
-            }
-            Table::UserAddon => {
-                let Some(user) = old.text(user_addon::user_id) else { return };
-                self.addons.change(&UserId(user.into()), |addons| match old.get(user_addon::addon) {
-                    Datum::Text(addon) => drop(addons.remove(addon)),
-                    Datum::Absent => addons.clear(),
-                    Datum::Null => {}
-                });
-            }
-            _ => {}
-        }
+        self.emptied.clear();
+        while self.rows.get_mut().remove_beyond(MAX_ROWS).is_some() {}
+        while self.files.get_mut().remove_beyond(MAX_LISTS).is_some() {}
+        while self.addons.get_mut().remove_beyond(MAX_LISTS).is_some() {}
     }
 
     /// Drops all rows of a table.
     pub fn forget(&mut self, table: Table) {
         match table {
-            Table::Release => self.releases = Rows::default(),
-            Table::Label => self.labels = Rows::default(),
-            Table::Outlet => self.outlets = Rows::default(),
-            Table::Track => self.tracks = Rows::default(),
-            Table::TranscoderQueueFile | Table::TranscoderQueue => self.files = Rows::default(),
-            Table::UserAddon => self.addons = Rows::default(),
-            _ => {}
+            Table::UserAddon => self.addons = RefCell::default(),
+            _ => self.rows.get_mut().retain(|(other, _)| *other != table),
+        }
+        if table == Table::TranscoderQueueFile {
+            self.files = RefCell::default();
         }
     }
 
-    /// Applies a truncation. Releases, labels, outlets and tracks may be fetched again.
-    pub fn truncated(&mut self, table: Table) {
-        self.forget(table);
-        self.addons_emptied |= table == Table::UserAddon;
-    }
-
-    /// Adds the result of fetching `keys`. What is not among `rows` does not exist.
-    pub fn fetched(&mut self, table: Table, keys: &[String], rows: &[Tuple]) {
-        for key in keys {
-            match (table, key.parse::<i64>()) {
-                (Table::Release, Ok(id)) => self.releases.put(id, None),
-                (Table::Label, Ok(id)) => self.labels.put(id, None),
-                (Table::Outlet, Ok(id)) => self.outlets.put(id, None),
-                (Table::Track, Ok(id)) => self.tracks.put(id, None),
-                (Table::TranscoderQueueFile, Ok(id)) => self.change_files(id, |files| files.complete = true),
-                (Table::UserAddon, _) => self.addons.put(UserId(key.as_str().into()), HashSet::new()),
-                _ => {}
+    /// Adds the add-ons that `users` have. Cached ones are newer and stay.
+    pub fn addons_fetched(&mut self, users: &[String], found: &[UserAddon]) {
+        let mut by_user: HashMap<&str, Addons> = HashMap::new();
+        for UserAddon { user, addon, copies } in found {
+            *by_user.entry(user).or_default().entry(addon.as_str().into()).or_default() += copies;
+        }
+        for user in users {
+            let id = UserId(user.as_str().into());
+            if self.has_addons_of(&id) {
+                continue;
             }
+            let addons = if self.emptied.contains(&Table::UserAddon) { None } else { by_user.remove(user.as_str()) };
+            self.put_addons(id, addons.unwrap_or_default());
         }
-        for row in rows {
-            // The stream has shown the file as of the current change; the fetched row may be newer.
-            let shown = table == Table::TranscoderQueueFile
-                && int(row, file::transcoder_queue_id)
-                    .zip(int(row, file::id))
-                    .and_then(|(entry, id)| self.files.with(&entry, |files| files.shown.contains_key(&id)))
-                    .unwrap_or(false);
-            if !shown {
-                self.learn(table, row);
+    }
+
+    /// Adds the rows that were found by `ids`. What is not among `found` does not exist. Cached rows are newer and stay.
+    pub fn fetched(&mut self, table: Table, ids: &[i64], found: &[Tuple]) {
+        for row in found {
+            self.add_fetched(table, row);
+        }
+        for id in ids {
+            if self.row(table, *id).is_none() {
+                self.put_row(table, *id, None);
             }
         }
     }
 
-    fn learn_release(&mut self, row: &Tuple) {
-        let Some(id) = int(row, release::id) else { return };
-        let known = self.releases.get(&id).flatten();
-        let known = known.as_deref();
-        let text = |column, old: fn(&Release) -> &Option<String>| match row.get(column) {
-            Datum::Absent => known.map(|known| old(known).clone()),
-            value => Some(value.as_str().map(str::to_owned)),
-        };
-        let label_id = match row.get(release::label_id) {
-            Datum::Absent => known.map(|known| known.label_id),
-            // A release without a label has no owner, not even its former one.
-            _ => match int(row, release::label_id) {
-                None => return self.releases.put(id, None),
-                label_id => label_id,
-            },
-        };
-        let pre_review_hold = match row.get(release::pre_review_hold) {
-            Datum::Absent => known.map(|known| known.pre_review_hold),
-            value => Some(value.as_str().is_some_and(is_true)),
-        };
-        let (cat, title) = (text(release::cat, |known| &known.cat), text(release::title, |known| &known.title));
-        if let (Some(label_id), Some(cat), Some(title), Some(pre_review_hold)) = (label_id, cat, title, pre_review_hold)
-        {
-            self.releases.put(id, Some(Arc::new(Release { label_id, cat, title, pre_review_hold })));
+    /// Adds all files of these entries. Cached files are newer and stay.
+    pub fn files_fetched(&mut self, entries: &[i64], found: &[Tuple]) {
+        const TABLE: Table = Table::TranscoderQueueFile;
+        let mut of_entries: HashMap<i64, BTreeSet<i64>> = HashMap::new();
+        for row in found {
+            self.add_fetched(TABLE, row);
+            let Some(id) = row.id() else { continue };
+            // The row as of the current change may belong to another entry, or be gone.
+            let parent = self.row(TABLE, id).flatten().and_then(|row| row.int(file::transcoder_queue_id));
+            if let Some(parent) = parent {
+                of_entries.entry(parent).or_default().insert(id);
+            }
+        }
+        for entry in entries {
+            if !self.has_files_of(*entry) {
+                self.put_files(*entry, of_entries.remove(entry).unwrap_or_default());
+            }
         }
     }
 
-    fn learn_file(&mut self, row: &Tuple) {
-        let (Some(id), Some(entry)) = (int(row, file::id), int(row, file::transcoder_queue_id)) else { return };
-        let asset_type_id = int(row, file::asset_type_id).unwrap_or_default();
-        if *row.get(file::status) == Datum::Absent {
-            // The status is unknown: fetch all of the entry's files again.
-            self.files.remove(&entry);
+    /// Applies a change of a looked-up table, and adds what the store has to change to `changes`.
+    pub fn follow(&mut self, change: &Change, changes: &mut LedgerChanges) {
+        let table = change.table;
+        if table == Table::UserAddon {
+            self.follow_addon(&change.operation);
             return;
         }
-        let status = row.text(file::status).unwrap_or_default().to_owned();
-        self.change_files(entry, |files| files.show(id, Some(TranscodedFile { asset_type_id, status })));
-    }
-
-    fn change_files(&mut self, entry: i64, change: impl FnOnce(&mut Files)) {
-        if self.files.with(&entry, |_| ()).is_none() {
-            self.files.put(entry, Files::default());
+        if table.looked_up().is_empty() {
+            return;
         }
-        self.files.change(&entry, change);
+        match &change.operation {
+            Operation::Insert { new } | Operation::Replace { new, .. } => self.learn(table, new, changes),
+            Operation::Update { old, new } => {
+                let moved = old.as_ref().and_then(Tuple::id).filter(|id| new.id() != Some(*id));
+                if let Some(id) = moved {
+                    self.remove(table, id, changes);
+                }
+                self.learn(table, new, changes);
+            }
+            Operation::Delete { old } => {
+                if let Some(id) = old.id() {
+                    self.remove(table, id, changes);
+                }
+            }
+            Operation::Truncate => {
+                self.forget(table);
+                self.emptied.insert(table);
+                changes.empty(table);
+            }
+        }
+    }
+
+    fn follow_addon(&mut self, operation: &Operation) {
+        if *operation == Operation::Truncate {
+            self.forget(Table::UserAddon);
+            self.emptied.insert(Table::UserAddon);
+            return;
+        }
+        let (old, new) = AddonChange::of(operation);
+        match old {
+            AddonChange::None => {}
+            AddonChange::One(user, addon) => self.change_addons(user, |addons| {
+                let copies = addons.entry(addon.into()).or_default();
+                *copies -= 1;
+                if *copies <= 0 {
+                    addons.remove(addon);
+                }
+            }),
+            AddonChange::All(user) => self.change_addons(user, Addons::clear),
+        }
+        if let Some((user, addon)) = new {
+            self.change_addons(user, |addons| *addons.entry(addon.into()).or_default() += 1);
+        }
+    }
+
+    /// Adds a row of the stream. Values that were not sent keep their former value.
+    fn learn(&mut self, table: Table, new: &Tuple, changes: &mut LedgerChanges) {
+        let Some(id) = new.id() else { return };
+        let known = self.row(table, id);
+        let mut row = reduced(table, new);
+        if let Some(Some(known)) = &known {
+            row.fill_from(known);
+        }
+        if known.as_ref().is_some_and(|known| known.as_deref() == Some(&row)) {
+            return;
+        }
+        let Some(state) = State::of_looked_up(table, &row) else {
+            // Neither the stream nor the store has all values: the row is read again when it is needed.
+            self.rows.get_mut().remove(&(table, id));
+            return;
+        };
+        changes.put(table, id, state);
+        self.put(table, id, Some(row));
+    }
+
+    fn remove(&mut self, table: Table, id: i64, changes: &mut LedgerChanges) {
+        changes.remove(table, id);
+        self.put(table, id, None);
+    }
+
+    /// Replaces a row, also in the lists of files.
+    fn put(&mut self, table: Table, id: i64, row: Option<Tuple>) {
+        if table == Table::TranscoderQueueFile {
+            let parent = |row: Option<&Tuple>| row.and_then(|row| row.int(file::transcoder_queue_id));
+            let (before, after) = (parent(self.row(table, id).flatten().as_deref()), parent(row.as_ref()));
+            if let Some(entry) = before.filter(|_| before != after) {
+                self.change_files(entry, |files| {
+                    files.remove(&id);
+                });
+            }
+            if let Some(entry) = after {
+                self.change_files(entry, |files| {
+                    files.insert(id);
+                });
+            }
+        }
+        self.put_row(table, id, row);
+    }
+
+    fn add_fetched(&mut self, table: Table, row: &Tuple) {
+        let Some(id) = row.id() else { return };
+        if self.row(table, id).is_none() {
+            self.put_row(table, id, Some(reduced(table, row)));
+        }
+    }
+
+    fn put_row(&mut self, table: Table, id: i64, row: Option<Tuple>) {
+        let weight = ENTRY_OVERHEAD + row.as_ref().map_or(0, weight);
+        self.rows.get_mut().put((table, id), row.map(Arc::new), weight);
+    }
+
+    fn put_files(&mut self, entry: i64, files: BTreeSet<i64>) {
+        let weight = weight_of_files(&files);
+        self.files.get_mut().put(entry, files, weight);
+    }
+
+    fn change_files(&mut self, entry: i64, change: impl FnOnce(&mut BTreeSet<i64>)) {
+        self.files.get_mut().change(&entry, |files| {
+            change(files);
+            weight_of_files(files)
+        });
+    }
+
+    fn put_addons(&mut self, user: UserId, addons: Addons) {
+        let weight = weight_of_addons(&user, &addons);
+        self.addons.get_mut().put(user, addons, weight);
+    }
+
+    /// Changes the add-ons of a user, if they are cached.
+    fn change_addons(&mut self, user: &str, change: impl FnOnce(&mut Addons)) {
+        let user = UserId(user.into());
+        self.addons.get_mut().change(&user, |addons| {
+            change(addons);
+            weight_of_addons(&user, addons)
+        });
     }
 }
 
-fn int(row: &Tuple, column: crate::domain::table::Column) -> Option<i64> {
-    row.text(column)?.parse().ok()
+/// What a change of the table of add-ons takes from a user.
+#[derive(Debug, PartialEq, Eq)]
+pub enum AddonChange<'a> {
+    None,
+    One(&'a str, &'a str),
+    /// It is unknown which add-on was revoked. Better too few add-ons than one that the user no longer has.
+    All(&'a str),
 }
 
-pub fn addon_of(row: &Tuple) -> Option<(UserId, Box<str>)> {
-    let user = row.text(user_addon::user_id)?;
-    Some((UserId(user.into()), row.text(user_addon::addon)?.into()))
+impl<'a> AddonChange<'a> {
+    /// Returns what an operation takes, and which add-on it then gives to which user. An update without an old row leaves both alone.
+    pub fn of(operation: &'a Operation) -> (AddonChange<'a>, Option<(&'a str, &'a str)>) {
+        let given = |row: &'a Tuple| row.text(user_addon::user_id).zip(row.text(user_addon::addon));
+        match operation {
+            Operation::Insert { new } => (AddonChange::None, given(new)),
+            // A replaced row follows its deletion.
+            Operation::Replace { new, .. } => (AddonChange::None, given(new)),
+            Operation::Update { old: Some(old), new } => (AddonChange::taken(old), given(new)),
+            Operation::Delete { old } => (AddonChange::taken(old), None),
+            Operation::Update { old: None, .. } | Operation::Truncate => (AddonChange::None, None),
+        }
+    }
+
+    fn taken(old: &'a Tuple) -> AddonChange<'a> {
+        let Some(user) = old.text(user_addon::user_id) else { return AddonChange::None };
+        match old.get(user_addon::addon) {
+            Datum::Text(addon) => AddonChange::One(user, addon),
+            Datum::Absent => AddonChange::All(user),
+            Datum::Null => AddonChange::None,
+        }
+    }
+}
+
+/// Returns the id and the looked-up columns of a row.
+fn reduced(table: Table, row: &Tuple) -> Tuple {
+    let mut reduced = Tuple::absent(table);
+    for column in std::iter::once(crate::domain::table::ID).chain(table.looked_up_columns()) {
+        reduced.set(column, row.get(column).clone());
+    }
+    reduced
+}
+
+/// How much memory a row takes, in bytes. An estimate.
+fn weight(row: &Tuple) -> usize {
+    let values = row.iter().map(|(_, value)| size_of::<Datum>() + value.as_str().map_or(0, str::len));
+    size_of::<Tuple>() + values.sum::<usize>()
+}
+
+/// A node of the set has a capacity of eleven ids.
+fn weight_of_files(files: &BTreeSet<i64>) -> usize {
+    ENTRY_OVERHEAD + files.len().next_multiple_of(11) * size_of::<i64>()
+}
+
+fn weight_of_addons(user: &UserId, addons: &Addons) -> usize {
+    let texts: usize = addons.keys().map(|addon| size_of::<(Box<str>, i32)>() + addon.len()).sum();
+    ENTRY_OVERHEAD + user.0.len() + texts
 }
 
 /// Booleans are `t` in the stream and `true` in a query; a mapped column may contain a number.
@@ -376,89 +368,5 @@ fn is_true(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(table: Table, values: &[(&str, Datum)]) -> Tuple {
-        let mut row = Tuple::absent(table);
-        for (name, value) in values {
-            row.set(table.column(name).expect("a column"), value.clone());
-        }
-        row
-    }
-
-    fn release(label: Datum, title: Datum, hold: Datum) -> Tuple {
-        let values = [
-            ("id", Datum::text("1")),
-            ("label_id", label),
-            ("cat", Datum::Null),
-            ("title", title),
-            ("pre_review_hold", hold),
-        ];
-        row(Table::Release, &values)
-    }
-
-    #[test]
-    fn between_batches_rows_are_bounded_by_their_size() {
-        let mut cache = Cache::default();
-        let known = |cache: &Cache| (1..=20).filter(|id| cache.release(*id).is_some()).collect::<Vec<_>>();
-        for id in 1..=20 {
-            let mut release = release(Datum::text("7"), Datum::text("x".repeat(1 << 20)), Datum::text("f"));
-            release.set(release::id, Datum::text(id.to_string()));
-            cache.learn(Table::Release, &release);
-        }
-        assert_eq!(known(&cache).len(), 20, "a batch keeps all rows that it needs");
-        cache.begin();
-        assert_eq!(known(&cache), (14..=20).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn files_are_bounded_too_and_weigh_what_they_contain() {
-        let mut files = Files::default();
-        let file = |status: &str| Some(TranscodedFile { asset_type_id: 1, status: status.to_owned() });
-        files.show(1, file("queued"));
-        files.show(1, file("complete"));
-        files.show(2, file("error"));
-        files.show(2, None);
-        assert_eq!(files.status_bytes, "complete".len());
-        let mut cache = Cache::default();
-        let count = (2 * MAX_WEIGHT / ENTRY_OVERHEAD) as i64;
-        for entry in 0..count {
-            cache.change_files(entry, |files| files.show(1, None));
-        }
-        cache.begin();
-        assert!(cache.files.with(&0, |_| ()).is_none() && cache.files.with(&(count - 1), |_| ()).is_some());
-    }
-
-    #[test]
-    fn values_of_a_release_that_were_not_sent_keep_their_cached_value() {
-        let mut cache = Cache::default();
-        cache.learn(Table::Release, &release(Datum::Absent, Datum::text("a"), Datum::text("t")));
-        assert!(cache.release(1).is_none(), "its label is unknown");
-        cache.learn(Table::Release, &release(Datum::text("7"), Datum::text("a"), Datum::text("t")));
-        cache.learn(Table::Release, &release(Datum::Absent, Datum::text("b"), Datum::Absent));
-        let known = cache.release(1).flatten().expect("known");
-        assert_eq!((known.label_id, known.title.as_deref(), known.pre_review_hold), (7, Some("b"), true));
-    }
-
-    #[test]
-    fn a_release_without_a_label_has_no_owner() {
-        let mut cache = Cache::default();
-        cache.learn(Table::Release, &release(Datum::text("7"), Datum::Null, Datum::text("f")));
-        cache.learn(Table::Release, &release(Datum::Null, Datum::Null, Datum::text("f")));
-        assert_eq!(cache.release(1).map(|known| known.is_none()), Some(true));
-    }
-
-    #[test]
-    fn values_of_other_rows_that_were_not_sent_change_nothing() {
-        let mut cache = Cache::default();
-        let id = || ("id", Datum::text("1"));
-        for (table, column) in [(Table::Label, "user_id"), (Table::Outlet, "name"), (Table::Track, "release_id")] {
-            cache.learn(table, &row(table, &[id(), (column, Datum::Absent)]));
-        }
-        assert!(cache.label_owner(1).is_none() && cache.outlet_name(1).is_none() && cache.track_release(1).is_none());
-        cache.learn(Table::Track, &row(Table::Track, &[id(), ("release_id", Datum::text("5"))]));
-        cache.learn(Table::Track, &row(Table::Track, &[id(), ("release_id", Datum::Absent)]));
-        assert_eq!(cache.track_release(1), Some(Some(5)));
-    }
-}
+#[path = "cache_tests.rs"]
+mod tests;

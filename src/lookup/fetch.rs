@@ -300,7 +300,7 @@ pub async fn try_queries(url: &str, source: &config::Source) -> Vec<(Table, Resu
 }
 
 /// Returns whether rows of the table, or values in them, come from the platform's own SQL.
-pub(super) fn uses_own_sql(source: &config::Source, table: Table) -> bool {
+fn uses_own_sql(source: &config::Source, table: Table) -> bool {
     source.lookups.contains_key(table.name()) || source.tables.is_computed(table)
 }
 

@@ -1,53 +1,56 @@
-//! Looks up rows of the primary that events need besides the changed row: labels and their owners, releases, outlets, tracks, add-ons.
+//! Looks up the rows that events need besides the changed row: labels and their owners, releases, outlets, tracks, files, add-ons.
 //!
-//! Rows are fetched in batches when first needed, and cached. The stream includes these tables and keeps the cache up to date. A looked-up
-//! row is therefore never older than the change that needs it; it may be newer while capture lags.
+//! The store has these rows as of the checkpoint, and a cache follows the stream from there: rules see rows exactly as of their change,
+//! however late it is read. Three kinds of rows are read from the primary, as they are now: those that come from the platform's own SQL,
+//! those of tables whose mapping has changed since they were copied, and all while the stream may lack changes.
 
 mod address;
 mod cache;
 mod fetch;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::config;
 use crate::domain::addons::AddonChanges;
-use crate::domain::change::{Change, Datum, Operation, Tuple};
+use crate::domain::change::{Change, Datum, Operation, Tuple, canonical_int};
 use crate::domain::event::{Addon, UserId};
+use crate::domain::ledger::{LedgerChanges, LedgerRow};
 use crate::domain::lsn::Lineage;
 use crate::domain::position::Checkpoint;
-use crate::domain::table::{Table, distro_queue, user_addon};
+use crate::domain::table::{Table, distro_queue, transcoder_queue_file, user_addon};
 use crate::events::{Fact, Facts, LookupKey, NoEvent, Release, TranscodedFile};
 use crate::postgres::ANSWER_TIMEOUT;
 use crate::store::Store;
+use crate::store::addons::UserAddon;
 
 pub use address::email_of;
 pub use fetch::{LookupError, try_queries};
 
-use cache::Cache;
-use fetch::{Primary, uses_own_sql};
+use cache::{AddonChange, Cache};
+use fetch::Primary;
 
 /// The documented distribution statuses. The configuration can add others.
 const DISTRIBUTION_STATUSES: [&str; 8] =
     ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
 
-/// The tables that are looked up on the primary. Add-ons are looked up in the store.
+/// The tables that rules look up by id.
 const LOOKED_UP: [Table; 5] = [Table::Release, Table::Label, Table::Outlet, Table::Track, Table::TranscoderQueueFile];
 
 pub struct Lookups {
     primary: Primary,
-    /// The store, which has the users' add-ons as of the checkpoint.
+    /// The store, which has rows as of the checkpoint.
     store: Store,
     cache: Cache,
     /// The checkpoint whose changes the cache includes, and no others. `None` while it is between two checkpoints.
     followed: Option<Checkpoint>,
     distribution_statuses: HashSet<String>,
-    /// Tables whose rows or values come from the platform's own SQL. The stream does not show their changes, so they are not cached.
-    uncached: Vec<Table>,
+    /// The tables whose rows the store may have, with their mappings. None in a repair, which compares current rows.
+    mappings: Vec<(Table, String)>,
+    /// The tables whose rows the store has. `None` until they are known, and after another process may have changed them.
+    stored: Option<HashSet<Table>>,
     /// Current rows of the primary, for changes of this batch whose values are incomplete. `None` for a row that no longer exists.
     rows: HashMap<(Table, i64), Option<Tuple>>,
-    /// Whether the stream may lack changes of looked-up tables.
-    incomplete: bool,
 }
 
 impl Lookups {
@@ -61,35 +64,83 @@ impl Lookups {
             cache: Cache::default(),
             followed: None,
             distribution_statuses: known.map(str::to_owned).collect(),
-            uncached: Table::ALL.iter().copied().filter(|table| uses_own_sql(source, *table)).collect(),
+            mappings: Table::ALL
+                .iter()
+                .filter(|table| source.copies_lookups_of(**table))
+                .map(|table| (*table, source.tables.lookup_mapping(*table)))
+                .collect(),
+            stored: None,
             rows: HashMap::new(),
-            incomplete: false,
         }
     }
 
-    /// Creates lookups for a repair, which compares current rows. Add-ons are looked up on the primary too, because the store has them
-    /// as of the checkpoint.
+    /// Creates lookups for a repair, which compares current rows: the store has those of the checkpoint.
     pub fn for_repair(url: &str, source: &config::Source, store: Store) -> Lookups {
-        let mut lookups = Lookups::new(url, source, store);
-        lookups.uncached.push(Table::UserAddon);
-        lookups
+        Lookups { mappings: Vec::new(), ..Lookups::new(url, source, store) }
     }
 
-    /// Connects to the primary and runs each query without keys, so that the first event does not wait for the connection and the columns'
-    /// types.
+    /// Connects to the primary and runs each of its queries without keys, so that the first event does not wait for the connection and the
+    /// columns' types.
     pub async fn warm_up(&mut self) -> Result<(), LookupError> {
-        for table in LOOKED_UP {
+        let stored = self.stored_tables().await?;
+        for table in LOOKED_UP.into_iter().filter(|table| !stored.contains(table)) {
             self.primary.rows(table, &[], None).await?;
         }
         Ok(())
     }
 
-    /// Sets whether the stream may lack changes of looked-up tables. If so, nothing is cached from one batch to the next.
-    pub fn set_incomplete(&mut self, incomplete: bool) {
-        if self.incomplete != incomplete {
-            self.forget();
+    /// Sets whether the stream may lack changes of looked-up tables. Then the rows in the store may be too old, until a repair copies them
+    /// again.
+    pub async fn set_incomplete(&mut self, incomplete: bool) -> Result<(), LookupError> {
+        if incomplete && !self.stored_tables().await?.is_empty() {
+            self.forget_stored(Table::ALL.iter().copied().collect()).await?;
         }
-        self.incomplete = incomplete;
+        Ok(())
+    }
+
+    /// Returns the tables whose rows the store has. Forgets those that were copied under another mapping: their rows would have to be
+    /// copied again.
+    async fn stored_tables(&mut self) -> Result<HashSet<Table>, LookupError> {
+        if let Some(stored) = &self.stored {
+            return Ok(stored.clone());
+        }
+        if self.mappings.is_empty() {
+            return Ok(self.stored.insert(HashSet::new()).clone());
+        }
+        let copied = self.store.lookup_tables().await?;
+        let mut stored = HashSet::new();
+        let mut outdated = HashSet::new();
+        for (table, mapping) in Table::ALL.iter().filter_map(|table| Some((*table, copied.get(&table.number()?)?))) {
+            let is_current = self.mappings.contains(&(table, mapping.clone()));
+            if is_current {
+                stored.insert(table)
+            } else {
+                outdated.insert(table)
+            };
+        }
+        self.stored = Some(stored.clone());
+        if !outdated.is_empty() {
+            self.forget_stored(outdated).await?;
+        }
+        Ok(stored)
+    }
+
+    async fn forget_stored(&mut self, tables: HashSet<Table>) -> Result<(), LookupError> {
+        let numbers: Vec<i16> = tables.iter().filter_map(|table| table.number()).collect();
+        self.store.forget_lookup_tables(&numbers).await?;
+        self.forget();
+        if let Some(stored) = &mut self.stored {
+            stored.retain(|table| !tables.contains(table));
+        }
+        tracing::warn!(
+            "looked-up rows in the store are outdated: rows are read from the primary, as they are now, until `walhook repair --force` \
+             copies them again"
+        );
+        Ok(())
+    }
+
+    fn is_stored(&self, table: Table) -> bool {
+        self.stored.as_ref().is_some_and(|stored| stored.contains(&table))
     }
 
     /// Prepares for changes that continue from a checkpoint. Drops everything unless the last changes that were applied end there: what is
@@ -98,6 +149,7 @@ impl Lookups {
         // Until the end of the changes: an error may stop in between.
         if self.followed.take().as_ref() != Some(checkpoint) || checkpoint.lineage != lineage {
             self.forget();
+            self.stored = None;
         }
     }
 
@@ -106,44 +158,57 @@ impl Lookups {
         self.followed = Some(checkpoint.clone());
     }
 
-    /// Applies a change of the stream to the cache.
-    pub fn follow(&mut self, change: &Change) {
-        if self.incomplete {
-            return;
-        }
-        match &change.operation {
-            Operation::Insert { new } => {
-                if change.table == Table::TranscoderQueue && !self.uncached.contains(&Table::TranscoderQueueFile) {
-                    self.cache.entry_inserted(new);
-                }
-                self.cache.learn(change.table, new);
-            }
-            Operation::Update { old, new } => self.cache.update(change.table, old.as_ref(), new),
-            Operation::Replace { new, .. } => self.cache.learn(change.table, new),
-            Operation::Delete { old } => self.cache.delete(change.table, old),
-            Operation::Truncate => self.cache.truncated(change.table),
+    /// Applies a change of the stream to the cache, and adds what the store has to change to `changes`.
+    pub fn follow(&mut self, change: &Change, changes: &mut LedgerChanges) {
+        if self.is_stored(change.table) {
+            self.cache.follow(change, changes);
         }
     }
 
-    /// Prepares for a batch from a timeline: drops what the stream cannot keep up to date, and loads the add-ons of users whose add-ons the
-    /// batch changes, to apply the changes to them.
+    /// Prepares for a batch from a timeline: drops rows that do not follow the stream, and loads the rows that the batch changes and does
+    /// not show completely, to apply the changes to them.
     pub async fn begin(&mut self, changes: &[Change], timeline: u32) -> Result<(), LookupError> {
         self.primary.set_timeline(timeline);
-        if self.incomplete {
-            self.forget();
-        }
-        for table in &self.uncached {
+        let stored = self.stored_tables().await?;
+        for table in Table::ALL.iter().filter(|table| !stored.contains(table)) {
             self.cache.forget(*table);
         }
         self.cache.begin();
         self.rows.clear();
-        let mut users = HashSet::new();
-        for change in changes.iter().filter(|change| change.table == Table::UserAddon) {
-            let (old, new) = rows(&change.operation);
-            let named = old.into_iter().chain(new).filter_map(|row| row.text(user_addon::user_id));
-            users.extend(named.map(|user| LookupKey::Addons(UserId(user.into()))));
+
+        let mut changed = Changed::default();
+        for change in changes.iter().filter(|change| self.is_stored(change.table)) {
+            changed.add(change, &self.cache);
         }
-        if users.is_empty() { Ok(()) } else { self.fetch(&users, None).await }
+        for (table, ids) in &changed.rows {
+            self.fetch_stored(*table, ids).await?;
+        }
+        let entries = changed.entries(&self.cache);
+        if !entries.is_empty() {
+            self.fetch_files(&entries.into_iter().collect::<Vec<_>>()).await?;
+        }
+        if !changed.users.is_empty() {
+            self.fetch_addons(&changed.users).await?;
+        }
+        Ok(())
+    }
+
+    async fn fetch_stored(&mut self, table: Table, ids: &[i64]) -> Result<(), LookupError> {
+        let found = self.store.in_time(ANSWER_TIMEOUT, self.store.lookup_rows(table, ids)).await?;
+        self.cache.fetched(table, ids, &rows_of(table, &found));
+        Ok(())
+    }
+
+    async fn fetch_files(&mut self, entries: &[i64]) -> Result<(), LookupError> {
+        let found = self.store.in_time(ANSWER_TIMEOUT, self.store.files_of(entries)).await?;
+        self.cache.files_fetched(entries, &rows_of(Table::TranscoderQueueFile, &found));
+        Ok(())
+    }
+
+    async fn fetch_addons(&mut self, users: &[String]) -> Result<(), LookupError> {
+        let found = self.store.in_time(ANSWER_TIMEOUT, self.store.addons(users)).await?;
+        self.cache.addons_fetched(users, &found);
+        Ok(())
     }
 
     /// Returns the change, with fetched values in place of those that were not sent.
@@ -152,7 +217,7 @@ impl Lookups {
             return Cow::Borrowed(change);
         }
         let (_, Some(new)) = rows(&change.operation) else { return Cow::Borrowed(change) };
-        let found = id_of(change.table, new).and_then(|id| self.rows.get(&(change.table, id))?.as_ref());
+        let found = new.id().and_then(|id| self.rows.get(&(change.table, id))?.as_ref());
         let Some(found) = found else { return Cow::Borrowed(change) };
         let mut completed = change.clone();
         if let Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } =
@@ -178,22 +243,89 @@ impl Lookups {
     /// `transaction`.
     pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
         for ((table, is_changed_row), wanted) in by_table(keys) {
-            if table == Table::UserAddon && !self.incomplete && !self.uncached.contains(&table) {
-                let found = self.store.in_time(ANSWER_TIMEOUT, self.store.addons(&wanted)).await?;
-                self.cache.addons_stored(&wanted, &found);
+            let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
+            if self.is_stored(table) && !is_changed_row {
+                match table {
+                    Table::UserAddon => self.fetch_addons(&wanted).await?,
+                    Table::TranscoderQueueFile => self.fetch_files(&ids).await?,
+                    _ => self.fetch_stored(table, &ids).await?,
+                }
                 continue;
             }
             let rows = self.primary.rows(table, &wanted, transaction).await?;
-            if is_changed_row {
-                let ids = wanted.iter().filter_map(|id| id.parse().ok());
-                self.rows.extend(ids.map(|id| ((table, id), None)));
-                self.rows.extend(rows.into_iter().filter_map(|row| Some(((table, id_of(table, &row)?), Some(row)))));
-            } else {
-                self.cache.fetched(table, &wanted, &rows);
+            match table {
+                _ if is_changed_row => {
+                    self.rows.extend(ids.iter().map(|id| ((table, *id), None)));
+                    self.rows.extend(rows.into_iter().filter_map(|row| Some(((table, row.id()?), Some(row)))));
+                }
+                Table::UserAddon => {
+                    let found: Vec<UserAddon> = rows.iter().filter_map(addon_of).collect();
+                    self.cache.addons_fetched(&wanted, &found);
+                }
+                Table::TranscoderQueueFile => self.cache.files_fetched(&ids, &rows),
+                _ => self.cache.fetched(table, &ids, &rows),
             }
         }
         Ok(())
     }
+}
+
+/// The rows that a batch changes and that have to be known to apply its changes.
+#[derive(Default)]
+struct Changed {
+    /// Rows whose change does not show all values, or may move a file to another entry.
+    rows: BTreeMap<Table, Vec<i64>>,
+    /// The entries to which changed files belong afterwards.
+    entries: BTreeSet<i64>,
+    /// The changed files.
+    files: BTreeSet<i64>,
+    users: Vec<String>,
+}
+
+impl Changed {
+    fn add(&mut self, change: &Change, cache: &Cache) {
+        let table = change.table;
+        let (old, new) = rows(&change.operation);
+        if table == Table::UserAddon {
+            let named = old.into_iter().chain(new).filter_map(|row| row.text(user_addon::user_id));
+            let unknown = named.filter(|user| !cache.has_addons_of(&UserId((*user).into())));
+            self.users.extend(unknown.map(str::to_owned));
+            return;
+        }
+        let is_file = table == Table::TranscoderQueueFile;
+        let is_partial =
+            new.is_some_and(|new| table.looked_up_columns().any(|column| *new.get(column) == Datum::Absent));
+        for id in old.into_iter().chain(new).filter_map(Tuple::id) {
+            if is_file {
+                self.files.insert(id);
+            }
+            if (is_file || is_partial) && cache.row(table, id).is_none() {
+                self.rows.entry(table).or_default().push(id);
+            }
+        }
+        let parent = new.filter(|_| is_file).and_then(|new| new.int(transcoder_queue_file::transcoder_queue_id));
+        self.entries.extend(parent);
+    }
+
+    /// Returns the entries whose files have to be known: those of the changed files before and after their change.
+    fn entries(&self, cache: &Cache) -> BTreeSet<i64> {
+        let mut entries = self.entries.clone();
+        for id in &self.files {
+            let row = cache.row(Table::TranscoderQueueFile, *id).flatten();
+            entries.extend(row.and_then(|row| row.int(transcoder_queue_file::transcoder_queue_id)));
+        }
+        entries.retain(|entry| !cache.has_files_of(*entry));
+        entries
+    }
+}
+
+fn rows_of(table: Table, found: &[LedgerRow]) -> Vec<Tuple> {
+    found.iter().filter_map(|row| row.state.looked_up_row(table, row.id)).collect()
+}
+
+fn addon_of(row: &Tuple) -> Option<UserAddon> {
+    let (user, addon) = row.text(user_addon::user_id).zip(row.text(user_addon::addon))?;
+    Some(UserAddon { user: user.to_owned(), addon: addon.to_owned(), copies: 1 })
 }
 
 /// Returns the row before and after an operation, if there is one.
@@ -215,15 +347,14 @@ pub fn follow_addons(change: &Change, changes: &mut AddonChanges) {
     if change.operation == Operation::Truncate {
         changes.clear();
     }
-    let (old, new) = rows(&change.operation);
-    match old.map(|old| (old.text(user_addon::user_id), old.get(user_addon::addon))) {
-        Some((Some(user), Datum::Text(addon))) => changes.revoke(user, addon),
-        // It is unknown which add-on was revoked. Better too few add-ons than one that the user no longer has.
-        Some((Some(user), Datum::Absent)) => changes.revoke_all(user),
-        Some((_, _)) | None => {}
+    let (taken, given) = AddonChange::of(&change.operation);
+    match taken {
+        AddonChange::None => {}
+        AddonChange::One(user, addon) => changes.revoke(user, addon),
+        AddonChange::All(user) => changes.revoke_all(user),
     }
-    if let Some((user, addon)) = new.and_then(cache::addon_of) {
-        changes.grant(&user.0, &addon);
+    if let Some((user, addon)) = given {
+        changes.grant(user, addon);
     }
 }
 
@@ -262,10 +393,6 @@ impl Facts for Lookups {
 
 fn column_name(table: Table, column: crate::domain::table::Column) -> &'static str {
     table.columns()[usize::from(column.0)]
-}
-
-fn id_of(table: Table, row: &Tuple) -> Option<i64> {
-    row.text(table.column("id")?)?.parse().ok()
 }
 
 /// Groups keys by the table to query, and by whether they are changed rows that were sent incompletely.

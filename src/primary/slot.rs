@@ -25,6 +25,7 @@ use crate::store::addons::change_addons;
 use crate::store::capture::{SwitchToWal, end_slot_creation, insert_first_checkpoint, prepare_switch};
 use crate::store::enqueue::seed_distributed;
 use crate::store::ledger::{change_ledger, forget_ledger, mark_ledger_complete};
+use crate::store::lookup_rows::{change_lookup_rows, forget_lookup_rows, mark_lookup_table};
 use crate::store::{Store, StoreError, Transaction};
 
 pub(super) const SNAPSHOT: &str = include_str!("../../sql/primary/snapshot.sql");
@@ -190,8 +191,8 @@ pub(crate) async fn undo(client: &Client, source: &Source, error: PrimaryError) 
     }
 }
 
-/// Stores the first checkpoint in one transaction with the distributed releases, the users' add-ons and the states of all watched
-/// rows at the slot's snapshot. In a switch from triggers, stores only the position of the switch. Also returns the result of the commit.
+/// Stores the first checkpoint in one transaction with the distributed releases, the looked-up rows and the states of all watched rows
+/// at the slot's snapshot. In a switch from triggers, stores only the position of the switch. Also returns the result of the commit.
 async fn begin(
     opened: &Opened,
     client: &Client,
@@ -231,14 +232,14 @@ async fn begin(
     Ok((Created::First { slot, begins, seeded }, committed))
 }
 
-/// Stores the distributed releases, the users' add-ons and the states of all watched rows at the snapshot.
+/// Stores the distributed releases, the looked-up rows and the states of all watched rows at the snapshot.
 pub(crate) async fn seed(
     snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
 ) -> Result<Seeded, PrimaryError> {
     let distributed = seed_distributed_releases(snapshot, source, transaction).await?;
-    seed_addons(snapshot, source, transaction).await?;
+    seed_lookups(snapshot, source, transaction).await?;
     let rows = seed_ledger(snapshot, source, transaction).await?;
     Ok(Seeded { distributed, rows })
 }
@@ -304,27 +305,66 @@ async fn seed_ledger(
     Ok(seeded)
 }
 
-/// Stores the users' add-ons, unless they are found by the platform's own SQL: then they are queried each time.
-pub(crate) async fn seed_addons(
+/// Stores the rows that events of other rows need, unless they or their values come from the platform's own SQL: then they are looked up
+/// on the primary each time.
+pub(crate) async fn seed_lookups(
+    snapshot: &SnapshotSession,
+    source: &Source,
+    transaction: &Transaction<'_>,
+) -> Result<(), PrimaryError> {
+    forget_lookup_rows(transaction).await?;
+    let seeded = Table::ALL.iter().copied().filter(|table| source.copies_lookups_of(*table));
+    for table in seeded {
+        match table {
+            Table::UserAddon => seed_addons(snapshot, source, transaction).await?,
+            _ => seed_lookup_rows(snapshot, source, transaction, table).await?,
+        }
+        mark_lookup_table(transaction, table, &source.tables.lookup_mapping(table)).await?;
+    }
+    Ok(())
+}
+
+async fn seed_lookup_rows(
+    snapshot: &SnapshotSession,
+    source: &Source,
+    transaction: &Transaction<'_>,
+    table: Table,
+) -> Result<(), PrimaryError> {
+    let rows = snapshot.looked_up_rows(source, table).await?;
+    loop {
+        let part = rows.next().await?;
+        if part.is_empty() {
+            break;
+        }
+        let mut changes = LedgerChanges::default();
+        for row in part {
+            changes.put(table, row.id, row.state);
+        }
+        change_lookup_rows(transaction, &changes).await?;
+    }
+    rows.close().await
+}
+
+async fn seed_addons(
     snapshot: &SnapshotSession,
     source: &Source,
     transaction: &Transaction<'_>,
 ) -> Result<(), PrimaryError> {
     const ADDON: &str = "addon";
-    if !source.follows(Table::UserAddon) {
-        return Ok(());
-    }
     let mut none = AddonChanges::default();
     none.clear();
     change_addons(transaction, &none).await?;
+
     let query = rendered(USER_ADDONS, source, Table::UserAddon, &["user_id", ADDON]);
     let rows = snapshot.client().query_typed_raw(&query, std::iter::empty::<(&str, Type)>()).await?;
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
         let mut found = AddonChanges::default();
         for row in rows {
-            let (user, addon): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
-            found.grant(user, source.tables.value(Table::UserAddon, ADDON, addon).unwrap_or(addon));
+            let (user, addon): (Option<&str>, Option<&str>) = (row.try_get(0)?, row.try_get(1)?);
+            if let Some((user, addon)) = user.zip(addon) {
+                found.grant(user, source.tables.value(Table::UserAddon, ADDON, addon).unwrap_or(addon));
+            }
         }
         change_addons(transaction, &found).await?;
     }

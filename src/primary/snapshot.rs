@@ -6,7 +6,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::error::PrimaryError;
 use crate::config::Source;
-use crate::domain::change::{Datum, Tuple};
+use crate::domain::change::{Datum, Tuple, canonical_int};
 use crate::domain::ledger::{LedgerRow, State};
 use crate::domain::table::Table;
 use crate::postgres::{self, fill, logged, quote_identifier, quote_qualified};
@@ -56,19 +56,34 @@ impl SnapshotSession {
     }
 
     /// Opens a cursor over a table's watched columns, ordered by id.
-    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<WatchedRows<'a>, PrimaryError> {
+    pub async fn watched_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<Rows<'a>, PrimaryError> {
+        self.open(source, table, table.watched(), State::of).await
+    }
+
+    /// Opens a cursor over the columns of a table that events of other rows need, ordered by id.
+    pub async fn looked_up_rows<'a>(&'a self, source: &'a Source, table: Table) -> Result<Rows<'a>, PrimaryError> {
+        self.open(source, table, table.looked_up(), State::of_looked_up).await
+    }
+
+    async fn open<'a>(
+        &'a self,
+        source: &'a Source,
+        table: Table,
+        names: &'static [&'static str],
+        state: fn(Table, &Tuple) -> Option<State>,
+    ) -> Result<Rows<'a>, PrimaryError> {
         let id = quote_identifier(source.tables.column(table, "id"));
-        let columns: Vec<String> = table.watched().iter().map(|name| as_text(source, table, name)).collect();
+        let columns: Vec<String> = names.iter().map(|name| as_text(source, table, name)).collect();
         let order = match self.id_type(source, table).await?.as_str() {
             "int2" | "int4" | "int8" => id.clone(),
             // Ids of another type are sorted as numbers, for which there is no index.
             _ => format!("{id}::bigint"),
         };
         let (columns, table_name) = (columns.join(", "), quoted(source, table));
-        let names = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("order", &*order)];
-        let statement = fill(WATCHED_ROWS, &names);
+        let placeholders = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("order", &*order)];
+        let statement = fill(WATCHED_ROWS, &placeholders);
         self.client.batch_execute(&statement).await?;
-        Ok(WatchedRows { snapshot: self, source, table })
+        Ok(Rows { snapshot: self, source, table, names, state })
     }
 
     /// Reads the rows of these ids with all their columns, in no particular order.
@@ -92,22 +107,24 @@ impl SnapshotSession {
 }
 
 /// A cursor over one table's rows.
-pub(crate) struct WatchedRows<'a> {
+pub(crate) struct Rows<'a> {
     snapshot: &'a SnapshotSession,
     source: &'a Source,
     table: Table,
+    names: &'static [&'static str],
+    state: fn(Table, &Tuple) -> Option<State>,
 }
 
-impl WatchedRows<'_> {
+impl Rows<'_> {
     /// Reads the next rows. Empty at the end.
     pub async fn next(&self) -> Result<Vec<LedgerRow>, PrimaryError> {
         let messages = self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await?;
         let mut entries = Vec::with_capacity(messages.len());
         for message in &messages {
             let SimpleQueryMessage::Row(row) = message else { continue };
-            let Some(id) = row.get(0).and_then(|id| id.parse().ok()) else { continue };
-            let watched = tuple(self.source, self.table, self.table.watched(), |index| row.get(index + 1));
-            entries.extend(State::of(self.table, &watched).map(|state| LedgerRow { id, state }));
+            let Some(id) = row.get(0).and_then(canonical_int) else { continue };
+            let values = tuple(self.source, self.table, self.names, |index| row.get(index + 1));
+            entries.extend((self.state)(self.table, &values).map(|state| LedgerRow { id, state }));
         }
         Ok(entries)
     }

@@ -7,9 +7,9 @@ use crate::domain::change::{Change, Tuple};
 use crate::domain::ledger::{self, Comparison, Difference, LedgerChanges, LedgerRow};
 use crate::domain::lsn::Lsn;
 use crate::domain::position::Position;
-use crate::domain::table::{ID, Table};
+use crate::domain::table::Table;
 use crate::primary::error::PrimaryError;
-use crate::primary::snapshot::{SnapshotSession, WatchedRows};
+use crate::primary::snapshot::{Rows, SnapshotSession};
 use crate::store::Transaction;
 use crate::store::ledger::ledger_page;
 
@@ -52,7 +52,7 @@ pub struct Differences<'a> {
 /// A table whose comparison has started.
 struct OpenTable<'a> {
     table: Table,
-    rows: WatchedRows<'a>,
+    rows: Rows<'a>,
     comparison: Comparison,
     /// The ledger's rows up to this id were read.
     after_id: Option<i64>,
@@ -154,7 +154,7 @@ impl<'a> Differences<'a> {
             return Ok(HashMap::new());
         }
         let rows = self.snapshot.rows(self.source, table, &ids).await?;
-        let with_id = |row: Tuple| Some((row.text(ID)?.parse().ok()?, row));
+        let with_id = |row: Tuple| Some((row.id()?, row));
         Ok(rows.into_iter().filter_map(with_id).collect())
     }
 }

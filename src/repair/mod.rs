@@ -23,7 +23,7 @@ use crate::primary::inspect::{Conditions, explained, inspect};
 use crate::primary::install::prepare;
 use crate::primary::lease::CaptureLease;
 use crate::primary::lineage;
-use crate::primary::slot::{Opened, connect, open, seed_addons, store_beginning, undo};
+use crate::primary::slot::{Opened, connect, open, seed_lookups, store_beginning, undo};
 use crate::primary::snapshot::SnapshotSession;
 use crate::primary::triggers::catalog::failures;
 use crate::primary::triggers::{Beginning, reinstall, stop_reading};
@@ -196,7 +196,7 @@ impl<'a> Repair<'a> {
             return Ok(());
         }
         failpoint!("differences_raised_checkpoint_not_stored")?;
-        seed_addons(&self.snapshot, self.source, transaction).await?;
+        seed_lookups(&self.snapshot, self.source, transaction).await?;
         match self.source.ledger {
             true => mark_ledger_complete(transaction).await?,
             false => forget_ledger(transaction).await?,

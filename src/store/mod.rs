@@ -24,6 +24,7 @@ pub mod jobs;
 pub mod keys;
 pub mod ledger;
 pub mod logs;
+pub mod lookup_rows;
 pub mod migrate;
 mod new_delivery;
 pub mod notices;

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod as_of;
 mod catalog;
 mod chaos;
 mod connections;

@@ -381,7 +381,7 @@ async fn a_replaced_primary_answers_no_lookups() {
     let platform = app.platform().await;
     let label = platform.label(platform.user(&[]).await).await;
     let store = Store::open(&app.store_url, 1).unwrap();
-    let mut lookups = Lookups::new(&app.source_url, &Source::default(), store);
+    let mut lookups = Lookups::for_repair(&app.source_url, &Source::default(), store);
     lookups.warm_up().await.unwrap();
     let keys = HashSet::from([LookupKey::Label(label)]);
     lookups.begin(&[], 2).await.unwrap();

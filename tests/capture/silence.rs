@@ -66,7 +66,7 @@ async fn a_lookup_over_a_silent_connection_ends_and_the_next_one_works() {
     let platform = app.platform().await;
     let label = platform.label(platform.user(&[]).await).await;
     let store = Store::open(&app.store_url, 1).unwrap();
-    let mut lookups = Lookups::new(&through(&proxy, &app, &app.source_url), &Source::default(), store);
+    let mut lookups = Lookups::for_repair(&through(&proxy, &app, &app.source_url), &Source::default(), store);
     let keys = HashSet::from([LookupKey::Label(label)]);
     let committed = "select mod(pg_current_xact_id()::text::bigint, 4294967296)";
     let committed: i64 = platform.client.query_one(committed, &[]).await.unwrap().get(0);

@@ -1,0 +1,1 @@
+truncate walhook.lookup_row, walhook.lookup_table
