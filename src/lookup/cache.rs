@@ -25,11 +25,14 @@ const ENTRY_OVERHEAD: usize = 128;
 /// The add-ons of one user, each with the number of rows that say so.
 type Addons = HashMap<Box<str>, i32>;
 
+/// Rows by table and id. None for a row that does not exist.
+type Rows = WeightedLru<(Table, i64), Option<Arc<Tuple>>>;
+
 /// Reading changes the order of entries, and needs only a shared reference.
 #[derive(Default)]
 pub struct Cache {
     /// Rows of [`Table::looked_up`] tables: their ids and looked-up columns.
-    rows: RefCell<WeightedLru<(Table, i64), Option<Arc<Tuple>>>>,
+    rows: RefCell<Rows>,
     /// The ids of all files of a transcoder queue entry.
     files: RefCell<WeightedLru<i64, BTreeSet<i64>>>,
     addons: RefCell<WeightedLru<UserId, Addons>>,
@@ -179,17 +182,12 @@ impl Cache {
         match &change.operation {
             Operation::Insert { new } | Operation::Replace { new, .. } => self.learn(table, new, changes),
             Operation::Update { old, new } => {
-                let moved = old.as_ref().and_then(Tuple::id).filter(|id| new.id() != Some(*id));
-                if let Some(id) = moved {
-                    self.remove(table, id, changes);
+                if let Some(old) = old.as_ref().filter(|old| old.id() != new.id()) {
+                    self.remove(table, old, changes);
                 }
                 self.learn(table, new, changes);
             }
-            Operation::Delete { old } => {
-                if let Some(id) = old.id() {
-                    self.remove(table, id, changes);
-                }
-            }
+            Operation::Delete { old } => self.remove(table, old, changes),
             Operation::Truncate => {
                 self.forget(table);
                 self.emptied.insert(table);
@@ -241,9 +239,12 @@ impl Cache {
         self.put(table, id, Some(row));
     }
 
-    fn remove(&mut self, table: Table, id: i64, changes: &mut LedgerChanges) {
-        changes.remove(table, id);
-        self.put(table, id, None);
+    /// Removes a file. Other rows stay: later events may refer to a release or a label that the platform has deleted.
+    fn remove(&mut self, table: Table, old: &Tuple, changes: &mut LedgerChanges) {
+        if let Some(id) = old.id().filter(|_| table == Table::TranscoderQueueFile) {
+            changes.remove(table, id);
+            self.put(table, id, None);
+        }
     }
 
     /// Replaces a row, also in the lists of files.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
 use super::ledger::LEDGER_PUT;
+use super::lookup_rows::LOOKUP_ROW_LIST;
 pub use super::new_delivery::{NewDelivery, NewLease};
 use super::options::filter;
 use super::statement::{Params, Statements, arrays, from_row};
@@ -115,7 +116,7 @@ impl Store {
     /// Opens a connection and prepares the statements that store a batch. The pool gives this connection to the next batch.
     pub async fn prepare_enqueue(&self) -> Result<()> {
         let connection = self.connection().await?;
-        for statement in [CHECKPOINT_READ, CHECKPOINT_ADVANCE, SUBSCRIPTIONS, LEDGER_PUT] {
+        for statement in [CHECKPOINT_READ, CHECKPOINT_ADVANCE, SUBSCRIPTIONS, LEDGER_PUT, LOOKUP_ROW_LIST] {
             connection.prepare_cached(statement).await?;
         }
         prepare_inserts(&*connection).await

@@ -9,6 +9,7 @@ use super::{Result, Store};
 use crate::domain::ledger::{LedgerChanges, LedgerRow};
 use crate::domain::table::{Table, transcoder_queue_file};
 
+pub(super) const LOOKUP_ROW_LIST: &str = include_str!("../../sql/store/lookup_row_list.sql");
 const PUT: &str = include_str!("../../sql/store/lookup_row_put.sql");
 
 impl Store {
@@ -27,7 +28,7 @@ impl Store {
 
     /// Returns the rows of `table` with these ids.
     pub async fn lookup_rows(&self, table: Table, ids: &[i64]) -> Result<Vec<LedgerRow>> {
-        self.fetch_all(include_str!("../../sql/store/lookup_row_list.sql"), &[&table.number(), &ids]).await
+        self.fetch_all(LOOKUP_ROW_LIST, &[&table.number(), &ids]).await
     }
 
     /// Returns the transcoded files of these transcoder queue entries.

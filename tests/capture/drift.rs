@@ -147,7 +147,7 @@ async fn a_recreated_table_and_a_new_partition_are_reported_until_setup_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retyped_columns_work_and_a_missing_looked_up_column_is_reported() {
+async fn retyped_columns_work_and_a_renamed_looked_up_column_is_reported_when_it_is_written() {
     let mut drifting = start().await;
     // An enumeration has text values; a number needs a value map.
     drifting.alter("create type stage as enum ('draft', 'ready'); alter table payment alter column status type stage using status::stage").await;
@@ -159,21 +159,19 @@ async fn retyped_columns_work_and_a_missing_looked_up_column_is_reported() {
     drifting.alter("alter table payment alter column status type int using 7").await;
     drifting.alter(&format!("insert into {USUAL} values (2, {}, 'INV', 1, 1, 7)", drifting.user)).await;
     drifting.received(&[first, 2]).await;
-    // The label's owner column is renamed before the label is looked up for the first time.
     let label = drifting.platform.label(drifting.user).await;
     let release = drifting.platform.release(label).await;
     let outlet = drifting.platform.outlet("O").await;
     let entry = drifting.platform.distribution(release, outlet, "batched").await;
-    // After a restart, nothing is cached from the stream.
     let store = drifting.app.store().await;
     let stored = "select id from walhook.event where kind = 'distribution.outlet.status_changed'";
     eventually("the entry in the store", async || store.query_opt(stored, &[]).await.unwrap()).await;
+    // After a restart, nothing is cached: rows are looked up in the store, whatever their columns are called now.
     drifting.app.restart().await;
     drifting.alter("alter table label rename column user_id to owner_id").await;
     drifting.platform.set_distribution_status(entry, "complete").await;
-    drifting.unready("column user_id of public.label is gone: ").await;
-    drifting.alter("alter table label rename column owner_id to user_id").await;
-    drifting.ready().await;
     let received = drifting.receiver.wait_for(4).await;
     assert_eq!(received[3].data()["distro_queue_id"].as_i64(), Some(entry));
+    drifting.alter(&format!("update label set owner_id = owner_id where id = {label}")).await;
+    drifting.unready("column user_id of public.label is gone: ").await;
 }
