@@ -10,6 +10,8 @@ use crate::store::observe::{PoolUse, WebhookStates};
 use crate::store::{Result, Store};
 use crate::telemetry::{self, Activity};
 
+/// Unrouted events that are counted: to an operator, more make no difference.
+const MAX_UNROUTED: i64 = 10_000;
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Samples the store at intervals until shutdown. While the store does not answer, the metrics keep their values: readiness reports
@@ -45,6 +47,7 @@ async fn sample(store: &Store, slot: &str) -> Result<()> {
     for (state, webhooks) in [("active", active), ("inactive", inactive), ("disabled", disabled)] {
         gauge!(telemetry::WEBHOOKS, "state" => state).set(webhooks as f64);
     }
+    gauge!(telemetry::UNROUTED).set(store.count_unrouted(MAX_UNROUTED).await?.events as f64);
     if let Some(age) = store.checkpoint_age(slot).await? {
         gauge!(telemetry::CHECKPOINT_AGE).set(age);
     }

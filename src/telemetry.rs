@@ -25,7 +25,8 @@ macro_rules! metrics {
 
 metrics! {
     describe_counter EVENTS "walhook_events_total": "Events derived and stored, by event";
-    describe_counter UNROUTED_EVENTS "walhook_unrouted_events_total": "Events whose owner could not be found";
+    describe_counter UNROUTED_EVENTS "walhook_unrouted_events_total": "Events that could not be derived, routed or stored";
+    describe_gauge UNROUTED "walhook_unrouted_events": "Events that wait for `walhook unrouted retry` or `discard`, up to 10,000";
     describe_counter IGNORED_TRANSITIONS "walhook_ignored_transitions_total":
         "Transitions that raise no event because the new value is unknown, by reason";
     describe_counter ATTEMPTS "walhook_delivery_attempts_total": "Delivery attempts, by outcome and error kind";

@@ -7,6 +7,7 @@ mod receivers;
 pub mod repair;
 pub mod retention;
 mod supervisor;
+pub mod unrouted;
 mod wiring;
 
 pub use self::receivers::{check_url, look_up};

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, SystemClock};
 use crate::health::{Health, StageHealth};
 use crate::partitions::{self, Maintained};
-use crate::store::{Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, superseded};
+use crate::store::{Store, StoreError, audit, idempotency, keys, notices, sequences, sessions, superseded, unrouted};
 use crate::telemetry::{Activity, Condition};
 
 /// The name of this stage in readiness.
@@ -129,6 +129,10 @@ pub async fn run_once(store: &Store, retention_days: u32) -> anyhow::Result<Main
     let unsent = notices::remove_old(store, retention_days).await?;
     if unsent > 0 {
         tracing::warn!(unsent, "unsent notices were dropped: they are older than retention.days");
+    }
+    let given_up = unrouted::remove_old(store, retention_days).await?;
+    if given_up > 0 {
+        tracing::warn!(given_up, "unrouted events were dropped: they are older than retention.days");
     }
     sessions::remove_old(store).await?;
     keys::remove_expired(store).await?;

@@ -17,6 +17,7 @@ mod setup;
 mod teardown;
 mod token;
 mod trigger;
+mod unrouted;
 mod user;
 
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
@@ -54,6 +55,8 @@ enum Command {
     Teardown(teardown::Arguments),
     /// After a gap: find the transitions that were missed, raise their events, and resume streaming from the same snapshot
     Repair(repair::Arguments),
+    /// List events that could not be routed, route them again, or discard them
+    Unrouted(unrouted::Arguments),
     /// Create, list and revoke API tokens
     Token(token::Arguments),
     /// Complete a rotation of the master key
@@ -107,6 +110,7 @@ impl Cli {
             Command::Check(arguments) => check::execute(arguments, config()?).await,
             Command::Teardown(arguments) => teardown::execute(arguments, config()?).await,
             Command::Repair(arguments) => repair::execute(arguments, config()?).await,
+            Command::Unrouted(arguments) => unrouted::execute(arguments, config()?).await,
             Command::Token(arguments) => token::execute(arguments, config()?).await,
             Command::Secrets(arguments) => secrets::execute(arguments, config()?).await,
             Command::User(arguments) => user::execute(arguments, config()?).await,

@@ -31,6 +31,11 @@ impl AddonChanges {
         self.emptied.insert(user.to_owned());
     }
 
+    /// Forgets what changes for a user and an add-on.
+    pub fn withdraw(&mut self, user: &str, addon: &str) {
+        self.counts.remove(&(user.to_owned(), addon.to_owned()));
+    }
+
     pub fn clear(&mut self) {
         self.emptied.clear();
         self.counts.clear();

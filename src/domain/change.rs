@@ -1,6 +1,9 @@
 //! Committed row changes under the reference schema's names, and the batches in which capture passes them to enqueue.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::lsn::Lineage;
@@ -116,6 +119,66 @@ pub struct Change {
     pub muted: bool,
     pub table: Table,
     pub operation: Operation,
+}
+
+/// A change as JSON, without its position: what is needed to derive its events again.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ChangeRecord {
+    table: String,
+    operation: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    old: Option<Values>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    new: Option<Values>,
+}
+
+/// The values of a row that were sent, by the reference schema's names.
+type Values = BTreeMap<String, Option<String>>;
+
+impl From<&Change> for ChangeRecord {
+    fn from(change: &Change) -> Self {
+        let table = change.table;
+        let values = |row: &Tuple| {
+            let sent = row.iter().filter(|(_, value)| **value != Datum::Absent);
+            sent.map(|(column, value)| {
+                (table.columns()[usize::from(column.0)].to_owned(), value.as_str().map(str::to_owned))
+            })
+            .collect::<Values>()
+        };
+        let (operation, old, new) = match &change.operation {
+            Operation::Insert { new } => ("insert", None, Some(new)),
+            Operation::Update { old, new } => ("update", old.as_ref(), Some(new)),
+            Operation::Replace { old, new } => ("replace", Some(old), Some(new)),
+            Operation::Delete { old } => ("delete", Some(old), None),
+            Operation::Truncate => ("truncate", None, None),
+        };
+        let (old, new) = (old.map(values), new.map(values));
+        ChangeRecord { table: table.name().to_owned(), operation: operation.to_owned(), old, new }
+    }
+}
+
+impl ChangeRecord {
+    /// Returns the table and the operation. None if they are not known to this build.
+    pub fn operation(&self) -> Option<(Table, Operation)> {
+        let table = Table::by_name(&self.table)?;
+        let row = |values: &Values| {
+            let mut row = Tuple::absent(table);
+            for (name, value) in values {
+                if let Some(column) = table.column(name) {
+                    row.set(column, value.as_deref().map_or(Datum::Null, Datum::text));
+                }
+            }
+            row
+        };
+        let (old, new) = (self.old.as_ref().map(row), self.new.as_ref().map(row));
+        let operation = match self.operation.as_str() {
+            "insert" => Operation::Insert { new: new? },
+            "update" => Operation::Update { old, new: new? },
+            "replace" => Operation::Replace { old: old?, new: new? },
+            _ => return None,
+        };
+        Some((table, operation))
+    }
 }
 
 /// Consecutive changes and the checkpoint to store with their events. The changes may be empty.

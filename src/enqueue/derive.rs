@@ -6,15 +6,14 @@ use std::collections::HashSet;
 use uuid::Uuid;
 
 use crate::domain::addons::AddonChanges;
-use crate::domain::change::{Batch, Change, Operation};
+use crate::domain::change::{Batch, Change};
 use crate::domain::event::{Event, event_id};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress};
-use crate::domain::table::ID;
 use crate::events::{Derived, LookupKey, NoEvent, Rule, rules_for};
 use crate::lookup::{LookupError, Lookups, follow_addons};
-use crate::store::enqueue::Unrouted;
+use crate::store::unrouted::Unrouted;
 use crate::telemetry::recurring;
 
 /// The events that a batch of changes raises, and its other changes to the store.
@@ -37,6 +36,15 @@ pub struct Raised {
 pub struct OncePerRelease(Vec<(Uuid, i64)>);
 
 impl OncePerRelease {
+    /// Gives an event another id.
+    pub fn rename(&mut self, from: Uuid, to: Uuid) {
+        for (event, _) in &mut self.0 {
+            if *event == from {
+                *event = to;
+            }
+        }
+    }
+
     /// Removes events whose release is not one of `first_time`, the releases that were never distributed before.
     pub fn keep_first(&self, events: &mut Vec<Event>, mut first_time: HashSet<i64>) {
         let repeated: HashSet<Uuid> =
@@ -178,17 +186,22 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     data: derived.data.into(),
                 });
             }
-            Err(NoEvent::Unrouted(reason)) => raised.unrouted.push(unrouted(rule, change, lineage, reason)),
+            Err(NoEvent::Unrouted(reason)) => {
+                raised.unrouted.push(Unrouted::new(rule.kind, change, lineage, reason, String::new()));
+            }
+            Err(NoEvent::LookupFailed(detail)) => {
+                raised.unrouted.push(Unrouted::new(rule.kind, change, lineage, "lookup_failed", detail));
+            }
             Err(NoEvent::Malformed(detail)) => {
                 let (table, lsn) = (change.table.name(), change.position.commit().map(tracing::field::display));
                 recurring!(
                     warn,
                     table,
-                    detail,
+                    detail = detail.as_str(),
                     lsn,
                     "rows do not match the mapping: they are stored as unrouted events"
                 );
-                raised.unrouted.push(unrouted(rule, change, lineage, "malformed_row"));
+                raised.unrouted.push(Unrouted::new(rule.kind, change, lineage, "malformed_row", detail));
             }
         }
     }
@@ -199,6 +212,10 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
 fn run_rule(rule: &Rule, change: &Change, lookups: &Lookups) -> Result<Derived, NoEvent> {
     match (rule.derive)(change, lookups) {
         Err(NoEvent::Lookup(key)) if lookups.is_gone(&key) => Err(NoEvent::Unrouted("row_gone")),
+        Err(NoEvent::Lookup(key)) => Err(match lookups.failure(&key) {
+            Some(error) => NoEvent::LookupFailed(format!("{key}: {error}")),
+            None => NoEvent::Lookup(key),
+        }),
         result => result,
     }
 }
@@ -213,27 +230,6 @@ fn derive_muted(lookups: &Lookups, change: &Change, raised: &mut Raised) -> Step
         }
     }
     Step::Done
-}
-
-fn unrouted(rule: &Rule, change: &Change, lineage: Lineage, reason: &'static str) -> Unrouted {
-    Unrouted {
-        id: event_id(lineage.system_identifier, change, rule.kind),
-        kind: rule.kind,
-        reason,
-        table: change.table.name(),
-        row: row_id(change),
-        occurred_at: change.committed_at,
-        position: change.position,
-    }
-}
-
-fn row_id(change: &Change) -> String {
-    let tuple = match &change.operation {
-        Operation::Insert { new } | Operation::Update { new, .. } | Operation::Replace { new, .. } => new,
-        Operation::Delete { old } => old,
-        Operation::Truncate => return String::new(),
-    };
-    tuple.text(ID).unwrap_or_default().to_owned()
 }
 
 /// Returns the rows that the rules of the remaining changes need next.

@@ -8,6 +8,8 @@ mod error;
 mod fan_out;
 pub mod repair;
 mod save;
+mod sieve;
+pub mod unrouted;
 
 use std::time::{Duration, Instant};
 
@@ -30,9 +32,10 @@ use crate::lookup::Lookups;
 use crate::retry::Backoff;
 use crate::store::addons::change_addons;
 use crate::store::capture::advance_checkpoint;
-use crate::store::enqueue::{NewLease, claim_distributed, insert_unrouted, prepare_inserts};
+use crate::store::enqueue::{NewLease, claim_distributed, prepare_inserts};
 use crate::store::ledger::{change_ledger, forget_ledger};
 use crate::store::lookup_rows::change_lookup_rows;
+use crate::store::unrouted::insert_unrouted;
 use crate::store::{GenericClient, Store, StoreError};
 use crate::telemetry;
 use crate::traces::Tracer;
@@ -40,6 +43,7 @@ use crate::traces::Tracer;
 use batches::Batches;
 use derive::{Derivation, Raised};
 use save::count;
+use sieve::sieve;
 
 pub use error::EnqueueError;
 pub use save::{HandOffWhen, store_events, subscriptions_of};
@@ -124,6 +128,7 @@ impl<C: Clock> Enqueue<C> {
         shutdown: &CancellationToken,
     ) -> Result<bool, EnqueueError> {
         let (mut retries, mut limit, mut derivation) = (RETRIES, FIRST_LIMIT, None);
+        let mut is_sieved = false;
         let health = self.health.stage(STAGE, "storing events");
         loop {
             let result = self.store_measuring_lag(batch, checkpoint, &mut derivation, limit).await;
@@ -138,6 +143,18 @@ impl<C: Clock> Enqueue<C> {
             }
             // The commit may have succeeded: read the checkpoint again.
             *checkpoint = None;
+            if matches!(&error, EnqueueError::Store(error) if error.refuses_data()) && !is_sieved {
+                is_sieved = true;
+                let store = self.store.clone();
+                match sieve(&store, derivation.as_mut(), batch).await {
+                    Ok(0) => {}
+                    Ok(refused) => {
+                        tracing::warn!(%error, refused, "the store refuses rows of a batch: its other rows are stored");
+                        continue;
+                    }
+                    Err(error) => tracing::warn!(%error, "looking for the rows that the store refuses fails"),
+                }
+            }
             if matches!(error, EnqueueError::Store(StoreError::Silent(_))) {
                 limit = (limit * 2).min(LONGEST_LIMIT);
             }

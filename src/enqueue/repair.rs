@@ -5,12 +5,13 @@ use std::collections::HashSet;
 use super::derive::{Raised, derive_found};
 use super::error::EnqueueError;
 use super::fan_out::fan_out;
-use super::save::{insert_repaired, subscriptions_of};
+use super::save::{insert_parked, subscriptions_of};
 use crate::domain::change::Change;
 use crate::domain::event::Event;
 use crate::domain::lsn::Lineage;
 use crate::lookup::Lookups;
-use crate::store::enqueue::{claim_distributed, insert_unrouted, undistributed};
+use crate::store::enqueue::{claim_distributed, undistributed};
+use crate::store::unrouted::insert_unrouted;
 use crate::store::{Transaction, sequences};
 
 /// The events of one part of the found changes.
@@ -36,14 +37,24 @@ pub struct RepairEnqueue {
 impl RepairEnqueue {
     /// Stores the events of `changes`, unless this is a dry run.
     pub async fn raise(&mut self, transaction: &Transaction<'_>, changes: &[Change]) -> Result<Repaired, EnqueueError> {
-        let mut raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
+        let raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
+        self.store(transaction, raised, true).await
+    }
+
+    /// Stores derived events. `repaired` marks those that a comparison has found.
+    pub(super) async fn store(
+        &self,
+        transaction: &Transaction<'_>,
+        mut raised: Raised,
+        repaired: bool,
+    ) -> Result<Repaired, EnqueueError> {
         let first_time = self.first_distributions(transaction, &raised).await?;
         raised.once.keep_first(&mut raised.events, first_time);
         // A dry run locks no numbers: others may make deliveries meanwhile.
         let (subscriptions, mut sequences) = subscriptions_of(transaction, &raised.events, !self.dry_run).await?;
         let fanned_out = fan_out(&raised.events, &subscriptions, &mut sequences, |_, _, _, _| false);
         if !self.dry_run {
-            insert_repaired(transaction, &raised.events, &fanned_out).await?;
+            insert_parked(transaction, &raised.events, &fanned_out, repaired).await?;
             sequences::store(transaction, &sequences.changed()).await?;
             insert_unrouted(transaction, &raised.unrouted).await?;
         }

@@ -12,7 +12,8 @@ use crate::domain::webhook::SealedTarget;
 use crate::failpoint::failpoint;
 use crate::handoff::HandoffBatch;
 use crate::store::contract::EnqueueStatements;
-use crate::store::enqueue::{self, NewLease, Unrouted};
+use crate::store::enqueue::{self, NewLease};
+use crate::store::unrouted::Unrouted;
 use crate::store::{GenericClient, StoreError, order};
 use crate::telemetry::{self, recurring};
 
@@ -126,13 +127,14 @@ async fn insert(
     Ok(heads)
 }
 
-/// Inserts events that a repair found, with their deliveries. None is leased, and all with an order key are parked.
-pub(super) async fn insert_repaired(
+/// Inserts events with their deliveries. None is leased, and all with an order key are parked.
+pub(super) async fn insert_parked(
     transaction: &impl GenericClient,
     events: &[Event],
     fanned_out: &FannedOut,
+    repaired: bool,
 ) -> Result<(), StoreError> {
-    enqueue::insert_events(transaction, events, true).await?;
+    enqueue::insert_events(transaction, events, repaired).await?;
     enqueue::insert_deliveries(transaction, &fanned_out.deliveries, NewLease::NONE).await?;
     order::insert_parked(transaction, &fanned_out.ordered).await?;
     enqueue::insert_missed(transaction, &fanned_out.missed).await
@@ -153,8 +155,8 @@ pub(super) fn count(events: &[Event], unrouted: &[Unrouted], ignored: &[&'static
             reason = first.reason,
             table = first.table,
             row = first.row,
-            lsn = first.position.commit().map(tracing::field::display),
-            "events without an owner: they are kept in walhook.unrouted_event"
+            lsn = first.commit.map(tracing::field::display),
+            "events that cannot be routed are kept: see `walhook unrouted list`"
         );
     }
 }

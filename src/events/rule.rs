@@ -1,5 +1,6 @@
 //! The types of a rule: its inputs, its results, and how an event's data defines its catalogue entry.
 
+use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -56,6 +57,8 @@ pub enum NoEvent {
     Lookup(LookupKey),
     /// The event occurred, but its owner cannot be determined, for this reason.
     Unrouted(&'static str),
+    /// The event occurred, but a row that it needs cannot be read, for this reason.
+    LookupFailed(String),
     /// The changed row does not match the reference schema, for example because an id is not an integer.
     Malformed(String),
 }
@@ -71,6 +74,20 @@ pub enum LookupKey {
     Track(i64),
     Files(i64),
     Addons(UserId),
+}
+
+impl fmt::Display for LookupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LookupKey::Row(table, id) => write!(f, "{} {id}", table.name()),
+            LookupKey::Release(id) => write!(f, "release {id}"),
+            LookupKey::Label(id) => write!(f, "label {id}"),
+            LookupKey::Outlet(id) => write!(f, "outlet {id}"),
+            LookupKey::Track(id) => write!(f, "track {id}"),
+            LookupKey::Files(id) => write!(f, "files of transcoder_queue {id}"),
+            LookupKey::Addons(user) => write!(f, "add-ons of user {user}"),
+        }
+    }
 }
 
 /// What a rule derives from a change: the event's owner and data.

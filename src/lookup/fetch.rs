@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use postgres_types::{ToSql, Type};
 use tokio::time::Instant;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use crate::config::{self, TableMappings};
@@ -78,7 +79,30 @@ pub struct Primary {
     custom: BTreeMap<String, String>,
     /// The timeline of the changes for which rows are looked up. A server on an earlier one may have rows that are older.
     timeline: u32,
+    /// The most keys of one query. Smaller after a query that took too long; grows with those that are answered.
+    chunk: usize,
     session: Option<Session>,
+}
+
+/// The result of looking up keys.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    pub rows: Vec<Tuple>,
+    /// Keys whose rows the server cannot return, with its error.
+    pub failed: Vec<(String, String)>,
+}
+
+/// The most keys of one query: as many as the changes of a batch.
+const MAX_CHUNK: usize = 1_000;
+
+/// Whether an error belongs to a row: its values (a data exception, an exceeded limit, too many rows of a subselect), an exception of the
+/// platform's own function, or a timeout.
+fn is_of_a_row(error: &tokio_postgres::Error) -> bool {
+    const CLASSES: [&str; 5] = ["21", "22", "23", "54", "P0"];
+    let is_of_a_row = |code: &SqlState| {
+        *code == SqlState::QUERY_CANCELED || CLASSES.iter().any(|class| code.code().starts_with(class))
+    };
+    error.code().is_some_and(is_of_a_row)
 }
 
 /// A connection, and the queries built over it.
@@ -175,7 +199,7 @@ impl Session {
 impl Primary {
     pub fn new(url: &str, source: &config::Source) -> Primary {
         let (mappings, custom) = (source.tables.clone(), source.lookups.clone());
-        Primary { url: url.to_owned(), mappings, custom, timeline: 0, session: None }
+        Primary { url: url.to_owned(), mappings, custom, timeline: 0, chunk: MAX_CHUNK, session: None }
     }
 
     /// Refuses servers on timelines before this one: a failover has replaced them.
@@ -184,7 +208,47 @@ impl Primary {
     }
 
     /// Reads the rows of `table` with these keys. They are not older than the commit of `after`, a transaction in the stream.
-    pub async fn rows(&mut self, table: Table, keys: &[String], after: Option<u32>) -> Result<Vec<Tuple>, LookupError> {
+    ///
+    /// Keys are asked for in chunks. A chunk that the server refuses because of its data, or does not answer in time, is halved, so that
+    /// one row or one slow expression holds up nothing else.
+    pub async fn rows(&mut self, table: Table, keys: &[String], after: Option<u32>) -> Result<Fetched, LookupError> {
+        let mut fetched = Fetched::default();
+        let mut pending: Vec<&[String]> = vec![keys];
+        while let Some(keys) = pending.pop() {
+            if keys.len() > self.chunk {
+                let (first, rest) = keys.split_at(self.chunk);
+                pending.extend([rest, first]);
+                continue;
+            }
+            match self.chunk_of_rows(table, keys, after).await {
+                Ok(rows) => {
+                    self.chunk = (self.chunk + keys.len()).min(MAX_CHUNK);
+                    fetched.rows.extend(rows);
+                }
+                Err(LookupError::Query { source, .. }) if is_of_a_row(&source) && !keys.is_empty() => {
+                    if source.code() == Some(&SqlState::QUERY_CANCELED) {
+                        self.chunk = (keys.len() / 2).max(1);
+                    }
+                    match keys {
+                        [key] => fetched.failed.push((key.clone(), postgres::describe(&source).to_string())),
+                        _ => {
+                            let (first, rest) = keys.split_at(keys.len() / 2);
+                            pending.extend([rest, first]);
+                        }
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(fetched)
+    }
+
+    async fn chunk_of_rows(
+        &mut self,
+        table: Table,
+        keys: &[String],
+        after: Option<u32>,
+    ) -> Result<Vec<Tuple>, LookupError> {
         if self.mappings.is_absent(table) {
             return Ok(Vec::new());
         }
@@ -271,7 +335,11 @@ impl Primary {
             }
         }
         let key = self.mappings.column(table, key_column(table));
-        let key_type = types[key];
+        // References may be wider than the ids to which they lead: a number that is too large is the id of no row.
+        let key_type = match types[key] {
+            "int2" | "int4" | "smallint" | "integer" => "int8",
+            key_type => key_type,
+        };
         let columns: Vec<String> = table
             .columns()
             .iter()

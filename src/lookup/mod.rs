@@ -28,7 +28,7 @@ pub use address::email_of;
 pub use fetch::{LookupError, try_queries};
 
 use cache::{AddonChange, Cache};
-use fetch::Primary;
+use fetch::{Fetched, Primary};
 
 /// The documented distribution statuses. The configuration can add others.
 const DISTRIBUTION_STATUSES: [&str; 8] =
@@ -51,6 +51,8 @@ pub struct Lookups {
     stored: Option<HashSet<Table>>,
     /// Current rows of the primary, for changes of this batch whose values are incomplete. `None` for a row that no longer exists.
     rows: HashMap<(Table, i64), Option<Tuple>>,
+    /// The keys of this batch that the primary could not look up, with its errors.
+    failed: HashMap<(Table, String), String>,
 }
 
 impl Lookups {
@@ -71,6 +73,7 @@ impl Lookups {
                 .collect(),
             stored: None,
             rows: HashMap::new(),
+            failed: HashMap::new(),
         }
     }
 
@@ -175,6 +178,7 @@ impl Lookups {
         }
         self.cache.begin();
         self.rows.clear();
+        self.failed.clear();
 
         let mut changed = Changed::default();
         for change in changes.iter().filter(|change| self.is_stored(change.table)) {
@@ -233,6 +237,12 @@ impl Lookups {
         matches!(key, LookupKey::Row(table, id) if self.rows.get(&(*table, *id)) == Some(&None))
     }
 
+    /// Returns why the primary could not look up a key.
+    pub fn failure(&self, key: &LookupKey) -> Option<&str> {
+        let (table, _, key) = parts(key);
+        self.failed.get(&(table, key)).map(String::as_str)
+    }
+
     /// Drops everything.
     fn forget(&mut self) {
         self.cache = Cache::default();
@@ -243,8 +253,8 @@ impl Lookups {
     /// `transaction`.
     pub async fn fetch(&mut self, keys: &HashSet<LookupKey>, transaction: Option<u32>) -> Result<(), LookupError> {
         for ((table, is_changed_row), wanted) in by_table(keys) {
-            let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
             if self.is_stored(table) && !is_changed_row {
+                let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
                 match table {
                     Table::UserAddon => self.fetch_addons(&wanted).await?,
                     Table::TranscoderQueueFile => self.fetch_files(&ids).await?,
@@ -252,7 +262,11 @@ impl Lookups {
                 }
                 continue;
             }
-            let rows = self.primary.rows(table, &wanted, transaction).await?;
+            let Fetched { rows, failed } = self.primary.rows(table, &wanted, transaction).await?;
+            let known = |key: &String| !failed.iter().any(|(failed, _)| failed == key);
+            let wanted: Vec<String> = wanted.into_iter().filter(known).collect();
+            let ids: Vec<i64> = wanted.iter().filter_map(|key| canonical_int(key)).collect();
+            self.failed.extend(failed.into_iter().map(|(key, error)| ((table, key), error)));
             match table {
                 _ if is_changed_row => {
                     self.rows.extend(ids.iter().map(|id| ((table, *id), None)));
@@ -395,23 +409,25 @@ fn column_name(table: Table, column: crate::domain::table::Column) -> &'static s
     table.columns()[usize::from(column.0)]
 }
 
+/// Returns the table to query, whether the key is a changed row that was sent incompletely, and the key as text.
+fn parts(key: &LookupKey) -> (Table, bool, String) {
+    let (table, id) = match key {
+        LookupKey::Release(id) => (Table::Release, id),
+        LookupKey::Label(id) => (Table::Label, id),
+        LookupKey::Outlet(id) => (Table::Outlet, id),
+        LookupKey::Track(id) => (Table::Track, id),
+        LookupKey::Files(id) => (Table::TranscoderQueueFile, id),
+        LookupKey::Row(table, id) => (*table, id),
+        LookupKey::Addons(user) => return (Table::UserAddon, false, user.0.to_string()),
+    };
+    (table, matches!(key, LookupKey::Row(..)), id.to_string())
+}
+
 /// Groups keys by the table to query, and by whether they are changed rows that were sent incompletely.
 fn by_table(keys: &HashSet<LookupKey>) -> BTreeMap<(Table, bool), Vec<String>> {
     let mut grouped: BTreeMap<(Table, bool), Vec<String>> = BTreeMap::new();
-    for key in keys {
-        let (table, id) = match key {
-            LookupKey::Release(id) => (Table::Release, id),
-            LookupKey::Label(id) => (Table::Label, id),
-            LookupKey::Outlet(id) => (Table::Outlet, id),
-            LookupKey::Track(id) => (Table::Track, id),
-            LookupKey::Files(id) => (Table::TranscoderQueueFile, id),
-            LookupKey::Row(table, id) => (*table, id),
-            LookupKey::Addons(user) => {
-                grouped.entry((Table::UserAddon, false)).or_default().push(user.0.to_string());
-                continue;
-            }
-        };
-        grouped.entry((table, matches!(key, LookupKey::Row(..)))).or_default().push(id.to_string());
+    for (table, is_changed_row, key) in keys.iter().map(parts) {
+        grouped.entry((table, is_changed_row)).or_default().push(key);
     }
     grouped
 }

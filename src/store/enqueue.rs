@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use deadpool_postgres::GenericClient;
-use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::capture::{CHECKPOINT_ADVANCE, CHECKPOINT_READ};
@@ -16,7 +15,6 @@ use super::targets::target;
 use super::{Result, Store, order, sequences};
 use crate::domain::event::{Event, EventKind, UserId};
 use crate::domain::ordering::Ordering;
-use crate::domain::position::Position;
 use crate::domain::subject::{EventFilter, Subject, is_wanted};
 use crate::domain::webhook::SealedTarget;
 
@@ -24,7 +22,6 @@ const SUBSCRIPTIONS: &str = include_str!("../../sql/store/subscriptions.sql");
 const EVENT_INSERT: &str = include_str!("../../sql/store/event_insert.sql");
 const DELIVERY_INSERT: &str = include_str!("../../sql/store/delivery_insert.sql");
 const MISSED_EVENT_INSERT: &str = include_str!("../../sql/store/missed_event_insert.sql");
-const UNROUTED_EVENT_INSERT: &str = include_str!("../../sql/store/unrouted_event_insert.sql");
 
 /// A webhook, as the transaction found it.
 #[derive(Clone, Debug)]
@@ -57,18 +54,6 @@ impl Subscription {
 fn events(row: &tokio_postgres::Row) -> Result<Vec<EventKind>> {
     let names: Vec<&str> = row.try_get("events")?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
-}
-
-/// An event without an owner.
-#[derive(Clone, Debug)]
-pub struct Unrouted {
-    pub id: Uuid,
-    pub kind: EventKind,
-    pub reason: &'static str,
-    pub table: &'static str,
-    pub row: String,
-    pub occurred_at: Timestamp,
-    pub position: Position,
 }
 
 /// Claims releases for the event that is raised once per release. Returns those that were never distributed before.
@@ -152,20 +137,6 @@ pub async fn insert_deliveries(
 pub async fn insert_missed(transaction: &impl GenericClient, missed: &[(Uuid, Uuid)]) -> Result<()> {
     let rows = arrays!(missed, |pair| (pair.0, pair.1));
     run_unless_empty(transaction, MISSED_EVENT_INSERT, missed.len(), &rows.params()).await
-}
-
-pub async fn insert_unrouted(transaction: &impl GenericClient, unrouted: &[Unrouted]) -> Result<()> {
-    let rows = arrays!(unrouted, |event| (
-        event.id,
-        event.kind.as_str(),
-        event.reason,
-        event.table,
-        event.row.as_str(),
-        event.occurred_at,
-        event.position.commit(),
-        event.position.ordinal() as i64,
-    ));
-    run_unless_empty(transaction, UNROUTED_EVENT_INSERT, unrouted.len(), &rows.params()).await
 }
 
 async fn run_unless_empty(client: &impl GenericClient, sql: &str, rows: usize, params: &Params<'_>) -> Result<()> {

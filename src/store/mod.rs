@@ -45,6 +45,7 @@ mod statement;
 pub mod superseded;
 mod targets;
 pub mod tokens;
+pub mod unrouted;
 pub mod webhooks;
 
 pub use connection::cancel_on_drop;

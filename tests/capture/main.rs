@@ -28,6 +28,7 @@ mod silence;
 mod stage;
 mod stream;
 mod triggers;
+mod unrouted;
 mod versions;
 mod visibility;
 

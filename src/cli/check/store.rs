@@ -4,12 +4,17 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::config::Source;
+use crate::domain::time::millis;
 use crate::primary::finding::Finding;
 use crate::primary::inspect::Database;
 use crate::primary::lineage;
 use crate::store::capture::Identity;
 use crate::store::migrate::{self, Incompatibility, Schema};
+use crate::store::unrouted::Count;
 use crate::store::{Result, Store};
+
+/// Unrouted events that are counted.
+const MAX_COUNTED: i64 = 100_000;
 
 /// Inspects the store. `primary` is none if the primary did not answer.
 pub(super) async fn inspect(
@@ -69,7 +74,21 @@ pub(super) async fn inspect(
     }
     let open = gaps.into_iter();
     findings.extend(open.map(|gap| Finding::fail(format!("gap {}", gap.reason), gap.detail, "run `walhook repair`")));
+    findings.push(unrouted(&store).await?);
     Ok(())
+}
+
+/// Checks for events that wait for an operator.
+async fn unrouted(store: &Store) -> Result<Finding> {
+    const SUBJECT: &str = "unrouted events";
+    let Count { events, oldest, reason } = store.count_unrouted(MAX_COUNTED).await?;
+    let Some((oldest, reason)) = oldest.zip(reason) else { return Ok(Finding::ok(SUBJECT, "none")) };
+    let more = if events == MAX_COUNTED { "at least " } else { "" };
+    Ok(Finding::warn(
+        SUBJECT,
+        format!("{more}{events}, since {}, for example because of {reason}", millis(oldest)),
+        "see `walhook unrouted list`; when the cause is fixed, run `walhook unrouted retry`",
+    ))
 }
 
 async fn partitions(store: &Store, now: Timestamp) -> Result<Finding> {

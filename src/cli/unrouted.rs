@@ -1,0 +1,134 @@
+//! `walhook unrouted`: events that could not be derived, routed or stored.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use jiff::Timestamp;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{CommandResult, confirmed, plain_text, print_text};
+use crate::app::{open_store, unrouted};
+use crate::config::Config;
+use crate::domain::time::millis;
+use crate::store::Store;
+use crate::store::unrouted::{Selection, Unrouted};
+
+/// Events that are read or removed at once.
+const PAGE: i64 = 500;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List unrouted events, oldest first
+    List {
+        #[command(flatten)]
+        selected: Selected,
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Derive and route them again, by the present mapping and rows, under the same ids
+    Retry {
+        #[command(flatten)]
+        selected: Selected,
+    },
+    /// Give them up: they are removed and never delivered
+    Discard {
+        #[command(flatten)]
+        selected: Selected,
+        /// Skip the confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Selected {
+    /// Only events with this reason, such as label_not_found
+    #[arg(long, value_name = "REASON", value_parser = plain_text)]
+    reason: Option<String>,
+    /// Only events that were recorded at or after this time, such as 2026-03-01T09:00:00Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<Timestamp>,
+}
+
+impl From<Selected> for Selection {
+    fn from(Selected { reason, since }: Selected) -> Self {
+        Selection { reason, since }
+    }
+}
+
+pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
+    match arguments.action {
+        Action::List { selected, json } => {
+            let store = open_store(config.store_url()?, 1).await?;
+            let line = if json { json_line } else { text_line };
+            return each_page(&store, &selected.into(), async |page| {
+                print_text(&page.iter().map(line).collect::<String>()).map(drop)
+            })
+            .await;
+        }
+        Action::Retry { selected } => {
+            let report = unrouted::retry(&config, &selected.into()).await?;
+            println!("{} routed", report.routed);
+            for (reason, count) in &report.unrouted {
+                println!("{count} still unrouted: {reason}");
+            }
+        }
+        Action::Discard { selected, yes } => {
+            let store = open_store(config.store_url()?, 1).await?;
+            if !yes
+                && !confirmed(
+                    "unrouted discard",
+                    "Remove the selected unrouted events, which are then never delivered",
+                )?
+            {
+                println!("nothing was changed");
+                return Ok(ExitCode::FAILURE);
+            }
+            let mut discarded = 0;
+            each_page(&store, &selected.into(), async |page| {
+                let ids: Vec<Uuid> = page.iter().map(|event| event.id).collect();
+                discarded += store.discard_unrouted(&ids).await?;
+                Ok(())
+            })
+            .await?;
+            println!("{discarded} discarded");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn each_page(
+    store: &Store,
+    selection: &Selection,
+    mut act: impl AsyncFnMut(&[Unrouted]) -> anyhow::Result<()>,
+) -> CommandResult {
+    let mut after = Uuid::nil();
+    loop {
+        let page = store.unrouted(selection, after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(ExitCode::SUCCESS) };
+        after = last.id;
+        act(&page).await?;
+    }
+}
+
+fn text_line(event: &Unrouted) -> String {
+    let Unrouted { id, kind, reason, detail, table, row, occurred_at, .. } = event;
+    format!("{id}\t{}\t{kind}\t{table} {row}\t{reason}\t{detail}\n", millis(*occurred_at))
+}
+
+fn json_line(event: &Unrouted) -> String {
+    let Unrouted { id, kind, reason, detail, table, row, occurred_at, .. } = event;
+    let occurred_at = millis(*occurred_at);
+    let line = json!({
+        "id": id, "event": kind, "reason": reason, "detail": detail, "table": table, "row": row, "occurred_at": occurred_at
+    });
+    format!("{line}\n")
+}
