@@ -3,6 +3,8 @@ select
     publication.puballtables as all_tables,
     publication.pubinsert and publication.pubupdate and publication.pubdelete and publication.pubtruncate as all_operations,
     publication.pubviaroot as via_root,
+    -- The column exists since PostgreSQL 18.
+    coalesce(to_jsonb(publication) ->> 'pubgencols', 's') = 's' as stored_generated,
     pg_has_role(publication.pubowner, 'usage') as owned,
     coalesce(tables.schemas, '{}') as schemas,
     coalesce(tables.names, '{}') as names,

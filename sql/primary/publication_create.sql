@@ -1,2 +1,2 @@
 create publication {publication} for table {tables}
-    with (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);
+    with (publish = 'insert, update, delete, truncate', publish_via_partition_root = true{generated});

@@ -1,2 +1,2 @@
 alter publication {publication}
-    set (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);
+    set (publish = 'insert, update, delete, truncate', publish_via_partition_root = true{generated});

@@ -29,6 +29,7 @@ select
     columns.names as columns,
     columns.formatted,
     columns.generated,
+    columns.virtual as virtual_columns,
     columns.not_null,
     columns.readable,
     array(
@@ -69,6 +70,7 @@ cross join lateral (
                 and cast_.castsource <> 'bpchar'::regtype
         ) order by attribute.attnum), '{}') as formatted,
         coalesce(array_agg(attribute.attname::text) filter (where attribute.attgenerated <> ''), '{}') as generated,
+        coalesce(array_agg(attribute.attname::text) filter (where attribute.attgenerated = 'v'), '{}') as virtual,
         coalesce(array_agg(attribute.attname::text) filter (where attribute.attnotnull), '{}') as not_null,
         coalesce(array_agg(attribute.attname::text) filter (
             where has_schema_privilege(namespace.oid, 'usage')

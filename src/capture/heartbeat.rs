@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::client::KeptClient;
+use super::context::Context;
 use super::decode::HEARTBEAT;
 use super::error::CaptureError;
 use super::lag::ReadUntil;
@@ -20,7 +21,9 @@ use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::postgres::{ANSWER_TIMEOUT, Target};
-use crate::primary::{catalog, inspect, lineage};
+use crate::primary::install::prepared_for_streaming;
+use crate::primary::{catalog, lineage};
+use crate::store::Store;
 use crate::telemetry::{self, Activity};
 
 const EMIT: &str = include_str!("../../sql/primary/heartbeat.sql");
@@ -71,18 +74,18 @@ impl Heartbeats {
     /// Starts the sending task for a stream of `lineage` from `host`. With every heartbeat it updates `policy` with the server's
     /// settings.
     pub fn start(
-        url: &str,
+        context: &Context<'_>,
         host: Target,
         client: Client,
-        source: &Source,
         lineage: Lineage,
         policy: VisibilityPolicy,
         read_until: ReadUntil,
     ) -> Heartbeats {
         read_until.advance(Instant::now());
         let shared = Arc::new(Shared::default());
-        let client = KeptClient::new(url, Some(client));
-        let sender = Sender { host, client, source: source.clone(), lineage, policy, shared: Arc::clone(&shared) };
+        let client = KeptClient::new(context.url, Some(client));
+        let (source, store) = (context.source.clone(), context.store.clone());
+        let sender = Sender { host, client, source, store, lineage, policy, shared: Arc::clone(&shared) };
         Heartbeats { shared, read_until, _task: AbortOnDropHandle::new(tokio::spawn(sender.run())) }
     }
 
@@ -116,6 +119,7 @@ struct Sender {
     /// To any host of the URL, so that a new primary is noticed while the stream's server is frozen. Closed when it does not answer.
     client: KeptClient,
     source: Source,
+    store: Store,
     /// The cluster and the timeline of the stream.
     lineage: Lineage,
     policy: VisibilityPolicy,
@@ -222,7 +226,8 @@ impl Sender {
 
     async fn check_tables(&mut self) {
         let Ok(client) = self.client.get().await else { return };
-        match tokio::time::timeout(ANSWER_TIMEOUT, inspect::tables_for_streaming(client, &self.source)).await {
+        let verified = prepared_for_streaming(client, &self.source, &self.store);
+        match tokio::time::timeout(ANSWER_TIMEOUT, verified).await {
             Ok(verified) => {
                 self.shared.set_error(verified.err().map(CaptureError::from).filter(CaptureError::is_drift))
             }

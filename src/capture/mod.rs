@@ -24,8 +24,9 @@ use crate::domain::change::Batch;
 use crate::domain::position::Checkpoint;
 use crate::health::Health;
 use crate::primary::error::PrimaryError;
+use crate::primary::install::prepared_for_streaming;
 use crate::primary::triggers::catalog::trigger_state;
-use crate::primary::{catalog, inspect, lineage};
+use crate::primary::{catalog, lineage};
 use crate::repair::{continuity, gaps};
 use crate::store::Store;
 
@@ -77,14 +78,14 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     match (config.capture, reads_outbox) {
         (CaptureMode::Wal, false) => {
             continuity::verify(&client, config, store, health).await?;
-            let verified = inspect::tables_for_streaming(&client, config).await.map(drop).map_err(CaptureError::from);
+            let verified = prepared_for_streaming(&client, config, store).await.map(drop).map_err(CaptureError::from);
             if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
                 gaps::try_record(config, store, health, gap).await;
             }
             verified
         }
         (CaptureMode::Wal, true) if switch_is_prepared => {
-            Ok(inspect::tables_for_streaming(&client, config).await.map(drop)?)
+            Ok(prepared_for_streaming(&client, config, store).await.map(drop)?)
         }
         (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
         (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToWal.into()),

@@ -32,7 +32,8 @@ use crate::domain::gap::Gap;
 use crate::domain::publication::PublicationMembers;
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
-use crate::primary::{catalog, conninfo, inspect};
+use crate::primary::install::prepared_for_streaming;
+use crate::primary::{catalog, conninfo};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};
 use crate::retry::Backoff;
@@ -192,7 +193,7 @@ impl Session<'_> {
                 // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
                 let client = LimitedClient::connect(url).await?;
                 client.run(|client| continuity::verify(client, source, store, health)).await?;
-                client.run(|client| inspect::tables_for_streaming(client, source)).await?;
+                client.run(|client| prepared_for_streaming(client, source, store)).await?;
                 Err(error.into())
             }
             other => other,
@@ -230,7 +231,7 @@ impl Session<'_> {
             );
             store.forget_committed();
         }
-        let tables = inspect::tables_for_streaming(&client, source).await?;
+        let tables = prepared_for_streaming(&client, source, store).await?;
         if let Some(holder) = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.active_pid) {
             return Err(self.slot_held(&client, holder).await);
         }
@@ -267,7 +268,7 @@ impl Session<'_> {
         let lineage = stream.lineage();
         let read_until = self.read_until.clone();
         let tasks = BackgroundTasks {
-            heartbeats: Heartbeats::start(url, target, client, source, lineage, policy.clone(), read_until),
+            heartbeats: Heartbeats::start(self.context, target, client, lineage, policy.clone(), read_until),
             gate: VisibilityGate::start(self.context, lineage.timeline, members, policy),
             limit: AcknowledgementLimit::start(store, &source.slot, self.reader, limit, acknowledged, period),
             gaps: Reports::start(source, store, health),

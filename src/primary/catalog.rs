@@ -177,6 +177,8 @@ row! {
         pub formatted: Vec<bool>,
         /// Columns that logical replication does not send.
         pub generated: Vec<String>,
+        /// Those that are computed when they are read. No publication can have them (PostgreSQL 18).
+        pub virtual_columns: Vec<String>,
         pub not_null: Vec<String>,
         pub readable: Vec<String>,
         pub primary_key: Vec<String>,
@@ -190,6 +192,12 @@ impl Relation {
 
     pub fn quoted(&self) -> String {
         quote_qualified(&self.schema, &self.name)
+    }
+
+    /// Returns whether every UPDATE and DELETE of the platform fails while the table is published: since PostgreSQL 18 a replica identity
+    /// may not contain columns that the publication cannot have.
+    pub fn rejects_updates(&self) -> bool {
+        self.identity == "f" && !self.virtual_columns.is_empty()
     }
 
     pub fn uses_own_index(&self) -> bool {
@@ -232,6 +240,8 @@ row! {
         /// Schema and name of each table, in two arrays of the same length.
         schemas: Vec<String>,
         names: Vec<String>,
+        /// Whether it has stored generated columns, without which replica identity full makes updates fail. True before PostgreSQL 18.
+        pub stored_generated: bool,
         /// The tables of which it publishes only some rows.
         pub filtered: Vec<String>,
     }
@@ -240,7 +250,7 @@ row! {
 impl Publication {
     /// Returns whether its options are those that setup sets.
     pub const fn has_options(&self) -> bool {
-        self.all_operations && self.via_root
+        self.all_operations && self.via_root && self.stored_generated
     }
 
     pub fn covers(&self, relation: &Relation) -> bool {

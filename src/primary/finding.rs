@@ -35,6 +35,8 @@ pub enum Condition {
     Publication,
     /// The WAL has the columns of old rows that are needed to detect transitions.
     ReplicaIdentity(Table),
+    /// The platform's updates succeed although the table has generated columns.
+    GeneratedColumns(Table),
     /// The table has its triggers, and they fire.
     Triggers(Table),
     /// The function that the table's triggers call is the one that the mapping needs.
@@ -123,7 +125,7 @@ impl Finding {
             && match self.condition {
                 Condition::Table(table) => table.is_captured(),
                 Condition::ReplicaIdentity(table) => table.is_captured() || table == Table::UserAddon,
-                Condition::Publication => true,
+                Condition::Publication | Condition::GeneratedColumns(_) => true,
                 _ => false,
             }
     }

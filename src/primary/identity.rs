@@ -43,20 +43,38 @@ pub(crate) enum Goal {
     Index,
 }
 
-/// Returns the replica identity to set. If an index is configured but impossible, also the reason.
+/// Returns the replica identity to set. If an index is wanted but impossible, also the reason.
 pub(crate) fn goal(source: &Source, table: Table, relation: &Relation) -> (Goal, Option<String>) {
-    if source.replica_identity == ReplicaIdentity::Full || !table.is_captured() {
+    let is_configured = source.replica_identity == ReplicaIdentity::Index && table.is_captured();
+    if !is_configured && relation.virtual_columns.is_empty() {
         return (Goal::Full, None);
     }
-    if relation.partitioned {
-        return (Goal::Full, Some("an index cannot be built concurrently on a partitioned table".into()));
-    }
-    match wanted(source, table).into_iter().find(|column| !contains(&relation.not_null, column)) {
-        Some(column) => {
-            (Goal::Full, Some(format!("{column} may be null, and the columns of an identity index may not")))
-        }
+    match index_obstacle(source, table, relation) {
+        Some(reason) => (Goal::Full, Some(reason)),
         None => (Goal::Index, None),
     }
+}
+
+/// Returns why no index can be the replica identity.
+fn index_obstacle(source: &Source, table: Table, relation: &Relation) -> Option<String> {
+    if relation.partitioned {
+        return Some("an index cannot be built concurrently on a partitioned table".into());
+    }
+    let nullable = wanted(source, table).into_iter().find(|column| !contains(&relation.not_null, column))?;
+    Some(format!("{nullable} may be null, and the columns of an identity index may not"))
+}
+
+/// Returns why setup cannot give a table a replica identity with which the platform's updates succeed.
+pub(crate) fn refusal(source: &Source, table: Table, relation: &Relation) -> Option<String> {
+    if relation.virtual_columns.is_empty() || is_met(source, table, relation) && !relation.rejects_updates() {
+        return None;
+    }
+    let reason = index_obstacle(source, table, relation)?;
+    Some(format!(
+        "has virtual generated columns ({}), with which replica identity full makes every UPDATE and DELETE fail; an index is \
+         impossible, since {reason}",
+        relation.virtual_columns.join(", ")
+    ))
 }
 
 /// Returns whether the replica identity can stay. One that the platform has set is sufficient if it covers the wanted columns.

@@ -1,16 +1,20 @@
 //! Prepares the store and the primary for capture: inspects everything first, then changes what is missing in a safe order.
 
+use std::collections::HashMap;
+
+use postgres_types::Type;
 use tokio_postgres::Client;
 
-use super::catalog::SlotState;
+use super::catalog::{Relation, SlotState};
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
-use super::inspect::{Conditions, Inspection, inspect, unpublished};
+use super::inspect::{Conditions, Inspection, inspect, tables_for_streaming, unpublished};
 use super::table_locks::change_publication;
 use super::{slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
 use crate::domain::gap::Gap;
 use crate::domain::position::Checkpoint;
+use crate::domain::table::Table;
 use crate::failpoint::failpoint;
 use crate::postgres;
 use crate::postgres::quote_identifier;
@@ -19,6 +23,10 @@ use crate::store::{Store, migrate};
 
 pub(super) const PUBLICATION_CREATE: &str = include_str!("../../sql/primary/publication_create.sql");
 const PUBLICATION_ADD: &str = include_str!("../../sql/primary/publication_add.sql");
+const RELATION_SIZE: &str = include_str!("../../sql/primary/relation_size.sql");
+/// Since PostgreSQL 18, UPDATE and DELETE of a published table with replica identity full fail if the publication lacks a generated column.
+const GENERATED_VERSION: i32 = 180_000;
+const STORED_GENERATED: &str = ", publish_generated_columns = stored";
 const PUBLICATION_OPTIONS: &str = include_str!("../../sql/primary/publication_options.sql");
 
 /// Prepares the store and the primary. Returns what it did: nothing if all was prepared before.
@@ -91,7 +99,7 @@ pub(crate) async fn prepare(
     found: &Inspection,
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done = found.notes();
-    done.extend(set_identities(client, source, store, found).await?);
+    done.extend(set_identities(client, source, store, &unmet(source, found)).await?);
     failpoint!("identities_set_tables_not_published")?;
     done.extend(publish(client, source, found).await?);
     Ok(done)
@@ -108,15 +116,58 @@ async fn lost_slot(source: &Source, store: &Store, checkpoint: &Checkpoint, exis
     }
 }
 
+/// Returns the tables and partitions that need another replica identity.
+fn unmet<'a>(source: &Source, found: &'a Inspection) -> Vec<(Table, &'a Relation)> {
+    let all = found.tables.iter().flat_map(|mapped| mapped.relations.iter().map(|relation| (mapped.table, relation)));
+    all.filter(|(table, relation)| !identity::is_met(source, *table, relation)).collect()
+}
+
+/// Verifies that the WAL has what events need, and returns the captured tables by their OIDs.
+///
+/// What the platform's DDL has left without a sufficient replica identity gets one first, if no change can have been lost: partitions that
+/// nobody has written to yet, and tables whose updates fail.
+pub(crate) async fn prepared_for_streaming(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+) -> Result<HashMap<u32, Table>, PrimaryError> {
+    let drift = match tables_for_streaming(client, source).await {
+        Err(drift @ PrimaryError::Drift(_)) => drift,
+        other => return other,
+    };
+    let found = inspect(client, source, Conditions::Wal).await?;
+    let lacking: Vec<(Table, &Relation)> = unmet(source, &found)
+        .into_iter()
+        .filter(|(table, relation)| {
+            relation.rejects_updates() || !relation.identifies(&identity::wanted(source, *table))
+        })
+        .collect();
+    for (table, relation) in &lacking {
+        let is_possible = relation.owned && identity::refusal(source, *table, relation).is_none();
+        if !is_possible || !(relation.rejects_updates() || is_unwritten(client, relation).await?) {
+            return Err(drift);
+        }
+    }
+    for line in set_identities(client, source, store, &lacking).await? {
+        tracing::info!("{line}");
+    }
+    tables_for_streaming(client, source).await
+}
+
+/// Returns whether a table has never had a row.
+async fn is_unwritten(client: &Client, relation: &Relation) -> Result<bool, PrimaryError> {
+    let size = client.query_typed_one(RELATION_SIZE, &[(&relation.oid, Type::OID)]).await?;
+    Ok(relation.has_partitions || size.get::<_, Option<i64>>("size") == Some(0))
+}
+
 async fn set_identities(
     client: &Client,
     source: &Source,
     store: &Store,
-    found: &Inspection,
+    relations: &[(Table, &Relation)],
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done = Vec::new();
-    let all = found.tables.iter().flat_map(|mapped| mapped.relations.iter().map(|relation| (mapped.table, relation)));
-    for (table, relation) in all.filter(|(table, relation)| !identity::is_met(source, *table, relation)) {
+    for (table, relation) in relations.iter().copied() {
         let earlier = FoundIdentity {
             table_oid: relation.oid,
             table_name: relation.qualified(),
@@ -142,7 +193,9 @@ async fn publish(client: &Client, source: &Source, found: &Inspection) -> Result
     let missing = unpublished(&found.tables, found.publication.as_ref());
     let tables: Vec<String> = missing.iter().map(|(_, root)| root.quoted()).collect();
     let run = async |template: &str, tables: &[String]| {
-        let statement = template.replace("{publication}", &quote_identifier(name));
+        let is_since_18 = found.server.as_ref().is_some_and(|server| server.version >= GENERATED_VERSION);
+        let generated = if is_since_18 { STORED_GENERATED } else { "" };
+        let statement = template.replace("{publication}", &quote_identifier(name)).replace("{generated}", generated);
         change_publication(client, &statement.replace("{tables}", &tables.join(", ")), tables).await
     };
     match &found.publication {

@@ -38,8 +38,14 @@ pub fn statements(source: &Source, url: Option<&str>) -> String {
     text.push_str("\n-- After the replica identities: a published table without one rejects updates.\n");
     let publication = PUBLICATION_CREATE
         .replace("{publication}", &quote_identifier(&source.publication))
-        .replace("{tables}", &tables.join(", "));
+        .replace("{tables}", &tables.join(", "))
+        .replace("{generated}", "");
     text.push_str(&publication);
+    text.push_str(&format!(
+        "-- On PostgreSQL 18, or updates of tables with generated columns fail:\n\
+         -- alter publication {} set (publish_generated_columns = stored);\n",
+        quote_identifier(&source.publication)
+    ));
     text.push_str(&format!(
         "\n-- Then `walhook setup`, as {role}: it creates the slot {} and reads the existing rows at the slot's snapshot.\n",
         source.slot

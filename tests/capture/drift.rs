@@ -117,7 +117,7 @@ async fn a_renamed_table_is_reported_and_capture_continues_under_its_old_name() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recreated_table_and_a_new_partition_are_reported_until_setup_runs() {
+async fn a_recreated_table_is_reported_until_setup_runs() {
     let mut drifting = start().await;
     drifting
         .alter(
@@ -139,9 +139,6 @@ async fn a_recreated_table_and_a_new_partition_are_reported_until_setup_runs() {
     drifting.reading().await;
     let second = drifting.insert(USUAL, 2).await;
     drifting.alter("create table payment_high partition of payment for values from (100) to (1000000)").await;
-    drifting.unready("replica identity of public.payment: does not cover id, status in public.payment_high").await;
-    drifting.app.setup().await;
-    drifting.reading().await;
     let third = drifting.insert(&USUAL.replace("payment (", "payment_high ("), 103).await;
     drifting.received(&[first, second, third]).await;
 }

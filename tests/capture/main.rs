@@ -8,6 +8,7 @@ mod catalog;
 mod chaos;
 mod connections;
 mod crash;
+mod ddl;
 mod drift;
 mod equivalence;
 mod events;

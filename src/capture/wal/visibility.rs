@@ -26,8 +26,9 @@ use crate::domain::publication::PublicationMembers;
 use crate::domain::window::Snapshot;
 use crate::health::Health;
 use crate::primary::catalog::{self, PublicationVersionQuery};
-use crate::primary::inspect::tables_for_streaming;
+use crate::primary::install::prepared_for_streaming;
 use crate::retry::Backoff;
+use crate::store::Store;
 use crate::telemetry::Condition;
 
 const CURRENT_SNAPSHOT: &str = include_str!("../../../sql/primary/current_snapshot.sql");
@@ -102,6 +103,7 @@ impl VisibilityGate {
         let wait = WaitReport { health: health.clone() };
         let checker = Checker {
             source: source.clone(),
+            store: context.store.clone(),
             timeline,
             client: KeptClient::new(url, None),
             version_query: None,
@@ -200,6 +202,7 @@ impl VisibilityGate {
 /// Checks visibility and tables over its own connection to the primary.
 struct Checker {
     source: Source,
+    store: Store,
     timeline: u32,
     client: KeptClient,
     /// Prepared for the current connection.
@@ -274,7 +277,7 @@ impl Checker {
         }
         let version = found.map(|found| found.version);
         if scope == Scope::Tables || version != self.version {
-            tables_for_streaming(client, &self.source).await?;
+            prepared_for_streaming(client, &self.source, &self.store).await?;
             let members = catalog::publication_members(client, &self.source).await?;
             if !self.members.left_by(&members).is_empty() {
                 return Err(CaptureError::PublicationInterrupted);

@@ -103,6 +103,20 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
             }
         }
     }];
+    let rejecting = mapped.relations.iter().filter(|relation| relation.rejects_updates());
+    findings.extend(rejecting.map(|relation| {
+        let state = format!(
+            "full: every UPDATE and DELETE fails, because of the virtual generated columns {}",
+            relation.virtual_columns.join(", ")
+        );
+        let subject = format!("replica identity of {}", relation.qualified());
+        Finding::fail(subject, state, SETUP).of(Condition::GeneratedColumns(table))
+    }));
+    findings.extend(mapped.relations.iter().filter_map(|relation| {
+        let state = identity::refusal(source, table, relation)?;
+        let remedy = "remove the obstacle or the columns, or use source.capture = \"trigger\"";
+        Some(Finding::fail(format!("table {}", relation.qualified()), state, remedy).blocking())
+    }));
     findings.extend(others.into_iter().map(|relation| {
         let remedy = format!(
             "its owner must run `alter table {} replica identity full`, or run `walhook setup` as the owner",
@@ -145,6 +159,10 @@ pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option
     }
     if !publication.via_root {
         return Finding::fail(subject, "does not publish partitions under the partitioned table's own name", SETUP);
+    }
+    if !publication.stored_generated {
+        let state = "lacks stored generated columns: a table that gets one would reject every UPDATE and DELETE";
+        return Finding::fail(subject, state, SETUP);
     }
     Finding::ok(subject, format!("covers {} tables", tables.iter().filter(|mapped| mapped.root().is_some()).count()))
 }

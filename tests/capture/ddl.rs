@@ -1,0 +1,123 @@
+//! The platform's DDL on published tables: its own statements keep working, and what changed is captured without an operator.
+
+use std::path::Path;
+
+use walhook::private_postgres::Options;
+
+use crate::support::versions::installed;
+use crate::support::{TestApp, eventually, skip};
+
+const GAPS: &str = "select count(*) from walhook.gap";
+
+async fn prepared(programs: Option<&Path>) -> TestApp {
+    let mut app = TestApp::prepare_alone(Options { programs, ..Options::default() }).await;
+    app.set("source.heartbeat", "200ms");
+    app
+}
+
+fn version_18() -> Option<std::path::PathBuf> {
+    let found = installed().into_iter().find(|(version, _)| *version == 18).map(|(_, programs)| programs);
+    if found.is_none() {
+        skip("no PostgreSQL 18: scripts/fetch-postgres 18 fetches it");
+    }
+    found
+}
+
+/// With replica identity full, PostgreSQL 18 rejects updates of a published table whose generated columns are not published.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn generated_columns_before_and_after_setup_leave_the_platforms_updates_alone() {
+    let Some(programs) = version_18() else { return };
+    let mut app = prepared(Some(&programs)).await;
+    let platform = app.platform().await;
+    let before = "alter table distro_queue add shown text generated always as (status || '!') virtual;
+        alter table payment add shown text generated always as (invoice_number || '!') stored;
+        alter table label add shown text generated always as (name || '!') virtual;
+        alter table outlet drop constraint outlet_pkey cascade, alter id drop not null, add shown text generated always as (name || '!') stored";
+    platform.transaction(before).await;
+    let user = platform.user(&[]).await;
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    let outlet = platform.outlet("O").await;
+    let entry = platform.distribution(release, outlet, "scheduled").await;
+    app.setup().await;
+    app.run().await;
+    let update_all = format!(
+        "update distro_queue set status = 'batched' where id = {entry}; update payment set invoice_number = 'x';
+         update label set name = 'M'; update outlet set name = 'P'; update release set title = 'T'; delete from payment"
+    );
+    platform.transaction(&update_all).await;
+    app.wait_for_events(1).await;
+
+    let stored = "alter table release add words tsvector generated always as (to_tsvector('simple', coalesce(title, ''))) stored";
+    platform.transaction(stored).await;
+    platform.transaction("update release set review_status = 'approved'").await;
+    app.wait_for_events(2).await;
+
+    // No publication can have it: until the replica identity is an index, updates fail.
+    platform.transaction("alter table release add upper_title text generated always as (upper(title)) virtual").await;
+    eventually("updates to succeed again", async || {
+        let update = "update release set review_status = 'rejected'";
+        platform.client.batch_execute(update).await.ok()
+    })
+    .await;
+    app.wait_for_events(3).await;
+    assert_eq!(app.store().await.query_one(GAPS, &[]).await.unwrap().get::<_, i64>(0), 0);
+    let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+    assert!(!check.contains("fail  replica identity"), "{check}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn setup_refuses_virtual_columns_beside_which_no_replica_identity_is_safe() {
+    let Some(programs) = version_18() else { return };
+    let app = prepared(Some(&programs)).await;
+    let platform = app.platform().await;
+    // The column that is watched may be null.
+    platform
+        .transaction("alter table preflight_report add shown text generated always as (profile_name || '!') virtual")
+        .await;
+    let refused = app.walhook(&["setup"]).await;
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && error.contains("has virtual generated columns (shown)"), "{error}");
+    let touched =
+        "select count(*) from pg_publication union all select count(*) from pg_class where relreplident = 'f'";
+    let touched = platform.client.query(touched, &[]).await.unwrap();
+    assert!(touched.iter().all(|row| row.get::<_, i64>(0) == 0));
+    platform.execute("update preflight_report set profile_name = 'x'", &[]).await;
+}
+
+/// With and without a primary key, from which a partition gets a default identity.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
+    for key in ["primary key (id)", "check (id > 0)"] {
+        let mut app = prepared(None).await;
+        let platform = app.platform().await;
+        let partitioned = format!(
+            "alter table payment rename to old_payment;
+             create table payment (like old_payment including defaults, {key}) partition by range (id);
+             create table payment_old partition of payment for values from (minvalue) to (100)"
+        );
+        platform.transaction(&partitioned).await;
+        app.setup().await;
+        app.run().await;
+        let user = platform.user(&[]).await;
+        platform.transaction("create table payment_new partition of payment for values from (100) to (200)").await;
+        let identity = "select relreplident = 'f' from pg_class where relname = 'payment_new'";
+        eventually("the replica identity", async || {
+            platform.client.query_one(identity, &[]).await.unwrap().get::<_, bool>(0).then_some(())
+        })
+        .await;
+        let rows = format!(
+            "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+             values (1, {user}, 'A', 1, 1, 'draft'), (101, {user}, 'B', 1, 1, 'draft')"
+        );
+        platform.transaction(&rows).await;
+        platform.transaction("update payment set status = 'ready'").await;
+        app.wait_for_events(2).await;
+        platform.transaction("drop table payment_old").await;
+        platform.transaction("update payment set status = 'draft'; update payment set status = 'ready'").await;
+        app.wait_for_events(3).await;
+        let gaps: i64 = app.store().await.query_one(GAPS, &[]).await.unwrap().get(0);
+        assert_eq!(gaps, 0, "{key}");
+        app.sidecar().wait_until_ready().await;
+    }
+}
