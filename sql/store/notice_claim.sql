@@ -9,4 +9,4 @@ where id = (
     limit 1
     for update skip locked
 )
-returning id, kind, at, webhook_id, user_id, name, url, reason, failures, threshold, lease, tries, last_error
+returning id, kind, at, failing_since, webhook_id, user_id, name, url, reason, failures, threshold, lease, tries, last_error

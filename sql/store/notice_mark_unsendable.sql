@@ -8,4 +8,4 @@ where id = any (array(
     limit $2
     for update skip locked
 ))
-returning id, kind, at, webhook_id, user_id, name, url, reason, failures, threshold
+returning id, kind, at, failing_since, webhook_id, user_id, name, url, reason, failures, threshold

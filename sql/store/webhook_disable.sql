@@ -8,9 +8,9 @@ with disabled as (
         disabled_reason = $7::text,
         updated_at = now()
     where id = $1::uuid and active
-    returning id, user_id, name, url
+    returning id, user_id, name, url, failing_since
 )
-insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold)
-select $4::uuid, 'disabled', id, user_id, name, url, $2::text, $3::text, $5::bigint, $6::bigint
+insert into walhook.notice (id, kind, webhook_id, user_id, name, url, reason, error_kind, failures, threshold, failing_since)
+select $4::uuid, 'disabled', id, user_id, name, url, $2::text, $3::text, $5::bigint, $6::bigint, failing_since
 from disabled
 returning user_id

@@ -7,7 +7,9 @@ use super::fault::{Fault, Result};
 use super::service::Manage;
 use crate::domain::delivery::Outcome;
 use crate::domain::event::UserId;
+use crate::domain::notice::recovery_since;
 use crate::store::audit::Actor;
+use crate::store::notices;
 use crate::store::recovery::{self, Scope};
 
 /// A valid time range: from `since` on and before `until`, or up to now.
@@ -88,6 +90,13 @@ pub struct StartedJob {
 }
 
 impl Manage {
+    /// Returns from when on to recover a webhook that was disabled: from the first of the failures that led to it.
+    pub async fn recovery_preset(&self, user: &UserId, webhook: Uuid) -> Result<Option<Timestamp>> {
+        let webhook = self.webhook(user, webhook).await?;
+        let failing_since = notices::last_failing_since(&self.store, webhook.id).await?;
+        Ok(failing_since.map(recovery_since))
+    }
+
     /// Counts what [`Manage::recover`] would redeliver.
     pub async fn preview_recovery(&self, user: &UserId, webhook: Uuid, draft: RecoveryDraft) -> Result<JobScope> {
         self.webhook(user, webhook).await?;

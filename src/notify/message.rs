@@ -29,7 +29,7 @@ struct Mail<'a> {
     is_disabled: bool,
     name: String,
     at: String,
-    /// The same time as an argument for the API.
+    /// When a recovery must start, as an argument for the API.
     since: String,
     context: &'a MailContext,
 }
@@ -66,7 +66,7 @@ pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Me
         NoticeKind::Disabled => format!("Webhook disabled: {name}"),
         NoticeKind::Warning => format!("Warning: webhook {name} is failing"),
     };
-    let since = format(notice.at, "%Y-%m-%dT%H:%M:00Z");
+    let since = format(notice.recovery_since(), "%Y-%m-%dT%H:%M:00Z");
     let mail = Mail { notice, is_disabled, name, at: format(notice.at, "%Y-%m-%d %H:%M UTC"), since, context };
     let text = Text(&mail).render().expect("writing to a String cannot fail");
     let html = Html(&mail).render().expect("writing to a String cannot fail");
@@ -128,6 +128,7 @@ mod tests {
             id: Uuid::from_u128(7),
             kind,
             at: "2026-03-01T09:05:59Z".parse().unwrap(),
+            failing_since: Some("2026-03-01T04:30:10Z".parse().unwrap()),
             webhook: Uuid::from_u128(8),
             user: UserId("42".into()),
             name: name.to_owned(),
@@ -166,6 +167,7 @@ mod tests {
         }
         assert!(html.contains("Hooks &#38; &#60;co&#62;") && !html.contains("<co>") && !html.contains("<2>"), "{html}");
         let mail = composed(&notice);
+        assert!(mail.contains("2026-03-01T04:28:00Z"), "the first failure: {mail}");
         assert!(headers(&mail).contains(&"Subject: Webhook disabled: Hooks & <co>"), "{mail}");
         assert!(mail.contains(&format!("Message-ID: <{}@example.com>", notice.id)), "{mail}");
         assert!(mail.contains("Auto-Submitted: auto-generated\r\n"), "{mail}");

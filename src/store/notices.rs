@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::statement::{Column, from_row};
@@ -41,7 +42,7 @@ impl End {
 
 from_row!(Claimed { notice: Notice::from_row, lease, tries, last_error });
 
-from_row!(Notice { id, kind, at, webhook = "webhook_id", user = "user_id", name, url, reason, failures, threshold });
+from_row!(Notice { id, kind, at, failing_since, webhook = "webhook_id", user = "user_id", name, url, reason, failures, threshold });
 
 impl Column for NoticeKind {
     type Stored = String;
@@ -50,6 +51,12 @@ impl Column for NoticeKind {
         let kind = NoticeKind::ALL.iter().copied().find(|kind| kind.as_str() == stored);
         kind.ok_or_else(|| format!("`{stored}` is not a kind of notice"))
     }
+}
+
+/// Returns when the failures began that disabled a webhook last. None if it was never disabled, or longer ago than notices are kept.
+pub async fn last_failing_since(store: &Store, webhook: Uuid) -> Result<Option<Timestamp>> {
+    const LAST: &str = include_str!("../../sql/store/notice_last_disabled.sql");
+    store.fetch_optional(LAST, &[&webhook]).await
 }
 
 /// Leases the notice that has been due longest, for `length`.

@@ -103,12 +103,14 @@ pub async fn start<T>(
 }
 
 impl PeriodForm {
-    /// Returns the form and the status of the page that shows it.
+    /// Returns the form and the status of the page that shows it. `preset` is the start of the time range that an empty form has; without one
+    /// it is a day ago.
     pub fn new(
         visit: &Visit,
         fields: &Fields,
         shown: Shown,
         counted: fn(&JobScope) -> String,
+        preset: Option<Timestamp>,
     ) -> (StatusCode, PeriodForm) {
         let now = Timestamp::now();
         let value = |name: &str| time(fields.one(name)).map(field);
@@ -117,7 +119,7 @@ impl PeriodForm {
             Err((status, errors)) => (status, None, errors),
         };
         let form = PeriodForm {
-            since: value("since").unwrap_or_else(|| field(day_before(now))),
+            since: value("since").unwrap_or_else(|| field(preset.unwrap_or_else(|| day_before(now)))),
             until: value("until").unwrap_or_default(),
             errors,
             oldest: now.checked_sub(visit.state.retention).unwrap_or(Timestamp::UNIX_EPOCH),

@@ -59,7 +59,8 @@ fn counted(scope: &JobScope) -> String {
 
 async fn show(visit: &Visit, id: Uuid, fields: &Fields, shown: Shown) -> Result<Response, PageError> {
     let webhook = visit.manage().webhook(visit.user(), id).await?;
-    let (status, form) = PeriodForm::new(visit, fields, shown, counted);
+    let preset = visit.manage().recovery_preset(visit.user(), id).await?;
+    let (status, form) = PeriodForm::new(visit, fields, shown, counted, preset);
     let outcome = fields.one("outcome").to_owned();
     Ok(with_status(status, &Page { frame: visit.frame(Section::Webhooks), webhook, form, outcome }))
 }

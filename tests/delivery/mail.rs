@@ -156,6 +156,47 @@ async fn reactivate_and_recover(
     assert_eq!(row.get::<_, i64>(0), 1);
 }
 
+/// Also deliveries that failed for good long before the webhook was disabled.
+#[tokio::test]
+async fn the_request_in_the_mail_brings_back_everything_since_the_first_failure() {
+    if !SmtpSink::is_available() {
+        return;
+    }
+    let port = free_port().unwrap();
+    let sink = SmtpSink::start(port, &[]).await;
+    let mut app = prepare(&[("disable.threshold", "15")]).await;
+    set_mail(&mut app, &format!("smtp://127.0.0.1:{port}"));
+    app.run().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let api = app.api(&user.to_string()).await;
+    let receiver = Receiver::start().await;
+    receiver.answer_status(500);
+    let webhook = create(&api, "n", &receiver).await;
+    pay(&platform, user, 1).await;
+    let has_failed = |logs: &[Value]| logs.iter().any(|line| line["outcome"] == "permanently_failed");
+    api.wait_for_logs(&webhook, "a permanent failure", has_failed).await;
+    let store = app.store().await;
+    let age = "update walhook.webhook set failing_since = failing_since - interval '1 hour' returning failing_since";
+    let failing_since: jiff::Timestamp = store.query_one(age, &[]).await.unwrap().get(0);
+    pay(&platform, user, 1).await;
+    wait_until_disabled(&api, &webhook).await;
+
+    let mails = sink.wait_for("taken", 2).await;
+    let [mail] = with_subject(&mails, "Webhook disabled: n")[..] else { panic!("{mails:?}") };
+    let text = mail["text"].as_str().unwrap();
+    let body = text.lines().find(|line| line.contains("\"since\"")).unwrap_or_else(|| panic!("{text}"));
+    let body: Value = serde_json::from_str(body.trim()).unwrap();
+    let since: jiff::Timestamp = body["since"].as_str().unwrap().parse().unwrap();
+    assert!(since < failing_since, "{since} {failing_since}");
+    receiver.answer_status(200);
+    receiver.clear();
+    let path = format!("/webhooks/{webhook}");
+    api.patch(&path, json!({ "active": true })).await.expect(200);
+    api.post(&format!("{path}/recover"), body).await.expect(202);
+    receiver.wait_for(2).await;
+}
+
 #[tokio::test]
 async fn one_event_that_fails_permanently_counts_ten_and_notices_wait_until_mail_is_configured() {
     if !SmtpSink::is_available() {
