@@ -86,6 +86,11 @@ impl CaptureError {
         matches!(self, CaptureError::Primary(error) if error.is_missing_wal())
     }
 
+    /// Returns whether the publication did not exist when the WAL to be read was written. One that is created again does not help.
+    pub fn is_missing_publication(&self) -> bool {
+        matches!(self, CaptureError::Primary(error) if error.is_missing_publication())
+    }
+
     /// Returns whether the primary's commits would wait for this stream.
     pub fn is_own_standby(&self) -> bool {
         matches!(self, CaptureError::Primary(PrimaryError::OwnStandby(_)))

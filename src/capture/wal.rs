@@ -124,7 +124,11 @@ pub(super) async fn run(context: &Context<'_>) -> Result<Option<Batch>, CaptureE
 /// or is tried again.
 async fn report(context: &Context<'_>, read_until: &ReadUntil, error: CaptureError) -> CaptureError {
     let Context { source, store, health, .. } = *context;
-    let error = if error.is_missing_wal() { missing_wal(context).await } else { error };
+    let error = match error {
+        error if error.is_missing_wal() => missing_wal(context).await,
+        error if error.is_missing_publication() => missing_publication(context).await,
+        error => error,
+    };
     if let Some(gap) = error.gap_by_drift() {
         gaps::try_record(source, store, health, gap).await;
     }
@@ -149,6 +153,13 @@ async fn missing_wal(context: &Context<'_>) -> CaptureError {
         Ok::<_, StoreError>(gaps::record_and_end(source, store, health, gap, at).await)
     };
     recorded.await.map_or_else(CaptureError::from, CaptureError::from)
+}
+
+/// Records that the WAL at the checkpoint was written without the publication. Returns the error that ends capture.
+async fn missing_publication(context: &Context<'_>) -> CaptureError {
+    let Context { source, store, health, .. } = *context;
+    let gap = Gap::PublicationInterrupted { publication: source.publication.clone(), tables: "every table".to_owned() };
+    gaps::record_and_end(source, store, health, gap, None).await.into()
 }
 
 /// Lowers the limit to the last acknowledgement, so that the next process notices if others move the slot.

@@ -124,6 +124,16 @@ impl PrimaryError {
         }
     }
 
+    /// Returns whether the server found no publication in the catalog as of the WAL that it decodes.
+    pub fn is_missing_publication(&self) -> bool {
+        match self {
+            PrimaryError::Replication(error) => {
+                sql_state(error) == Some(SqlState::UNDEFINED_OBJECT) && error.to_string().contains("publication \"")
+            }
+            _ => false,
+        }
+    }
+
     /// Returns whether a stream needs WAL that the server no longer has, although the slot retains it.
     pub fn is_missing_wal(&self) -> bool {
         matches!(self, PrimaryError::Replication(error) if sql_state(error) == Some(SqlState::UNDEFINED_FILE))

@@ -6,6 +6,7 @@ use walhook::private_postgres::Options;
 
 use crate::support::versions::installed;
 use crate::support::{TestApp, eventually, skip};
+use crate::wait_until_unready;
 
 const GAPS: &str = "select count(*) from walhook.gap";
 
@@ -120,4 +121,27 @@ async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
         assert_eq!(gaps, 0, "{key}");
         app.sidecar().wait_until_ready().await;
     }
+}
+
+/// The server looks the publication up as of the WAL that it decodes: one that is created again is not there yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_process() {
+    let mut app = prepared(None).await;
+    let platform = app.platform().await;
+    app.setup().await;
+    app.run().await;
+    let user = platform.user(&[]).await;
+    platform.payment(user, "ready").await;
+    app.wait_for_events(1).await;
+    assert!(app.stop().await.success());
+    platform.transaction(&format!("drop publication {}", app.name)).await;
+    platform.payment(user, "ready").await;
+    app.setup().await;
+    let mut sidecar = app.spawn(&[]);
+    wait_until_unready(&sidecar, "gap: changes were lost (publication_changed)").await;
+    app.walhook_ok(&["repair"]).await;
+    app.wait_for_events(2).await;
+    sidecar.wait_until_ready().await;
+    platform.payment(user, "ready").await;
+    app.wait_for_events(3).await;
 }

@@ -139,6 +139,9 @@ async fn a_recreated_table_is_reported_until_setup_runs() {
     drifting.reading().await;
     let second = drifting.insert(USUAL, 2).await;
     drifting.alter("create table payment_high partition of payment for values from (100) to (1000000)").await;
+    let identity = "select from pg_class where relname = 'payment_high' and relreplident = 'f'";
+    let client = &drifting.platform.client;
+    eventually("the new partition's replica identity", async || client.query_opt(identity, &[]).await.unwrap()).await;
     let third = drifting.insert(&USUAL.replace("payment (", "payment_high ("), 103).await;
     drifting.received(&[first, second, third]).await;
 }

@@ -218,7 +218,10 @@ async fn preflight_names_what_is_missing() {
     app.setup().await;
     preflight().await.unwrap();
     let owner = app.source().await;
-    owner.batch_execute("alter table payment replica identity default").await.unwrap();
+    // A table that nobody has written to would be prepared at once.
+    let written =
+        "insert into payment (id, invoice_number, amount, total_due_usd, status) values (1, 'A', 1, 1, 'draft')";
+    owner.batch_execute(&format!("{written}; alter table payment replica identity default")).await.unwrap();
     let error = preflight().await.unwrap_err();
     assert_eq!(
         error.to_string(),
