@@ -1,6 +1,6 @@
--- Tables, each followed by its partitions. `number` is the table's index in the parameters, counted from one.
+-- Tables, each followed by its partitions and by the tables that inherit from it. `number` is the table's index in the parameters, counted from one.
 -- $1 schemas, $2 tables, $3 the name of Walhook's identity index on each
-with wanted as (
+with recursive wanted as (
     select class.oid as root, wanted.number, wanted.index
     from unnest($1::text[], $2::text[], $3::text[]) with ordinality as wanted (schema, name, index, number)
     join pg_catalog.pg_namespace namespace on namespace.nspname = wanted.schema
@@ -9,7 +9,8 @@ with wanted as (
 ), tree as (
     select number, index, root, root as oid from wanted
     union
-    select number, index, root, part.relid from wanted, pg_partition_tree(root) part
+    select tree.number, tree.index, tree.root, child.inhrelid
+    from tree join pg_catalog.pg_inherits child on child.inhparent = tree.oid
 )
 select
     tree.number,
@@ -18,6 +19,7 @@ select
     class.relname::text as name,
     class.relkind = 'p' as has_partitions,
     class.relkind = 'p' or class.relispartition as partitioned,
+    class.oid <> tree.root and not class.relispartition as inherits,
     pg_has_role(class.relowner, 'usage') as owned,
     has_table_privilege(class.oid, 'trigger') as may_trigger,
     row_security_active(class.oid) as row_security,

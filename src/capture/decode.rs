@@ -43,6 +43,10 @@ pub(super) enum Decoded {
     Heartbeat(String),
     /// The columns of a captured or looked-up table: they or the publication may have changed.
     TableDescribed,
+    /// A table that was not one of Walhook's when the stream was opened.
+    UnmappedTable {
+        oid: u32,
+    },
     /// Old rows of a watched table no longer include the watched columns.
     IdentityLost {
         table: String,
@@ -153,7 +157,7 @@ impl Decoder {
                     None => {
                         let table = format_args!("{namespace}.{relation_name}");
                         tracing::info!(%table, "the table is published but not mapped: its changes are skipped");
-                        Decoded::Nothing
+                        Decoded::UnmappedTable { oid: relation_id }
                     }
                     Some(relation) if is_full || relation.key_is_sufficient() => Decoded::TableDescribed,
                     Some(_) => Decoded::IdentityLost { table: format!("{namespace}.{relation_name}") },

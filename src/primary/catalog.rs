@@ -161,6 +161,8 @@ row! {
         pub has_partitions: bool,
         /// Whether it has partitions or is one.
         pub partitioned: bool,
+        /// Whether it inherits from a table of Walhook's, without being a partition.
+        pub inherits: bool,
         pub owned: bool,
         pub may_trigger: bool,
         pub row_security: bool,

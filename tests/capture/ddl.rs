@@ -145,3 +145,35 @@ async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_p
     platform.payment(user, "ready").await;
     app.wait_for_events(3).await;
 }
+
+/// Partitions of before PostgreSQL 10: tables that inherit, each with its own identity, publication and triggers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_inherit_from_a_mapped_table_are_captured() {
+    for mode in ["wal", "trigger"] {
+        let mut app = prepared(None).await;
+        app.set("source.capture", mode).set("source.poll_interval", "20ms");
+        let platform = app.platform().await;
+        platform.transaction("create table payment_2025 (check (id < 1000)) inherits (payment)").await;
+        app.setup().await;
+        app.run().await;
+        let user = platform.user(&[]).await;
+        let rows = format!(
+            "insert into payment_2025 (id, user_id, invoice_number, amount, total_due_usd, status) values (1, {user}, 'A', 1, 1, 'draft');
+             insert into payment (id, user_id, invoice_number, amount, total_due_usd, status) values (2000, {user}, 'B', 1, 1, 'draft')"
+        );
+        platform.transaction(&rows).await;
+        platform.transaction("update payment set status = 'ready'").await;
+        app.wait_for_events(2).await;
+        // One that is created later is named until setup has prepared it.
+        platform.transaction("create table payment_2026 () inherits (payment)").await;
+        let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
+        assert!(check.contains("fail ") && check.contains("payment_2026"), "{mode}: {check}");
+        app.setup().await;
+        let later = format!(
+            "insert into payment_2026 (id, user_id, invoice_number, amount, total_due_usd, status) values (3, {user}, 'C', 1, 1, 'draft');
+             update payment set status = 'ready' where id = 3; delete from payment where id = 1"
+        );
+        platform.transaction(&later).await;
+        app.wait_for_events(3).await;
+    }
+}

@@ -205,6 +205,7 @@ impl<'a> Reader<'a> {
         match decoded {
             Decoded::Nothing => {}
             Decoded::TableDescribed => self.tasks.gate.require_table_check(),
+            Decoded::UnmappedTable { oid } => self.tasks.gate.add_unmapped(oid),
             Decoded::Began => {
                 if let Some(open) = self.decoder.open() {
                     self.last_commit = open.committed_at;

@@ -10,6 +10,8 @@
 //!
 //! The wait has no limit: a new stream would wait for the same transactions. A long wait is reported instead.
 
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -83,6 +85,8 @@ pub(super) struct VisibilityGate {
     unchecked: Vec<u32>,
     /// What the next check must verify.
     unverified: Scope,
+    /// Published tables whose changes the decoder skips.
+    unmapped: Arc<Mutex<HashSet<u32>>>,
     checks: mpsc::Sender<Check>,
     passed: watch::Receiver<Received>,
     task: AbortOnDropHandle<Result<(), CaptureError>>,
@@ -109,10 +113,21 @@ impl VisibilityGate {
             version_query: None,
             version: None,
             members,
+            unmapped: Arc::default(),
             wait,
         };
+        let unmapped = Arc::clone(&checker.unmapped);
         let task = AbortOnDropHandle::new(tokio::spawn(checker.run(requests, results)));
-        VisibilityGate { policy, received: 0, unchecked: Vec::new(), unverified: Scope::Nothing, checks, passed, task }
+        VisibilityGate {
+            policy,
+            received: 0,
+            unchecked: Vec::new(),
+            unverified: Scope::Nothing,
+            unmapped,
+            checks,
+            passed,
+            task,
+        }
     }
 
     /// Records a transaction that the stream begins to send.
@@ -130,6 +145,13 @@ impl VisibilityGate {
 
     /// Closes the gate until the tables and their publication are verified.
     pub fn require_table_check(&mut self) {
+        self.require(Scope::Tables);
+    }
+
+    /// Records a published table whose changes the decoder skips. If it is one of Walhook's by now, such as a new table that inherits, the
+    /// stream is opened again.
+    pub fn add_unmapped(&mut self, oid: u32) {
+        self.unmapped.lock().expect("no holder of this lock panics").insert(oid);
         self.require(Scope::Tables);
     }
 
@@ -211,6 +233,7 @@ struct Checker {
     version: Option<String>,
     /// What it streamed then.
     members: PublicationMembers,
+    unmapped: Arc<Mutex<HashSet<u32>>>,
     wait: WaitReport,
 }
 
@@ -277,9 +300,13 @@ impl Checker {
         }
         let version = found.map(|found| found.version);
         if scope == Scope::Tables || version != self.version {
-            prepared_for_streaming(client, &self.source, &self.store).await?;
+            let tables = prepared_for_streaming(client, &self.source, &self.store).await?;
+            let is_skipped = {
+                let unmapped = self.unmapped.lock().expect("no holder of this lock panics");
+                unmapped.iter().any(|oid| tables.contains_key(oid))
+            };
             let members = catalog::publication_members(client, &self.source).await?;
-            if !self.members.left_by(&members).is_empty() {
+            if is_skipped || !self.members.left_by(&members).is_empty() {
                 return Err(CaptureError::PublicationInterrupted);
             }
             self.members = members;

@@ -178,7 +178,12 @@ pub(crate) fn unpublished<'a>(
     tables: &'a [MappedTable],
     publication: Option<&Publication>,
 ) -> Vec<(Table, &'a Relation)> {
-    let existing = tables.iter().filter_map(|mapped| Some((mapped.table, mapped.root()?)));
+    // Partitions are published with their root. A table that inherits is published by itself.
+    let existing = tables.iter().flat_map(|mapped| {
+        let published =
+            mapped.relations.iter().enumerate().filter(|(index, relation)| *index == 0 || relation.inherits);
+        published.map(|(_, relation)| (mapped.table, relation))
+    });
     existing.filter(|(_, root)| !publication.is_some_and(|publication| publication.covers(root))).collect()
 }
 
