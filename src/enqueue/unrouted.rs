@@ -4,7 +4,6 @@ use super::derive::derive_found;
 use super::error::EnqueueError;
 use super::repair::RepairEnqueue;
 use crate::domain::change::{Change, ChangeRecord};
-use crate::domain::lsn::Lsn;
 use crate::domain::position::Position;
 use crate::store::unrouted::{Unrouted, take_unrouted};
 use crate::store::{Store, StoreError};
@@ -30,7 +29,7 @@ impl RepairEnqueue {
         let ordinal = unrouted.ordinal as u64;
         let position = match unrouted.commit {
             Some(commit) => Position::Wal { timeline: self.lineage.timeline, commit, ordinal },
-            None => Position::Outbox { window: Lsn::default().0, transaction: 0, ordinal },
+            None => Position::Outbox { window: 0, transaction: 0, ordinal },
         };
         let change = Change { position, committed_at: unrouted.occurred_at, muted: false, table, operation };
 

@@ -161,3 +161,31 @@ async fn files_that_were_written_before_capture_began_are_those_of_the_change() 
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn add_ons_that_a_transaction_replaces_are_those_that_it_inserts() {
+    for mode in MODES {
+        let mut app = prepared(mode).await;
+        let platform = app.platform().await;
+        let user = platform.user(&["stream_radar"]).await;
+        let label = platform.label(user).await;
+        let release = platform.release(label).await;
+        app.setup().await;
+        app.run().await;
+        let replace = format!(
+            "delete from user_addon where user_id = {user};
+             insert into user_addon values ({user}, 'stream_radar'), ({user}, 'analytics')"
+        );
+        platform.transaction(&replace).await;
+        let raise = format!(
+            "insert into stream_radar_flag (id, dsp, isrc, release_id, severity, status, published_at)
+             values (1, 'd', 'i', {release}, 'low', 'active', now())"
+        );
+        platform.transaction(&raise).await;
+        app.wait_for_events(1).await;
+        let granted = "select addon from walhook.user_addon order by addon";
+        let granted = app.store().await.query(granted, &[]).await.unwrap();
+        let granted: Vec<&str> = granted.iter().map(|row| row.get(0)).collect();
+        assert_eq!(granted, ["analytics", "stream_radar"], "{mode}");
+    }
+}
