@@ -275,8 +275,6 @@ table! {
         "the publication is dropped", not "the replica identities are restored";
     RemoveWalCapture "identity_restored_not_forgotten" KILL_AND_FAIL:
         "a table has its earlier replica identity again", not "the store has forgotten it";
-    RemoveWalCapture "identities_restored_indexes_not_dropped" KILL_AND_FAIL:
-        "the replica identities are restored", not "the indexes of setup are dropped";
     RemoveTriggers "triggers_of_table_dropped_outbox_not_dropped" KILL_AND_FAIL:
         "the triggers of one table are dropped", not "those of the others and the outbox are";
     EndSwitch "outbox_dropped_switch_not_forgotten" KILL_AND_FAIL:

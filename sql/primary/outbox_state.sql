@@ -1,6 +1,9 @@
--- The oid of the schema of capture by triggers, if it exists, what is missing in it, and whether the role may read and clear the outbox
+-- The oid of the schema of capture by triggers, if it exists, whether the role owns it, what is missing in it, and whether the role may read and clear the outbox
 select
     to_regnamespace('walhook_capture')::oid as schema,
+    exists (
+        select from pg_catalog.pg_namespace where nspname = 'walhook_capture' and pg_has_role(nspowner, 'usage')
+    ) as owned,
     array(
         select name from unnest(array['outbox', 'progress', 'failures', 'failure']) as name
         where to_regclass('walhook_capture.' || name) is null

@@ -29,6 +29,8 @@ select
     tree.index as own_index,
     own_index.indisvalid as own_index_valid,
     columns.names as columns,
+    columns.types,
+    columns.categories,
     columns.formatted,
     columns.generated,
     columns.virtual as virtual_columns,
@@ -64,6 +66,8 @@ left join lateral (
 cross join lateral (
     select
         coalesce(array_agg(attribute.attname::text order by attribute.attnum), '{}') as names,
+        coalesce(array_agg(format_type(attribute.atttypid, null) order by attribute.attnum), '{}') as types,
+        coalesce(array_agg(type.typcategory::text order by attribute.attnum), '{}') as categories,
         -- Whether the type has its own cast to text, which may differ from its output function. The WAL has the output of that function.
         -- character(n) is excluded: its cast only drops the padding.
         coalesce(array_agg(exists (
@@ -79,6 +83,7 @@ cross join lateral (
                 and has_column_privilege(class.oid, attribute.attnum, 'select')
         ), '{}') as readable
     from pg_catalog.pg_attribute attribute
+    join pg_catalog.pg_type type on type.oid = attribute.atttypid
     where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped
 ) columns
 order by tree.number, class.oid <> tree.root, class.oid

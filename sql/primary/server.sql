@@ -9,6 +9,7 @@ select
         where grantor.rolname = 'rds_replication' and pg_has_role(grantor.oid, 'member')
     ) as may_replicate,
     role.rolname::text as role,
+    current_setting('server_encoding') as encoding,
     current_database()::text as database,
     has_database_privilege(current_database(), 'create') as may_create,
     current_setting('max_replication_slots')::int as max_slots,

@@ -1,2 +1,1 @@
--- $1 oid
-delete from walhook.replica_identity where table_oid = $1
+delete from walhook.replica_identity

@@ -2,15 +2,18 @@
 
 use std::process::ExitCode;
 
-use super::{CommandResult, confirmed};
+use super::{CommandResult, confirmed, print_text};
 use crate::config::{Config, without_password};
-use crate::primary::uninstall::teardown;
+use crate::primary::uninstall::{owner_statements, teardown};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Also drop the store's schema with all webhooks, events and delivery logs
     #[arg(long)]
     store: bool,
+    /// Print the SQL for what belongs to the tables' owner, and change nothing
+    #[arg(long, conflicts_with_all = ["store", "yes"])]
+    print: bool,
     /// Skip the confirmation
     #[arg(long)]
     yes: bool,
@@ -18,6 +21,9 @@ pub struct Arguments {
 
 pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
     let (source, store) = (config.source_url()?, config.store_url()?);
+    if arguments.print {
+        return print_text(&owner_statements(&config.source, source, store).await?);
+    }
     if !arguments.yes && !confirmed("teardown", &question(&arguments, &config, source, store))? {
         println!("nothing was changed");
         return Ok(ExitCode::FAILURE);

@@ -55,6 +55,22 @@ impl OncePerRelease {
     }
 }
 
+impl Raised {
+    /// Takes out an event that is not stored. Its release counts as never distributed.
+    pub fn withdraw(&mut self, index: usize) -> Event {
+        let event = self.events.remove(index);
+        let Raised { once, distributed, .. } = self;
+        once.0.retain(|(id, release)| {
+            let is_withdrawn = *id == event.id;
+            if is_withdrawn {
+                distributed.remove(release);
+            }
+            !is_withdrawn
+        });
+        event
+    }
+}
+
 /// The derivation of one batch. A retry continues where a failure stopped it. Starting again would be wrong: lookups have followed the
 /// changes up to there, so an earlier change would see rows that are newer than itself.
 pub struct Derivation {

@@ -82,7 +82,7 @@ pub(super) async fn sieve(
     let events = refused(store, Rows::Events(&raised.events)).await?;
     let mut count = events.len();
     for (index, detail) in events.into_iter().rev() {
-        let event = raised.events.remove(index);
+        let event = raised.withdraw(index);
         let change = batch.changes.iter().find(|change| change.position == event.position);
         let unrouted =
             change.map(|change| Unrouted::new(event.kind, change, batch.checkpoint.lineage, "store_refused", detail));

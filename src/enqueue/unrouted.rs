@@ -49,9 +49,13 @@ impl RepairEnqueue {
         if !take_unrouted(&transaction, unrouted.id).await? {
             return Ok(Rerouted::Gone);
         }
+        // Without a commit, the unrouted event stays.
         match self.store(&transaction, raised, false).await {
             Err(EnqueueError::Store(error)) if error.refuses_data() => {
                 return Ok(Rerouted::Unrouted("store_refused".to_owned()));
+            }
+            Ok(repaired) if repaired.events.is_empty() => {
+                return Ok(Rerouted::Unrouted("distributed_before".to_owned()));
             }
             result => result?,
         };

@@ -95,14 +95,29 @@ pub struct Fetched {
 /// The most keys of one query: as many as the changes of a batch.
 const MAX_CHUNK: usize = 1_000;
 
-/// Whether an error belongs to a row: its values (a data exception, an exceeded limit, too many rows of a subselect), an exception of the
-/// platform's own function, or a timeout.
-fn is_of_a_row(error: &tokio_postgres::Error) -> bool {
-    const CLASSES: [&str; 5] = ["21", "22", "23", "54", "P0"];
-    let is_of_a_row = |code: &SqlState| {
-        *code == SqlState::QUERY_CANCELED || CLASSES.iter().any(|class| code.code().starts_with(class))
-    };
-    error.code().is_some_and(is_of_a_row)
+/// The limit of a query. It waits for a lock for a part of that, so that a lock never looks like a slow row.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a query of some keys failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// A value of a row (a data exception, an exceeded limit, too many rows of a subselect), or an exception of the platform's function.
+    Row,
+    /// The query needed longer than it may.
+    Slow,
+    /// Anything else, for example an operator who cancelled the query.
+    Other,
+}
+
+impl Fault {
+    fn of(error: &tokio_postgres::Error, after: Duration) -> Fault {
+        const CLASSES: [&str; 5] = ["21", "22", "23", "54", "P0"];
+        match error.code() {
+            Some(code) if CLASSES.iter().any(|class| code.code().starts_with(class)) => Fault::Row,
+            Some(&SqlState::QUERY_CANCELED) if after >= STATEMENT_TIMEOUT => Fault::Slow,
+            _ => Fault::Other,
+        }
+    }
 }
 
 /// A connection, and the queries built over it.
@@ -117,7 +132,7 @@ struct Session {
 
 /// The settings are local to the transaction: afterwards, a pooler may assign the server's session to another client.
 const BEGIN: &str = "begin read only; set local datestyle = 'ISO'; set local timezone = 'UTC';
-    set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s';";
+    set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = '30s'; set local lock_timeout = '10s';";
 const CURRENT_SNAPSHOT: &str = include_str!("../../sql/primary/current_snapshot.sql");
 
 impl Session {
@@ -220,24 +235,29 @@ impl Primary {
                 pending.extend([rest, first]);
                 continue;
             }
-            match self.chunk_of_rows(table, keys, after).await {
+            let asked_at = Instant::now();
+            let error = match self.chunk_of_rows(table, keys, after).await {
                 Ok(rows) => {
                     self.chunk = (self.chunk + keys.len()).min(MAX_CHUNK);
                     fetched.rows.extend(rows);
+                    continue;
                 }
-                Err(LookupError::Query { source, .. }) if is_of_a_row(&source) && !keys.is_empty() => {
-                    if source.code() == Some(&SqlState::QUERY_CANCELED) {
-                        self.chunk = (keys.len() / 2).max(1);
-                    }
-                    match keys {
-                        [key] => fetched.failed.push((key.clone(), postgres::describe(&source).to_string())),
-                        _ => {
-                            let (first, rest) = keys.split_at(keys.len() / 2);
-                            pending.extend([rest, first]);
-                        }
-                    }
+                Err(error) => error,
+            };
+            let fault = match &error {
+                LookupError::Query { source, .. } => Fault::of(source, asked_at.elapsed()),
+                _ => Fault::Other,
+            };
+            if fault == Fault::Slow {
+                self.chunk = (keys.len() / 2).max(1);
+            }
+            match (fault, keys) {
+                (Fault::Other, _) | (_, []) => return Err(error),
+                (_, [key]) => fetched.failed.push((key.clone(), error.to_string())),
+                _ => {
+                    let (first, rest) = keys.split_at(keys.len() / 2);
+                    pending.extend([rest, first]);
                 }
-                Err(error) => return Err(error),
             }
         }
         Ok(fetched)

@@ -43,6 +43,7 @@ row! {
         pub in_recovery: bool,
         pub may_replicate: bool,
         pub role: String,
+        pub encoding: String,
         pub database: String,
         pub may_create: bool,
         pub max_slots: i32,
@@ -175,6 +176,10 @@ row! {
         /// Whether that index is valid; none if it does not exist.
         pub own_index_valid: Option<bool>,
         pub columns: Vec<String>,
+        /// The type of each column.
+        pub types: Vec<String>,
+        /// The category of each type, as in `pg_type`: `N` is numeric, `S` string, `D` date and time.
+        pub categories: Vec<String>,
         /// For each column, whether a cast to text may differ from the type's output.
         pub formatted: Vec<bool>,
         /// Columns that logical replication does not send.

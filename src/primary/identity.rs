@@ -1,12 +1,13 @@
 //! Replica identities: which are sufficient, and how they are set and restored.
 
+use std::collections::HashSet;
+
 use postgres_types::Type;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::catalog::{self, Relation, contains};
 use super::error::PrimaryError;
-use super::finding::Finding;
 use super::table_locks::{Attempts, busy, change_table};
 use crate::config::{ReplicaIdentity, Source};
 use crate::domain::table::Table;
@@ -161,15 +162,54 @@ row! {
     }
 }
 
-/// A replica identity to restore.
-struct Restoration {
-    current: Current,
-    /// As in the statement that sets it.
-    earlier: String,
+/// What setup has left of a replica identity, and the statement that removes it.
+pub(crate) struct Remainder {
+    pub subject: String,
+    pub state: String,
+    pub statement: String,
+    /// A line about the removal, for teardown's output.
+    pub done: String,
+    /// Whether the role may run the statement.
+    pub owned: bool,
+    /// The quoted name of the table.
+    table: String,
+}
+
+impl Remainder {
+    pub async fn remove(&self, client: &Client, attempts: Attempts) -> Result<(), PrimaryError> {
+        change_table(client, &self.table, attempts, &self.statement).await
+    }
+}
+
+/// Returns what is left of the replica identities that setup has set, `found` being those before. In the order of removal: an index can be
+/// dropped when it is no longer the identity.
+pub(crate) async fn remainders(
+    client: &Client,
+    source: &Source,
+    found: &[FoundIdentity],
+) -> Result<Vec<Remainder>, PrimaryError> {
+    let mut remainders = Vec::new();
+    let mut restored = HashSet::new();
+    for found in found {
+        if let Some(remainder) = changed_identity(client, found).await? {
+            restored.insert(found.table_oid);
+            remainders.push(remainder);
+        }
+    }
+    let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());
+    for mapped in catalog::tables(client, source, captured).await? {
+        for relation in &mapped.relations {
+            // The store has no record of the earlier identity.
+            let is_unknown = relation.uses_own_index() && !restored.contains(&relation.oid);
+            remainders.extend(is_unknown.then(|| identity_by_index(relation)));
+            remainders.extend(relation.own_index_valid.map(|_| own_index(relation)));
+        }
+    }
+    Ok(remainders)
 }
 
 /// Compares a replica identity with the one that setup found. None if it was restored, or changed by somebody else.
-async fn restoration(client: &Client, found: &FoundIdentity) -> Result<Option<Restoration>, PrimaryError> {
+async fn changed_identity(client: &Client, found: &FoundIdentity) -> Result<Option<Remainder>, PrimaryError> {
     let row = client.query_typed_opt(CURRENT, &[(&found.table_oid, Type::OID), (&found.index, Type::TEXT)]).await?;
     let Some(current) = row.as_ref().map(Current::from) else { return Ok(None) };
     let set_by_setup = current.identity == "f" || current.own_index;
@@ -182,27 +222,41 @@ async fn restoration(client: &Client, found: &FoundIdentity) -> Result<Option<Re
         ("i", Some(index)) if current.has_index => format!("using index {}", quote_identifier(index)),
         _ => "default".to_owned(),
     };
-    Ok(Some(Restoration { current, earlier }))
+    let Current { schema, name, owned, .. } = current;
+    let table = quote_qualified(&schema, &name);
+    let subject = format!("replica identity of {schema}.{name}");
+    Ok(Some(Remainder {
+        state: format!("still the one that capture from the WAL needed; it was {earlier} before"),
+        statement: statement(&table, &earlier),
+        done: format!("{subject}: {earlier} again"),
+        subject,
+        owned,
+        table,
+    }))
 }
 
-/// Restores the replica identity that setup found, unless it was changed since. Returns a line about it.
-pub(crate) async fn restore(
-    client: &Client,
-    found: &FoundIdentity,
-    attempts: Attempts,
-) -> Result<Option<String>, PrimaryError> {
-    let Some(Restoration { current, earlier }) = restoration(client, found).await? else { return Ok(None) };
-    let table = quote_qualified(&current.schema, &current.name);
-    change_table(client, &table, attempts, &statement(&table, &earlier)).await?;
-    Ok(Some(format!("replica identity of {}.{}: {earlier} again", current.schema, current.name)))
+fn identity_by_index(relation: &Relation) -> Remainder {
+    let (table, subject) = (relation.quoted(), format!("replica identity of {}", relation.qualified()));
+    Remainder {
+        state: format!("still the index {}", relation.own_index),
+        statement: statement(&table, "default"),
+        done: format!("{subject}: default"),
+        subject,
+        owned: relation.owned,
+        table,
+    }
 }
 
-/// Judges a replica identity after a switch to triggers. None if there is nothing to restore.
-pub(crate) async fn judge_remaining(client: &Client, found: &FoundIdentity) -> Result<Option<Finding>, PrimaryError> {
-    let Some(Restoration { current, earlier }) = restoration(client, found).await? else { return Ok(None) };
-    let subject = format!("replica identity of {}.{}", current.schema, current.name);
-    let state = format!("still the one that capture from the WAL needed; it was {earlier} before");
-    Ok(Some(Finding::warn(subject, state, remedy_of_remaining(current.owned))))
+fn own_index(relation: &Relation) -> Remainder {
+    let subject = format!("index {}", relation.own_index);
+    Remainder {
+        state: format!("still on {}", relation.qualified()),
+        statement: drop_statement(relation),
+        done: format!("{subject}: dropped"),
+        subject,
+        owned: relation.owned,
+        table: relation.quoted(),
+    }
 }
 
 /// Returns how to remove what capture from the WAL has left.
@@ -211,29 +265,4 @@ pub(crate) const fn remedy_of_remaining(owned: bool) -> &'static str {
         true => "start `walhook run`: it completes the switch to triggers",
         false => "belongs to another role: run `walhook setup` as its owner",
     }
-}
-
-/// Drops the indexes that setup created. If one is still the replica identity, because the store has no record of the earlier
-/// identity, the primary key replaces it.
-pub(crate) async fn drop_indexes(
-    client: &Client,
-    source: &Source,
-    attempts: Attempts,
-) -> Result<Vec<String>, PrimaryError> {
-    let mut done = Vec::new();
-    let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());
-    for mapped in catalog::tables(client, source, captured).await? {
-        for relation in &mapped.relations {
-            if relation.uses_own_index() {
-                let table = relation.quoted();
-                change_table(client, &table, attempts, &statement(&table, "default")).await?;
-                done.push(format!("replica identity of {}: default", relation.qualified()));
-            }
-            if relation.own_index_valid.is_some() {
-                drop_index(client, relation, attempts).await?;
-                done.push(format!("index {}: dropped", relation.own_index));
-            }
-        }
-    }
-    Ok(done)
 }

@@ -13,6 +13,7 @@ use super::snapshot::SnapshotSession;
 use super::{catalog, conninfo};
 use crate::config::Source;
 use crate::domain::addons::AddonChanges;
+use crate::domain::change::canonical_int;
 use crate::domain::ledger::{self, LedgerChanges};
 use crate::domain::lsn::{Lineage, Lsn};
 use crate::domain::position::{Checkpoint, Progress, Through};
@@ -269,7 +270,8 @@ async fn seed_distributed_releases(
     let mut chunks = std::pin::pin!(rows.try_chunks(SEED_CHUNK));
     let mut distributed = 0;
     while let Some(rows) = chunks.try_next().await.map_err(|error| error.1)? {
-        let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+        let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<Option<&str>>, _>>()?;
+        let ids: Vec<i64> = ids.into_iter().flatten().filter_map(canonical_int).collect();
         seed_distributed(transaction, &ids).await?;
         distributed += ids.len();
     }
@@ -288,7 +290,7 @@ async fn seed_ledger(
     }
     let mut seeded = 0;
     for table in ledger::tables().filter(|table| source.follows(*table)) {
-        let rows = snapshot.watched_rows(source, table).await?;
+        let mut rows = snapshot.watched_rows(source, table).await?;
         loop {
             let part = rows.next().await?;
             if part.is_empty() {
@@ -330,7 +332,7 @@ async fn seed_lookup_rows(
     transaction: &Transaction<'_>,
     table: Table,
 ) -> Result<(), PrimaryError> {
-    let rows = snapshot.looked_up_rows(source, table).await?;
+    let mut rows = snapshot.looked_up_rows(source, table).await?;
     loop {
         let part = rows.next().await?;
         if part.is_empty() {

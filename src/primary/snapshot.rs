@@ -16,6 +16,9 @@ const WATCHED_ROWS_FETCH: &str = include_str!("../../sql/primary/watched_rows_fe
 const WATCHED_ROWS_CLOSE: &str = "close watched_rows";
 const ROWS_BY_ID: &str = include_str!("../../sql/primary/rows_by_id.sql");
 
+/// A regular expression for what may be an id.
+const INTEGER: &str = "^-?[0-9]{1,19}$";
+
 /// The same settings as in the replication session, because values from both are compared. The session waits while its rows are stored.
 const BEGIN: &str = "begin isolation level repeatable read read only; \
                      set local datestyle = 'ISO'; set local timezone = 'UTC'; set local intervalstyle = 'postgres'; \
@@ -76,14 +79,14 @@ impl SnapshotSession {
         let columns: Vec<String> = names.iter().map(|name| as_text(source, table, name)).collect();
         let order = match self.id_type(source, table).await?.as_str() {
             "int2" | "int4" | "int8" => id.clone(),
-            // Ids of another type are sorted as numbers, for which there is no index.
-            _ => format!("{id}::bigint"),
+            // Ids of another type are sorted as numbers, for which there is no index, and what is no integer comes last.
+            _ => format!("case when {id}::text ~ '{INTEGER}' then {id}::text::numeric end"),
         };
         let (columns, table_name) = (columns.join(", "), quoted(source, table));
         let placeholders = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("order", &*order)];
         let statement = fill(WATCHED_ROWS, &placeholders);
         self.client.batch_execute(&statement).await?;
-        Ok(Rows { snapshot: self, source, table, names, state })
+        Ok(Rows { snapshot: self, source, table, names, state, skipped: 0, example: None })
     }
 
     /// Reads the rows of these ids with all their columns, in no particular order.
@@ -113,24 +116,40 @@ pub(crate) struct Rows<'a> {
     table: Table,
     names: &'static [&'static str],
     state: fn(Table, &Tuple) -> Option<State>,
+    /// How many rows have an id that is no integer, and the first such id.
+    skipped: usize,
+    example: Option<String>,
 }
 
 impl Rows<'_> {
     /// Reads the next rows. Empty at the end.
-    pub async fn next(&self) -> Result<Vec<LedgerRow>, PrimaryError> {
-        let messages = self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await?;
-        let mut entries = Vec::with_capacity(messages.len());
-        for message in &messages {
-            let SimpleQueryMessage::Row(row) = message else { continue };
-            let Some(id) = row.get(0).and_then(canonical_int) else { continue };
-            let values = tuple(self.source, self.table, self.names, |index| row.get(index + 1));
-            entries.extend((self.state)(self.table, &values).map(|state| LedgerRow { id, state }));
+    pub async fn next(&mut self) -> Result<Vec<LedgerRow>, PrimaryError> {
+        let mut entries = Vec::new();
+        let mut has_more = true;
+        while entries.is_empty() && has_more {
+            has_more = false;
+            for message in &self.snapshot.client.simple_query(WATCHED_ROWS_FETCH).await? {
+                let SimpleQueryMessage::Row(row) = message else { continue };
+                has_more = true;
+                let Some(id) = row.get(0).and_then(canonical_int) else {
+                    self.skipped += 1;
+                    self.example.get_or_insert_with(|| row.get(0).unwrap_or("null").chars().take(40).collect());
+                    continue;
+                };
+                let values = tuple(self.source, self.table, self.names, |index| row.get(index + 1));
+                entries.extend((self.state)(self.table, &values).map(|state| LedgerRow { id, state }));
+            }
         }
         Ok(entries)
     }
 
     /// Closes the cursor, so that another table can be read.
     pub async fn close(self) -> Result<(), PrimaryError> {
+        if let Some(example) = &self.example {
+            let (schema, table) = self.source.tables.qualified_name(self.table);
+            let (skipped, column) = (self.skipped, self.source.tables.column(self.table, "id"));
+            tracing::warn!(%schema, %table, column, skipped, example, "rows are skipped: their ids are no integers");
+        }
         Ok(self.snapshot.client.batch_execute(WATCHED_ROWS_CLOSE).await?)
     }
 }

@@ -5,8 +5,9 @@ use tokio_postgres::Client;
 
 use super::error::PrimaryError;
 use super::finding::Finding;
+use super::identity::Remainder;
 use super::table_locks::{Attempts, LockMode, busy, change_publication, lock_table, together};
-use super::triggers::catalog::{TableWithTriggers, tables_with_triggers, trigger_state};
+use super::triggers::catalog::{TableWithTriggers, TriggerState, tables_with_triggers, trigger_state};
 use super::triggers::function::function_name;
 use super::triggers::script::{Part, run_with_retries};
 use super::{catalog, identity, lineage};
@@ -33,9 +34,11 @@ pub async fn teardown(
     // The store has the earlier replica identities: without it nothing could be restored, so fail before anything is changed.
     let store = Store::open(store_url, 2)?;
     let has_schema = store.has_schema().await?;
+    let triggers = trigger_state(&client).await?;
+    verify_owner(&client, source, &store, &triggers).await?;
     let mut done = drop_wal_capture(&client, source, &store, Attempts::Many).await?;
     failpoint!("wal_capture_removed_triggers_not_removed")?;
-    if let Some(schema) = trigger_state(&client).await?.schema {
+    if let Some(schema) = triggers.schema {
         done.push(drop_triggers(&client, schema).await?);
     }
     failpoint!("primary_restored_checkpoint_not_deleted")?;
@@ -50,6 +53,53 @@ pub async fn teardown(
     Ok(done)
 }
 
+/// Returns the SQL with which the owners of the tables and of the publication remove what is theirs. Changes nothing.
+pub async fn owner_statements(source: &Source, url: &str, store_url: &str) -> Result<String, PrimaryError> {
+    let client = postgres::connect(url).await?;
+    let store = Store::open(store_url, 1)?;
+    let mut text = String::from("-- As the owner of the publication and of the tables, or as a superuser:\n");
+    if catalog::publication(&client, &source.publication).await?.is_some() {
+        text.push_str(&drop_publication(source));
+    }
+    for remainder in remainders(&client, source, &store).await? {
+        text.push_str(&remainder.statement);
+    }
+    text.push_str("-- Then `walhook teardown`, as its own role: it removes the rest and deletes the checkpoint.\n");
+    Ok(text)
+}
+
+fn drop_publication(source: &Source) -> String {
+    PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication))
+}
+
+async fn remainders(client: &Client, source: &Source, store: &Store) -> Result<Vec<Remainder>, PrimaryError> {
+    let found = if store.has_schema().await? { store.found_identities().await? } else { Vec::new() };
+    identity::remainders(client, source, &found).await
+}
+
+/// Fails, before anything is removed, with everything that belongs to another role.
+async fn verify_owner(
+    client: &Client,
+    source: &Source,
+    store: &Store,
+    triggers: &TriggerState,
+) -> Result<(), PrimaryError> {
+    const REMEDY: &str = "its owner must run what `walhook teardown --print` prints";
+    let foreign = |subject: &str| Finding::fail(subject, "belongs to another role", REMEDY).blocking();
+    let mut findings = Vec::new();
+    if catalog::publication(client, &source.publication).await?.is_some_and(|publication| !publication.owned) {
+        findings.push(foreign(&format!("publication {}", source.publication)));
+    }
+    let remainders = remainders(client, source, store).await?;
+    findings
+        .extend(remainders.iter().filter(|remainder| !remainder.owned).map(|remainder| foreign(&remainder.subject)));
+    if triggers.schema.is_some() && !triggers.owned {
+        let remedy = "run `walhook teardown` as its owner";
+        findings.push(Finding::fail("schema walhook_capture", "belongs to another role", remedy).blocking());
+    }
+    if findings.is_empty() { Ok(()) } else { Err(PrimaryError::Preconditions(findings)) }
+}
+
 /// Drops the slot and the publication and restores the replica identities. Returns what it did.
 pub(crate) async fn drop_wal_capture(
     client: &Client,
@@ -60,20 +110,18 @@ pub(crate) async fn drop_wal_capture(
     let mut done: Vec<String> = drop_slot(client, source).await?.into_iter().collect();
     failpoint!("slot_dropped_publication_not_dropped")?;
     if catalog::publication(client, &source.publication).await?.is_some() {
-        let statement = PUBLICATION_DROP.replace("{publication}", &quote_identifier(&source.publication));
-        change_publication(client, &statement, &[]).await?;
+        change_publication(client, &drop_publication(source), &[]).await?;
         done.push(format!("publication {}: dropped", source.publication));
     }
     failpoint!("publication_dropped_identities_not_restored")?;
-    if store.has_schema().await? {
-        for found in store.found_identities().await? {
-            done.extend(identity::restore(client, &found, attempts).await?);
-            failpoint!("identity_restored_not_forgotten")?;
-            store.forget_identity(found.table_oid).await?;
-        }
+    for remainder in remainders(client, source, store).await? {
+        remainder.remove(client, attempts).await?;
+        failpoint!("identity_restored_not_forgotten")?;
+        done.push(remainder.done);
     }
-    failpoint!("identities_restored_indexes_not_dropped")?;
-    done.extend(identity::drop_indexes(client, source, attempts).await?);
+    if store.has_schema().await? {
+        store.forget_identities().await?;
+    }
     Ok(done)
 }
 
@@ -89,9 +137,10 @@ pub async fn inspect_remains(source: &Source, url: &str, store: &Store) -> Resul
             identity::remedy_of_remaining(publication.owned),
         ));
     }
-    for found in store.found_identities().await? {
-        findings.extend(identity::judge_remaining(&client, &found).await?);
-    }
+    let left = remainders(&client, source, store).await?.into_iter();
+    findings.extend(left.map(|Remainder { subject, state, owned, .. }| {
+        Finding::warn(subject, state, identity::remedy_of_remaining(owned))
+    }));
     Ok(findings)
 }
 

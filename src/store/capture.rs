@@ -167,13 +167,14 @@ pub struct Identity {
     pub system_identifier: i64,
     pub database: String,
     pub role: String,
+    pub encoding: String,
     pub synchronous_commit: String,
     /// Whether commits can wait for a standby.
     pub synchronous: bool,
     pub now: Timestamp,
 }
 
-from_row!(Identity { system_identifier, database, role, synchronous_commit, synchronous, now });
+from_row!(Identity { system_identifier, database, role, encoding, synchronous_commit, synchronous, now });
 
 impl Store {
     pub async fn checkpoint(&self, slot: &str) -> Result<Option<Checkpoint>> {
@@ -278,8 +279,8 @@ impl Store {
         self.fetch_all(include_str!("../../sql/store/replica_identity_list.sql"), &[]).await
     }
 
-    pub async fn forget_identity(&self, table_oid: u32) -> Result<()> {
-        self.run(include_str!("../../sql/store/replica_identity_forget.sql"), &[&table_oid]).await?;
+    pub async fn forget_identities(&self) -> Result<()> {
+        self.run(include_str!("../../sql/store/replica_identity_forget.sql"), &[]).await?;
         Ok(())
     }
 

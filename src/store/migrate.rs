@@ -145,6 +145,7 @@ pub async fn incompatibility(url: &str) -> Result<Option<Incompatibility>> {
 /// connection, which must not go through a transaction pooler: the advisory lock would not belong to this session.
 pub async fn migrate(url: &str) -> Result<Vec<String>> {
     let mut client = postgres::connect(url).await?;
+    accept_encoding(&client).await?;
     let lock = format!("set lock_timeout = '{TURN_TIMEOUT}'; select pg_advisory_lock({LOCK})");
     client.batch_execute(&lock).await?;
     let schema = "create schema if not exists walhook; set search_path = walhook, pg_catalog";
@@ -162,6 +163,18 @@ pub async fn migrate(url: &str) -> Result<Vec<String>> {
             Err(StoreError::Migration(schema.incompatibility().expect("it is too new").to_string()))
         }
         _ => run(own, &applied, &mut client).await,
+    }
+}
+
+/// What to do about a store with another encoding than UTF-8, which cannot have every text of the platform.
+pub const ENCODING_FIX: &str =
+    "create another database with `encoding 'UTF8' template template0` and name it in store.url";
+
+async fn accept_encoding(client: &Client) -> Result<()> {
+    let encoding: String = client.query_one("select current_setting('server_encoding')", &[]).await?.get(0);
+    match encoding.as_str() {
+        "UTF8" => Ok(()),
+        _ => Err(StoreError::Migration(format!("the database has the encoding {encoding}: {ENCODING_FIX}"))),
     }
 }
 

@@ -25,6 +25,7 @@ mod prepare;
 mod publication;
 mod repair;
 mod replaced;
+mod shapes;
 mod silence;
 mod stage;
 mod stream;

@@ -106,6 +106,43 @@ async fn teardown_leaves_the_catalog_as_it_was() {
     app.setup().await;
 }
 
+/// A DBA has run setup as the owner, and Walhook's own role has only what streaming needs.
+#[tokio::test]
+async fn teardown_by_another_role_names_what_the_owner_must_remove_and_changes_nothing() {
+    let mut app = TestApp::prepare().await;
+    let source = app.source().await;
+    let before = catalog(&app).await;
+    app.set("source.replica_identity", "index");
+    app.setup().await;
+    let prepared = catalog(&app).await;
+    let role = format!("{}_reader", app.name);
+    let grants = format!("create role {role} login replication; grant pg_read_all_data to {role}");
+    source.batch_execute(&grants).await.unwrap();
+    let as_owner = app.setting("source.url").to_owned();
+    let as_reader = as_owner.replace("postgres://postgres@", &format!("postgres://{role}@"));
+    assert_ne!(as_reader, as_owner);
+    app.set("source.url", &as_reader);
+
+    let refused = refusal(&app, &["teardown", "--yes"]).await;
+    let named = [
+        format!(
+            "publication {}: belongs to another role; its owner must run what `walhook teardown --print` prints",
+            app.name
+        ),
+        "replica identity of public.release: belongs to another role".to_owned(),
+        "index walhook_identity_release: belongs to another role".to_owned(),
+    ];
+    assert!(named.iter().all(|named| refused.contains(named)), "{refused}");
+    assert_eq!(catalog(&app).await, prepared);
+
+    let script = app.walhook_ok(&["teardown", "--print"]).await;
+    assert_eq!(catalog(&app).await, prepared);
+    source.batch_execute(&script).await.unwrap();
+    let slot = app.walhook_ok(&["teardown", "--yes"]).await;
+    assert_eq!(slot.trim(), format!("slot {}: dropped", app.name));
+    assert_eq!(catalog(&app).await, before);
+}
+
 #[tokio::test]
 async fn without_logical_decoding_setup_changes_nothing() {
     let app = TestApp::prepare_alone(Options { settings: &[("wal_level", "replica")], ..Options::default() }).await;

@@ -1,6 +1,9 @@
 //! One row that cannot be looked up, derived or stored holds up no other event, and its event can be routed later, in both capture modes.
 
-use crate::support::{Platform, Receiver, TestApp};
+use walhook::private_postgres::Options;
+
+use crate::support::{Platform, Receiver, TestApp, eventually};
+use crate::wait_until_unready;
 
 const MODES: [&str; 2] = ["wal", "trigger"];
 const STATUS: &str = "distribution.outlet.status_changed";
@@ -119,6 +122,86 @@ async fn what_the_store_refuses_is_kept_apart_and_can_be_discarded() {
         platform.transaction("update release set review_status = 'rejected' where id = 2").await;
         app.wait_for_events(3).await;
     }
+}
+
+const LONG_USER: &str = "(select string_agg(md5(n::text), '') from generate_series(1, 300) as n)";
+
+/// A release whose label belongs to a user that the store refuses, and has just been distributed.
+async fn distributed_for_a_refused_user(mode: &str) -> (TestApp, Platform) {
+    let mut app = prepared(mode).await;
+    let platform = app.platform().await;
+    let text = "alter table label drop constraint label_user_id_fkey; alter table label alter user_id type text";
+    platform.transaction(text).await;
+    app.setup().await;
+    app.run().await;
+    let rows = format!(
+        "insert into label (id, user_id, name) values (1, {LONG_USER}, 'L');
+         insert into release (id, label_id, title, review_status, delivery_status) values (1, 1, 'T', 'draft', 'pending');
+         update release set delivery_status = 'distributed'"
+    );
+    platform.transaction(&rows).await;
+    wait_for_unrouted(&app, 1).await;
+    (app, platform)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_distribution_was_refused_is_announced_once_by_a_retry_or_by_the_next_distribution() {
+    for mode in MODES {
+        let (app, platform) = distributed_for_a_refused_user(mode).await;
+        platform.transaction("update label set user_id = '7'; update release set review_status = 'approved'").await;
+        app.wait_for_events(1).await;
+        assert_eq!(app.walhook_ok(&["unrouted", "retry"]).await, "1 routed\n", "{mode}");
+        app.wait_for_events(2).await;
+        platform.transaction("update release set delivery_status = 'pending'").await;
+        platform
+            .transaction(
+                "update release set delivery_status = 'distributed'; update release set review_status = 'rejected'",
+            )
+            .await;
+        app.wait_for_events(3).await;
+
+        let (app, platform) = distributed_for_a_refused_user(mode).await;
+        platform.transaction("update label set user_id = '7'; update release set delivery_status = 'pending'").await;
+        platform.transaction("update release set delivery_status = 'distributed'").await;
+        app.wait_for_events(1).await;
+        let retried = app.walhook_ok(&["unrouted", "retry"]).await;
+        assert_eq!(retried, "0 routed\n1 still unrouted: distributed_before\n", "{mode}");
+        wait_for_unrouted(&app, 1).await;
+    }
+}
+
+/// A lock or a cancelled query is no fault of the rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lookups_wait_for_a_lock_on_their_table_and_route_everything_afterwards() {
+    let mut app = TestApp::prepare_alone(Options::default()).await;
+    app.set("source.tables.outlet.computed.name", "upper(this.name)");
+    let platform = app.platform().await;
+    platform.transaction("alter table distro_queue drop constraint distro_queue_outlet_id_fkey").await;
+    let user = platform.user(&[]).await;
+    let (release, outlet) = (release(&platform, user).await, platform.outlet("o").await);
+    app.setup().await;
+    app.run().await;
+    let mut holder = app.source().await;
+    let lock = holder.transaction().await.unwrap();
+    lock.batch_execute("lock table outlet in access exclusive mode").await.unwrap();
+    let rows = format!(
+        "insert into distro_queue (id, release_id, outlet_id, status) select id, {release}, {outlet}, 'batched' from generate_series(1, 3) as id"
+    );
+    platform.execute(&rows, &[]).await;
+    let cancelled = "select pg_cancel_backend(pid) from pg_stat_activity
+        where wait_event_type = 'Lock' and query like '%upper(this.name)%' and datname = current_database()";
+    eventually("a lookup to cancel", async || {
+        (!platform.client.query(cancelled, &[]).await.unwrap().is_empty()).then_some(())
+    })
+    .await;
+    wait_until_unready(app.sidecar(), "events cannot be stored").await;
+    eventually("a lookup that waits again", async || {
+        (!platform.client.query(cancelled, &[]).await.unwrap().is_empty()).then_some(())
+    })
+    .await;
+    lock.rollback().await.unwrap();
+    app.wait_for_events(3).await;
+    wait_for_unrouted(&app, 0).await;
 }
 
 /// Together the rows need longer than a statement may take.

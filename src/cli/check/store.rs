@@ -28,6 +28,9 @@ pub(super) async fn inspect(
     let identity = store.identity().await?;
     findings.push(Finding::ok("store", format!("database {}", identity.database)));
     findings.push(Finding::clock("store clock", identity.now, before));
+    if identity.encoding != "UTF8" {
+        findings.push(Finding::fail("store encoding", identity.encoding.clone(), migrate::ENCODING_FIX));
+    }
     if let Some(primary) = primary {
         let same = identity.system_identifier == primary.system_identifier && identity.database == primary.name;
         findings.push(match same {

@@ -132,6 +132,7 @@ impl Inspection {
     fn judge_table(&self, source: &Source, mapped: &MappedTable) -> Vec<Finding> {
         let Some(root) = mapped.root() else { return vec![tables::missing(source, mapped.table)] };
         let mut findings = vec![tables::columns(source, mapped.table, root, self.triggers.is_none())];
+        findings.extend(tables::types(source, mapped.table, root));
         match &self.triggers {
             Some(triggers) => findings.extend(triggers::judge_table(mapped, root, &triggers.comparison)),
             None => findings.extend(tables::replica_identity(source, mapped)),

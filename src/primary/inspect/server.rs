@@ -16,6 +16,11 @@ pub(super) fn judge(source: &Source, server: &Server) -> Vec<Finding> {
     if server.in_recovery {
         findings.push(Finding::fail("primary role", "a standby", "set source.url to the primary").blocking());
     }
+    if server.encoding == "SQL_ASCII" {
+        let remedy = "move the tables to a database with the encoding of their texts, for example with pg_dump and `encoding 'UTF8'`";
+        let state = "SQL_ASCII: texts may be of any encoding, and those that are not UTF-8 cannot be read";
+        findings.push(Finding::fail("primary encoding", state, remedy).blocking());
+    }
     if source.capture == CaptureMode::Trigger {
         return findings;
     }

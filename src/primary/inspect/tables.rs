@@ -48,6 +48,60 @@ pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bo
         .blocking()
 }
 
+/// What values a column must have, if that follows from its type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Values {
+    Integers,
+    Times,
+    Any,
+}
+
+impl Values {
+    fn of(column: &str) -> Values {
+        match column {
+            "user_id" => Values::Any,
+            "id" => Values::Integers,
+            _ if column.ends_with("_id") => Values::Integers,
+            "period_end" => Values::Times,
+            _ if column.ends_with("_at") => Values::Times,
+            _ => Values::Any,
+        }
+    }
+
+    /// Returns whether a type of this category can have such values. Strings are parsed, row by row.
+    fn fit(self, category: &str) -> bool {
+        match self {
+            Values::Integers => matches!(category, "N" | "S"),
+            Values::Times => matches!(category, "D" | "S"),
+            Values::Any => true,
+        }
+    }
+}
+
+/// Returns a failure for each mapped column that never has the values that are needed.
+pub(super) fn types(source: &Source, table: Table, root: &Relation) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    // A user's id may be anything.
+    let columns = source.tables.stored(table).filter(|_| table != Table::AppUser);
+    for column in columns {
+        let (name, values) = (source.tables.column(table, column), Values::of(column));
+        let Some(index) = root.columns.iter().position(|have| have == name) else { continue };
+        if values.fit(&root.categories[index]) {
+            continue;
+        }
+        let needed = if values == Values::Integers { "integers" } else { "points in time" };
+        let key = table.name();
+        let remedy = match table.may_compute(column) {
+            true => format!("compute it in source.tables.{key}.computed.{column}"),
+            false => format!("name another column in source.tables.{key}.columns.{column}"),
+        };
+        let state = format!("{name} is {}, but must have {needed}", root.types[index]);
+        let finding = Finding::fail(format!("table {}", root.qualified()), state, remedy);
+        findings.push(finding.of(Condition::Columns(table)).unless(!is_required(table)).blocking());
+    }
+    findings
+}
+
 /// Judges whether the role can read what lookups and setup read. Captured tables arrive in the stream; of these, only the release is
 /// also looked up. With `sets_up`, setup has yet to copy the watched rows to the ledger.
 pub(super) fn privileges(source: &Source, table: Table, root: &Relation, sets_up: bool) -> Vec<Finding> {

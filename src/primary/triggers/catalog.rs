@@ -26,6 +26,8 @@ row! {
     pub(crate) struct TriggerState {
         /// The oid of the schema, if it exists.
         pub schema: Option<u32>,
+        /// Whether the role owns the schema.
+        pub owned: bool,
         pub missing: Vec<String>,
         /// Whether the role may read the outbox and clear it.
         pub usable: bool,
