@@ -21,7 +21,8 @@ select
     class.relkind = 'p' or class.relispartition as partitioned,
     class.oid <> tree.root and not class.relispartition as inherits,
     pg_has_role(class.relowner, 'usage') as owned,
-    has_table_privilege(class.oid, 'trigger') as may_trigger,
+    -- Null for a table that was dropped since the snapshot.
+    coalesce(has_table_privilege(class.oid, 'trigger'), false) as may_trigger,
     row_security_active(class.oid) as row_security,
     class.relreplident::text as identity,
     identity.name as identity_index,

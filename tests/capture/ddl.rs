@@ -9,6 +9,7 @@ use crate::support::{TestApp, eventually, skip};
 use crate::wait_until_unready;
 
 const GAPS: &str = "select count(*) from walhook.gap";
+const RELATIONS: &str = include_str!("../../sql/primary/relations.sql");
 
 async fn prepared(programs: Option<&Path>) -> TestApp {
     let mut app = TestApp::prepare_alone(Options { programs, ..Options::default() }).await;
@@ -176,4 +177,17 @@ async fn tables_that_inherit_from_a_mapped_table_are_captured() {
         platform.transaction(&later).await;
         app.wait_for_events(3).await;
     }
+}
+
+/// PostgreSQL's functions see a drop at once, even if the table is in the query's snapshot.
+#[tokio::test]
+async fn the_tables_can_be_read_while_one_is_dropped() {
+    let app = TestApp::prepare().await;
+    let (reader, platform) = (app.source().await, app.platform().await);
+    reader.batch_execute("begin isolation level repeatable read; select 1").await.unwrap();
+    platform.client.batch_execute("drop table payment").await.unwrap();
+    let (schemas, tables, indexes) = (["public"; 2], ["payment", "outlet"], ["a", "b"]);
+    let found = reader.query(RELATIONS, &[&&schemas[..], &&tables[..], &&indexes[..]]).await.unwrap();
+    let found: Vec<(&str, bool)> = found.iter().map(|row| (row.get("name"), row.get("may_trigger"))).collect();
+    assert_eq!(found, [("payment", false), ("outlet", true)]);
 }
