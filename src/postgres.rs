@@ -192,6 +192,14 @@ pub fn logged(column: &str) -> String {
     format!("case when pg_typeof({column}) = 'boolean'::regtype then left({column}::text, 1) else {column}::text end")
 }
 
+/// Returns an SQL expression for at most so many characters of a text.
+pub fn limited(text: String, most: Option<usize>) -> String {
+    match most {
+        Some(most) => format!("left({text}, {most})"),
+        None => text,
+    }
+}
+
 /// Quotes an identifier.
 pub fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))

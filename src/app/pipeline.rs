@@ -86,6 +86,7 @@ impl CapturePipeline {
             lookups: Lookups::new(url, source, self.store.clone()),
             slot: source.slot.clone(),
             ledger: source.ledger,
+            max_data: delivery.max_payload_bytes,
             handoff: self.handoff.clone(),
             lease_length: lease_length(delivery.timeout.0),
             health: self.health.clone(),

@@ -62,7 +62,8 @@ pub async fn repair(config: &Config, dry_run: bool, force: bool) -> anyhow::Resu
     let request = Request { source, url, store: &store, transaction: &transaction, dry_run, force };
     let repair = Repair::begin(request).await?;
     let lookups = Lookups::for_repair(url, source, store.clone());
-    let enqueue = RepairEnqueue { lookups, lineage: repair.lineage(), dry_run };
+    let enqueue =
+        RepairEnqueue { lookups, lineage: repair.lineage(), max_data: config.delivery.max_payload_bytes, dry_run };
     match compare(&repair, enqueue, &transaction, dry_run).await {
         Ok(report) if dry_run => {
             repair.end().await;

@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use toml::{Table, Value};
 
 use super::{Config, access};
+use crate::domain::event::MAX_BODY;
 use crate::domain::table::Table as SourceTable;
 
 const PREFIX: &str = "WALHOOK_";
@@ -188,6 +189,9 @@ fn validate(config: &Config) -> Result<(), ConfigError> {
     ];
     if let Some((key, _)) = positive.iter().find(|(_, value)| *value == 0) {
         return fail(format!("{key} must be at least 1"));
+    }
+    if config.delivery.max_payload_bytes > MAX_BODY {
+        return fail(format!("delivery.max_payload_bytes must be at most {MAX_BODY}"));
     }
     if config.delivery.timeout.0.is_zero() {
         return fail("delivery.timeout must be longer than 0s".into());

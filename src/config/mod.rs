@@ -120,7 +120,7 @@ section! { Delivery:
     /// Postpone the next attempt if a receiver answers 429 or 503 with `Retry-After`, by at most 24 hours. It is never made earlier than
     /// by the schedule, and counts as any other.
     honor_retry_after: bool,
-    /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`.
+    /// Larger bodies are never sent: the delivery fails permanently as `payload_too_large`. At most 65536.
     max_payload_bytes: usize = 65_536,
     /// Requests in flight over all webhooks. In addition, up to eight times as many may wait for receivers that were not known to be slow.
     concurrency: usize = 256,

@@ -8,7 +8,7 @@ pub use super::signer::Signer;
 
 use super::signer::standard_header;
 use crate::domain::delivery::{Delivery, Signatures};
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, omitted_bytes};
 use crate::domain::time;
 
 /// The content of a request, without the time and the signatures.
@@ -66,6 +66,9 @@ pub fn render(
     user_agent: &str,
     max_bytes: usize,
 ) -> Result<Rendered, TooLarge> {
+    if let Some(bytes) = omitted_bytes(notification.data) {
+        return Err(TooLarge { bytes });
+    }
     let timestamp = time::millis(at);
     let body = body(notification, &timestamp, max_bytes)?;
     let signatures = signer.sign(notification.delivery, at, &body);

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -111,6 +112,36 @@ pub struct Event {
     pub position: Position,
     /// The `data` object, serialised once: every attempt sends the same bytes.
     pub data: Arc<str>,
+}
+
+/// The most bytes that a body may have, whatever the settings.
+pub const MAX_BODY: usize = 65_536;
+
+/// The start of data that was too large to be sent, and is stored without its long values.
+const OMITTED: &str = r#"{"omitted_bytes":"#;
+/// The longest string that such data keeps, in bytes: statuses and names, by which filters and people find the event.
+const SHORT: usize = 200;
+
+/// Returns `data`, a JSON object, or what is stored of one that has more than `max` bytes and therefore is never sent.
+pub fn bounded_data(data: String, max: usize) -> Arc<str> {
+    if data.len() <= max {
+        return data.into();
+    }
+    let mut fields: serde_json::Map<String, Value> = serde_json::from_str(&data).unwrap_or_default();
+    fields.retain(|_, value| match value {
+        Value::String(text) => text.len() <= SHORT,
+        Value::Array(_) | Value::Object(_) => false,
+        _ => true,
+    });
+
+    let (comma, rest) = (if fields.is_empty() { "" } else { "," }, Value::Object(fields).to_string());
+    format!("{OMITTED}{}{comma}{}", data.len(), &rest[1..]).into()
+}
+
+/// Returns the size of the whole data if it was too large to be stored.
+pub fn omitted_bytes(data: &str) -> Option<usize> {
+    let (bytes, _) = data.strip_prefix(OMITTED)?.split_once([',', '}'])?;
+    bytes.parse().ok()
 }
 
 /// Computes the id of the event that a change raises. Reading the same WAL or the same outbox again gives the same id: it is a UUIDv7 whose
@@ -227,6 +258,19 @@ mod tests {
             assert_eq!((seconds, nanos), (1_772_355_900, 123_000_000));
         }
         assert_ne!(delivery, delivery_id(event, Uuid::from_u128(2)));
+    }
+
+    #[test]
+    fn data_that_is_too_large_keeps_its_short_values_and_its_size() {
+        let data = |length: usize| {
+            format!(r#"{{"release_id":7,"cat":"{}","status":"complete","files":[1]}}"#, "x".repeat(length))
+        };
+        let whole = data(40);
+        assert_eq!((&*bounded_data(whole.clone(), whole.len()), omitted_bytes(&whole)), (&*whole, None));
+        let stored = bounded_data(data(1_000), whole.len());
+        assert_eq!(&*stored, r#"{"omitted_bytes":1057,"release_id":7,"status":"complete"}"#);
+        assert_eq!(omitted_bytes(&stored), Some(1_057));
+        assert_eq!(omitted_bytes(&bounded_data(r#"{"files":[1]}"#.to_owned(), 1)), Some(13));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The tables and columns that Walhook reads, under the names of the reference schema. The configuration maps the platform's names
 //! to these; only the decoder, setup and lookups see the platform's.
 
+use super::event::MAX_BODY;
+
 /// A column, as an index into the tuples of its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Column(pub u8);
@@ -93,6 +95,11 @@ impl Table {
     /// Returns the columns of [`Table::looked_up`].
     pub fn looked_up_columns(self) -> impl Iterator<Item = Column> {
         self.looked_up().iter().filter_map(move |name| self.column(name))
+    }
+
+    /// Returns how many characters of a text are looked up, if events only show it: with more, they are too large to be sent.
+    pub fn most_characters(self, column: &str) -> Option<usize> {
+        matches!((self, column), (Table::Release, "cat" | "title") | (Table::Outlet, "name")).then_some(MAX_BODY)
     }
 
     /// Returns the number under which the store has rows of the table, which never changes. None for tables whose rows it does not have.

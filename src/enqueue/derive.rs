@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::domain::addons::AddonChanges;
 use crate::domain::change::{Batch, Change};
-use crate::domain::event::{Event, event_id};
+use crate::domain::event::{Event, bounded_data, event_id};
 use crate::domain::ledger::LedgerChanges;
 use crate::domain::lsn::Lineage;
 use crate::domain::position::{Checkpoint, Progress};
@@ -19,6 +19,8 @@ use crate::telemetry::recurring;
 /// The events that a batch of changes raises, and its other changes to the store.
 #[derive(Default)]
 pub struct Raised {
+    /// Longer data of an event cannot be sent, and is not stored whole.
+    pub max_data: usize,
     pub events: Vec<Event>,
     pub unrouted: Vec<Unrouted>,
     pub ignored: Vec<&'static str>,
@@ -85,10 +87,11 @@ pub struct Derivation {
 
 impl Derivation {
     /// Derives the changes that the checkpoint does not include.
-    pub fn new(batch: &Batch, from: &Checkpoint) -> Derivation {
+    pub fn new(batch: &Batch, from: &Checkpoint, max_data: usize) -> Derivation {
         let stored = from.progress.clone();
         let next = batch.changes.partition_point(|change| stored.includes(&change.position));
-        Derivation { stored, raised: Raised::default(), unprepared: Some(from.clone()), next }
+        let raised = Raised { max_data, ..Raised::default() };
+        Derivation { stored, raised, unprepared: Some(from.clone()), next }
     }
 
     /// Derives the rest of the batch.
@@ -108,8 +111,13 @@ impl Derivation {
 
 /// Derives the events of changes that a repair found. Lookups do not follow them, because the changes of other tables are missing:
 /// every row is fetched.
-pub async fn derive_found(lookups: &mut Lookups, changes: &[Change], lineage: Lineage) -> Result<Raised, LookupError> {
-    let mut raised = Raised::default();
+pub async fn derive_found(
+    lookups: &mut Lookups,
+    changes: &[Change],
+    lineage: Lineage,
+    max_data: usize,
+) -> Result<Raised, LookupError> {
+    let mut raised = Raised { max_data, ..Raised::default() };
     lookups.begin(changes, lineage.timeline).await?;
     derive_from(lookups, changes, &mut 0, lineage, Source::Repair, &mut raised).await?;
     Ok(raised)
@@ -199,7 +207,7 @@ fn derive_one(lookups: &Lookups, change: &Change, lineage: Lineage, raised: &mut
                     label: derived.label,
                     occurred_at: change.committed_at,
                     position: change.position,
-                    data: derived.data.into(),
+                    data: bounded_data(derived.data, raised.max_data),
                 });
             }
             Err(NoEvent::Unrouted(reason)) => {

@@ -1,7 +1,5 @@
 //! The errors of storing a batch, and whether a retry can succeed.
 
-use tokio_postgres::error::SqlState;
-
 use crate::failpoint::Injected;
 use crate::lookup::LookupError;
 use crate::store::StoreError;
@@ -35,11 +33,11 @@ impl EnqueueError {
                 error @ (LookupError::ColumnGone { .. } | LookupError::TableGone { .. } | LookupError::Invisible(_)),
             ) => error.to_string(),
             EnqueueError::Lookup(LookupError::Query { table, source }) => {
-                let state = source.code().map_or("no answer", SqlState::code);
+                let state = source.code().map_or("no answer", |state| state.code());
                 format!("events cannot be stored now: looking up {table} on the primary fails ({state})")
             }
             EnqueueError::Store(StoreError::Query(source)) => {
-                let state = source.code().map_or("no answer", SqlState::code);
+                let state = source.code().map_or("no answer", |state| state.code());
                 format!("events cannot be stored now: the store rejects a statement ({state})")
             }
             _ => "events cannot be stored now".to_owned(),

@@ -66,6 +66,8 @@ pub struct Enqueue<C> {
     pub slot: String,
     /// Whether the ledger is kept.
     pub ledger: bool,
+    /// Longer data of an event cannot be sent, and is not stored whole.
+    pub max_data: usize,
     /// Where fresh deliveries are handed off. None without a dispatcher in this process: other replicas claim them.
     pub handoff: Option<Handoff>,
     pub lease_length: Duration,
@@ -214,7 +216,7 @@ impl<C: Clock> Enqueue<C> {
         // Another process has stored a part of the batch.
         derivation.take_if(|derivation| derivation.stored != checkpoint.progress);
         self.lookups.set_incomplete(self.health.is_unhealthy(GAP)).await?;
-        let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint));
+        let derivation = derivation.get_or_insert_with(|| Derivation::new(batch, &checkpoint, self.max_data));
         derivation.finish(&mut self.lookups, batch).await?;
         let is_first = known.is_none();
         let (store, raised) = (self.store.clone(), &mut derivation.raised);
@@ -232,7 +234,7 @@ impl<C: Clock> Enqueue<C> {
         raised: &mut Raised,
         is_first: bool,
     ) -> Result<(), EnqueueError> {
-        let Raised { events, unrouted, ignored, distributed, addons, ledger, lookup_rows, once } = raised;
+        let Raised { events, unrouted, ignored, distributed, addons, ledger, lookup_rows, once, .. } = raised;
         let lease = NewLease { token: Uuid::now_v7(), seconds: self.lease_length.as_secs_f64() };
         let transaction = self.store.pipelined_transaction().await?;
         // Needs no round trip on a connection that has prepared them. The commit can then be sent right after the inserts.

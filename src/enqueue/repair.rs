@@ -30,6 +30,8 @@ pub struct RepairEnqueue {
     /// Lookups of the primary's current rows: the add-ons in the store are as old as the checkpoint.
     pub lookups: Lookups,
     pub lineage: Lineage,
+    /// Longer data of an event cannot be sent, and is not stored whole.
+    pub max_data: usize,
     /// Whether to store nothing.
     pub dry_run: bool,
 }
@@ -37,7 +39,7 @@ pub struct RepairEnqueue {
 impl RepairEnqueue {
     /// Stores the events of `changes`, unless this is a dry run.
     pub async fn raise(&mut self, transaction: &Transaction<'_>, changes: &[Change]) -> Result<Repaired, EnqueueError> {
-        let raised = derive_found(&mut self.lookups, changes, self.lineage).await?;
+        let raised = derive_found(&mut self.lookups, changes, self.lineage, self.max_data).await?;
         self.store(transaction, raised, true).await
     }
 

@@ -33,7 +33,7 @@ impl RepairEnqueue {
         };
         let change = Change { position, committed_at: unrouted.occurred_at, muted: false, table, operation };
 
-        let mut raised = derive_found(&mut self.lookups, &[change], self.lineage).await?;
+        let mut raised = derive_found(&mut self.lookups, &[change], self.lineage, self.max_data).await?;
         raised.events.retain(|event| event.kind.as_str() == unrouted.kind);
         let Some(event) = raised.events.first_mut() else {
             let again = raised.unrouted.into_iter().find(|again| again.kind == unrouted.kind);

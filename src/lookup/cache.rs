@@ -338,11 +338,16 @@ impl<'a> AddonChange<'a> {
     }
 }
 
-/// Returns the id and the looked-up columns of a row.
+/// Returns the id and the looked-up columns of a row. Texts that are only shown are bounded, as in the store.
 fn reduced(table: Table, row: &Tuple) -> Tuple {
     let mut reduced = Tuple::absent(table);
     for column in std::iter::once(crate::domain::table::ID).chain(table.looked_up_columns()) {
-        reduced.set(column, row.get(column).clone());
+        let most = table.most_characters(table.columns()[usize::from(column.0)]);
+        let value = match row.text(column).zip(most) {
+            Some((text, most)) if text.len() > most => Datum::text(text.chars().take(most).collect::<String>()),
+            _ => row.get(column).clone(),
+        };
+        reduced.set(column, value);
     }
     reduced
 }

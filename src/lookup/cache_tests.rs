@@ -1,6 +1,7 @@
 //! Tests of the cache of looked-up rows.
 
 use super::*;
+use crate::domain::event::MAX_BODY;
 use crate::domain::position::Position;
 
 fn row(table: Table, values: &[(&str, &str)]) -> Tuple {
@@ -51,12 +52,14 @@ fn statuses(cache: &Cache, entry: i64) -> Option<Vec<String>> {
 #[test]
 fn between_batches_rows_are_bounded_by_their_size() {
     let mut cache = Cache::default();
-    let known = |cache: &Cache| (1..=40).filter(|id| cache.release(*id).is_some()).collect::<Vec<_>>();
-    let title = "x".repeat(1 << 20);
-    follow(&mut cache, Table::Release, (1..=40).map(|id| insert(release(id, Some(&title)))));
-    assert_eq!(known(&cache).len(), 40, "a batch keeps all rows that it needs");
+    let known = |cache: &Cache| (1..=640).filter(|id| cache.release(*id).is_some()).collect::<Vec<_>>();
+    // More of a title is not kept.
+    let title = "x".repeat(MAX_BODY + 7);
+    follow(&mut cache, Table::Release, (1..=640).map(|id| insert(release(id, Some(&title)))));
+    assert_eq!(known(&cache).len(), 640, "a batch keeps all rows that it needs");
+    assert_eq!(cache.release(640).flatten().and_then(|row| row.title.as_ref().map(String::len)), Some(MAX_BODY));
     cache.begin();
-    assert_eq!(known(&cache), (10..=40).collect::<Vec<_>>());
+    assert_eq!(known(&cache), (132..=640).collect::<Vec<_>>());
 }
 
 #[test]

@@ -12,7 +12,9 @@ use crate::config::{self, TableMappings};
 use crate::domain::change::{Datum, Tuple};
 use crate::domain::table::{Column, Table};
 use crate::domain::window::Snapshot;
-use crate::postgres::{self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, logged, quote_identifier, quote_qualified};
+use crate::postgres::{
+    self, ANSWER_TIMEOUT, ConnectError, DiskFault, fill, limited, logged, quote_identifier, quote_qualified,
+};
 use crate::retry::Backoff;
 use crate::store::StoreError;
 use crate::telemetry::count_disk_fault;
@@ -328,7 +330,11 @@ impl Primary {
                 let columns: Vec<String> = table
                     .columns()
                     .iter()
-                    .map(|name| format!("found.{0}::text as {0}", quote_identifier(name)))
+                    .map(|name| {
+                        let quoted = quote_identifier(name);
+                        let text = limited(format!("found.{quoted}::text"), table.most_characters(name));
+                        format!("{text} as {quoted}")
+                    })
                     .collect();
                 format!("select {} from ({}) as found", columns.join(", "), sql.trim().trim_end_matches(';'))
             }
@@ -368,7 +374,7 @@ impl Primary {
                     Some(expression) => format!("({expression})::text"),
                     None => logged(&format!("this.{}", quote_identifier(self.mappings.column(table, column)))),
                 };
-                format!("{value} as {}", quote_identifier(column))
+                format!("{} as {}", limited(value, table.most_characters(column)), quote_identifier(column))
             })
             .collect();
         let (columns, full_name, key) = (columns.join(", "), quote_qualified(&schema, &name), quote_identifier(key));

@@ -30,6 +30,9 @@ pub use fetch::{LookupError, try_queries};
 use cache::{AddonChange, Cache};
 use fetch::{Fetched, Primary};
 
+/// Rows that are fetched from the store at once. They may be long.
+const ROWS_AT_ONCE: usize = 200;
+
 /// The documented distribution statuses. The configuration can add others.
 const DISTRIBUTION_STATUSES: [&str; 8] =
     ["scheduled", "transcoding", "batched", "complete", "error", "fault", "rejected", "batch_exception"];
@@ -198,8 +201,10 @@ impl Lookups {
     }
 
     async fn fetch_stored(&mut self, table: Table, ids: &[i64]) -> Result<(), LookupError> {
-        let found = self.store.in_time(ANSWER_TIMEOUT, self.store.lookup_rows(table, ids)).await?;
-        self.cache.fetched(table, ids, &rows_of(table, &found));
+        for ids in ids.chunks(ROWS_AT_ONCE) {
+            let found = self.store.in_time(ANSWER_TIMEOUT, self.store.lookup_rows(table, ids)).await?;
+            self.cache.fetched(table, ids, &rows_of(table, &found));
+        }
         Ok(())
     }
 

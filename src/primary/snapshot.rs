@@ -9,7 +9,7 @@ use crate::config::Source;
 use crate::domain::change::{Datum, Tuple, canonical_int};
 use crate::domain::ledger::{LedgerRow, State};
 use crate::domain::table::Table;
-use crate::postgres::{self, fill, logged, quote_identifier, quote_qualified};
+use crate::postgres::{self, fill, limited, logged, quote_identifier, quote_qualified};
 
 const WATCHED_ROWS: &str = include_str!("../../sql/primary/watched_rows.sql");
 const WATCHED_ROWS_FETCH: &str = include_str!("../../sql/primary/watched_rows_fetch.sql");
@@ -160,10 +160,11 @@ fn quoted(source: &Source, table: Table) -> String {
 }
 
 fn as_text(source: &Source, table: Table, name: &str) -> String {
-    match source.tables.computed(table, name) {
+    let text = match source.tables.computed(table, name) {
         Some(expression) => format!("({expression})::text"),
         None => logged(&format!("this.{}", quote_identifier(source.tables.column(table, name)))),
-    }
+    };
+    limited(text, table.most_characters(name))
 }
 
 /// Builds a row from the named columns, with the configured value maps applied. Other columns are absent.

@@ -6,6 +6,11 @@ use crate::support::{Receiver, TestApp, eventually};
 const ROWS: i64 = 100_000;
 const SOAK_ROWS: i64 = 1_000_000;
 const KIND: &str = "distribution.outlet.status_changed";
+/// More than may be sent, with default settings.
+const HUGE: usize = 800 << 10;
+const JOBS: i64 = 1_000;
+/// The limit of the files in `deploy`.
+const SHIPPED_LIMIT_KIB: u64 = 384 * 1024;
 const MEMORY_LIMIT_KIB: u64 = 150 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,6 +42,52 @@ async fn a_large_transaction_that_rewrites_its_rows_raises_nothing_in_bounded_me
     let peak = app.sidecar().peak_memory_kib();
     println!("peak resident memory: {} MiB", peak / 1024);
     assert!(peak < MEMORY_LIMIT_KIB, "{peak} KiB");
+}
+
+/// Texts that a change does not have, but its events: data that is produced is bounded, not only what is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_a_release_with_a_huge_catalogue_number_are_stored_without_it_in_bounded_memory() {
+    for capture in ["wal", "trigger"] {
+        for releases in [1, JOBS] {
+            let mut app = TestApp::prepare().await;
+            app.set("source.capture", capture);
+            let platform = app.platform().await;
+            let user = platform.user(&[]).await;
+            let label = platform.label(user).await;
+            let outlet = platform.outlet("Shop").await;
+            // A text compresses well, as the platform's may.
+            let fill = format!(
+                "insert into release (id, label_id, cat, title, review_status, delivery_status)
+                 select n, {label}, repeat('x', {HUGE}), 'T', 'draft', 'pending' from generate_series(1, {releases}) as n"
+            );
+            platform.transaction(&fill).await;
+            app.setup().await;
+            app.run().await;
+            let receiver = Receiver::start().await;
+            let api = app.api(&user.to_string()).await;
+            api.create_webhook(&receiver.url("/"), &["delivery.completed"]).await;
+            let jobs = format!(
+                "insert into distro_queue (id, release_id, outlet_id, status)
+                 select n, 1 + n % {releases}, {outlet}, 'complete' from generate_series(1, {JOBS}) as n"
+            );
+            platform.transaction(&jobs).await;
+            app.wait_for_events(2 * JOBS as usize).await;
+            let failed = "select count(*) from walhook.attempt where error_kind = 'payload_too_large'";
+            app.wait_for_count(failed, JOBS as usize).await;
+            let data: String = {
+                let query = "select data::text from walhook.event where kind = 'delivery.completed' limit 1";
+                app.store().await.query_one(query, &[]).await.unwrap().get(0)
+            };
+            assert!(
+                data.starts_with("{\"omitted_bytes\":65") && data.contains("\"status\":\"complete\""),
+                "{data:.300}"
+            );
+            let peak = app.sidecar().peak_memory_kib();
+            println!("{capture}, {releases} releases: peak resident memory: {} MiB", peak / 1024);
+            assert!(peak < SHIPPED_LIMIT_KIB, "{capture}, {releases} releases: {peak} KiB");
+            app.stop().await;
+        }
+    }
 }
 
 async fn assert_raises_all(rows: i64) {
