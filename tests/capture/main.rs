@@ -9,6 +9,7 @@ mod chaos;
 mod connections;
 mod crash;
 mod ddl;
+mod ddl_catalogue;
 mod drift;
 mod equivalence;
 mod events;
