@@ -27,7 +27,7 @@ select
     class.relreplident::text as identity,
     identity.name as identity_index,
     coalesce(identity.columns, '{}') as identity_columns,
-    tree.index as own_index,
+    own_index.name as own_index,
     own_index.indisvalid as own_index_valid,
     columns.names as columns,
     columns.types,
@@ -58,12 +58,16 @@ left join lateral (
         and ((class.relreplident = 'd' and index.indisprimary) or (class.relreplident = 'i' and index.indisreplident))
     group by index_class.relname
 ) identity on true
-left join lateral (
-    select index.indisvalid
-    from pg_catalog.pg_index index
-    join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
-    where index.indrelid = class.oid and index_class.relname = tree.index
-) own_index on true
+cross join lateral (
+    select wanted.name, (
+        select index.indisvalid
+        from pg_catalog.pg_index index
+        join pg_catalog.pg_class index_class on index_class.oid = index.indexrelid
+        where index.indrelid = class.oid and index_class.relname = wanted.name
+    ) as indisvalid
+    -- The names of indexes are unique in a schema, which tables that inherit can share with the table.
+    from (select tree.index || case when class.oid = tree.root then '' else '_' || class.oid end as name) wanted
+) own_index
 cross join lateral (
     select
         coalesce(array_agg(attribute.attname::text order by attribute.attnum), '{}') as names,

@@ -150,9 +150,9 @@ async fn a_publication_that_was_dropped_and_created_again_is_a_gap_and_ends_no_p
 /// Partitions of before PostgreSQL 10: tables that inherit, each with its own identity, publication and triggers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_that_inherit_from_a_mapped_table_are_captured() {
-    for mode in ["wal", "trigger"] {
+    for (mode, identity) in [("wal", "full"), ("wal", "index"), ("trigger", "full")] {
         let mut app = prepared(None).await;
-        app.set("source.capture", mode).set("source.poll_interval", "20ms");
+        app.set("source.capture", mode).set("source.replica_identity", identity).set("source.poll_interval", "20ms");
         let platform = app.platform().await;
         platform.transaction("create table payment_2025 (check (id < 1000)) inherits (payment)").await;
         app.setup().await;
