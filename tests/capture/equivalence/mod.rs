@@ -1,6 +1,7 @@
 //! Captures one recorded workload in three ways, and compares the events with those of a model that knows only the statements.
 
 mod oracle;
+mod shapes;
 mod statements;
 mod workload;
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use self::oracle::{KeyChange, Model, RaisedEvent};
 use self::workload::Workload;
+use crate::support::versions::{installed, selected};
 use crate::support::{DEADLINE, TestApp};
 use walhook::private_postgres::{Options, PrivatePostgres};
 
@@ -168,4 +170,82 @@ async fn assert_all_raise_the_same(transactions: usize, full: &str, index: &str)
     assert_same("triggers", stored_events(&triggers).await, &Model::replay(&workload, KeyChange::DeleteAndInsert));
     assert_same("full identity", stored_events(&full).await, &expected);
     assert_same("index identity", stored_events(&index).await, &expected);
+}
+
+/// For each shape.
+const SHAPE_TRANSACTIONS: usize = 400;
+
+/// Seeds that draw every type, and every layout with a primary key, without one, and with stored and dropped columns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_of_drawn_shapes_raise_the_same_events_as_the_model() {
+    assert_shapes(&[5, 6, 7, 26]).await;
+}
+
+#[ignore = "for `make soak`"]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_of_many_drawn_shapes_raise_the_same_events_as_the_model() {
+    assert_shapes(&Vec::from_iter(1..=40)).await;
+}
+
+/// On the selected version, or else on the latest one, which has the most kinds of columns. Tests every seed before it fails.
+async fn assert_shapes(seeds: &[u64]) {
+    let mut versions = installed();
+    versions.retain(|(version, _)| selected().is_none_or(|selected| selected == *version));
+    let (version, programs) = versions.pop().expect("an installed PostgreSQL");
+    let mut failed = Vec::new();
+    for &seed in seeds {
+        let programs = programs.clone();
+        let result = tokio::spawn(async move { assert_shape(seed, version, &programs).await }).await;
+        if result.is_err() {
+            failed.push(seed);
+        }
+    }
+    assert!(failed.is_empty(), "seeds {failed:?} failed: see above");
+}
+
+/// Captures a workload from two primaries with tables of one shape. A repair afterwards must find that nothing was missed.
+async fn assert_shape(seed: u64, version: u32, programs: &std::path::Path) {
+    let shape = shapes::draw(seed, version >= 18);
+    let lines: Vec<String> = shape.iter().map(|table| format!("  {table}")).collect();
+    println!("seed {seed}:\n{}", lines.join("\n"));
+    let workload = Workload::record(seed, SHAPE_TRANSACTIONS);
+    let server = PrivatePostgres::start(Options { programs: Some(programs), ..Options::default() }).await;
+    let server = Arc::new(server.unwrap());
+    let tables = |inline: bool| {
+        let tables: String = shape.iter().map(|table| table.statements(inline)).collect();
+        format!("{}; {tables}", shapes::TYPES)
+    };
+    // Setup keeps a primary key that has the watched columns, and then the WAL lacks long values.
+    let mut full = primary(&server, &format!("{}; {WHOLE_OLD_ROWS}", tables(false))).await;
+    let mut index = primary(&server, &tables(true)).await;
+    let mut triggers = primary(&server, &tables(false)).await;
+    index.set("source.replica_identity", "index");
+    triggers.set("source.capture", "trigger");
+    for app in [&mut full, &mut index, &mut triggers] {
+        app.setup().await;
+        app.run_with(&["--roles", "capture"]).await;
+    }
+    tokio::join!(run(&full, &workload), run(&index, &workload), run(&triggers, &workload));
+    let updated = Model::replay(&workload, KeyChange::Update);
+    let deleted_and_inserted = Model::replay(&workload, KeyChange::DeleteAndInsert);
+    let all = [
+        ("full identity", &mut full, &updated),
+        ("index identity", &mut index, &updated),
+        ("triggers", &mut triggers, &deleted_and_inserted),
+    ];
+    for (mode, app, expected) in all {
+        let mode = format!("seed {seed}, {mode}");
+        assert_same(&mode, stored_events(app).await, expected);
+        assert!(app.stop().await.success(), "{mode}");
+        let repair = app.walhook_ok(&["repair", "--dry-run", "--force"]).await;
+        assert!(
+            repair.contains("would create 0 deliveries; 0 are for inactive webhooks, 0 events have no owner"),
+            "{mode}: {repair}"
+        );
+        // Each table with its numbers of rows, and of rows that have changed, are new, or are gone.
+        let tables =
+            repair.lines().skip_while(|line| !line.starts_with("table")).skip(1).take_while(|line| !line.is_empty());
+        let differ = tables.filter(|line| line.split_whitespace().skip(2).any(|number| number != "0")).count();
+        assert_eq!(differ, 0, "{mode}: {repair}");
+    }
 }

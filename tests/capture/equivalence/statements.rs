@@ -70,9 +70,9 @@ fn release(act: &Act) -> Option<String> {
                 ReleaseChange::Hold(hold) => format!("pre_review_hold = {hold}"),
                 ReleaseChange::Label(label) => format!("label_id = {label}"),
             };
-            format!("update release set {set} where id = {id};")
+            format!("update release set {set} where id = '{id}';")
         }
-        Act::DropRelease { id } => format!("delete from release where id = {id};"),
+        Act::DropRelease { id } => format!("delete from release where id = '{id}';"),
         _ => return None,
     })
 }
@@ -89,18 +89,18 @@ fn entry(act: &Act) -> Option<String> {
         }
         Act::EntryStatus { id, status, message } => {
             let message = message.as_ref().map_or(String::new(), |message| format!(", message = '{message}'"));
-            format!("update distro_queue set status = '{status}'{message} where id = {id};")
+            format!("update distro_queue set status = '{status}'{message} where id = '{id}';")
         }
         Act::EntriesStatus { release, status } => {
             format!("update distro_queue set status = '{status}' where release_id = {release};")
         }
         Act::EntryAgain { id, status } => format!(
-            "with gone as (delete from distro_queue where id = {id} returning *)
+            "with gone as (delete from distro_queue where id = '{id}' returning *)
              insert into distro_queue (id, release_id, outlet_id, status, takedown, message)
              select id, release_id, outlet_id, '{status}', takedown, message from gone;"
         ),
-        Act::EntryKey { id, to } => format!("update distro_queue set id = {to} where id = {id};"),
-        Act::DropEntry { id } => format!("delete from distro_queue where id = {id};"),
+        Act::EntryKey { id, to } => format!("update distro_queue set id = {to} where id = '{id}';"),
+        Act::DropEntry { id } => format!("delete from distro_queue where id = '{id}';"),
         _ => return None,
     })
 }
@@ -113,7 +113,7 @@ fn other(act: &Act) -> Option<String> {
         Act::File { id, transcode, status } => {
             format!("insert into transcoder_queue_file values ({id}, {transcode}, 4, '{status}');")
         }
-        Act::Transcode { id, status } => format!("update transcoder_queue set status = '{status}' where id = {id};"),
+        Act::Transcode { id, status } => format!("update transcoder_queue set status = '{status}' where id = '{id}';"),
         Act::NewPayment { id, user, status } => {
             let user = quoted(user.map(|user| user.to_string()).as_deref());
             format!(
@@ -121,12 +121,17 @@ fn other(act: &Act) -> Option<String> {
                  values ({id}, {user}, 'N{id}', 10.50, 11.25, '{status}');"
             )
         }
-        Act::Payment { id, status } => format!("update payment set status = '{status}' where id = {id};"),
+        Act::Payment { id, status } => format!("update payment set status = '{status}' where id = '{id}';"),
         Act::Report { id, release, minute, new: true } => {
-            format!("insert into preflight_report values ({id}, {release}, '{}', 'p', 1, 2, 3, 4);", time(*minute))
+            format!(
+                "insert into preflight_report
+                    (id, release_id, generated_at, profile_name, profile_version, blocking, informational, requires_feedback)
+                 values ({id}, {release}, '{}', 'p', 1, 2, 3, 4);",
+                time(*minute)
+            )
         }
         Act::Report { id, minute, .. } => {
-            format!("update preflight_report set generated_at = '{}' where id = {id};", time(*minute))
+            format!("update preflight_report set generated_at = '{}' where id = '{id}';", time(*minute))
         }
         Act::NewFlag { id, release, status } => format!(
             "insert into stream_radar_flag
@@ -134,7 +139,7 @@ fn other(act: &Act) -> Option<String> {
              values ({id}, 'SPOT', 'I', {release}, 'low', '{status}', '{0}', '{0}');",
             time(1)
         ),
-        Act::Flag { id, status } => format!("update stream_radar_flag set status = '{status}' where id = {id};"),
+        Act::Flag { id, status } => format!("update stream_radar_flag set status = '{status}' where id = '{id}';"),
         _ => return None,
     })
 }
