@@ -85,6 +85,10 @@ struct SentColumn {
 const PADDED_TYPE: u32 = 1042;
 
 impl RelationMap {
+    fn has_key(&self) -> bool {
+        self.columns.iter().any(|sent| sent.is_key)
+    }
+
     /// Returns whether old rows that consist of the key include all watched columns, or the whole row of an add-on.
     fn key_is_sufficient(&self) -> bool {
         let is_key = |wanted: &Column| self.columns.iter().any(|sent| sent.is_key && sent.targets.contains(wanted));
@@ -160,6 +164,8 @@ impl Decoder {
                         Decoded::UnmappedTable { oid: relation_id }
                     }
                     Some(relation) if is_full || relation.key_is_sufficient() => Decoded::TableDescribed,
+                    // Only inserted rows can follow: without any key, the server rejects updates and deletions.
+                    Some(relation) if !relation.has_key() => Decoded::TableDescribed,
                     Some(_) => Decoded::IdentityLost { table: format!("{namespace}.{relation_name}") },
                 };
                 self.relations.insert(relation_id, relation);

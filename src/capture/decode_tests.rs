@@ -321,6 +321,17 @@ fn with_the_default_identity_old_watched_values_are_unknown() {
 }
 
 #[test]
+fn an_identity_that_is_insufficient_loses_changes_and_none_at_all_loses_nothing() {
+    let decode = |key: &[&str]| {
+        let table = keyed_relation("public", "distro_queue", &DISTRO_QUEUE, key, b'd');
+        decoder(&Source::default()).decode(wire(&table), &mut Vec::new()).unwrap()
+    };
+    assert_eq!(decode(&["id"]), Decoded::IdentityLost { table: "public.distro_queue".into() });
+    assert_eq!(decode(&["id", "status"]), Decoded::TableDescribed);
+    assert_eq!(decode(&[]), Decoded::TableDescribed);
+}
+
+#[test]
 fn rows_of_different_transactions_are_not_paired() {
     let mut decoder = decoder(&Source::default());
     let mut found = Vec::new();

@@ -207,6 +207,12 @@ impl Relation {
         self.identity == "f" && !self.virtual_columns.is_empty()
     }
 
+    /// Returns whether every UPDATE and DELETE of the platform fails while the table is published, because nothing identifies its rows: a
+    /// partition without a key, or a table whose identity index was dropped.
+    pub fn has_no_identity(&self) -> bool {
+        self.identity != "f" && self.identity_columns.is_empty()
+    }
+
     pub fn uses_own_index(&self) -> bool {
         self.identity == "i" && self.identity_index.as_ref() == Some(&self.own_index)
     }

@@ -102,9 +102,10 @@ pub(crate) async fn set(
     source: &Source,
     table: Table,
     relation: &Relation,
+    goal: Goal,
 ) -> Result<(), PrimaryError> {
     let table_name = relation.quoted();
-    let statements = match goal(source, table, relation).0 {
+    let statements = match goal {
         Goal::Full => {
             let drop = relation.own_index_valid.map(|_| drop_statement(relation));
             statement(&table_name, "full") + drop.as_deref().unwrap_or_default()

@@ -99,7 +99,12 @@ pub(crate) async fn prepare(
     found: &Inspection,
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done = found.notes();
-    done.extend(set_identities(client, source, store, &unmet(source, found)).await?);
+    let unmet = unmet(source, found);
+    let unmet: Vec<(Table, &Relation, Goal)> = unmet
+        .into_iter()
+        .map(|(table, relation)| (table, relation, identity::goal(source, table, relation).0))
+        .collect();
+    done.extend(set_identities(client, source, store, &unmet).await?);
     failpoint!("identities_set_tables_not_published")?;
     done.extend(publish(client, source, found).await?);
     Ok(done)
@@ -144,14 +149,25 @@ pub(crate) async fn prepared_for_streaming(
         .collect();
     for (table, relation) in &lacking {
         let is_possible = relation.owned && identity::refusal(source, *table, relation).is_none();
-        if !is_possible || !(relation.rejects_updates() || is_unwritten(client, relation).await?) {
+        let is_unchanged = relation.rejects_updates() || relation.has_no_identity();
+        if !is_possible || !(is_unchanged || is_unwritten(client, relation).await?) {
             return Err(drift);
         }
     }
+    let lacking: Vec<(Table, &Relation, Goal)> =
+        lacking.into_iter().map(|(table, relation)| (table, relation, urgent_goal(source, table, relation))).collect();
     for line in set_identities(client, source, store, &lacking).await? {
         tracing::info!("{line}");
     }
     tables_for_streaming(client, source).await
+}
+
+/// Returns the replica identity with which the platform's updates succeed soonest. An index takes long to build: setup does that later.
+fn urgent_goal(source: &Source, table: Table, relation: &Relation) -> Goal {
+    match relation.has_no_identity() && relation.virtual_columns.is_empty() {
+        true => Goal::Full,
+        false => identity::goal(source, table, relation).0,
+    }
 }
 
 /// Returns whether a table has never had a row.
@@ -164,10 +180,10 @@ async fn set_identities(
     client: &Client,
     source: &Source,
     store: &Store,
-    relations: &[(Table, &Relation)],
+    relations: &[(Table, &Relation, Goal)],
 ) -> Result<Vec<String>, PrimaryError> {
     let mut done = Vec::new();
-    for (table, relation) in relations.iter().copied() {
+    for (table, relation, goal) in relations.iter().copied() {
         let earlier = FoundIdentity {
             table_oid: relation.oid,
             table_name: relation.qualified(),
@@ -176,8 +192,8 @@ async fn set_identities(
         };
         store.remember_identity(&earlier).await?;
         failpoint!("identity_remembered_not_set")?;
-        identity::set(client, source, table, relation).await?;
-        let (goal, reason) = identity::goal(source, table, relation);
+        identity::set(client, source, table, relation, goal).await?;
+        let (_, reason) = identity::goal(source, table, relation);
         let what = match goal {
             Goal::Full => "full".to_owned(),
             Goal::Index => format!("index over {}", identity::wanted(source, table).join(", ")),
