@@ -1,2 +1,2 @@
-create or replace trigger walhook_{event} after {event} on {table}{transition}
-    for each statement execute function walhook_capture.{function}();
+create or replace trigger walhook_{event} after {event} on {table}
+    for each {level} execute function walhook_capture.{function}();

@@ -1,1 +1,1 @@
-alter table {table} enable always trigger walhook_{event};
+alter table only {table} enable always trigger walhook_{event};

@@ -19,7 +19,7 @@ select
     class.relname::text as name,
     class.relkind = 'p' as has_partitions,
     class.relkind = 'p' or class.relispartition as partitioned,
-    class.oid <> tree.root and not class.relispartition as inherits,
+    class.oid <> tree.root and class.relispartition as is_partition,
     pg_has_role(class.relowner, 'usage') as owned,
     -- Null for a table that was dropped since the snapshot.
     coalesce(has_table_privilege(class.oid, 'trigger'), false) as may_trigger,
@@ -36,15 +36,7 @@ select
     columns.generated,
     columns.virtual as virtual_columns,
     columns.not_null,
-    columns.readable,
-    array(
-        select attribute.attname::text
-        from pg_catalog.pg_index index
-        join pg_catalog.pg_attribute attribute
-            on attribute.attrelid = index.indrelid and attribute.attnum = any((index.indkey::int2[])[0:index.indnkeyatts - 1])
-        where index.indrelid = class.oid and index.indisprimary
-        order by attribute.attnum
-    ) as primary_key
+    columns.readable
 from tree
 join pg_catalog.pg_class class on class.oid = tree.oid
 join pg_catalog.pg_namespace namespace on namespace.oid = class.relnamespace

@@ -1,4 +1,4 @@
-//! Capture by triggers: statement triggers write changes to an outbox on the primary, and one process reads it. It needs neither a
+//! Capture by triggers: triggers write changes to an outbox on the primary, and one process reads it. It needs neither a
 //! superuser nor `wal_level = logical`, and its queries work through a pooler in transaction mode.
 
 mod floor;
@@ -21,6 +21,7 @@ use crate::config::Source;
 use crate::domain::gap::Gap;
 use crate::domain::lsn::Lineage;
 use crate::failpoint::failpoint;
+use crate::health::Health;
 use crate::postgres;
 use crate::primary::error::PrimaryError;
 use crate::primary::finding::Condition as FindingCondition;
@@ -127,10 +128,9 @@ impl Reading<'_> {
         let work = async {
             // Before anything else: the triggers and the outbox of a replaced primary mean nothing.
             let lineage = verified_lineage(&client, known).await?;
-            examine(&mut watch, &client, self.cursor.as_ref().map_or(0, Cursor::backlog_after)).await?;
+            examine(&mut watch, &client, self.cursor.as_ref().map_or(0, Cursor::backlog_after), health).await?;
             tracing::info!(slot = source.slot, "reading changes from the outbox");
             faults.clear();
-            health.report_healthy(STAGE);
             gauge!(telemetry::CAPTURE_CONNECTED).set(1);
             self.read(client, lineage, &lease, &mut watch).await
         };
@@ -160,7 +160,7 @@ impl Reading<'_> {
         watch: &mut Watch<'_>,
     ) -> Result<Ended, CaptureError> {
         let Reading { context, holder, cursor, switch, read_until, wal_removal } = self;
-        let Context { source, batches, durable, .. } = **context;
+        let Context { source, batches, durable, health, .. } = **context;
         let Some(cursor) = cursor else {
             return Err(PrimaryError::NotSetUp { slot: source.slot.clone() }.into());
         };
@@ -191,7 +191,7 @@ impl Reading<'_> {
                     reader.client.run(move |client| watch.record_failures(client)).await?;
                 }
                 if step == Step::Altered || examined_at.elapsed() > source.heartbeat.0 {
-                    examine(watch, &reader.client, cursor.backlog_after()).await?;
+                    examine(watch, &reader.client, cursor.backlog_after(), health).await?;
                     (reader.noted, examined_at) = (watch.noted, Instant::now());
                 }
                 match step {
@@ -222,8 +222,14 @@ async fn verified_lineage(client: &LimitedClient, known: Option<Lineage>) -> Res
     Ok(found)
 }
 
-async fn examine(watch: &mut Watch<'_>, client: &LimitedClient, row: u64) -> Result<(), CaptureError> {
-    client.run(move |client| watch.examine(client, row)).await
+/// Examines the triggers, and reports to readiness what an operator has to fix.
+async fn examine(watch: &mut Watch<'_>, client: &LimitedClient, row: u64, health: &Health) -> Result<(), CaptureError> {
+    let obstacles = client.run(move |client| watch.examine(client, row)).await?;
+    match obstacles.is_empty() {
+        true => health.report_healthy(STAGE),
+        false => health.report_unhealthy(STAGE, obstacles.join("; ")),
+    }
+    Ok(())
 }
 
 /// Converts an error to a gap if it means that the outbox is gone or not accessible.

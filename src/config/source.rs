@@ -62,7 +62,7 @@ section! { Source:
 pub enum CaptureMode {
     /// Logical replication.
     Wal,
-    /// Statement triggers that write an outbox, for primaries without logical replication.
+    /// Triggers that write an outbox, for primaries without logical replication.
     Trigger,
 }
 

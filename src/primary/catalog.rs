@@ -162,8 +162,8 @@ row! {
         pub has_partitions: bool,
         /// Whether it has partitions or is one.
         pub partitioned: bool,
-        /// Whether it inherits from a table of Walhook's, without being a partition.
-        pub inherits: bool,
+        /// Whether it is a partition of the table, not the table itself or one that inherits from it.
+        pub is_partition: bool,
         pub owned: bool,
         pub may_trigger: bool,
         pub row_security: bool,
@@ -188,7 +188,6 @@ row! {
         pub virtual_columns: Vec<String>,
         pub not_null: Vec<String>,
         pub readable: Vec<String>,
-        pub primary_key: Vec<String>,
     }
 }
 

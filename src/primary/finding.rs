@@ -39,6 +39,8 @@ pub enum Condition {
     GeneratedColumns(Table),
     /// The table has its triggers, and they fire.
     Triggers(Table),
+    /// The table has its triggers before it has rows.
+    TriggersOfEmpty(Table),
     /// The function that the table's triggers call is the one that the mapping needs.
     TriggerFunction(Table),
     /// The outbox has the trigger that records when it is emptied by hand, and nobody has altered the others.

@@ -264,7 +264,7 @@ async fn diagnose_triggers(
     let health = Health::default();
     let mut watch = Watch::new(source, store, &health);
     match watch.examine(client, 0).await {
-        Ok(()) => {
+        Ok(_) => {
             if let Some((count, last)) = failures(client).await? {
                 watch.record(Gap::TriggersFailed { count, last: explained(last) }).await?;
             }

@@ -66,8 +66,9 @@ impl<'a> Watch<'a> {
         self.record(Gap::TriggersFailed { count, last: explained(last) }).await
     }
 
-    /// Inspects every trigger, records gaps, and updates readiness and metrics. Rows of the outbox are counted after `row`.
-    pub async fn examine(&mut self, client: &Client, row: u64) -> Result<(), PrimaryError> {
+    /// Inspects every trigger, records gaps, and updates metrics. Rows of the outbox are counted after `row`. Returns the obstacles that have
+    /// lost no change yet.
+    pub async fn examine(&mut self, client: &Client, row: u64) -> Result<Vec<String>, PrimaryError> {
         let found = inspect(client, self.source, Conditions::Triggers).await?;
         let Some(triggers) = &found.triggers else { return Err(PrimaryError::OutboxIsRead) };
         if !triggers.state.missing.is_empty() {
@@ -75,9 +76,9 @@ impl<'a> Watch<'a> {
             return Err(PrimaryError::Gap(Gap::OutboxLost(format!("{missing} is missing"))));
         }
         self.noted = triggers.state.noted;
-        let faults = found.trigger_faults();
-        if !faults.is_empty() {
-            self.record(Gap::TriggersLacking(faults.join("; "))).await?;
+        let losses = found.trigger_losses();
+        if !losses.is_empty() {
+            self.record(Gap::TriggersLacking(losses.join("; "))).await?;
         }
         if gaps::report_open(self.source, self.store, self.health).await?.is_empty() {
             self.recorded.clear();
@@ -86,7 +87,7 @@ impl<'a> Watch<'a> {
         gauge!(telemetry::OUTBOX_ROWS).set(row.get::<_, i64>("rows") as f64);
         gauge!(telemetry::OUTBOX_AGE).set(row.get::<_, f64>("age").max(0.0));
         gauge!(telemetry::TRIGGER_FAILURES).set(triggers.failures.as_ref().map_or(0, |(count, _)| *count) as f64);
-        Ok(())
+        Ok(found.trigger_obstacles())
     }
 }
 

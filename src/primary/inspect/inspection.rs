@@ -33,6 +33,8 @@ pub(crate) struct Inspection {
 pub(crate) struct Triggers {
     pub state: TriggerState,
     pub comparison: Comparison,
+    /// The tables that lack triggers and have rows.
+    pub unguarded: Vec<u32>,
     /// The triggers that were disabled, enabled or dropped since setup.
     pub altered: Vec<String>,
     /// How often triggers have failed, and the last reason.
@@ -76,17 +78,26 @@ impl Inspection {
     }
 
     /// Returns the failures because of which triggers may not have captured changes, as one clause each.
-    pub fn trigger_faults(&self) -> Vec<String> {
-        let failed = self.findings.iter().filter(|finding| finding.severity == Severity::Fail);
-        let of_triggers = failed.filter(|finding| match finding.condition {
+    pub fn trigger_losses(&self) -> Vec<String> {
+        self.failures(|condition| {
+            matches!(condition, Condition::Triggers(_) | Condition::TriggerFunction(_) | Condition::OutboxTrigger)
+        })
+    }
+
+    /// Returns the failures that an operator has to fix and that have lost no change by themselves: nothing is written to a table that is
+    /// missing, a trigger that lacks a column counts its failures, and a table without rows has none to lose.
+    pub fn trigger_obstacles(&self) -> Vec<String> {
+        self.failures(|condition| match condition {
             Condition::Table(table) => table.is_captured(),
-            Condition::Columns(_)
-            | Condition::Triggers(_)
-            | Condition::TriggerFunction(_)
-            | Condition::OutboxTrigger => true,
+            Condition::Columns(_) | Condition::TriggersOfEmpty(_) => true,
             _ => false,
-        });
-        of_triggers.map(|finding| format!("{}: {}", finding.subject, finding.state)).collect()
+        })
+    }
+
+    fn failures(&self, is_meant: impl Fn(Condition) -> bool) -> Vec<String> {
+        let failed = self.findings.iter().filter(|finding| finding.severity == Severity::Fail);
+        let meant = failed.filter(|finding| is_meant(finding.condition));
+        meant.map(|finding| format!("{}: {}", finding.subject, finding.state)).collect()
     }
 
     /// Returns lines for setup's output about what it does not change.

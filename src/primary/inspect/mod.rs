@@ -52,8 +52,9 @@ pub(crate) async fn inspect(
         let state = trigger_state(client).await?;
         let failures = if state.is_complete() { failures(client).await? } else { None };
         let comparison = compare(client, source, &found.tables).await?;
+        let unguarded = comparison.unguarded(client).await?;
         let altered = if state.noted { altered_triggers(client).await? } else { Vec::new() };
-        found.triggers = Some(Triggers { state, comparison, altered, failures });
+        found.triggers = Some(Triggers { state, comparison, unguarded, altered, failures });
     }
     found.findings = found.judge(source);
     Ok(found)
@@ -134,7 +135,7 @@ impl Inspection {
         let mut findings = vec![tables::columns(source, mapped.table, root, self.triggers.is_none())];
         findings.extend(tables::types(source, mapped.table, root));
         match &self.triggers {
-            Some(triggers) => findings.extend(triggers::judge_table(mapped, root, &triggers.comparison)),
+            Some(triggers) => findings.extend(triggers::judge_table(mapped, root, triggers)),
             None => findings.extend(tables::replica_identity(source, mapped)),
         }
         if self.server.is_some() {

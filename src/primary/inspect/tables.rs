@@ -234,9 +234,8 @@ pub(crate) fn unpublished<'a>(
 ) -> Vec<(Table, &'a Relation)> {
     // Partitions are published with their root. A table that inherits is published by itself.
     let existing = tables.iter().flat_map(|mapped| {
-        let published =
-            mapped.relations.iter().enumerate().filter(|(index, relation)| *index == 0 || relation.inherits);
-        published.map(|(_, relation)| (mapped.table, relation))
+        let published = mapped.relations.iter().filter(|relation| !relation.is_partition);
+        published.map(|relation| (mapped.table, relation))
     });
     existing.filter(|(_, root)| !publication.is_some_and(|publication| publication.covers(root))).collect()
 }

@@ -4,12 +4,13 @@ use super::inspection::Triggers;
 use crate::domain::table::Table;
 use crate::primary::catalog::{MappedTable, Relation, Server};
 use crate::primary::finding::{Condition, Finding};
-use crate::primary::triggers::catalog::{Comparison, TableTrigger};
+use crate::primary::triggers::catalog::TableTrigger;
 
 const SETUP: &str = "run `walhook setup`";
 
 /// Judges the triggers of a table that exists.
-pub(super) fn judge_table(mapped: &MappedTable, root: &Relation, comparison: &Comparison) -> Vec<Finding> {
+pub(super) fn judge_table(mapped: &MappedTable, root: &Relation, triggers: &Triggers) -> Vec<Finding> {
+    let comparison = &triggers.comparison;
     let subject = format!("triggers of {}", root.qualified());
     let table = mapped.table;
     let of_table = |triggers: &[TableTrigger]| -> Vec<TableTrigger> {
@@ -20,7 +21,9 @@ pub(super) fn judge_table(mapped: &MappedTable, root: &Relation, comparison: &Co
     let outdated = comparison.outdated.iter().any(|function| function.table == table);
     let names = |triggers: &[TableTrigger]| triggers.iter().map(TableTrigger::to_string).collect::<Vec<_>>().join(", ");
     let mut findings = vec![if !missing.is_empty() {
-        Finding::fail(subject, format!("missing: {}", names(&missing)), SETUP).of(Condition::Triggers(table))
+        let has_rows = missing.iter().any(|trigger| triggers.unguarded.contains(&trigger.relation.oid));
+        let condition = if has_rows { Condition::Triggers(table) } else { Condition::TriggersOfEmpty(table) };
+        Finding::fail(subject, format!("missing: {}", names(&missing)), SETUP).of(condition)
     } else if outdated {
         Finding::fail(subject, "made for another mapping or another table", SETUP).of(Condition::TriggerFunction(table))
     } else if !disabled.is_empty() {

@@ -17,6 +17,7 @@ use crate::primary::error::PrimaryError;
 const STATE: &str = include_str!("../../../sql/primary/outbox_state.sql");
 const TRIGGERS: &str = include_str!("../../../sql/primary/outbox_triggers.sql");
 const TABLES: &str = include_str!("../../../sql/primary/outbox_tables.sql");
+const WITH_ROWS: &str = include_str!("../../../sql/primary/outbox_with_rows.sql");
 const ALTERED: &str = include_str!("../../../sql/primary/outbox_altered.sql");
 const FAILURES: &str = include_str!("../../../sql/primary/outbox_failures.sql");
 
@@ -78,7 +79,7 @@ pub(crate) async fn tables_with_triggers(
     Ok(rows.iter().map(TableWithTriggers::from).collect())
 }
 
-/// Returns the triggers that were disabled, enabled or dropped since setup noted them: what was written meanwhile may not be captured.
+/// Returns the triggers that were disabled or enabled since setup noted them, or dropped from a table that still exists: what was written meanwhile may not be captured.
 pub(crate) async fn altered_triggers(client: &Client) -> Result<Vec<String>, PrimaryError> {
     let rows = client.query_typed(ALTERED, &[]).await?;
     Ok(rows.iter().map(|row| row.get("trigger")).collect())
@@ -110,6 +111,8 @@ pub(crate) struct Comparison {
     /// Functions to create or replace.
     pub outdated: Vec<Function>,
     pub missing: Vec<TableTrigger>,
+    /// Triggers of an earlier build, which are called for each statement.
+    pub earlier: Vec<TableTrigger>,
     pub disabled: Vec<TableTrigger>,
     /// Triggers that do not fire if `session_replication_role` is `replica`.
     pub ordinary: Vec<TableTrigger>,
@@ -122,8 +125,8 @@ row! {
         function: String,
         enabled: bool,
         always: bool,
+        for_each_row: bool,
         comment: Option<String>,
-        source: String,
     }
 }
 
@@ -146,6 +149,22 @@ impl Comparison {
         Comparison::with(source, tables, &HashMap::new())
     }
 
+    /// Returns the triggers to create. Those of partitions are created with their table's.
+    pub fn to_create(&self) -> impl Iterator<Item = &TableTrigger> {
+        let created = self.missing.iter().chain(&self.earlier);
+        created.filter(|trigger| !trigger.relation.is_partition)
+    }
+
+    /// Returns the tables that lack triggers and have rows, which the triggers may not have captured.
+    pub async fn unguarded(&self, client: &Client) -> Result<Vec<u32>, PrimaryError> {
+        if self.missing.is_empty() {
+            return Ok(Vec::new());
+        }
+        let oids: Vec<u32> = self.missing.iter().map(|trigger| trigger.relation.oid).collect();
+        let rows = client.query_typed(WITH_ROWS, &[(&oids, Type::OID_ARRAY)]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
     fn with(source: &Source, tables: &[MappedTable], found: &FoundTriggers) -> Comparison {
         let mut comparison = Comparison::default();
         for mapped in tables {
@@ -160,15 +179,20 @@ impl Comparison {
     fn add(&mut self, mapped: &MappedTable, function: Function, found: &FoundTriggers) {
         let mut is_current = false;
         for relation in &mapped.relations {
-            for event in TriggerEvent::ALL {
+            // As in the WAL, truncating a single partition is not a change of the table.
+            let events =
+                TriggerEvent::ALL.into_iter().filter(|event| event.is_for_each_row() || !relation.is_partition);
+            for event in events {
                 let trigger = TableTrigger { table: mapped.table, relation: relation.clone(), event };
                 let found = found.get(&(relation.oid, event.trigger_name()));
                 let Some(found) = found.filter(|found| found.function == function.name) else {
                     self.missing.push(trigger);
                     continue;
                 };
-                is_current = function.is(found.comment.as_deref(), &found.source);
-                if !found.enabled {
+                is_current = function.is(found.comment.as_deref());
+                if found.for_each_row != event.is_for_each_row() {
+                    self.earlier.push(trigger);
+                } else if !found.enabled {
                     self.disabled.push(trigger);
                 } else if !found.always {
                     self.ordinary.push(trigger);

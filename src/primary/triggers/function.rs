@@ -4,20 +4,19 @@ use sha2::{Digest, Sha256};
 
 use crate::config::Source;
 use crate::domain::table::Table;
-use crate::postgres::quote_identifier;
+use crate::postgres::{fill, quote_identifier};
 use crate::primary::catalog::{Relation, contains};
 
 const FUNCTION: &str = include_str!("../../../sql/primary/outbox_function.sql");
+const WRITE: &str = include_str!("../../../sql/primary/outbox_write.sql");
 const COMMENT: &str = include_str!("../../../sql/primary/outbox_comment.sql");
 const TRIGGER: &str = include_str!("../../../sql/primary/outbox_trigger.sql");
 const ALWAYS: &str = include_str!("../../../sql/primary/outbox_trigger_always.sql");
 
-/// A row that moves to another partition gets another primary key, as that contains the partition key. The join by primary key then
-/// yields a deletion and an insertion. The outbox's trigger pairs them if the deletion is written first.
-const ORDER: &str = "{order}";
-const DELETED_FIRST: &str = "\n        order by n.walhook_row is not null";
-
-/// The event that a trigger fires on. Transition tables are only available to triggers for a single event.
+/// The event that a trigger fires on.
+///
+/// Rows have a trigger call each. The transition tables of a statement's trigger would have every row that the statement writes, whether or
+/// not a watched column changed, and where they spill to disk, outside of the function's exception block, an error aborts the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TriggerEvent {
     Insert,
@@ -43,20 +42,16 @@ impl TriggerEvent {
         format!("walhook_{}", self.as_str())
     }
 
-    const fn transition(self) -> &'static str {
-        match self {
-            TriggerEvent::Insert => "\n    referencing new table as new_rows",
-            TriggerEvent::Update => "\n    referencing old table as old_rows new table as new_rows",
-            TriggerEvent::Delete => "\n    referencing old table as old_rows",
-            TriggerEvent::Truncate => "",
-        }
+    /// Returns whether the trigger is called for each row: TRUNCATE has none.
+    pub const fn is_for_each_row(self) -> bool {
+        !matches!(self, TriggerEvent::Truncate)
     }
 
     /// Returns the statement that creates the trigger.
     pub fn create(self, table: &str, function: &str) -> String {
         TRIGGER
             .replace("{event}", self.as_str())
-            .replace("{transition}", self.transition())
+            .replace("{level}", if self.is_for_each_row() { "row" } else { "statement" })
             .replace("{function}", function)
             .replace("{table}", table)
     }
@@ -73,9 +68,8 @@ pub(crate) struct Function {
     pub table: Table,
     pub name: String,
     definition: String,
-    /// Identifies the definition. Leaves out the order, so that earlier builds recognize the function as theirs.
+    /// Identifies the definition.
     pub comment: String,
-    deleted_first: bool,
 }
 
 impl Function {
@@ -85,55 +79,99 @@ impl Function {
         if source.tables.stored(table).any(|reference| !contains(&root.columns, theirs(reference))) {
             return None;
         }
-        let is_stored = |reference: &str| source.tables.computed(table, reference).is_none();
-        let row = |side: &str| {
-            let values: Vec<String> = table
-                .columns()
-                .iter()
-                .map(
-                    |reference| if is_stored(reference) { value(root, side, theirs(reference)) } else { "null".into() },
-                )
-                .collect();
-            format!("array[{}]::text[]", values.join(", "))
-        };
-        let both = |column: &str, operator: &str| {
-            let name = quote_identifier(column);
-            format!("o.{name}::text {operator} n.{name}::text")
-        };
-        let keys: Vec<&str> = match root.primary_key.is_empty() {
-            false => root.primary_key.iter().map(String::as_str).collect(),
-            true => own_key(table).iter().map(|reference| theirs(reference)).collect(),
-        };
-        let paired: Vec<String> = keys.iter().map(|column| both(column, "=")).collect();
-        let significant: Vec<String> = significant(table)
-            .iter()
-            .filter(|reference| is_stored(reference))
-            .map(|reference| both(theirs(reference), "is distinct from"))
-            .collect();
         let name = function_name(table);
-        let definition = FUNCTION
-            .replace("{function}", &name)
-            .replace("{table}", table.name())
-            .replace("{paired}", &paired.join(" and "))
-            .replace("{changed}", &significant.join(" or "))
-            .replace("{old}", &row("o"))
-            .replace("{new}", &row("n"));
-        let definition = definition.replace("{quote}", &quote_for(&definition));
-        let deleted_first = root.has_partitions;
-        let comment = format!("walhook {}", hex::encode(Sha256::digest(definition.replace(ORDER, ""))));
-        let definition = definition.replace(ORDER, if deleted_first { DELETED_FIRST } else { "" });
-        Some(Function { table, name, definition, comment, deleted_first })
+        let rows = Rows { source, table, root };
+        let changed = rows.differ("old", "new", &rows.significant());
+        let write = rows.write("left(tg_op, 1)", "old", "new");
+        let planned = format!(
+            "{}\n    where $1 <> 'U' or {}",
+            rows.write("$1", "($2)", "($3)"),
+            rows.differ("($2)", "($3)", &rows.significant())
+        );
+        let inner = quote_for(&planned);
+        let quote = quote_for(&format!("{changed}{write}{inner}{planned}"));
+        let definition = fill(
+            FUNCTION,
+            &[
+                ("function", &name),
+                ("table", table.name()),
+                ("changed", &changed),
+                ("write", &write),
+                ("inner", &inner),
+                ("planned", &planned),
+                ("quote", &quote),
+            ],
+        );
+        let comment = format!("walhook {}", hex::encode(Sha256::digest(&definition)));
+        Some(Function { table, name, definition, comment })
     }
 
-    /// Returns whether the function on the primary, given by its comment and source, is this one.
-    pub fn is(&self, comment: Option<&str>, source: &str) -> bool {
-        comment == Some(&*self.comment) && (!self.deleted_first || source.contains(DELETED_FIRST))
+    /// Returns whether the function on the primary, given by its comment, is this one.
+    pub fn is(&self, comment: Option<&str>) -> bool {
+        comment == Some(&*self.comment)
     }
 
     /// Returns the statements that create or replace the function. They lock no table.
     pub fn create(&self) -> String {
         let comment = COMMENT.replace("{function}", &self.name).replace("walhook {hash}", &self.comment);
         format!("{}{comment}", self.definition)
+    }
+}
+
+/// Writes SQL about the old and the new row of a table, which are named by expressions.
+struct Rows<'a> {
+    source: &'a Source,
+    table: Table,
+    root: &'a Relation,
+}
+
+impl Rows<'_> {
+    fn is_stored(&self, reference: &str) -> bool {
+        self.source.tables.computed(self.table, reference).is_none()
+    }
+
+    fn theirs(&self, reference: &'static str) -> &str {
+        self.source.tables.column(self.table, reference)
+    }
+
+    /// Returns a statement that writes a row to the outbox.
+    fn write(&self, operation: &str, old: &str, new: &str) -> String {
+        let names = [
+            ("operation", operation),
+            ("table", self.table.name()),
+            ("rekeyed", &self.differ(old, new, own_key(self.table))),
+            ("old", &self.values(old)),
+            ("new", &self.values(new)),
+        ];
+        fill(WRITE.trim_end(), &names)
+    }
+
+    /// Returns an array of the values of all columns.
+    fn values(&self, side: &str) -> String {
+        let columns = self.table.columns().iter().copied();
+        let value = |reference| match self.is_stored(reference) {
+            true => value(self.root, side, self.theirs(reference)),
+            false => "null".into(),
+        };
+        format!("array[{}]::text[]", columns.map(value).collect::<Vec<_>>().join(", "))
+    }
+
+    /// Returns a condition that one of the columns differs. As text: the platform's types may have no operator for it, or their own.
+    fn differ(&self, old: &str, new: &str, references: &[&'static str]) -> String {
+        let differs = |reference: &&'static str| {
+            let name = quote_identifier(self.theirs(reference));
+            format!("{old}.{name}::text is distinct from {new}.{name}::text")
+        };
+        references.iter().map(differs).collect::<Vec<_>>().join(" or ")
+    }
+
+    /// Returns the columns because of which an update is written to the outbox: the key, and those that raise events, but all columns of
+    /// tables that lookups read, because the outbox keeps cached lookups up to date.
+    fn significant(&self) -> Vec<&'static str> {
+        let raises_only = self.table.is_captured() && self.table != Table::Release;
+        let columns = if raises_only { self.table.watched() } else { self.table.columns() };
+        let key = own_key(self.table).iter().filter(|reference| !columns.contains(reference));
+        key.chain(columns).copied().filter(|reference| self.is_stored(reference)).collect()
     }
 }
 
@@ -152,14 +190,7 @@ fn value(root: &Relation, side: &str, column: &str) -> String {
     }
 }
 
-/// Returns the columns whose changes are written to the outbox: those that raise events, but all columns of tables that lookups read,
-/// because the outbox keeps cached lookups up to date.
-fn significant(table: Table) -> &'static [&'static str] {
-    let raises_only = table.is_captured() && table != Table::Release;
-    if raises_only { table.watched() } else { table.columns() }
-}
-
-/// Returns the columns that identify a row if the table has no primary key.
+/// Returns the columns that identify a row.
 const fn own_key(table: Table) -> &'static [&'static str] {
     match table {
         Table::UserAddon => &["user_id", "addon"],
@@ -184,7 +215,6 @@ mod tests {
             name: table.name().into(),
             formatted: vec![false; columns.len()],
             columns,
-            primary_key: vec!["id".into()],
             ..Relation::default()
         }
     }
@@ -192,9 +222,10 @@ mod tests {
     #[test]
     fn tables_that_only_raise_events_are_written_when_a_watched_column_changes() {
         let function = Function::new(&Source::default(), Table::DistroQueue, &relation(Table::DistroQueue)).unwrap();
-        assert!(function.definition.contains(r#"or o."status"::text is distinct from n."status"::text;"#));
+        assert!(function.definition.contains(r#"or old."status"::text is distinct from new."status"::text)"#));
+        assert!(!function.definition.contains(r#"old."message"::text is distinct from"#));
         let release = Function::new(&Source::default(), Table::Release, &relation(Table::Release)).unwrap();
-        assert!(release.definition.contains(r#"o."title"::text is distinct from"#), "others are looked up in it");
+        assert!(release.definition.contains(r#"old."title"::text is distinct from"#), "others are looked up in it");
     }
 
     #[test]
@@ -207,19 +238,6 @@ mod tests {
         assert_ne!(first.comment, Function::new(&source, Table::DistroQueue, &other).unwrap().comment);
         other.columns[3] = "state".into();
         assert!(Function::new(&source, Table::DistroQueue, &other).is_none(), "the table lacks a mapped column");
-    }
-
-    #[test]
-    fn deletions_come_first_for_a_partitioned_table() {
-        let source = Source::default();
-        let plain = Function::new(&source, Table::DistroQueue, &relation(Table::DistroQueue)).unwrap();
-        let partitioned = Relation { has_partitions: true, ..relation(Table::DistroQueue) };
-        let ordered = Function::new(&source, Table::DistroQueue, &partitioned).unwrap();
-        assert!(!plain.definition.contains(DELETED_FIRST) && ordered.definition.contains(DELETED_FIRST));
-        // Earlier builds accept this definition as their own; this build replaces definitions of earlier builds.
-        assert_eq!(plain.comment, ordered.comment);
-        assert!(ordered.is(Some(&ordered.comment), &ordered.definition) && plain.is(Some(&plain.comment), ""));
-        assert!(!ordered.is(Some(&ordered.comment), &plain.definition) && !plain.is(None, &plain.definition));
     }
 
     #[test]

@@ -56,10 +56,11 @@ impl Script {
         }
         let create =
             |trigger: &TableTrigger| trigger.event.create(&trigger.relation.quoted(), &function_name(trigger.table));
-        for trigger in &comparison.missing {
+        for trigger in comparison.to_create() {
             script.change(&trigger.relation, &create(trigger));
         }
-        let not_always = [&comparison.missing, &comparison.disabled, &comparison.ordinary].into_iter().flatten();
+        let Comparison { missing, earlier, disabled, ordinary, .. } = comparison;
+        let not_always = [missing, earlier, disabled, ordinary].into_iter().flatten();
         for trigger in not_always.filter(|trigger| trigger.relation.owned) {
             script.change(&trigger.relation, &trigger.event.enable_always(&trigger.relation.quoted()));
         }

@@ -13,6 +13,7 @@ mod locks;
 mod pooler;
 mod removal;
 mod repair;
+mod statements;
 mod switch;
 mod upgrade;
 
