@@ -189,7 +189,10 @@ pub fn fill(template: &str, names: &[(&str, &str)]) -> String {
 /// Returns an SQL expression for the text of a column as logical replication writes it: booleans are `t` and `f`. `column` must be
 /// quoted already.
 pub fn logged(column: &str) -> String {
-    format!("case when pg_typeof({column}) = 'boolean'::regtype then left({column}::text, 1) else {column}::text end")
+    // Beside another argument, a domain counts as its base type.
+    format!(
+        "case when pg_typeof(coalesce({column}, null)) = 'boolean'::regtype then left({column}::text, 1) else {column}::text end"
+    )
 }
 
 /// Returns an SQL expression for at most so many characters of a text.

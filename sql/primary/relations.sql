@@ -68,8 +68,15 @@ cross join lateral (
         -- Whether the type has its own cast to text, which may differ from its output function. The WAL has the output of that function.
         -- character(n) is excluded: its cast only drops the padding.
         coalesce(array_agg(exists (
-            select from pg_catalog.pg_cast cast_
-            where cast_.castsource = attribute.atttypid and cast_.casttarget = 'text'::regtype and cast_.castmethod = 'f'
+            -- A domain has the output and the casts of its base type.
+            with recursive types as (
+                select attribute.atttypid as oid
+                union all
+                select domain.typbasetype
+                from types join pg_catalog.pg_type domain on domain.oid = types.oid and domain.typtype = 'd'
+            )
+            select from types join pg_catalog.pg_cast cast_ on cast_.castsource = types.oid
+            where cast_.casttarget = 'text'::regtype and cast_.castmethod = 'f'
                 and cast_.castsource <> 'bpchar'::regtype
         ) order by attribute.attnum), '{}') as formatted,
         coalesce(array_agg(attribute.attname::text) filter (where attribute.attgenerated <> ''), '{}') as generated,

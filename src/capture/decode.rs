@@ -1,6 +1,6 @@
 //! Decodes the messages of `pgoutput` to changes in the reference schema's tables, columns and values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
@@ -81,8 +81,9 @@ struct SentColumn {
     padded: bool,
 }
 
-/// The OID of `character(n)`.
+/// The OID and the name of `character(n)`.
 const PADDED_TYPE: u32 = 1042;
+const PADDED_TYPE_NAME: &str = "bpchar";
 
 impl RelationMap {
     fn has_key(&self) -> bool {
@@ -105,6 +106,8 @@ pub(super) struct Decoder {
     oids: HashMap<u32, Table>,
     /// Relations by OID. None for a table that is not mapped.
     relations: HashMap<u32, Option<RelationMap>>,
+    /// The OIDs of `character(n)` and of the domains over it.
+    padded_types: HashSet<u32>,
     timelines: TimelineHistory,
     open: Option<OpenTransaction>,
     /// Rows that the open transaction has deleted.
@@ -122,6 +125,7 @@ impl Decoder {
             tables,
             oids,
             relations: HashMap::new(),
+            padded_types: HashSet::from([PADDED_TYPE]),
             timelines,
             open: None,
             deleted: DeletedRows::default(),
@@ -170,6 +174,15 @@ impl Decoder {
                 };
                 self.relations.insert(relation_id, relation);
                 Ok(decoded)
+            }
+            // Sent before each relation with columns of such a type. For a domain, the name is that of its base type.
+            Message::Type { type_id, namespace, type_name } => {
+                if namespace.is_empty() && type_name == PADDED_TYPE_NAME {
+                    self.padded_types.insert(type_id);
+                } else {
+                    self.padded_types.remove(&type_id);
+                }
+                Ok(Decoded::Nothing)
             }
             Message::Message { flags, prefix, content, .. } => {
                 let is_for_walhook = prefix == MESSAGE_PREFIX && flags & TRANSACTIONAL != 0;
@@ -232,7 +245,7 @@ impl Decoder {
                     changes.push(self.change(map.table, position, Operation::Truncate)?);
                 }
             }
-            // Types and origins are not needed. Other messages belong to modes that are not used.
+            // Origins are not needed. Other messages belong to modes that are not used.
             _ => {}
         }
         Ok(())
@@ -269,7 +282,7 @@ impl Decoder {
         let column = |column: &ColumnInfo| SentColumn {
             targets: Vec::new(),
             is_key: column.is_key(),
-            padded: column.type_id == PADDED_TYPE,
+            padded: self.padded_types.contains(&column.type_id),
         };
         let mut columns: Vec<SentColumn> = sent.iter().map(column).collect();
         for reference in self.mappings.stored(table) {
