@@ -35,7 +35,7 @@ pub enum Condition {
     Publication,
     /// The WAL has the columns of old rows that are needed to detect transitions.
     ReplicaIdentity(Table),
-    /// The platform's updates succeed although the table has generated columns.
+    /// The platform's updates succeed although the table has generated columns, and triggers see the mapped ones.
     GeneratedColumns(Table),
     /// The table has its triggers, and they fire.
     Triggers(Table),

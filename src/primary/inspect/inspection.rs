@@ -80,7 +80,13 @@ impl Inspection {
     /// Returns the failures because of which triggers may not have captured changes, as one clause each.
     pub fn trigger_losses(&self) -> Vec<String> {
         self.failures(|condition| {
-            matches!(condition, Condition::Triggers(_) | Condition::TriggerFunction(_) | Condition::OutboxTrigger)
+            matches!(
+                condition,
+                Condition::Triggers(_)
+                    | Condition::TriggerFunction(_)
+                    | Condition::GeneratedColumns(_)
+                    | Condition::OutboxTrigger
+            )
         })
     }
 

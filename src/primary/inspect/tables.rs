@@ -29,21 +29,43 @@ fn lacking<'a>(source: &'a Source, table: Table, have: &[String]) -> Vec<&'a str
     names.filter(|name| !contains(have, name)).collect()
 }
 
+/// Judges whether the table has the mapped columns. With `by_wal`, they have to be in the stream; otherwise, triggers have to see them.
 pub(super) fn columns(source: &Source, table: Table, root: &Relation, by_wal: bool) -> Finding {
     let subject = format!("table {}", root.qualified());
-    // Logical replication does not send generated columns; triggers see them.
-    let is_usable = |name: &str| contains(&root.columns, name) && !(by_wal && contains(&root.generated, name));
-    let stored = source.tables.stored(table).map(|column| (column, source.tables.column(table, column)));
-    let (settings, missing): (Vec<String>, Vec<&str>) = stored
-        .filter(|(_, name)| !is_usable(name))
+    let stored = || source.tables.stored(table).map(|column| (column, source.tables.column(table, column)));
+    let (settings, missing): (Vec<String>, Vec<&str>) = stored()
+        .filter(|(_, name)| !contains(&root.columns, name))
         .map(|(column, name)| (format!("source.tables.{}.columns.{column}", table.name()), name))
         .unzip();
-    if missing.is_empty() {
+    if !missing.is_empty() {
+        let remedy = format!("add what is missing, or set {} to the platform's names", settings.join(", "));
+        return Finding::fail(subject, format!("lacks {}", missing.join(", ")), remedy)
+            .of(Condition::Columns(table))
+            .unless(!is_required(table))
+            .blocking();
+    }
+    // Logical replication does not send generated columns. Triggers see those that are stored.
+    let (generated, kind, reader) = match by_wal {
+        true => (&root.generated, "generated", "the WAL lacks"),
+        false => (&root.virtual_columns, "virtual generated", "triggers read as null"),
+    };
+    let unseen: Vec<(&str, &str)> = stored().filter(|(_, name)| contains(generated, name)).collect();
+    if unseen.is_empty() {
         return Finding::ok(subject, "exists with its columns").of(Condition::Columns(table));
     }
-    let remedy = format!("add what is missing, or set {} to the platform's names", settings.join(", "));
-    Finding::fail(subject, format!("lacks {}", missing.join(", ")), remedy)
-        .of(Condition::Columns(table))
+    let names: Vec<&str> = unseen.iter().map(|(_, name)| *name).collect();
+    let computed = unseen.iter().filter(|(column, _)| table.may_compute(column));
+    let computed: Vec<String> =
+        computed.map(|(column, _)| format!("source.tables.{}.computed.{column}", table.name())).collect();
+    let plain = if by_wal { "make them ordinary columns" } else { "make them stored" };
+    let remedy = match computed.is_empty() {
+        true => plain.to_owned(),
+        false => format!("{plain}, or compute the values with {}", computed.join(", ")),
+    };
+    // Triggers go on without the values.
+    let condition = if by_wal { Condition::Columns(table) } else { Condition::GeneratedColumns(table) };
+    Finding::fail(subject, format!("{reader} its {kind} columns {}", names.join(", ")), remedy)
+        .of(condition)
         .unless(!is_required(table))
         .blocking()
 }

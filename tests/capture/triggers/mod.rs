@@ -6,6 +6,7 @@ mod failover;
 mod failures;
 mod feed;
 mod floors;
+mod generated;
 mod lease;
 mod limits;
 mod load;
