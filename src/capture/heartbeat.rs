@@ -17,11 +17,12 @@ use super::context::Context;
 use super::decode::HEARTBEAT;
 use super::error::CaptureError;
 use super::lag::ReadUntil;
+use super::tables;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::{Lineage, Lsn};
+use crate::health::Health;
 use crate::postgres::{ANSWER_TIMEOUT, Target};
-use crate::primary::install::prepared_for_streaming;
 use crate::primary::{catalog, lineage};
 use crate::store::Store;
 use crate::telemetry::{self, Activity};
@@ -84,8 +85,8 @@ impl Heartbeats {
         read_until.advance(Instant::now());
         let shared = Arc::new(Shared::default());
         let client = KeptClient::new(context.url, Some(client));
-        let (source, store) = (context.source.clone(), context.store.clone());
-        let sender = Sender { host, client, source, store, lineage, policy, shared: Arc::clone(&shared) };
+        let (source, store, health) = (context.source.clone(), context.store.clone(), context.health.clone());
+        let sender = Sender { host, client, source, store, health, lineage, policy, shared: Arc::clone(&shared) };
         Heartbeats { shared, read_until, _task: AbortOnDropHandle::new(tokio::spawn(sender.run())) }
     }
 
@@ -120,6 +121,7 @@ struct Sender {
     client: KeptClient,
     source: Source,
     store: Store,
+    health: Health,
     /// The cluster and the timeline of the stream.
     lineage: Lineage,
     policy: VisibilityPolicy,
@@ -226,11 +228,9 @@ impl Sender {
 
     async fn check_tables(&mut self) {
         let Ok(client) = self.client.get().await else { return };
-        let verified = prepared_for_streaming(client, &self.source, &self.store);
+        let verified = tables::verify(client, &self.source, &self.store, &self.health);
         match tokio::time::timeout(ANSWER_TIMEOUT, verified).await {
-            Ok(verified) => {
-                self.shared.set_error(verified.err().map(CaptureError::from).filter(CaptureError::is_drift))
-            }
+            Ok(verified) => self.shared.set_error(verified.err().filter(CaptureError::is_drift)),
             Err(_) => self.client.close(),
         }
     }

@@ -13,6 +13,7 @@ pub mod observe;
 mod outbox;
 mod replication;
 mod switch;
+mod tables;
 mod visibility;
 mod wal;
 
@@ -24,7 +25,6 @@ use crate::domain::change::Batch;
 use crate::domain::position::Checkpoint;
 use crate::health::Health;
 use crate::primary::error::PrimaryError;
-use crate::primary::install::prepared_for_streaming;
 use crate::primary::triggers::catalog::trigger_state;
 use crate::primary::{catalog, lineage};
 use crate::repair::{continuity, gaps};
@@ -78,14 +78,14 @@ pub async fn preflight(config: &config::Source, url: &str, store: &Store, health
     match (config.capture, reads_outbox) {
         (CaptureMode::Wal, false) => {
             continuity::verify(&client, config, store, health).await?;
-            let verified = prepared_for_streaming(&client, config, store).await.map(drop).map_err(CaptureError::from);
+            let verified = tables::verify(&client, config, store, health).await.map(drop);
             if let Some(gap) = verified.as_ref().err().and_then(CaptureError::gap_by_drift) {
                 gaps::try_record(config, store, health, gap).await;
             }
             verified
         }
         (CaptureMode::Wal, true) if switch_is_prepared => {
-            Ok(prepared_for_streaming(&client, config, store).await.map(drop)?)
+            tables::verify(&client, config, store, health).await.map(drop)
         }
         (CaptureMode::Wal, true) => Err(PrimaryError::OutboxIsRead.into()),
         (CaptureMode::Trigger, true) if switch_is_prepared => Err(PrimaryError::SwitchToWal.into()),

@@ -25,6 +25,7 @@ use super::fault_log::FaultLog;
 use super::heartbeat::Heartbeats;
 use super::lag::ReadUntil;
 use super::replication::ReplicationConnection;
+use super::tables;
 use super::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::change::Batch;
@@ -32,7 +33,6 @@ use crate::domain::gap::Gap;
 use crate::domain::publication::PublicationMembers;
 use crate::failpoint::failpoint;
 use crate::primary::error::PrimaryError;
-use crate::primary::install::prepared_for_streaming;
 use crate::primary::{catalog, conninfo};
 use crate::repair::continuity;
 use crate::repair::gaps::{self, Reports};
@@ -204,7 +204,7 @@ impl Session<'_> {
                 // The slot was dropped or invalidated since it was verified: verifying it again records the gap.
                 let client = LimitedClient::connect(url).await?;
                 client.run(|client| continuity::verify(client, source, store, health)).await?;
-                client.run(|client| prepared_for_streaming(client, source, store)).await?;
+                client.run(|client| tables::verify(client, source, store, health)).await?;
                 Err(error.into())
             }
             other => other,
@@ -242,7 +242,7 @@ impl Session<'_> {
             );
             store.forget_committed();
         }
-        let tables = prepared_for_streaming(&client, source, store).await?;
+        let tables = tables::verify(&client, source, store, health).await?;
         if let Some(holder) = catalog::slot(&client, &source.slot).await?.and_then(|slot| slot.active_pid) {
             return Err(self.slot_held(&client, holder).await);
         }

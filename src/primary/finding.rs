@@ -31,8 +31,10 @@ pub enum Condition {
     Table(Table),
     /// The table has the columns that the mapping names.
     Columns(Table),
-    /// The publication exists and covers the tables.
+    /// The publication exists and streams every change of its tables.
     Publication,
+    /// The publication has the tables.
+    PublishedTables,
     /// The WAL has the columns of old rows that are needed to detect transitions.
     ReplicaIdentity(Table),
     /// The platform's updates succeed although the table has generated columns, and triggers see the mapped ones.
@@ -127,14 +129,23 @@ impl Finding {
             && match self.condition {
                 Condition::Table(table) => table.is_captured(),
                 Condition::ReplicaIdentity(table) => table.is_captured() || table == Table::UserAddon,
-                Condition::Publication | Condition::GeneratedColumns(_) => true,
+                Condition::Publication | Condition::PublishedTables | Condition::GeneratedColumns(_) => true,
                 _ => false,
             }
     }
 
+    /// Returns whether only changes of the tables concerned are missing or fail: the stream has those of all others, and waiting would
+    /// save none.
+    pub const fn is_confined(&self) -> bool {
+        matches!(
+            self.condition,
+            Condition::ReplicaIdentity(_) | Condition::PublishedTables | Condition::GeneratedColumns(_)
+        )
+    }
+
     /// Returns whether changes are lost. Not for a missing or renamed table: its changes stay in the WAL.
     pub fn loses_changes(&self) -> bool {
-        matches!(self.condition, Condition::ReplicaIdentity(_) | Condition::Publication)
+        matches!(self.condition, Condition::ReplicaIdentity(_) | Condition::Publication | Condition::PublishedTables)
     }
 
     /// Returns the gap that the finding causes in a running stream.
@@ -142,7 +153,7 @@ impl Finding {
         let tables = self.relations.join(", ");
         match self.condition {
             Condition::ReplicaIdentity(_) => Some(Gap::IdentityLost { tables }),
-            Condition::Publication => {
+            Condition::Publication | Condition::PublishedTables => {
                 let publication = self.subject.trim_start_matches("publication ").to_owned();
                 Some(Gap::PublicationChanged { publication, tables })
             }

@@ -1,14 +1,12 @@
 //! Prepares the store and the primary for capture: inspects everything first, then changes what is missing in a safe order.
 
-use std::collections::HashMap;
-
 use postgres_types::Type;
 use tokio_postgres::Client;
 
 use super::catalog::{Relation, SlotState};
 use super::error::PrimaryError;
 use super::identity::{self, Goal};
-use super::inspect::{Conditions, Inspection, inspect, tables_for_streaming, unpublished};
+use super::inspect::{Conditions, Inspection, Streamed, inspect, tables_for_streaming, unpublished};
 use super::table_locks::change_publication;
 use super::{slot, triggers, uninstall};
 use crate::config::{CaptureMode, Source};
@@ -127,7 +125,7 @@ fn unmet<'a>(source: &Source, found: &'a Inspection) -> Vec<(Table, &'a Relation
     all.filter(|(table, relation)| !identity::is_met(source, *table, relation)).collect()
 }
 
-/// Verifies that the WAL has what events need, and returns the captured tables by their OIDs.
+/// Verifies that the WAL has what events need.
 ///
 /// What the platform's DDL has left without a sufficient replica identity gets one first, if no change can have been lost: partitions that
 /// nobody has written to yet, and tables whose updates fail.
@@ -135,11 +133,11 @@ pub(crate) async fn prepared_for_streaming(
     client: &Client,
     source: &Source,
     store: &Store,
-) -> Result<HashMap<u32, Table>, PrimaryError> {
-    let drift = match tables_for_streaming(client, source).await {
-        Err(drift @ PrimaryError::Drift(_)) => drift,
-        other => return other,
-    };
+) -> Result<Streamed, PrimaryError> {
+    let streamed = tables_for_streaming(client, source).await?;
+    if streamed.missing.is_empty() {
+        return Ok(streamed);
+    }
     let found = inspect(client, source, Conditions::Wal).await?;
     let lacking: Vec<(Table, &Relation)> = unmet(source, &found)
         .into_iter()
@@ -147,18 +145,18 @@ pub(crate) async fn prepared_for_streaming(
             relation.rejects_updates() || !relation.identifies(&identity::wanted(source, *table))
         })
         .collect();
-    for (table, relation) in &lacking {
-        let is_possible = relation.owned && identity::refusal(source, *table, relation).is_none();
+    let mut prepared = Vec::new();
+    for (table, relation) in lacking {
+        let is_possible = relation.owned && identity::refusal(source, table, relation).is_none();
         let is_unchanged = relation.rejects_updates() || relation.has_no_identity();
-        if !is_possible || !(is_unchanged || is_unwritten(client, relation).await?) {
-            return Err(drift);
+        if is_possible && (is_unchanged || is_unwritten(client, relation).await?) {
+            prepared.push((table, relation, urgent_goal(source, table, relation)));
         }
     }
-    let lacking: Vec<(Table, &Relation, Goal)> =
-        lacking.into_iter().map(|(table, relation)| (table, relation, urgent_goal(source, table, relation))).collect();
-    for line in set_identities(client, source, store, &lacking).await? {
+    for line in set_identities(client, source, store, &prepared).await? {
         tracing::info!("{line}");
     }
+    // Another task may have prepared the others in the meantime.
     tables_for_streaming(client, source).await
 }
 

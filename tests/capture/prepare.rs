@@ -2,6 +2,7 @@
 
 use walhook::capture;
 use walhook::config::CaptureMode;
+use walhook::health::Health;
 use walhook::private_postgres::Options;
 use walhook::store::Store;
 
@@ -250,7 +251,8 @@ async fn preflight_names_what_is_missing() {
     let app = TestApp::prepare().await;
     walhook::store::migrate::migrate(&app.store_url).await.unwrap();
     let store = Store::open(&app.store_url, 2).unwrap();
-    let preflight = async || capture::preflight(&source(&app), &app.source_url, &store, &Default::default()).await;
+    let health = Health::default();
+    let preflight = async || capture::preflight(&source(&app), &app.source_url, &store, &health).await;
     assert!(preflight().await.unwrap_err().to_string().contains("run `walhook setup`"));
     app.setup().await;
     preflight().await.unwrap();
@@ -259,14 +261,18 @@ async fn preflight_names_what_is_missing() {
     let written =
         "insert into payment (id, invoice_number, amount, total_due_usd, status) values (1, 'A', 1, 1, 'draft')";
     owner.batch_execute(&format!("{written}; alter table payment replica identity default")).await.unwrap();
-    let error = preflight().await.unwrap_err();
+    // Events of other tables can be captured.
+    preflight().await.unwrap();
     assert_eq!(
-        error.to_string(),
-        "replica identity of public.payment: does not cover id, status, so transitions cannot be detected; run `walhook setup`"
+        health.reasons(),
+        [
+            "gap: changes were lost (identity_lost): run `walhook repair`",
+            "tables: replica identity of public.payment: does not cover id, status, so transitions cannot be detected; run `walhook setup`"
+        ]
     );
-    assert!(!error.is_transient());
     app.setup().await;
     preflight().await.unwrap();
+    assert_eq!(health.reasons().len(), 1);
     owner.batch_execute(&format!("drop publication \"{}\"", app.name)).await.unwrap();
     assert!(preflight().await.unwrap_err().to_string().contains("publication"), "named");
     let mut trigger = source(&app);

@@ -21,6 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::capture::client::KeptClient;
 use crate::capture::context::Context;
 use crate::capture::error::CaptureError;
+use crate::capture::tables;
 use crate::capture::visibility::VisibilityPolicy;
 use crate::config::Source;
 use crate::domain::lsn::Lsn;
@@ -28,7 +29,6 @@ use crate::domain::publication::PublicationMembers;
 use crate::domain::window::Snapshot;
 use crate::health::Health;
 use crate::primary::catalog::{self, PublicationVersionQuery};
-use crate::primary::install::prepared_for_streaming;
 use crate::retry::Backoff;
 use crate::store::Store;
 use crate::telemetry::Condition;
@@ -300,7 +300,7 @@ impl Checker {
         }
         let version = found.map(|found| found.version);
         if scope == Scope::Tables || version != self.version {
-            let tables = prepared_for_streaming(client, &self.source, &self.store).await?;
+            let tables = tables::verify(client, &self.source, &self.store, &self.wait.health).await?;
             let is_skipped = {
                 let unmapped = self.unmapped.lock().expect("no holder of this lock panics");
                 unmapped.iter().any(|oid| tables.contains_key(oid))

@@ -66,15 +66,17 @@ impl Inspection {
         if blocking.is_empty() { Ok(()) } else { Err(PrimaryError::Preconditions(blocking)) }
     }
 
-    /// Fails with the first finding because of which the WAL lacks what events need.
-    pub fn accept_for_streaming(&self) -> Result<(), PrimaryError> {
-        // A table that was dropped and created again is neither published nor has its replica identity. The former is reported, because
-        // none of its changes are in the stream.
-        let by_loss = |finding: &&Finding| finding.condition != Condition::Publication;
-        match self.findings.iter().filter(|finding| finding.stops_streaming()).min_by_key(by_loss) {
-            Some(finding) => Err(PrimaryError::Drift(Box::new(finding.clone()))),
-            None => Ok(()),
+    /// Fails with the first finding because of which the WAL lacks what all events need. Returns those that concern only some tables.
+    pub fn accept_for_streaming(&self) -> Result<Vec<Finding>, PrimaryError> {
+        let (mut confined, others): (Vec<&Finding>, Vec<&Finding>) =
+            self.findings.iter().filter(|finding| finding.stops_streaming()).partition(|finding| finding.is_confined());
+        if let Some(finding) = others.first() {
+            return Err(PrimaryError::Drift(Box::new((*finding).clone())));
         }
+        // A table that was dropped and created again is neither published nor has its replica identity. The former comes first, because
+        // none of its changes are in the stream.
+        confined.sort_by_key(|finding| finding.condition != Condition::PublishedTables);
+        Ok(confined.into_iter().cloned().collect())
     }
 
     /// Returns the failures because of which triggers may not have captured changes, as one clause each.

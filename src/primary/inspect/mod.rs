@@ -96,17 +96,22 @@ pub async fn inspect_primary(source: &Source, url: &str) -> Result<(Database, Ve
     Ok((Database { system_identifier, name, lineage, has_asynchronous_standbys }, findings))
 }
 
-/// Verifies that the WAL has what events need, and returns the captured tables by their OIDs.
-pub(crate) async fn tables_for_streaming(
-    client: &Client,
-    source: &Source,
-) -> Result<HashMap<u32, Table>, PrimaryError> {
+/// What can be streamed.
+pub(crate) struct Streamed {
+    /// The captured tables by their OIDs.
+    pub tables: HashMap<u32, Table>,
+    /// Why the changes of some tables are missing.
+    pub missing: Vec<Finding>,
+}
+
+/// Verifies that the WAL has what events need.
+pub(crate) async fn tables_for_streaming(client: &Client, source: &Source) -> Result<Streamed, PrimaryError> {
     let found = inspect(client, source, Conditions::Wal).await?;
-    found.accept_for_streaming()?;
+    let missing = found.accept_for_streaming()?;
     // Partitions too: without publish_via_partition_root, their rows arrive under their own OIDs.
     let all =
         found.tables.iter().flat_map(|mapped| mapped.relations.iter().map(|relation| (relation.oid, mapped.table)));
-    Ok(all.collect())
+    Ok(Streamed { tables: all.collect(), missing })
 }
 
 impl Inspection {

@@ -211,13 +211,6 @@ pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option
         let finding = Finding::fail(subject, "missing", SETUP).of(Condition::Publication);
         return Finding { relations: vec!["any table".to_owned()], ..finding };
     };
-    let unpublished = unpublished(tables, Some(publication));
-    if !unpublished.is_empty() {
-        let relations: Vec<String> = unpublished.iter().map(|(_, root)| root.qualified()).collect();
-        let harmless = unpublished.iter().all(|(table, _)| !is_required(*table));
-        let finding = Finding::fail(subject, format!("lacks {}", relations.join(", ")), SETUP);
-        return Finding { relations, ..finding.of(Condition::Publication).unless(harmless) };
-    }
     if !publication.all_operations {
         let finding = Finding::fail(subject, "does not publish every operation", SETUP).of(Condition::Publication);
         return Finding { relations: vec!["every change".to_owned()], ..finding };
@@ -232,6 +225,13 @@ pub(super) fn publication(source: &Source, tables: &[MappedTable], found: Option
         let state = format!("has a row filter (`where`) for {}", names.join(", "));
         let finding = Finding::fail(subject, state, remedy).of(Condition::Publication).blocking();
         return Finding { relations: names.iter().map(|name| format!("every row of {name}")).collect(), ..finding };
+    }
+    let unpublished = unpublished(tables, Some(publication));
+    if !unpublished.is_empty() {
+        let relations: Vec<String> = unpublished.iter().map(|(_, root)| root.qualified()).collect();
+        let harmless = unpublished.iter().all(|(table, _)| !is_required(*table));
+        let finding = Finding::fail(subject, format!("lacks {}", relations.join(", ")), SETUP);
+        return Finding { relations, ..finding.of(Condition::PublishedTables).unless(harmless) };
     }
     if !publication.via_root {
         return Finding::fail(subject, "does not publish partitions under the partitioned table's own name", SETUP);
