@@ -10,12 +10,14 @@ pub const TYPES: &str = "
     create domain key_number as bigint;
     create domain state_text as text;
     create domain state_varchar as varchar(40);
+    create domain state_char as char(20);
     create type state_enum as enum ('draft', 'to_review', 'approved', 'rejected', 'require_changes', 'audit', 'lost', 'pending',
         'distributed', 'withdrawn', 'scheduled', 'transcoding', 'batched', 'complete', 'error', 'fault', 'batch_exception', 'paused',
         'waiting', 'incomplete', 'open', 'ready', 'paid', 'active', 'resolved', 'hidden')";
 
 const KEYS: [&str; 6] = ["smallint", "int", "bigint", "text", "numeric", "key_number"];
-const STATES: [&str; 6] = ["text", "varchar(40)", "char(20)", "state_enum", "state_text", "state_varchar"];
+const STATES: [&str; 7] =
+    ["text", "varchar(40)", "char(20)", "state_enum", "state_text", "state_varchar", "state_char"];
 
 /// The table of which the workload changes keys, and replaces rows by one statement.
 const REPLACED: &str = "distro_queue";
