@@ -69,13 +69,13 @@ async fn a_column_whose_type_has_no_ids_or_times_is_named_by_setup_and_check() {
         app.set("source.ledger", ledger);
         let platform = app.platform().await;
         let changed = "alter table track drop constraint track_release_id_fkey; alter table track alter release_id type uuid using null;
-            alter table preflight_report alter generated_at type integer using null";
+            alter table preflight_report alter generated_at type boolean using null";
         platform.transaction(changed).await;
         let error = error_of(&app.walhook(&["setup"]).await);
         let check = String::from_utf8(app.walhook(&["check"]).await.stdout).unwrap();
         let named = [
             "table public.track: release_id is uuid, but must have integers; compute it in source.tables.track.computed.release_id",
-            "table public.preflight_report: generated_at is integer, but must have points in time; name another column in \
+            "table public.preflight_report: generated_at is boolean, but must have points in time; name another column in \
              source.tables.preflight_report.columns.generated_at",
         ];
         assert!(named.iter().all(|named| error.contains(named) && check.contains(named)), "{error}{check}");

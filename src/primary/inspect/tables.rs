@@ -90,11 +90,11 @@ impl Values {
         }
     }
 
-    /// Returns whether a type of this category can have such values. Strings are parsed, row by row.
+    /// Returns whether a type of this category can have such values. Strings are parsed, row by row. A time may be a number.
     fn fit(self, category: &str) -> bool {
         match self {
             Values::Integers => matches!(category, "N" | "S"),
-            Values::Times => matches!(category, "D" | "S"),
+            Values::Times => matches!(category, "D" | "S" | "N"),
             Values::Any => true,
         }
     }

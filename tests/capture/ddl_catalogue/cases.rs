@@ -239,7 +239,7 @@ pub const CASES: &[Case] = &[
         &["drop table transcoder_queue_new", "set role {role}"],
     )
     .on(Subject::Keyed)
-    .expect(Waits("transcoder_queue_new owner"), Waits("transcoder_queue_new owner"), Works),
+    .expect(Lost("transcoder_queue_new owner"), Lost("transcoder_queue_new owner"), Works),
     Case::of(
         "attach an empty partition",
         &[
@@ -260,7 +260,7 @@ pub const CASES: &[Case] = &[
         &["drop table transcoder_queue_new"],
     )
     .on(Subject::Keyed)
-    .expect(Waits("transcoder_queue_new"), Waits("transcoder_queue_new"), Works),
+    .expect(Lost("transcoder_queue_new"), Lost("transcoder_queue_new"), Works),
     Case::of(
         "detach a partition",
         &["alter table transcoder_queue detach partition transcoder_queue_old"],
@@ -287,8 +287,7 @@ pub const CASES: &[Case] = &[
         &["drop table payment_child"],
     )
     .into("payment_child")
-    // Known limit: other tables wait too.
-    .expect(Waits("lacks public.payment_child"), Waits("lacks public.payment_child"), Lost("trigger_missing")),
+    .expect(Lost("lacks public.payment_child"), Lost("lacks public.payment_child"), Lost("trigger_missing")),
     Case::of(
         "drop and create a mapped table",
         &[
@@ -299,7 +298,7 @@ pub const CASES: &[Case] = &[
         ],
         &[],
     )
-    .expect(Waits("lacks public.payment"), Waits("lacks public.payment"), Lost("trigger_missing")),
+    .expect(Lost("lacks public.payment"), Lost("lacks public.payment"), Lost("trigger_missing")),
     Case::of("set unlogged and logged", &["alter table payment set unlogged"], &["alter table payment set logged"])
         .expect(Refused("it is part of a publication"), Refused("it is part of a publication"), Works),
     Case::of("rewrite the table", &["vacuum full payment", "cluster payment using payment_pkey"], &[]),
@@ -327,7 +326,7 @@ pub const CASES: &[Case] = &[
         &[],
     )
     .after(INSPECTED)
-    .expect(Waits("identity_lost"), Waits("identity_lost"), Works),
+    .expect(Lost("identity_lost"), Lost("identity_lost"), Works),
     Case::of(
         "give the table to another owner",
         &["reset role", "alter table payment owner to {role}_other"],
