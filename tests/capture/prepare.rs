@@ -3,7 +3,6 @@
 use walhook::capture;
 use walhook::config::CaptureMode;
 use walhook::health::Health;
-
 use walhook::private_postgres::Options;
 use walhook::store::Store;
 
