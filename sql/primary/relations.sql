@@ -1,5 +1,5 @@
 -- Tables, each followed by its partitions and by the tables that inherit from it. `number` is the table's index in the parameters, counted from one.
--- $1 schemas, $2 tables, $3 the name of Walhook's identity index on each
+-- $1 schemas, $2 tables, $3 the name of Walhook's identity index on each, $4 its publication
 with recursive wanted as (
     select class.oid as root, wanted.number, wanted.index
     from unnest($1::text[], $2::text[], $3::text[]) with ordinality as wanted (schema, name, index, number)
@@ -11,6 +11,19 @@ with recursive wanted as (
     union
     select tree.number, tree.index, tree.root, child.inhrelid
     from tree join pg_catalog.pg_inherits child on child.inhparent = tree.oid
+), list as (
+    -- Other publications with lists of columns, which exist since PostgreSQL 15
+    select
+        member.prrelid as relation,
+        publication.pubname::text as publication,
+        array(
+            select attribute.attname
+            from pg_catalog.pg_attribute attribute
+            where attribute.attrelid = member.prrelid and to_jsonb(member) -> 'prattrs' @> to_jsonb(attribute.attnum)
+        ) as columns
+    from pg_catalog.pg_publication_rel member
+    join pg_catalog.pg_publication publication on publication.oid = member.prpubid
+    where publication.pubname <> $4::text and to_jsonb(member) ->> 'prattrs' is not null
 )
 select
     tree.number,
@@ -36,6 +49,23 @@ select
     columns.generated,
     columns.virtual as virtual_columns,
     columns.not_null,
+    case when columns.generated = '{}' then '{}' else array(
+        select publication.pubname::text
+        from pg_catalog.pg_publication publication
+        join pg_catalog.pg_publication_tables published on published.pubname = publication.pubname
+        -- The column exists since PostgreSQL 18.
+        where publication.pubname <> $4::text and coalesce(to_jsonb(publication) ->> 'pubgencols', 's') <> 's'
+            and published.schemaname = namespace.nspname and published.tablename = class.relname
+        order by 1
+    ) end as published_without_generated,
+    array(select publication from list where relation in (class.oid, tree.root) order by 1) as partly_published_by,
+    array(
+        select attribute.attname::text
+        from pg_catalog.pg_attribute attribute
+        where attribute.attrelid = class.oid and attribute.attnum > 0 and not attribute.attisdropped and exists (
+            select from list where relation in (class.oid, tree.root) and not attribute.attname = any(list.columns)
+        )
+    ) as unpublished_columns,
     columns.readable
 from tree
 join pg_catalog.pg_class class on class.oid = tree.oid

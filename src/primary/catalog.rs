@@ -187,6 +187,12 @@ row! {
         /// Those that are computed when they are read. No publication can have them (PostgreSQL 18).
         pub virtual_columns: Vec<String>,
         pub not_null: Vec<String>,
+        /// Other publications that have the table without its stored generated columns (PostgreSQL 18).
+        pub published_without_generated: Vec<String>,
+        /// Other publications that have only some columns of the table (PostgreSQL 15).
+        pub partly_published_by: Vec<String>,
+        /// The columns that one of these lacks.
+        pub unpublished_columns: Vec<String>,
         pub readable: Vec<String>,
     }
 }
@@ -200,10 +206,39 @@ impl Relation {
         quote_qualified(&self.schema, &self.name)
     }
 
-    /// Returns whether every UPDATE and DELETE of the platform fails while the table is published: since PostgreSQL 18 a replica identity
-    /// may not contain columns that the publication cannot have.
-    pub fn rejects_updates(&self) -> bool {
-        self.identity == "f" && !self.virtual_columns.is_empty()
+    /// Returns why every UPDATE and DELETE of the platform would fail with replica identity full: it may not contain columns that one of
+    /// the table's publications does not have.
+    pub fn full_obstacle(&self) -> Option<String> {
+        if !self.virtual_columns.is_empty() {
+            return Some(format!("has virtual generated columns ({})", self.virtual_columns.join(", ")));
+        }
+        if let Some(other) = self.published_without_generated.first() {
+            return Some(format!(
+                "is in publication {other} without its generated columns ({})",
+                self.generated.join(", ")
+            ));
+        }
+        self.unpublished_columns.first().map(|column| self.partly_published(column))
+    }
+
+    fn partly_published(&self, column: &str) -> String {
+        format!("is in publication {} without {column}", self.partly_published_by.join(", "))
+    }
+
+    /// Returns why every UPDATE and DELETE of the platform would fail with an index over `columns` as replica identity.
+    pub fn index_obstacle(&self, columns: &[&str]) -> Option<String> {
+        let lacking = columns.iter().find(|column| contains(&self.unpublished_columns, column))?;
+        Some(self.partly_published(lacking))
+    }
+
+    /// Returns why every UPDATE and DELETE of the platform fails, because of the replica identity that setup has set.
+    pub fn rejection(&self) -> Option<String> {
+        let columns: Vec<&str> = self.identity_columns.iter().map(String::as_str).collect();
+        match self.identity.as_str() {
+            "f" => self.full_obstacle(),
+            _ if self.uses_own_index() => self.index_obstacle(&columns),
+            _ => None,
+        }
     }
 
     /// Returns whether every UPDATE and DELETE of the platform fails while the table is published, because nothing identifies its rows: a
@@ -392,8 +427,12 @@ pub(crate) async fn tables(
     let (schemas, names): (Vec<String>, Vec<String>) =
         mapped.iter().map(|mapped| source.tables.qualified_name(mapped.table)).unzip();
     let indexes: Vec<String> = mapped.iter().map(|mapped| index_name(mapped.table)).collect();
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY), (&indexes, Type::TEXT_ARRAY)];
+    let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+        (&schemas, Type::TEXT_ARRAY),
+        (&names, Type::TEXT_ARRAY),
+        (&indexes, Type::TEXT_ARRAY),
+        (&source.publication, Type::TEXT),
+    ];
     for row in client.query_typed(RELATIONS, &parameters).await? {
         let relation = Relation::from(&row);
         let index = usize::try_from(relation.number - 1).unwrap_or(usize::MAX);

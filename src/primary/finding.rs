@@ -37,8 +37,10 @@ pub enum Condition {
     PublishedTables,
     /// The WAL has the columns of old rows that are needed to detect transitions.
     ReplicaIdentity(Table),
-    /// The platform's updates succeed although the table has generated columns, and triggers see the mapped ones.
+    /// Triggers see the mapped generated columns.
     GeneratedColumns(Table),
+    /// The platform's updates succeed with the replica identity that setup has set.
+    RejectedUpdates(Table),
     /// The table has its triggers, and they fire.
     Triggers(Table),
     /// The table has its triggers before it has rows.
@@ -129,7 +131,7 @@ impl Finding {
             && match self.condition {
                 Condition::Table(table) => table.is_captured(),
                 Condition::ReplicaIdentity(table) => table.is_captured() || table == Table::UserAddon,
-                Condition::Publication | Condition::PublishedTables | Condition::GeneratedColumns(_) => true,
+                Condition::Publication | Condition::PublishedTables | Condition::RejectedUpdates(_) => true,
                 _ => false,
             }
     }
@@ -139,7 +141,7 @@ impl Finding {
     pub const fn is_confined(&self) -> bool {
         matches!(
             self.condition,
-            Condition::ReplicaIdentity(_) | Condition::PublishedTables | Condition::GeneratedColumns(_)
+            Condition::ReplicaIdentity(_) | Condition::PublishedTables | Condition::RejectedUpdates(_)
         )
     }
 

@@ -47,7 +47,7 @@ pub(crate) enum Goal {
 /// Returns the replica identity to set. If an index is wanted but impossible, also the reason.
 pub(crate) fn goal(source: &Source, table: Table, relation: &Relation) -> (Goal, Option<String>) {
     let is_configured = source.replica_identity == ReplicaIdentity::Index && table.is_captured();
-    if !is_configured && relation.virtual_columns.is_empty() {
+    if !is_configured && relation.full_obstacle().is_none() {
         return (Goal::Full, None);
     }
     match index_obstacle(source, table, relation) {
@@ -61,20 +61,22 @@ fn index_obstacle(source: &Source, table: Table, relation: &Relation) -> Option<
     if relation.partitioned {
         return Some("an index cannot be built concurrently on a partitioned table".into());
     }
-    let nullable = wanted(source, table).into_iter().find(|column| !contains(&relation.not_null, column))?;
-    Some(format!("{nullable} may be null, and the columns of an identity index may not"))
+    let wanted = wanted(source, table);
+    if let Some(nullable) = wanted.iter().find(|column| !contains(&relation.not_null, column)) {
+        return Some(format!("{nullable} may be null, and the columns of an identity index may not"));
+    }
+    relation.index_obstacle(&wanted).map(|obstacle| format!("the table {obstacle}"))
 }
 
 /// Returns why setup cannot give a table a replica identity with which the platform's updates succeed.
 pub(crate) fn refusal(source: &Source, table: Table, relation: &Relation) -> Option<String> {
-    if relation.virtual_columns.is_empty() || is_met(source, table, relation) && !relation.rejects_updates() {
+    let obstacle = relation.full_obstacle()?;
+    if is_met(source, table, relation) && relation.rejection().is_none() {
         return None;
     }
     let reason = index_obstacle(source, table, relation)?;
     Some(format!(
-        "has virtual generated columns ({}), with which replica identity full makes every UPDATE and DELETE fail; an index is \
-         impossible, since {reason}",
-        relation.virtual_columns.join(", ")
+        "{obstacle}, with which replica identity full makes every UPDATE and DELETE fail; an index is impossible, since {reason}"
     ))
 }
 
@@ -182,16 +184,17 @@ impl Remainder {
     }
 }
 
-/// Returns what is left of the replica identities that setup has set, `found` being those before. In the order of removal: an index can be
-/// dropped when it is no longer the identity.
+/// Returns what is left of the replica identities that setup has set, `found` being those before; none if there is no store, which has
+/// them. Identities of tables that are not among them may be those of another installation. In the order of removal: an index can be dropped
+/// when it is no longer the identity.
 pub(crate) async fn remainders(
     client: &Client,
     source: &Source,
-    found: &[FoundIdentity],
+    found: Option<&[FoundIdentity]>,
 ) -> Result<Vec<Remainder>, PrimaryError> {
     let mut remainders = Vec::new();
     let mut restored = HashSet::new();
-    for found in found {
+    for found in found.into_iter().flatten() {
         if let Some(remainder) = changed_identity(client, found).await? {
             restored.insert(found.table_oid);
             remainders.push(remainder);
@@ -199,7 +202,9 @@ pub(crate) async fn remainders(
     }
     let captured = Table::ALL.iter().copied().filter(|table| table.is_captured());
     for mapped in catalog::tables(client, source, captured).await? {
-        for relation in &mapped.relations {
+        let is_ours =
+            |relation: &&Relation| found.is_none_or(|found| found.iter().any(|found| found.table_oid == relation.oid));
+        for relation in mapped.relations.iter().filter(is_ours) {
             // The store has no record of the earlier identity.
             let is_unknown = relation.uses_own_index() && !restored.contains(&relation.oid);
             remainders.extend(is_unknown.then(|| identity_by_index(relation)));

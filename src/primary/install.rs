@@ -142,13 +142,13 @@ pub(crate) async fn prepared_for_streaming(
     let lacking: Vec<(Table, &Relation)> = unmet(source, &found)
         .into_iter()
         .filter(|(table, relation)| {
-            relation.rejects_updates() || !relation.identifies(&identity::wanted(source, *table))
+            relation.rejection().is_some() || !relation.identifies(&identity::wanted(source, *table))
         })
         .collect();
     let mut prepared = Vec::new();
     for (table, relation) in lacking {
         let is_possible = relation.owned && identity::refusal(source, table, relation).is_none();
-        let is_unchanged = relation.rejects_updates() || relation.has_no_identity();
+        let is_unchanged = relation.rejection().is_some() || relation.has_no_identity();
         if is_possible && (is_unchanged || is_unwritten(client, relation).await?) {
             prepared.push((table, relation, urgent_goal(source, table, relation)));
         }
@@ -162,7 +162,7 @@ pub(crate) async fn prepared_for_streaming(
 
 /// Returns the replica identity with which the platform's updates succeed soonest. An index takes long to build: setup does that later.
 fn urgent_goal(source: &Source, table: Table, relation: &Relation) -> Goal {
-    match relation.has_no_identity() && relation.virtual_columns.is_empty() {
+    match relation.has_no_identity() && relation.full_obstacle().is_none() {
         true => Goal::Full,
         false => identity::goal(source, table, relation).0,
     }

@@ -73,8 +73,8 @@ fn drop_publication(source: &Source) -> String {
 }
 
 async fn remainders(client: &Client, source: &Source, store: &Store) -> Result<Vec<Remainder>, PrimaryError> {
-    let found = if store.has_schema().await? { store.found_identities().await? } else { Vec::new() };
-    identity::remainders(client, source, &found).await
+    let found = if store.has_schema().await? { Some(store.found_identities().await?) } else { None };
+    identity::remainders(client, source, found.as_deref()).await
 }
 
 /// Fails, before anything is removed, with everything that belongs to another role.

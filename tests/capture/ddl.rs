@@ -87,6 +87,59 @@ async fn setup_refuses_virtual_columns_beside_which_no_replica_identity_is_safe(
     platform.execute("update preflight_report set profile_name = 'x'", &[]).await;
 }
 
+/// A replica identity may contain only columns that every publication of the table has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_that_another_publication_lacks_are_left_out_of_the_identity_or_refused() {
+    let Some(programs) = version_18() else { return };
+    let mut app = prepared(Some(&programs)).await;
+    let platform = app.platform().await;
+    let others = "create publication other for table payment (id, amount), distro_queue (id, status);
+        alter table release add words text generated always as (title || '!') stored; create publication third for table release";
+    platform.transaction(others).await;
+    let refused = app.walhook(&["setup"]).await;
+    let error = String::from_utf8(refused.stderr).unwrap();
+    let named = "table public.payment: is in publication other without user_id, with which replica identity full makes every UPDATE and \
+        DELETE fail; an index is impossible, since the table is in publication other without status";
+    assert!(error.contains(named) && !error.contains("distro_queue") && !error.contains("release"), "{error}");
+    let own = format!("select count(*) from pg_publication where pubname = '{}'", app.name);
+    assert_eq!(platform.client.query_one(&own, &[]).await.unwrap().get::<_, i64>(0), 0);
+
+    platform.transaction("alter publication other set table payment (id, status), distro_queue (id, status)").await;
+    app.setup().await;
+    app.run().await;
+    let label = platform.label(platform.user(&[]).await).await;
+    let release = platform.release(label).await;
+    let outlet = platform.outlet("O").await;
+    platform.distribution(release, outlet, "scheduled").await;
+    platform
+        .transaction("update distro_queue set status = 'batched'; update release set review_status = 'approved'")
+        .await;
+    app.wait_for_events(3).await;
+}
+
+/// Capture by triggers and from the WAL may exist side by side, each with its own store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_installation_on_the_same_database_keeps_its_replica_identity() {
+    let first = {
+        let mut app = prepared(None).await;
+        app.set("source.replica_identity", "index");
+        app.setup().await;
+        app
+    };
+    let mut second = TestApp::prepare_on(std::sync::Arc::clone(&first.server)).await;
+    let url = first.source_url.clone();
+    second.set("source.url", &url).set("source.capture", "trigger");
+    second.setup().await;
+    second.run().await;
+    first.platform().await.payment(first.platform().await.user(&[]).await, "ready").await;
+    second.wait_for_events(1).await;
+    second.stop().await;
+    second.walhook_ok(&["teardown", "--yes"]).await;
+    let identity = "select relreplident::text from pg_class where relname = 'payment'";
+    let identity: String = first.source().await.query_one(identity, &[]).await.unwrap().get(0);
+    assert_eq!(identity, "i");
+}
+
 /// With and without a primary key, from which a partition gets a default identity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_partition_is_captured_without_an_operator_and_without_a_gap() {
@@ -187,7 +240,7 @@ async fn the_tables_can_be_read_while_one_is_dropped() {
     reader.batch_execute("begin isolation level repeatable read; select 1").await.unwrap();
     platform.client.batch_execute("drop table payment").await.unwrap();
     let (schemas, tables, indexes) = (["public"; 2], ["payment", "outlet"], ["a", "b"]);
-    let found = reader.query(RELATIONS, &[&&schemas[..], &&tables[..], &&indexes[..]]).await.unwrap();
+    let found = reader.query(RELATIONS, &[&&schemas[..], &&tables[..], &&indexes[..], &"walhook"]).await.unwrap();
     let found: Vec<(&str, bool)> = found.iter().map(|row| (row.get("name"), row.get("may_trigger"))).collect();
     assert_eq!(found, [("payment", false), ("outlet", true)]);
 }

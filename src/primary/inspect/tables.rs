@@ -179,14 +179,10 @@ pub(super) fn replica_identity(source: &Source, mapped: &MappedTable) -> Vec<Fin
             }
         }
     }];
-    let rejecting = mapped.relations.iter().filter(|relation| relation.rejects_updates());
-    findings.extend(rejecting.map(|relation| {
-        let state = format!(
-            "full: every UPDATE and DELETE fails, because of the virtual generated columns {}",
-            relation.virtual_columns.join(", ")
-        );
+    findings.extend(mapped.relations.iter().filter_map(|relation| {
+        let state = format!("every UPDATE and DELETE fails, because the table {}", relation.rejection()?);
         let subject = format!("replica identity of {}", relation.qualified());
-        Finding::fail(subject, state, SETUP).of(Condition::GeneratedColumns(table))
+        Some(Finding::fail(subject, state, SETUP).of(Condition::RejectedUpdates(table)))
     }));
     findings.extend(mapped.relations.iter().filter_map(|relation| {
         let state = identity::refusal(source, table, relation)?;
