@@ -22,8 +22,4 @@ select
         select from pg_catalog.pg_trigger
         where tgrelid = to_regclass('walhook_capture.outbox') and tgname = 'paired' and tgenabled <> 'D'
     ) as paired,
-    -- An earlier build's table lacks the column.
-    exists (
-        select from pg_catalog.pg_attribute
-        where attrelid = to_regclass('walhook_capture.installed') and attname = 'relation' and not attisdropped
-    ) as noted
+    to_regclass('walhook_capture.installed') is not null as noted

@@ -134,6 +134,8 @@ async fn world_with_earlier_store(backup: &Backup) -> (World, HashSet<i64>) {
     world.begin().await;
     backup.take(&world.store).await;
     world.pay(20).await;
+    // A request may arrive before the commit of its event.
+    world.wait_for_acknowledgement().await;
     backup.mark(&world.store, "before").await;
     let later = world.pay(20).await;
     (world, later)
