@@ -1,4 +1,5 @@
--- The oid of the schema of capture by triggers, if it exists, whether the role owns it, what is missing in it, and whether the role may read and clear the outbox
+-- The oid of the schema of capture by triggers, if it exists, whether the role owns it, what is missing in it, and whether the role may
+-- read and clear the outbox
 select
     to_regnamespace('walhook_capture')::oid as schema,
     exists (

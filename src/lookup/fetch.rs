@@ -97,7 +97,7 @@ pub struct Fetched {
 /// The most keys of one query: as many as the changes of a batch.
 const MAX_CHUNK: usize = 1_000;
 
-/// The limit of a query. It waits for a lock for a part of that, so that a lock never looks like a slow row.
+/// The limit of a query, which [`BEGIN`] sets. That of the wait for a lock is shorter, so that a lock never looks like a slow row.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a query of some keys failed.

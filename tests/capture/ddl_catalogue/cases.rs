@@ -266,8 +266,7 @@ pub const CASES: &[Case] = &[
         &["alter table transcoder_queue detach partition transcoder_queue_old"],
         &["alter table transcoder_queue attach partition transcoder_queue_old for values from (minvalue) to (0)"],
     )
-    .on(Subject::Keyed)
-    ,
+    .on(Subject::Keyed),
     Case::of(
         "detach a partition concurrently",
         &["alter table transcoder_queue detach partition transcoder_queue_old concurrently"],
@@ -279,8 +278,7 @@ pub const CASES: &[Case] = &[
         &["drop table distro_queue_old"],
         &["create table distro_queue_old partition of distro_queue for values from (minvalue) to (0)"],
     )
-    .on(Subject::Keyless)
-    ,
+    .on(Subject::Keyless),
     Case::of(
         "create a table that inherits",
         &["create table payment_child () inherits (payment)"],
