@@ -14,6 +14,14 @@ use crate::support::{TestApp, eventually};
 pub const INDEX: &str = "create unique index walhook_identity_payment on payment (id, status)";
 pub const INDEXES: &str = "select count(*) from pg_class where relname like 'walhook\\_identity\\_%'";
 
+/// Records in the store what setup has found as the replica identity of `payment`.
+pub async fn remember_identity(app: &TestApp, identity: &str, index: Option<&str>) {
+    let table: u32 = app.source().await.query_one("select 'payment'::regclass::oid", &[]).await.unwrap().get(0);
+    let remember = "insert into walhook.replica_identity (table_oid, table_name, identity, index_name)
+         values ($1, 'public.payment', $2::text::\"char\", $3)";
+    app.store().await.execute(remember, &[&table, &identity, &index]).await.unwrap();
+}
+
 /// A session with an open transaction that has read a table, such as `pg_dump` or a report.
 pub async fn long_report(app: &TestApp) -> Client {
     let session = app.source().await;
@@ -69,10 +77,13 @@ async fn teardown_gives_up_on_a_locked_table_instead_of_blocking_it() {
     let app = prepared().await;
     app.setup().await;
     let owner = app.source().await;
-    // The store has no record of an earlier identity.
     let identity_index = format!("{INDEX}; alter table payment replica identity using index walhook_identity_payment");
     for (leftover, expected) in [(&*identity_index, "i"), ("", "d")] {
         owner.batch_execute(leftover).await.unwrap();
+        if expected == "i" {
+            // Setup has found an index that another store's setup had left.
+            remember_identity(&app, "i", Some("walhook_identity_payment")).await;
+        }
         let report = long_report(&app).await;
         let error = refused(&app, &["teardown", "--yes"]).await;
         assert!(error.contains(r#"table "public"."payment" is locked by process "#), "{error}");

@@ -2,7 +2,7 @@
 
 use walhook::private_postgres::Options;
 
-use super::locks::{INDEX, INDEXES, Probe, identity, long_report};
+use super::locks::{INDEX, INDEXES, Probe, identity, long_report, remember_identity};
 use super::{by_triggers, number, prepared};
 use crate::support::{TestApp, eventually};
 
@@ -71,6 +71,7 @@ async fn an_index_that_cannot_be_dropped_now_stays_valid_and_does_not_stop_the_r
     let user = platform.user(&[]).await;
     // As a removal leaves it that was killed before the last step.
     platform.client.batch_execute(INDEX).await.unwrap();
+    remember_identity(&app, "d", None).await;
     let report = long_report(&app).await;
     app.run().await;
     platform.payment(user, "ready").await;
