@@ -77,10 +77,12 @@ impl SnapshotSession {
     ) -> Result<Rows<'a>, PrimaryError> {
         let id = quote_identifier(source.tables.column(table, "id"));
         let columns: Vec<String> = names.iter().map(|name| as_text(source, table, name)).collect();
-        let order = match self.id_type(source, table).await?.as_str() {
-            "int2" | "int4" | "int8" => id.clone(),
+        let id_type = self.id_type(source, table).await?;
+        // Qualified, since a plain name would be that of the query's first column, which is a text.
+        let order = match id_type.as_str() {
+            "int2" | "int4" | "int8" => format!("this.{id}"),
             // Ids of another type are sorted as numbers, for which there is no index, and what is no integer comes last.
-            _ => format!("case when {id}::text ~ '{INTEGER}' then {id}::text::numeric end"),
+            _ => format!("case when this.{id}::text ~ '{INTEGER}' then this.{id}::text::numeric end"),
         };
         let (columns, table_name) = (columns.join(", "), quoted(source, table));
         let placeholders = [("id", &*id), ("columns", &*columns), ("table", &*table_name), ("order", &*order)];

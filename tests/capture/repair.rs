@@ -463,3 +463,25 @@ async fn a_store_restored_from_a_backup_finds_later_transitions() {
     let received = scene.receiver.wait_for(5).await;
     assert_eq!(received.len(), 5, "{received:?}");
 }
+
+/// As numbers, 9 is before 10; as texts, after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_compares_ids_of_different_lengths_in_their_order_as_numbers() {
+    let mut app = TestApp::prepare().await;
+    app.setup().await;
+    app.run().await;
+    let platform = app.platform().await;
+    let user = platform.user(&[]).await;
+    let pay = "insert into payment (id, user_id, invoice_number, amount, total_due_usd, status)
+         select id, $1, '', 1, 1, 'ready' from unnest($2::bigint[]) id";
+    platform.execute(pay, &[&user, &vec![-10_i64, -9, 9, 10, 99, 100, 1000]]).await;
+    app.wait_for_events(7).await;
+    stop(&mut app).await;
+    app.drop_slot().await;
+    platform.execute(pay, &[&user, &vec![11_i64]]).await;
+
+    let report = app.walhook_ok(&["repair"]).await;
+
+    assert_eq!(reported(&report), counts([("payment.statement_ready", 1)]), "{report}");
+    assert_eq!(repaired(&app.store().await).await, counts([("payment.statement_ready", 1)]));
+}
