@@ -5,6 +5,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 
+use super::clients::Occupied;
 use super::problem::Problem;
 use super::session;
 use super::state::{ApiState, Requester};
@@ -44,11 +45,18 @@ pub async fn authenticate(parts: &mut Parts, state: &ApiState) -> Result<Actor, 
     if !parts.headers.contains_key(header::AUTHORIZATION)
         && let Some(actor) = session::actor(state, &parts.headers).await?
     {
-        parts.extensions.insert(actor.clone());
-        return Ok(actor);
+        return authenticated(parts, actor).await;
     }
     let token = bearer_token(&parts.headers).ok_or_else(Problem::unauthorized)?;
     let actor = authenticate_token(state, token).await?;
+    authenticated(parts, actor).await
+}
+
+/// Counts the request for its user from now on.
+pub async fn authenticated(parts: &mut Parts, actor: Actor) -> Result<Actor, Problem> {
+    if let Some(occupied) = parts.extensions.get::<Occupied>() {
+        occupied.authenticated(&actor.user).await?;
+    }
     parts.extensions.insert(actor.clone());
     Ok(actor)
 }

@@ -5,14 +5,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, HttpBody};
-use futures_util::StreamExt;
-use futures_util::stream::poll_fn;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// How long a parked client may not take what was written for it. A comment is written to each stream every 15 seconds.
-const LONGEST_STALL: Duration = Duration::from_secs(60);
+use super::budget::{Budget, InProgress, Share, Unsent};
+use super::problem::Problem;
+use crate::domain::event::UserId;
+
+/// How long a client may take nothing of what was written for it.
+const LONGEST_STALL: Duration = Duration::from_secs(10);
+
+/// How long a client may take to send the body of a request, or take nothing of a response, before it may be disconnected in favour of others.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// How long a client without a connection permit has to take its last response.
 const LAST_RESPONSE: Duration = Duration::from_secs(1);
@@ -27,7 +31,7 @@ struct Registry {
     by_id: HashMap<u64, Arc<Client>>,
 }
 
-/// One connection.
+/// One connection. It has one request at a time.
 pub struct Client {
     state: Mutex<State>,
     evicted: CancellationToken,
@@ -37,23 +41,34 @@ pub struct Client {
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Waits for the head of the first request.
+    FirstHead,
+    /// Waits for the head of the next request.
+    NextHead,
+    /// Waits for the body of a request.
+    Body,
+    /// A handler works on a request.
+    Handled,
+    /// The response is being written.
+    Response,
+}
+
 struct State {
-    /// When one of the other fields last changed.
+    phase: Phase,
+    /// When the phase began.
     since: Instant,
-    /// Whether it has sent a whole request head.
-    has_sent_head: bool,
-    /// Requests in progress.
-    handled: usize,
-    /// Requests in progress that wait for the rest of their body.
-    waiting: usize,
-    /// Responses of unknown length that are being sent.
-    streaming: usize,
-    /// Requests that wait for events.
-    parked: usize,
+    /// Since when the client has taken nothing of what is to be written. None if nothing waits for it.
+    stalled_since: Option<Instant>,
     has_been_parked: bool,
     /// No connection permit was free when its last request had waited for events: it is disconnected when it is idle.
     is_surplus: bool,
+    /// Whether everything of the response was passed on to be written.
+    is_produced: bool,
+    /// The bytes of the response, which are counted until they are written.
+    unsent: Option<Unsent>,
 }
 
 /// Removes the client from the registry when dropped.
@@ -73,18 +88,24 @@ pub struct SilenceLimits {
 }
 
 /// Which clients may be disconnected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evict {
+#[derive(Clone, Copy)]
+pub enum Evict<'a> {
     /// Any client that the server waits for.
     Waiting,
-    /// Only clients that occupy a request whose body has not arrived completely.
-    WaitingInRequest,
+    /// Only clients that have not sent the whole body of their request for a while.
+    SendingSlowly,
+    /// Only clients that do not take their response. If a share is given, only those whose response counts for it.
+    NotReading(Option<&'a Arc<Share>>),
 }
 
 impl Clients {
     pub fn register(&self, connections: Arc<Semaphore>, permit: OwnedSemaphorePermit) -> Registration {
-        let (state, permit) = (Mutex::new(State::new()), Mutex::new(Some(permit)));
-        let client = Arc::new(Client { state, evicted: CancellationToken::new(), connections, permit });
+        let client = Arc::new(Client {
+            state: Mutex::new(State::new()),
+            evicted: CancellationToken::new(),
+            connections,
+            permit: Mutex::new(Some(permit)),
+        });
         let mut registry = self.0.lock().expect("no holder of this lock panics");
         let id = registry.next;
         registry.next += 1;
@@ -113,43 +134,94 @@ impl Drop for Registration {
 impl State {
     fn new() -> State {
         State {
+            phase: Phase::FirstHead,
             since: Instant::now(),
-            has_sent_head: false,
-            handled: 0,
-            waiting: 0,
-            streaming: 0,
-            parked: 0,
+            stalled_since: None,
             has_been_parked: false,
             is_surplus: false,
+            is_produced: false,
+            unsent: None,
         }
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.since = Instant::now();
     }
 }
 
 impl Client {
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state.lock().expect("no holder of this lock panics");
-        change(&mut state);
-        state.since = Instant::now();
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.lock().expect("no holder of this lock panics"))
+    }
+
+    pub fn enter(&self, phase: Phase) {
+        self.change(|state| state.enter(phase));
+    }
+
+    /// Begins to write a response, whose bytes are counted until they are written.
+    pub fn respond(&self, unsent: Option<Unsent>) {
+        self.change(|state| {
+            state.enter(Phase::Response);
+            state.is_produced = false;
+            state.unsent = unsent;
+        });
+    }
+
+    /// Records that the whole response was passed on to be written.
+    pub fn produced(&self) {
+        self.change(|state| state.is_produced = true);
+    }
+
+    /// Records that everything passed on so far was written.
+    pub fn flushed(&self) {
+        self.change(|state| {
+            state.stalled_since = None;
+            if state.phase == Phase::Response && state.is_produced {
+                state.unsent = None;
+                state.enter(Phase::NextHead);
+            }
+        });
+    }
+
+    /// Records whether the client took some of what is to be written.
+    pub fn took(&self, some: bool) {
+        self.change(|state| match some {
+            true => state.stalled_since = None,
+            false => {
+                state.stalled_since.get_or_insert_with(Instant::now);
+            }
+        });
     }
 
     fn awaited_since(&self, which: Evict) -> Option<Instant> {
-        let state = *self.state.lock().expect("no holder of this lock panics");
-        let is_awaited = state.handled == state.waiting && state.parked == 0;
-        (is_awaited && (which == Evict::Waiting || state.waiting > 0)).then_some(state.since)
+        self.change(|state| {
+            let awaits_request = matches!(state.phase, Phase::FirstHead | Phase::NextHead | Phase::Body);
+            let is_slow = |since: &Instant| since.elapsed() > SLOW;
+            match which {
+                Evict::Waiting if awaits_request => Some(state.since),
+                Evict::Waiting => state.stalled_since,
+                Evict::SendingSlowly => Some(state.since).filter(|_| state.phase == Phase::Body).filter(is_slow),
+                Evict::NotReading(share) => {
+                    let counts = |unsent: &Unsent| share.is_none_or(|share| Arc::ptr_eq(&unsent.share, share));
+                    state.stalled_since.filter(is_slow).filter(|_| state.unsent.as_ref().is_some_and(counts))
+                }
+            }
+        })
     }
 
-    /// Returns when the connection will be closed if the client stays silent. None while a request is in progress.
+    /// Returns when the connection will be closed if the client neither sends nor takes anything. None while the server works.
     fn deadline(&self, silence: SilenceLimits) -> Option<Instant> {
-        let state = *self.state.lock().expect("no holder of this lock panics");
-        if state.parked > 0 {
-            return Some(state.since + LONGEST_STALL);
-        }
-        let wait = match (state.is_surplus, state.has_sent_head) {
-            (true, _) => LAST_RESPONSE,
-            (false, true) => silence.idle,
-            (false, false) => silence.header,
-        };
-        (state.handled == 0 && state.streaming == 0).then(|| state.since + wait)
+        self.change(|state| {
+            let silent = match state.phase {
+                Phase::FirstHead => Some(state.since + silence.header),
+                Phase::NextHead if state.is_surplus => Some(state.since + LAST_RESPONSE),
+                Phase::NextHead => Some(state.since + silence.idle),
+                Phase::Body | Phase::Handled | Phase::Response => None,
+            };
+            let stalled = state.stalled_since.map(|since| since + LONGEST_STALL);
+            silent.into_iter().chain(stalled).min()
+        })
     }
 
     /// Completes when the connection has to be closed.
@@ -169,82 +241,73 @@ impl Client {
 
     /// Whether it has waited for events.
     pub fn has_been_parked(&self) -> bool {
-        self.state.lock().expect("no holder of this lock panics").has_been_parked
+        self.change(|state| state.has_been_parked)
     }
 
     /// Releases the connection permit until the returned guard is dropped: the client waits for events, within a limit of its own. It is
     /// not disconnected in favour of others.
     fn park(self: &Arc<Self>) -> Parked {
-        self.change(|state| (state.parked, state.has_been_parked) = (state.parked + 1, true));
+        self.change(|state| state.has_been_parked = true);
         *self.permit.lock().expect("no holder of this lock panics") = None;
         Parked(self.clone())
     }
 
     fn unpark(&self) {
         let mut permit = self.permit.lock().expect("no holder of this lock panics");
-        self.change(|state| {
-            state.parked -= 1;
-            if state.parked == 0 && permit.is_none() {
-                *permit = self.connections.clone().try_acquire_owned().ok();
-                state.is_surplus = permit.is_none();
-            }
-        });
-    }
-
-    /// Counts a request as in progress until the returned guard is dropped.
-    pub fn handling(self: &Arc<Self>) -> impl Drop + Send + use<> {
-        self.change(|state| (state.has_sent_head, state.handled) = (true, state.handled + 1));
-        Undo(self.clone(), |state| state.handled -= 1)
-    }
-
-    /// Wraps the request's body to record while the server waits for it.
-    pub fn watch_request(self: &Arc<Self>, body: Body) -> Body {
-        if body.is_end_stream() {
-            return body;
-        }
-        let (client, mut frames, mut waiting) = (self.clone(), body.into_data_stream(), None);
-        Body::from_stream(poll_fn(move |context| {
-            let polled = frames.poll_next_unpin(context);
-            if polled.is_ready() {
-                waiting = None;
-            } else if waiting.is_none() {
-                client.change(|state| state.waiting += 1);
-                waiting = Some(Undo(client.clone(), |state| state.waiting -= 1));
-            }
-            polled
-        }))
-    }
-
-    /// Wraps a response's body of unknown length, which may be produced for as long as the client reads.
-    pub fn watch_response(self: &Arc<Self>, body: Body) -> Body {
-        if body.size_hint().exact().is_some() {
-            return body;
-        }
-        self.change(|state| state.streaming += 1);
-        let guard = Undo(self.clone(), |state| state.streaming -= 1);
-        let mut frames = body.into_data_stream();
-        Body::from_stream(poll_fn(move |context| {
-            let _held = &guard;
-            frames.poll_next_unpin(context)
-        }))
+        *permit = self.connections.clone().try_acquire_owned().ok();
+        self.change(|state| state.is_surplus = permit.is_none());
     }
 }
 
-/// What a request occupies: one of the requests in progress, and through its client one of the connections. An extension of the request.
+/// What a request occupies: a part of its user's share of the budget, and through its client one of the connections. An extension of the
+/// request.
 #[derive(Clone)]
 pub struct Occupied {
     client: Arc<Client>,
-    request: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+    budget: Arc<Budget>,
+    share: Arc<Mutex<Arc<Share>>>,
+    in_progress: Arc<Mutex<Option<InProgress>>>,
 }
 
 impl Occupied {
-    pub fn new(client: &Arc<Client>, request: OwnedSemaphorePermit) -> Occupied {
-        Occupied { client: client.clone(), request: Arc::new(Mutex::new(Some(request))) }
+    /// Waits until one more request may be in progress, for which nobody is authenticated.
+    pub async fn begin(client: &Arc<Client>, budget: &Arc<Budget>) -> Result<Occupied, Problem> {
+        let share = budget.share(None);
+        let in_progress = budget.admit(&share).await?;
+        Ok(Occupied {
+            client: client.clone(),
+            budget: budget.clone(),
+            share: Arc::new(Mutex::new(share)),
+            in_progress: Arc::new(Mutex::new(Some(in_progress))),
+        })
     }
 
-    /// Releases both, for a request that waits for events: its duration has no relation to the load.
+    /// Counts the request for its user from now on. Waits until the user may have one more in progress.
+    pub async fn authenticated(&self, user: &UserId) -> Result<(), Problem> {
+        let share = self.budget.share(Some(user));
+        if Arc::ptr_eq(&share, &self.share()) {
+            return Ok(());
+        }
+
+        self.release();
+        *self.share.lock().expect("no holder of this lock panics") = share.clone();
+        let in_progress = self.budget.admit(&share).await?;
+        *self.in_progress.lock().expect("no holder of this lock panics") = Some(in_progress);
+        Ok(())
+    }
+
+    pub fn share(&self) -> Arc<Share> {
+        self.share.lock().expect("no holder of this lock panics").clone()
+    }
+
+    /// The request is no longer in progress.
+    pub fn release(&self) {
+        *self.in_progress.lock().expect("no holder of this lock panics") = None;
+    }
+
+    /// Releases the request and its connection, for a request that waits for events: its duration has no relation to the load.
     pub fn park(&self) -> Parked {
-        *self.request.lock().expect("no holder of this lock panics") = None;
+        self.release();
         self.client.park()
     }
 }
@@ -252,25 +315,9 @@ impl Occupied {
 /// A request that waits for events, until it is dropped.
 pub struct Parked(Arc<Client>);
 
-impl Parked {
-    /// Records that the client has taken what was written for it.
-    pub fn progress(&self) {
-        self.0.change(|_| {});
-    }
-}
-
 impl Drop for Parked {
     fn drop(&mut self) {
         self.0.unpark();
-    }
-}
-
-/// Reverts a change of a client's state when it is dropped.
-struct Undo(Arc<Client>, fn(&mut State));
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        self.0.change(self.1);
     }
 }
 
@@ -278,26 +325,37 @@ impl Drop for Undo {
 mod tests {
     use super::*;
 
+    const SILENCE: SilenceLimits = SilenceLimits { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
+
     fn register(clients: &Clients, connections: &Arc<Semaphore>) -> Registration {
         clients.register(connections.clone(), connections.clone().try_acquire_owned().unwrap())
     }
 
+    fn since(client: &Client) -> Instant {
+        client.state.lock().unwrap().since
+    }
+
     #[test]
     fn a_parked_client_occupies_no_connection_and_is_not_evicted() {
-        let (clients, connections) = (Clients::default(), Arc::new(Semaphore::new(1)));
-        let silence = SilenceLimits { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
+        let clients = Clients::default();
+        let connections = Arc::new(Semaphore::new(1));
         let registration = register(&clients, &connections);
         let client = &registration.client;
-        let head = client.handling();
-        let (one, other) = (client.park(), client.park());
-        drop(head);
+        client.enter(Phase::Handled);
+        let parked = client.park();
+        client.respond(None);
         assert!(!clients.evict(Evict::Waiting));
-        let since = client.state.lock().unwrap().since;
-        assert_eq!(client.deadline(silence), Some(since + LONGEST_STALL));
+        assert_eq!(client.deadline(SILENCE), None);
+
         let another = register(&clients, &connections);
-        drop((one, other));
-        let since = client.state.lock().unwrap().since;
-        assert_eq!(client.deadline(silence), Some(since + LAST_RESPONSE), "its connection was given to another client");
+        drop(parked);
+        client.produced();
+        client.flushed();
+        assert_eq!(
+            client.deadline(SILENCE),
+            Some(since(client) + LAST_RESPONSE),
+            "its connection was given to another client"
+        );
         drop(another);
         drop(client.park());
         assert_eq!(connections.available_permits(), 0, "it has a permit again");
@@ -305,43 +363,59 @@ mod tests {
 
     #[test]
     fn the_client_that_the_server_waited_for_longest_is_evicted_first_and_a_served_one_never() {
-        let (clients, connections) = (Clients::default(), Arc::new(Semaphore::new(3)));
+        let clients = Clients::default();
+        let connections = Arc::new(Semaphore::new(3));
         let [served, slow, idle] = std::array::from_fn(|_| register(&clients, &connections));
-        let _request = served.client.handling();
-        let body = {
-            let request = slow.client.handling();
-            assert!(!clients.evict(Evict::WaitingInRequest), "the body may have arrived");
-            drop(request);
-            slow.client.handling()
-        };
-        slow.client.change(|state| state.waiting += 1);
+        served.client.enter(Phase::Handled);
+        slow.client.enter(Phase::Body);
+        assert!(!clients.evict(Evict::SendingSlowly), "the body may arrive soon");
         assert!(clients.evict(Evict::Waiting));
         assert!(idle.client.evicted.is_cancelled(), "the server has waited for it longer than for the body");
-        assert!(clients.evict(Evict::WaitingInRequest));
+        slow.client.change(|state| state.since -= 2 * SLOW);
+        assert!(clients.evict(Evict::SendingSlowly));
         assert!(slow.client.evicted.is_cancelled());
         assert!(!clients.evict(Evict::Waiting));
         assert!(!served.client.evicted.is_cancelled());
-        drop(body);
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_is_evicted_for_its_own_share_and_disconnected_after_a_while() {
+        let clients = Clients::default();
+        let budget = Budget::new(8);
+        let [own, other] = ["1", "2"].map(|user| budget.share(Some(&UserId(user.into()))));
+        let registration = register(&clients, &Arc::new(Semaphore::new(1)));
+        let client = &registration.client;
+        client.respond(Some(budget.reserve(&own, 1_000).ok().unwrap()));
+        assert_eq!(client.deadline(SILENCE), None);
+
+        client.took(false);
+        client.produced();
+        let stalled_since = client.state.lock().unwrap().stalled_since.unwrap();
+        client.took(false);
+        assert_eq!(client.deadline(SILENCE), Some(stalled_since + LONGEST_STALL));
+        assert!(!clients.evict(Evict::NotReading(None)), "it may take some soon");
+        client.change(|state| state.stalled_since = Some(stalled_since - 2 * SLOW));
+        assert!(!clients.evict(Evict::NotReading(Some(&other))));
+        assert!(clients.evict(Evict::NotReading(Some(&own))));
+
+        client.flushed();
+        assert!(client.state.lock().unwrap().unsent.is_none());
+        assert_eq!(client.deadline(SILENCE), Some(since(client) + SILENCE.idle));
     }
 
     #[test]
     fn silence_has_a_limit_and_requests_have_none() {
-        let silence = SilenceLimits { header: Duration::from_secs(10), idle: Duration::from_secs(75) };
         let registration = register(&Clients::default(), &Arc::new(Semaphore::new(1)));
         let client = &registration.client;
-        let wait = |client: &Client| {
-            let since = client.state.lock().unwrap().since;
-            client.deadline(silence).map(|deadline| deadline - since)
-        };
-        assert_eq!(wait(client), Some(silence.header));
-        let request = client.handling();
-        assert_eq!(wait(client), None);
-        drop(request);
-        assert_eq!(wait(client), Some(silence.idle));
-        let stream =
-            client.watch_response(Body::from_stream(futures_util::stream::pending::<Result<String, std::io::Error>>()));
-        assert_eq!(wait(client), None);
-        drop(stream);
-        assert_eq!(wait(client), Some(silence.idle));
+        let wait = || client.deadline(SILENCE).map(|deadline| deadline - since(client));
+        assert_eq!(wait(), Some(SILENCE.header));
+        client.enter(Phase::Handled);
+        assert_eq!(wait(), None);
+        client.respond(None);
+        client.flushed();
+        assert_eq!(wait(), None, "more of the response follows");
+        client.produced();
+        client.flushed();
+        assert_eq!(wait(), Some(SILENCE.idle));
     }
 }

@@ -15,10 +15,11 @@ use crate::telemetry::recurring;
 pub const MAX_ERRORS: usize = 20;
 
 /// An error response. Boxed, so that the results of handlers are small.
-#[derive(Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}", .0.detail)]
 pub struct Problem(Box<Details>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Details {
     status: StatusCode,
     slug: &'static str,
@@ -231,6 +232,12 @@ impl Problem {
 
     pub fn rate_limited(seconds: u64) -> Problem {
         RATE_LIMITED.with(format!("too many requests: wait {seconds} s")).retry_after(seconds)
+    }
+
+    pub fn share_exhausted() -> Problem {
+        RATE_LIMITED
+            .with("too many of your requests are in progress, or their responses were not read yet")
+            .retry_after(1)
     }
 
     pub fn internal() -> Problem {

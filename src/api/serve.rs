@@ -1,4 +1,7 @@
-//! Serves a router on a listener, within limits on connections, requests and time.
+//! Serves a router on a listener, within limits on connections, requests, unsent responses and time.
+//!
+//! Only HTTP/1.1: over HTTP/2, one client could have many requests whose responses it does not read, and what distinguishes a slow client
+//! from a hostile one would be hidden in the frames. Proxies use HTTP/1.1 for their backends anyway.
 
 use std::convert::Infallible;
 use std::future::{poll_fn, ready};
@@ -9,32 +12,37 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{ServiceExt, service_fn};
 
-use super::clients::{Client, Clients, Evict, Occupied, Registration, SilenceLimits};
+use super::body;
+use super::budget::{Budget, Exhausted, PATIENCE, Share, Unsent};
+use super::clients::{Client, Clients, Evict, Occupied, Phase, Registration, SilenceLimits};
 use super::problem::Problem;
+use super::wire::{Produced, Watched};
 use crate::config::Http;
 use crate::store::cancel_on_drop;
 use crate::telemetry::{self, Condition};
 
-/// Concurrent requests of one HTTP/2 connection.
-const STREAMS: u32 = 32;
-/// For each connection, and thus the largest request head: the default of 400 KiB would be 400 MiB for 1,000 connections.
-const READ_BUFFER: usize = 64 << 10;
-/// How long a request waits for a permit while as many as allowed are in progress.
-const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// For each connection, and thus the largest request head. The default of 400 KiB would be 400 MiB for 1,000 connections.
+const BUFFER: usize = 32 << 10;
+/// The kernel's buffers of each connection, whose memory counts as the process's in a container. By default they may grow to megabytes.
+const KERNEL_BUFFER: u32 = 64 << 10;
+/// Connections that may wait for `accept`, as in the standard library.
+const BACKLOG: u32 = 1_024;
+/// The bytes of all large request bodies in memory.
+const LARGE_BODIES: usize = 8 << 20;
 /// The pause between two attempts to disconnect a client in favour of a new one.
 const EVICTION_PAUSE: Duration = Duration::from_millis(50);
 /// How long the response to a request above a rate limit waits. A client that repeats requests without a pause then sends fewer.
@@ -97,7 +105,7 @@ pub async fn serve(
     limits: ServeLimits,
     ending: Ending,
 ) -> Result<impl Future<Output = Result<(), ServeError>> + Send, ServeError> {
-    let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, setting, source })?;
+    let listener = listen(address).map_err(|source| ServeError::Bind { address, setting, source })?;
     tracing::info!(address = %listener.local_addr()?, setting, "listening");
     let Ending { announced, closed } = ending;
     // Closes connections with their next response, so that clients open new ones before requests on the old ones fail.
@@ -111,7 +119,8 @@ pub async fn serve(
         router,
         limits,
         clients: Clients::default(),
-        requests: Arc::new(Semaphore::new(limits.requests)),
+        budget: Arc::new(Budget::new(limits.requests)),
+        bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
         rejections: Arc::new(Semaphore::new(DELAYED_REJECTIONS)),
         connections: Arc::new(Semaphore::new(limits.connections)),
         closed,
@@ -123,12 +132,26 @@ pub async fn serve(
     })
 }
 
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    // Connections inherit the buffers of their listener.
+    socket.set_send_buffer_size(KERNEL_BUFFER)?;
+    socket.set_recv_buffer_size(KERNEL_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 #[derive(Clone)]
 struct Server {
     router: Router,
     limits: ServeLimits,
     clients: Clients,
-    requests: Arc<Semaphore>,
+    budget: Arc<Budget>,
+    bodies: Arc<Semaphore>,
     /// For responses to requests above a rate limit, which wait.
     rejections: Arc<Semaphore>,
     connections: Arc<Semaphore>,
@@ -206,10 +229,10 @@ impl Server {
             let (server, client) = (server.clone(), client.clone());
             async move { Ok::<Response, Infallible>(server.respond(request.map(Body::new), &client).await) }
         });
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().max_buf_size(READ_BUFFER);
-        builder.http2().max_concurrent_streams(STREAMS);
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+        let stream = TokioIo::new(Watched { stream, client: registration.client.clone() });
+        let mut builder = http1::Builder::new();
+        let connection = builder.max_buf_size(BUFFER).serve_connection(stream, TowerToHyperService::new(service));
+        let mut connection = pin!(connection);
         let mut expired = pin!(registration.client.expired(self.limits.silence));
         let mut is_ending = false;
         let has_waited = registration.client.clone();
@@ -236,43 +259,83 @@ impl Server {
 
     /// Handles a request. Dropped when the client disconnects, which cancels the request's statements.
     async fn respond(&self, request: Request, client: &Arc<Client>) -> Response {
-        let _handling = client.handling();
-        let Some(permit) = self.request_permit().await else {
-            metrics::counter!(telemetry::HTTP_REFUSED, "limit" => "requests").increment(1);
-            return Problem::overloaded().into_response();
+        let response = match self.handle(request, client).await {
+            Ok((response, occupied)) => {
+                let reserved = self.reserve(response, &occupied.share()).await;
+                // In progress until here: responses whose bytes are not counted yet are in memory too.
+                occupied.release();
+                reserved
+            }
+            Err(problem) => Err(problem),
         };
-        let mut request = request.map(|body| client.watch_request(body));
-        let occupied = Occupied::new(client, permit);
-        request.extensions_mut().insert(occupied.clone());
-        let response = cancel_on_drop(self.router.clone().oneshot(request));
-        let response = match tokio::time::timeout(self.limits.request_timeout, response).await {
-            Ok(Ok(response)) => response.map(|body| client.watch_response(body)),
-            Ok(Err(never)) => match never {},
-            Err(_) => Problem::took_too_long().into_response(),
-        };
-        // Releases the permit: from here on the request costs only memory.
-        drop(occupied);
+        let (response, unsent) = response.unwrap_or_else(|problem| (problem.into_response(), None));
         if response.status() == StatusCode::TOO_MANY_REQUESTS
             && let Ok(_waiting) = self.rejections.try_acquire()
         {
             let _ = self.closed.run_until_cancelled(tokio::time::sleep(self.limits.rejection_delay)).await;
         }
-        response
+        client.respond(unsent);
+        response.map(|body| Body::new(Produced { body, client: client.clone() }))
     }
 
-    /// Waits for a request permit. While there is none, clients that do not send the rest of their body are disconnected.
-    async fn request_permit(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(permit) = self.requests.clone().try_acquire_owned() {
-            return Some(permit);
-        }
-        let mut acquired = pin!(self.requests.clone().acquire_owned());
-        let deadline = Instant::now() + PERMIT_TIMEOUT;
-        while Instant::now() < deadline {
-            self.clients.evict(Evict::WaitingInRequest);
-            if let Ok(permit) = tokio::time::timeout(EVICTION_PAUSE, acquired.as_mut()).await {
-                return permit.ok();
-            }
-        }
-        None
+    /// Returns the response, and what the request occupies.
+    async fn handle(&self, request: Request, client: &Arc<Client>) -> Result<(Response, Occupied), Problem> {
+        client.enter(Phase::Body);
+        let (parts, body) = request.into_parts();
+        let body = if body.is_end_stream() {
+            body
+        } else {
+            body::receive(body, |bytes| self.body_permit(bytes, client)).await
+        };
+        client.enter(Phase::Handled);
+        let occupied = Occupied::begin(client, &self.budget).await.inspect_err(|_| refused("requests"))?;
+        let mut request = Request::from_parts(parts, body);
+        request.extensions_mut().insert(occupied.clone());
+        let response = cancel_on_drop(self.router.clone().oneshot(request));
+        let response = match tokio::time::timeout(self.limits.request_timeout, response).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(never)) => match never {},
+            Err(_) => Problem::took_too_long().into_response(),
+        };
+        Ok((response, occupied))
     }
+
+    /// Counts the bytes of a response until they are written. While there are too many, clients that do not take theirs are disconnected.
+    async fn reserve(&self, response: Response, share: &Arc<Share>) -> Result<(Response, Option<Unsent>), Problem> {
+        // Only streams of events have no length, and each holds at most one page.
+        let Some(bytes) = response.body().size_hint().exact() else { return Ok((response, None)) };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let exhausted = match self.budget.reserve(share, bytes) {
+                Ok(unsent) => return Ok((response, Some(unsent))),
+                Err(exhausted) => exhausted,
+            };
+            if Instant::now() > deadline {
+                refused("unsent");
+                return Err(share.refusal());
+            }
+            self.clients.evict(Evict::NotReading((exhausted == Exhausted::Share).then_some(share)));
+            tokio::time::sleep(EVICTION_PAUSE).await;
+        }
+    }
+
+    /// Waits for the permit of a large body. While there is none, clients that send theirs slowly are disconnected.
+    async fn body_permit(&self, bytes: usize, client: &Client) -> Result<OwnedSemaphorePermit, Problem> {
+        client.enter(Phase::Handled);
+        let mut acquired = pin!(self.bodies.clone().acquire_many_owned(bytes as u32));
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Ok(Ok(permit)) = tokio::time::timeout(EVICTION_PAUSE, acquired.as_mut()).await {
+                client.enter(Phase::Body);
+                return Ok(permit);
+            }
+            self.clients.evict(Evict::SendingSlowly);
+        }
+        refused("requests");
+        Err(Problem::overloaded())
+    }
+}
+
+fn refused(limit: &'static str) {
+    metrics::counter!(telemetry::HTTP_REFUSED, "limit" => limit).increment(1);
 }

@@ -36,7 +36,7 @@ struct Stream {
     cursors: Cursors,
     filter: FeedFilter,
     follower: Follower,
-    parked: Option<Parked>,
+    _parked: Option<Parked>,
     /// Up to where the feed was read.
     position: Position,
     /// The last cursor that the client received. None at the beginning.
@@ -55,7 +55,7 @@ pub fn respond(
 ) -> Result<Response, Problem> {
     let follower = state.manage().follow_feed(&reader.user, reader.access)?;
     let stream = Stream {
-        parked: reader.occupied.as_ref().map(Occupied::park),
+        _parked: reader.occupied.as_ref().map(Occupied::park),
         state,
         user: reader.user,
         token: reader.token,
@@ -80,9 +80,6 @@ pub fn respond(
 impl Stream {
     /// Waits for the next part. None ends the stream: the service shuts down, or the client's access has ended.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(parked) = &self.parked {
-            parked.progress();
-        }
         if self.sent.is_none() {
             let cursor = self.cursor();
             return Some(format!("retry: {RECONNECT_AFTER}\n{cursor}\n").into());

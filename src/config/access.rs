@@ -12,6 +12,8 @@ const MIN_SECRET_BYTES: usize = 32;
 
 /// More than the usual limit of open files per process allows.
 const MAX_CONNECTIONS: usize = 65_536;
+/// The largest body that any request may have: each connection may hold one in memory.
+pub const MAX_BODY_BYTES: usize = 256 << 10;
 /// A longer timeout would not protect from idle clients.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
@@ -35,6 +37,9 @@ fn check_limits(http: &Http) -> Result<(), String> {
     ];
     if let Some((name, _)) = counts.iter().find(|(_, count)| !(1..=MAX_CONNECTIONS).contains(count)) {
         return Err(format!("http.{name} must be from 1 to {MAX_CONNECTIONS}"));
+    }
+    if http.max_body_bytes.0 > MAX_BODY_BYTES as u64 {
+        return Err(format!("http.max_body_bytes must be at most {MAX_BODY_BYTES}"));
     }
     let timeouts = [("header_timeout", http.header_timeout), ("idle_timeout", http.idle_timeout)];
     let is_wrong = |timeout: Duration| timeout.is_zero() || timeout > MAX_TIMEOUT;

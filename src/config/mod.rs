@@ -40,6 +40,7 @@ use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
+pub use access::MAX_BODY_BYTES;
 pub use auth::{Auth, Jwt};
 pub use load::{ConfigError, Sources, load};
 pub use mail::{Outgoing, SmtpServer, SmtpTls};

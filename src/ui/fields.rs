@@ -9,18 +9,17 @@ use jiff::tz::TimeZone;
 use super::error::PageError;
 use super::state::{HOME, UiState};
 use crate::api::{MAX_TOKEN_BYTES, Pairs, read_body};
+use crate::config::MAX_BODY_BYTES;
 
 /// A path of the web UI that is longer is not kept while its visitor signs in.
 const MAX_PATH_BYTES: usize = 2 << 10;
 /// More than the longest form except that of a webhook: a sign-in link's token and a path, each byte of which is sent as up to three.
 const MAX_FORM_BYTES: usize = MAX_TOKEN_BYTES + 4 * MAX_PATH_BYTES;
-/// More than the form of a webhook: twenty pairs of metadata with 500 characters, each of which is sent as up to twelve bytes.
-const MAX_LONG_FORM_BYTES: usize = 256 << 10;
-
 /// The fields in their order: of the body, or of the query of a GET request.
 pub struct Fields(Pairs);
 
-/// The fields of a form that has long texts.
+/// The fields of a form that has long texts: that of a webhook has twenty pairs of metadata with 500 characters, each of which is sent as up to
+/// twelve bytes.
 pub struct LongFields(pub Fields);
 
 impl FromRequest<UiState> for Fields {
@@ -38,7 +37,7 @@ impl FromRequest<UiState> for LongFields {
     type Rejection = PageError;
 
     async fn from_request(request: Request, _: &UiState) -> Result<Self, PageError> {
-        Fields::read(request, MAX_LONG_FORM_BYTES).await.map(LongFields)
+        Fields::read(request, MAX_BODY_BYTES).await.map(LongFields)
     }
 }
 

@@ -1,14 +1,16 @@
 //! Response headers that all pages have in common.
 
+use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 use super::assets;
 use super::flash::{self, Flash};
 use super::page::HoldsSecret;
 use super::state::UiState;
+use crate::api::Problem;
 
 /// Allows no inline styles or scripts, and nothing from other origins.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -17,6 +19,15 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 /// Whether the response may be compressed: it holds no secret.
 pub fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
     extensions.get::<HoldsSecret>().is_none()
+}
+
+/// Compresses the whole page before the first byte is sent: a compressor takes more memory than a page, which a slow client would occupy.
+pub async fn whole(response: Response) -> Response {
+    let (parts, body) = response.into_parts();
+    match to_bytes(body, usize::MAX).await {
+        Ok(bytes) => Response::from_parts(parts, bytes.into()),
+        Err(_) => Problem::internal().into_response(),
+    }
 }
 
 /// Adds the security headers, sets the cookie of a flash message, and removes the cookie once a page has shown the message.

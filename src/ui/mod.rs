@@ -35,7 +35,7 @@ mod visit;
 mod webhook;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::Redirect;
 use axum::routing::{any, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -89,6 +89,7 @@ pub fn router(state: UiState) -> Router {
         .layer(cross_site_protection(&state.api, reject))
         .layer(from_fn_with_state(state.clone(), error_page::render))
         .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(headers::may_be_compressed)))
+        .layer(map_response(headers::whole))
         .layer(from_fn_with_state(state.clone(), headers::set))
         .layer(from_fn(request_id))
         .with_state(state)

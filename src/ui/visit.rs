@@ -12,7 +12,7 @@ use super::fields::own_path;
 use super::flash::Flash;
 use super::page::{Frame, Section};
 use super::state::{HOME, UiState};
-use crate::api::session_actor;
+use crate::api::{authenticated, session_actor};
 use crate::domain::event::UserId;
 use crate::manage::{Actor, Manage};
 
@@ -34,8 +34,10 @@ impl FromRequestParts<UiState> for Visit {
         let (Some(actor), Some(session)) = (actor, state.api.session_id(&parts.headers)) else {
             return Err(to_sign_in(parts).into_response());
         };
+        let session = session.to_owned();
         let flash = Flash::read(&state.api, &parts.headers);
-        Ok(Visit { state: state.clone(), actor, session: session.to_owned(), flash })
+        let actor = authenticated(parts, actor).await.map_err(|problem| PageError(problem).into_response())?;
+        Ok(Visit { state: state.clone(), actor, session, flash })
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::sse::Stream;
 use crate::support::{Api, Platform, Sidecar, TestApp, eventually};
 
-async fn wait_for_streams(sidecar: &Sidecar, count: usize) {
+pub async fn wait_for_streams(sidecar: &Sidecar, count: usize) {
     let are_open = async || (sidecar.metric("walhook_feed_streams").await == Some(count as f64)).then_some(());
     eventually(&format!("{count} open streams"), are_open).await;
 }

@@ -28,4 +28,5 @@ mod stats;
 mod tenants;
 mod test_deliveries;
 mod tokens;
+mod unread;
 mod webhooks;
