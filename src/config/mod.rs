@@ -91,11 +91,12 @@ section! { Http:
     /// URL under which browsers reach the web UI. If it is https, cookies are marked Secure.
     #[schemars(example = &"https://webhooks.platform.example")]
     public_url: Option<String>,
-    /// Larger request bodies are rejected with 413.
+    /// Larger request bodies are rejected with 413. At most 256KiB.
     max_body_bytes: Size = Size(64 << 10),
     /// Connections per listener. When there are more, the client that has kept the server waiting longest loses its connection.
     max_connections: usize = 1_024,
-    /// Requests in flight. Further requests wait up to two seconds and are then answered with 503.
+    /// Requests in flight, of which one user may have a quarter. Further requests wait up to two seconds and are then answered with 503, and
+    /// those of one user with 429.
     max_requests: usize = 256,
     /// Open streams and long polls of the feed. They count neither as connections nor as requests in flight; each takes about 20 KiB of
     /// memory. Further ones are answered with 429.
