@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value};
 
@@ -88,6 +88,7 @@ impl JwtVerifier {
             return Err(reject("it is too long"));
         }
         let header = decode_header(token).map_err(|error| reject(&error.to_string()))?;
+        check_extensions(&header).map_err(reject)?;
         let matches = |key: &Key| key.algorithm == header.alg && key.may_be(header.kid.as_deref());
         let keys = match &self.keys {
             Keys::Fixed(keys) => keys.clone(),
@@ -150,6 +151,15 @@ impl JwtVerifier {
     }
 }
 
+/// Rejects a token that must not be accepted by who does not understand its extensions (RFC 7515, 4.1.11). Walhook implements none, and
+/// an empty list is invalid.
+fn check_extensions(header: &Header) -> Result<(), &'static str> {
+    match header.crit {
+        Some(_) => Err("its header crit requires extensions, and none is supported"),
+        None => Ok(()),
+    }
+}
+
 /// Whether the claim `aud`, a string or an array, contains this audience.
 fn names(claim: &Value, audience: &str) -> bool {
     match claim {
@@ -174,6 +184,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn header(json: Value) -> Header {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn a_header_with_critical_extensions_is_not_understood() {
+        assert!(check_extensions(&header(json!({ "alg": "HS256", "policy": "read-only" }))).is_ok());
+        for extensions in [json!(["policy"]), json!(["exp", "b64"]), json!([])] {
+            let header = header(json!({ "alg": "HS256", "crit": extensions, "policy": "read-only" }));
+            assert!(check_extensions(&header).is_err(), "{extensions}");
+        }
+    }
 
     #[test]
     fn users_are_strings_or_whole_numbers() {

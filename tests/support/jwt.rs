@@ -13,7 +13,11 @@ pub fn base64_url(bytes: &[u8]) -> String {
 
 /// Returns a token with these claims, signed with a shared secret.
 pub fn hs256_token(secret: &str, claims: &Value) -> String {
-    let header = json!({ "typ": "JWT", "alg": "HS256" });
+    hs256_token_with(&json!({ "typ": "JWT", "alg": "HS256" }), secret, claims)
+}
+
+/// Returns a token with this header, whatever it says, signed by HS256.
+pub fn hs256_token_with(header: &Value, secret: &str, claims: &Value) -> String {
     let signed = format!("{}.{}", base64_url(header.to_string().as_bytes()), base64_url(claims.to_string().as_bytes()));
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     let signature = base64_url(hmac::sign(&key, signed.as_bytes()).as_ref());

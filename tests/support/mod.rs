@@ -34,7 +34,7 @@ pub use api::{Answer as ApiAnswer, Api, get as fetch};
 pub use app::{REFERENCE_SCHEMA, TestApp};
 pub use backlog::full_listener;
 pub use hostile::{Hostile, Misdeed};
-pub use jwt::{Issuer, base64_url, hs256_token};
+pub use jwt::{Issuer, base64_url, hs256_token, hs256_token_with};
 pub use namespace::{NETWORK, Namespace};
 pub use platform::{Platform, next_id};
 pub use receiver::{Answer, Received, Receiver, signature};

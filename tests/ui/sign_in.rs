@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use walhook::private_postgres::{Options, StopMode};
 
 use crate::fixture::Stage;
-use crate::support::{TestApp, eventually, hs256_token};
+use crate::support::{TestApp, eventually, hs256_token, hs256_token_with};
 
 const SECRET: &str = "a secret of at least thirty-two bytes";
 /// The audience of sign-in links if that of the API is `walhook`.
@@ -187,12 +187,15 @@ async fn with_platform() -> Visitor {
 
 /// Signs a token of the platform. `issued` and `expires` are seconds from now.
 fn platform_token(audience: impl Into<Value>, user: &str, issued: i64, expires: i64) -> String {
+    hs256_token(SECRET, &claims(audience, user, issued, expires))
+}
+
+fn claims(audience: impl Into<Value>, user: &str, issued: i64, expires: i64) -> Value {
     let now = jiff::Timestamp::now().as_second();
-    let claims = json!({
+    json!({
         "iss": "https://platform.example", "aud": audience.into(), "sub": user, "iat": now + issued, "exp": now + expires,
         "jti": uuid::Uuid::now_v7()
-    });
-    hs256_token(SECRET, &claims)
+    })
 }
 
 fn sign_in_token(user: &str) -> String {
@@ -253,6 +256,25 @@ async fn a_token_for_the_api_starts_no_session_and_a_link_does_not_call_the_api(
     }
     for token in [&sign_in_token("42"), &for_both, &platform_token("walhook", "42", 120, 180)] {
         assert_eq!(call(token).await, 401, "{token}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_with_critical_extensions_are_rejected() {
+    let visitor = with_platform().await;
+    let critical = |audience: &str, extensions: Value| {
+        let header = json!({ "alg": "HS256", "crit": extensions, "policy": "read-only" });
+        hs256_token_with(&header, SECRET, &claims(audience, "42", 0, 60))
+    };
+
+    for extensions in [json!(["policy"]), json!(["exp"]), json!([]), json!("policy")] {
+        let bearer = format!("Bearer {}", critical("walhook", extensions.clone()));
+        let headers = [("authorization", bearer.as_str())];
+        let called = visitor.send(Method::GET, "/api/public/webhooks", &headers, "").await;
+        assert_eq!(called.status(), 401, "{extensions}");
+
+        let entered = visitor.get(&link(&critical(SIGN_IN, extensions.clone())), "").await;
+        assert_eq!((entered.status().as_u16(), cookie(&entered)), (401, None), "{extensions}");
     }
 }
 
