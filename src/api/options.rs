@@ -1,6 +1,7 @@
 //! The optional settings of webhooks in bodies and schemas: description, metadata, custom headers and filter.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -10,6 +11,7 @@ use super::body::{Checked, Members, invalid};
 use super::problem::{FieldError, MAX_ERRORS};
 use crate::domain::headers::{MASK, MAX_NAME_LENGTH, MAX_VALUE_LENGTH};
 use crate::domain::subject::EventFilter;
+use crate::domain::text;
 use crate::manage::{
     Description, FilterDraft, HeaderDraft, MAX_DESCRIPTION_LENGTH, MAX_FILTER_ENTRIES, MAX_HEADERS, MAX_METADATA,
     MAX_METADATA_KEY_LENGTH, MAX_METADATA_VALUE_LENGTH, MAX_STATUS_LENGTH, Metadata, OptionFault, Options,
@@ -160,15 +162,30 @@ fn nullable(kind: Type) -> SchemaType {
     SchemaType::from_iter([kind, Type::Null])
 }
 
-const DESCRIPTION: &str = "For people. Line feeds are its only control characters";
+const DESCRIPTION: &str = "For people. Line feeds are its only control or invisible characters";
 const METADATA: &str = "Data of your own, which Walhook stores and returns";
 const FILTER: &str = "Which of the subscribed events are delivered: those whose value is in each of the given lists. A list does not apply to events \
                       that have no such value. Null delivers all";
 
+pub fn name_schema() -> Object {
+    let pattern = format!("^(?=.*\\S){}*$", visible_class(|_| true));
+    let name = text(1, text::MAX_NAME_LENGTH, &pattern);
+    name.description(Some("Without control and invisible characters. Spaces at the ends are removed")).build()
+}
+
 pub fn description_schema() -> Object {
-    let pattern = "^[^\\u0000-\\u0009\\u000b-\\u001f\\u007f-\\u009f]*$";
-    let text = text(0, MAX_DESCRIPTION_LENGTH, pattern).schema_type(nullable(Type::String));
+    let pattern = format!("^{}*$", visible_class(|hidden| !hidden.contains(&'\n')));
+    let text = text(0, MAX_DESCRIPTION_LENGTH, &pattern).schema_type(nullable(Type::String));
     text.description(Some(DESCRIPTION)).build()
+}
+
+/// Returns the class of a regular expression for the characters that are in none of the listed ranges of hidden ones. Those beyond U+FFFF
+/// are left out: each dialect writes them in its own way.
+fn visible_class(is_listed: impl Fn(&RangeInclusive<char>) -> bool) -> String {
+    let listed = text::HIDDEN.iter().filter(|hidden| *hidden.end() <= '\u{ffff}' && is_listed(hidden));
+    let ranges = listed.map(|hidden| (u32::from(*hidden.start()), u32::from(*hidden.end())));
+    let class: String = ranges.map(|(first, last)| format!("\\u{first:04x}-\\u{last:04x}")).collect();
+    format!("[^{class}]")
 }
 
 fn metadata_object() -> ObjectBuilder {

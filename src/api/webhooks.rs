@@ -156,10 +156,9 @@ pub struct UpdatedBody {
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateWebhook {
-    /// Without control characters
-    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[schema(schema_with = options::name_schema)]
     name: WebhookName,
-    /// The receiver's address. A host whose name does not resolve yet is accepted, with an entry in `warnings`
+    /// The receiver's address, which is stored in its normalized form. A host whose name does not resolve yet is accepted, with an entry in `warnings`
     #[schema(value_type = String, format = "uri", max_length = 2048, example = "https://receiver.example/hooks")]
     url: ReceiverUrl,
     #[schema(value_type = Vec<EventName>, min_items = 1)]
@@ -204,7 +203,7 @@ impl FromMembers for CreateWebhook {
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateWebhook {
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 200, nullable = false, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")]
+    #[schema(schema_with = options::name_schema, required = false)]
     name: Option<WebhookName>,
     #[schema(value_type = Option<String>, format = "uri", max_length = 2048, nullable = false)]
     url: Option<ReceiverUrl>,

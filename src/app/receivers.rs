@@ -7,6 +7,7 @@ use anyhow::Context;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
+use url::Url;
 use uuid::Uuid;
 
 use crate::deliver::guard::{self, Guard};
@@ -57,7 +58,7 @@ impl Receivers {
 }
 
 impl manage::Receivers for Receivers {
-    fn check_url(&self, url: &str) -> Result<(), String> {
+    fn check_url(&self, url: &str) -> Result<Url, String> {
         check_url(&self.guard, url)
     }
 
@@ -113,10 +114,11 @@ impl manage::Receivers for Receivers {
     }
 }
 
-/// Checks a receiver's URL without a DNS lookup.
-pub fn check_url(guard: &Guard, url: &str) -> Result<(), String> {
+/// Parses and checks a receiver's URL without a DNS lookup.
+pub fn check_url(guard: &Guard, url: &str) -> Result<Url, String> {
     let url = guard.check_url(url).map_err(|problem| problem.to_string())?;
-    guard.check_literal(&url).map_err(|problem| problem.to_string())
+    guard.check_literal(&url).map_err(|problem| problem.to_string())?;
+    Ok(url)
 }
 
 /// Resolves the URL's host and checks the addresses, as for each connection.

@@ -10,6 +10,7 @@ use super::{CommandResult, plain_text, print_text};
 use crate::app::open_store;
 use crate::config::Config;
 use crate::domain::event::UserId;
+use crate::domain::text::{self, TextFault};
 use crate::domain::time::millis;
 use crate::manage::tokens;
 
@@ -27,7 +28,7 @@ enum Action {
         #[arg(long, value_name = "ID", value_parser = plain_text)]
         user: String,
         /// A name to recognise the token by in the list
-        #[arg(long, value_name = "NAME", value_parser = plain_text)]
+        #[arg(long, value_name = "NAME", value_parser = name)]
         name: Option<String>,
     },
     /// List tokens (without their values)
@@ -60,6 +61,10 @@ pub async fn execute(arguments: Arguments, config: Config) -> CommandResult {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn name(text: &str) -> Result<String, TextFault> {
+    text::name(text).map(str::to_owned)
 }
 
 /// A line of tab-separated columns: id, user, created, revoked or a hyphen, name.

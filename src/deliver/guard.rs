@@ -31,6 +31,8 @@ pub enum UrlProblem {
     UserInfo,
     #[error("must name a host")]
     NoHost,
+    #[error("must not have port 0: no server listens on it")]
+    PortZero,
     #[error("must be reachable from the internet: localhost is not")]
     Localhost,
 }
@@ -156,6 +158,9 @@ fn check_form(text: &str, allow_http: bool) -> Result<Url, UrlProblem> {
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(UrlProblem::UserInfo);
+    }
+    if url.port() == Some(0) {
+        return Err(UrlProblem::PortZero);
     }
     if url.has_host() { Ok(url) } else { Err(UrlProblem::NoHost) }
 }
@@ -383,6 +388,7 @@ mod tests {
             ("https://a.localhost/", UrlProblem::Localhost),
             ("https://a.b.localhost./", UrlProblem::Localhost),
             ("https://", UrlProblem::NoHost),
+            ("https://example.com:0/", UrlProblem::PortZero),
             (long.as_str(), UrlProblem::TooLong),
             (grows_when_encoded.as_str(), UrlProblem::TooLong),
         ];

@@ -22,6 +22,7 @@ pub mod sequence;
 pub mod signing;
 pub mod subject;
 pub mod table;
+pub mod text;
 pub mod time;
 pub mod trace;
 pub mod webhook;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::BoxFuture;
+use url::Url;
 use uuid::Uuid;
 
 use crate::domain::delivery::{Attempt, Delivery};
@@ -11,8 +12,8 @@ use crate::store::logs::Detail;
 
 /// Checks receivers' URLs, renders logged requests and sends tests.
 pub trait Receivers: Send + Sync {
-    /// Checks a URL without a DNS lookup. The error is a predicate of the URL, such as `must begin with https://`.
-    fn check_url(&self, url: &str) -> Result<(), String>;
+    /// Parses and checks a URL without a DNS lookup. The error is a predicate of the URL, such as `must begin with https://`.
+    fn check_url(&self, url: &str) -> Result<Url, String>;
 
     /// Resolves the URL's host and checks the addresses.
     fn look_up<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<(), Unreachable>>;

@@ -3,24 +3,22 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use url::Url;
+
 use super::fault::{Fault, Result};
 use super::receivers::Unreachable;
 use super::service::Manage;
 use crate::domain::event::{EventKind, UserId};
+use crate::domain::text::{self, TextFault};
 
-const MAX_NAME_LENGTH: usize = 200;
 /// How long a DNS lookup may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a setting is invalid. The text is a predicate of the setting: `must not be empty`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingFault {
-    #[error("must not be empty")]
-    EmptyName,
-    #[error("must not be longer than {MAX_NAME_LENGTH} characters")]
-    NameTooLong,
-    #[error("must not contain control characters")]
-    ControlCharactersInName,
+    #[error(transparent)]
+    Name(#[from] TextFault),
     #[error("must not contain spaces or control characters")]
     SpacesInUrl,
     /// The URL is malformed, or this service does not call such URLs.
@@ -30,22 +28,17 @@ pub enum SettingFault {
     NoEvents,
 }
 
-/// A webhook's name: 1 to 200 characters without control characters.
+/// A webhook's name: 1 to 200 characters, all visible, without spaces at the ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookName(pub(super) String);
 
 impl WebhookName {
     pub fn new(name: String) -> Result<WebhookName, SettingFault> {
-        match name.chars().count() {
-            0 => Err(SettingFault::EmptyName),
-            1..=MAX_NAME_LENGTH if name.chars().any(char::is_control) => Err(SettingFault::ControlCharactersInName),
-            1..=MAX_NAME_LENGTH => Ok(WebhookName(name)),
-            _ => Err(SettingFault::NameTooLong),
-        }
+        Ok(WebhookName(text::name(&name)?.to_owned()))
     }
 }
 
-/// A URL that a webhook may have, as given. Created by [`Manage::receiver_url`].
+/// A URL that a webhook may have, as it is called. Created by [`Manage::receiver_url`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverUrl(pub(super) String);
 
@@ -73,7 +66,7 @@ pub enum UrlWarning {
 }
 
 impl Manage {
-    /// Checks a URL without a DNS lookup.
+    /// Parses and checks a URL without a DNS lookup.
     pub fn receiver_url(&self, url: String) -> Result<ReceiverUrl, SettingFault> {
         receiver_url(url, |url| self.receivers.check_url(url))
     }
@@ -91,26 +84,20 @@ impl Manage {
     }
 }
 
-fn receiver_url(url: String, check: impl Fn(&str) -> Result<(), String>) -> Result<ReceiverUrl, SettingFault> {
-    // The URL standard drops these silently: the URL that is called would differ from the URL that is shown.
-    if url.chars().any(|c| c.is_control() || c.is_whitespace()) {
+/// Keeps the URL that was parsed, not the text: parsing drops and replaces characters, and what is shown must be what is called.
+fn receiver_url(text: String, parse: impl Fn(&str) -> Result<Url, String>) -> Result<ReceiverUrl, SettingFault> {
+    let text = text.trim();
+    // Two URLs that were pasted at once would be parsed as one.
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(SettingFault::SpacesInUrl);
     }
-    check(&url).map_err(SettingFault::Url)?;
-    Ok(ReceiverUrl(url))
+    let url = parse(text).map_err(SettingFault::Url)?;
+    Ok(ReceiverUrl(url.into()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_have_1_to_200_characters_and_no_control_characters() {
-        assert!(WebhookName::new("é".repeat(200)).is_ok());
-        for wrong in ["", &"x".repeat(201), "a\u{0}b", "a\nb", "\u{85}"] {
-            assert!(WebhookName::new(wrong.to_owned()).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn events_are_a_set_in_the_catalogue_s_order() {
@@ -121,12 +108,17 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_kept_as_given_and_rejected_if_parsing_would_change_them() {
-        for good in ["https://a.example/in?x=1", "https://bücher.example/"] {
-            assert_eq!(receiver_url(good.to_owned(), |_| Ok(())).unwrap().0, good);
+    fn urls_are_kept_as_parsed() {
+        let parse = |text: &str| text.parse().map_err(|error: url::ParseError| error.to_string());
+        for (typed, kept) in [
+            ("https://a.example/in?x=1", "https://a.example/in?x=1"),
+            (" https://A.example\n", "https://a.example/"),
+            ("https:\\\\a.example\\in", "https://a.example/in"),
+        ] {
+            assert_eq!(receiver_url(typed.to_owned(), parse).unwrap().0, kept);
         }
-        for wrong in ["https://a.example/\tx", " https://a.example", "https://a.example/\u{85}"] {
-            assert_eq!(receiver_url(wrong.to_owned(), |_| Ok(())), Err(SettingFault::SpacesInUrl), "{wrong}");
+        for wrong in ["https://a.example/\tx", "https://a.example https://b.example", "https://a.example/\u{85}x"] {
+            assert_eq!(receiver_url(wrong.to_owned(), parse), Err(SettingFault::SpacesInUrl), "{wrong}");
         }
         let refused = receiver_url("http://a".to_owned(), |_| Err("must begin with https://".to_owned()));
         assert_eq!(refused.unwrap_err().to_string(), "must begin with https://");

@@ -8,6 +8,7 @@ use lettre::message::header::{Header, HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart};
 
 use crate::domain::notice::{Notice, NoticeKind};
+use crate::domain::text::is_hidden;
 
 /// The values that are the same in all mails.
 #[derive(Clone)]
@@ -79,9 +80,10 @@ pub fn compose(notice: &Notice, to: Mailbox, context: &MailContext) -> Result<Me
         .multipart(MultiPart::alternative_plain_html(text, html))
 }
 
-/// Replaces control characters, so that a name cannot start another header. Names are validated, so this is a second defence.
+/// Replaces control and invisible characters, so that a name can neither start another header nor change how the subject reads. Names
+/// are validated, so this is a second defence.
 fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect()
 }
 
 fn format(at: Timestamp, pattern: &str) -> String {

@@ -70,8 +70,8 @@ impl Errors {
 /// Returns the submitted values, valid or not.
 fn entered(fields: &Fields) -> Settings {
     Settings {
-        name: fields.one("name").trim().to_owned(),
-        url: fields.one("url").trim().to_owned(),
+        name: fields.one("name").to_owned(),
+        url: fields.one("url").to_owned(),
         events: fields.all("events").map(str::to_owned).collect(),
         active: !fields.one("active").is_empty(),
         ordering: Ordering::named(fields.one("ordering")).unwrap_or(Ordering::None),

@@ -115,13 +115,11 @@ struct StandIn {
 }
 
 impl Receivers for StandIn {
-    fn check_url(&self, url: &str) -> Result<(), String> {
+    fn check_url(&self, url: &str) -> Result<Url, String> {
         match &self.guard {
             Some(guard) => check_url(guard, url),
-            None => Url::parse(url).map_err(|error| format!("is not a URL: {error}")).and_then(|_| match url {
-                PLAIN_URL => Err("must begin with https://".to_owned()),
-                _ => Ok(()),
-            }),
+            None if url == PLAIN_URL => Err("must begin with https://".to_owned()),
+            None => Url::parse(url).map_err(|error| format!("is not a URL: {error}")),
         }
     }
 

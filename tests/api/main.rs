@@ -27,6 +27,7 @@ mod schemathesis;
 mod stats;
 mod tenants;
 mod test_deliveries;
+mod texts;
 mod tokens;
 mod unread;
 mod webhooks;

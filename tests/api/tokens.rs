@@ -47,6 +47,8 @@ async fn errors_are_printed_on_standard_error() {
         (vec!["token", "create"], 2),
         (vec!["token", "create", "--user", ""], 2),
         (vec!["token", "create", "--user", "1", "--name", "a\tb"], 2),
+        (vec!["token", "create", "--user", "1", "--name", " "], 2),
+        (vec!["token", "create", "--user", "1", "--name", "a\u{202e}b"], 2),
         (vec!["token", "revoke", "no-id"], 2),
         (vec!["token", "revoke", "00000000-0000-0000-0000-000000000000"], 1),
     ] {

@@ -18,4 +18,5 @@ mod receivers;
 mod screenshots;
 mod sign_in;
 mod tenants;
+mod texts;
 mod verify;
