@@ -23,13 +23,14 @@ import (
 )
 
 const (
-	maxBodyBytes = 256 * 1024 // Deliveries have at most 64 KB by default.
-	tolerance    = 5 * time.Minute
+	maxBodyBytes   = 256 * 1024 // Deliveries have at most 64 KB by default.
+	tolerance      = 5 * time.Minute
+	requestTimeout = 10 * time.Second // A client that has not sent its request by then is disconnected.
 )
 
 var (
 	// The webhook's secret, or its ed25519 public key (whpk_…). Several, separated by spaces, while one replaces another.
-	keys = strings.Fields(os.Getenv("KEYS"))
+	keys = parseKeys(os.Getenv("KEYS"))
 	// One file for each delivery. Another process works on them. A file's name recognises repetitions: keep it for a day, even if empty.
 	inbox = setting("INBOX", "inbox")
 
@@ -43,20 +44,38 @@ func setting(name, byDefault string) string {
 	return byDefault
 }
 
-func matches(key, version string, signature, content []byte) bool {
-	kind, encoded, _ := strings.Cut(key, "_")
-	decoded, err := base64.StdEncoding.DecodeString(encoded)
-	switch {
-	case err != nil:
-		return false
-	case version == "v1" && kind == "whsec":
-		mac := hmac.New(sha256.New, decoded)
-		mac.Write(content)
-		return hmac.Equal(mac.Sum(nil), signature)
-	case version == "v1a" && kind == "whpk" && len(decoded) == ed25519.PublicKeySize:
-		return ed25519.Verify(decoded, content, signature)
+type key struct {
+	version string
+	bytes   []byte
+}
+
+// parseKeys ends the process if a key is empty or cut off: others could sign with such a key.
+func parseKeys(text string) (keys []key) {
+	for index, field := range strings.Fields(text) {
+		kind, encoded, _ := strings.Cut(field, "_")
+		decoded, err := base64.StdEncoding.DecodeString(encoded)
+		switch {
+		case err == nil && kind == "whsec" && len(decoded) >= 24 && len(decoded) <= 64:
+			keys = append(keys, key{"v1", decoded})
+		case err == nil && kind == "whpk" && len(decoded) == ed25519.PublicKeySize:
+			keys = append(keys, key{"v1a", decoded})
+		default:
+			log.Fatalf("KEYS: key %d is neither whsec_ with the base64 of 24 to 64 bytes nor whpk_ with that of 32 bytes", index+1)
+		}
 	}
-	return false
+	if len(keys) == 0 {
+		log.Fatal("KEYS is empty: set it to the webhook's secret")
+	}
+	return keys
+}
+
+func (key key) matches(signature, content []byte) bool {
+	if key.version == "v1a" {
+		return ed25519.Verify(key.bytes, content, signature)
+	}
+	mac := hmac.New(sha256.New, key.bytes)
+	mac.Write(content)
+	return hmac.Equal(mac.Sum(nil), signature)
 }
 
 // isSigned reports whether one of the signatures is genuine. body is the raw body.
@@ -66,7 +85,7 @@ func isSigned(headers http.Header, body []byte) bool {
 		version, text, _ := strings.Cut(entry, ",")
 		signature, err := base64.StdEncoding.DecodeString(text)
 		for _, key := range keys {
-			if err == nil && matches(key, version, signature, content) {
+			if err == nil && key.version == version && key.matches(signature, content) {
 				return true
 			}
 		}
@@ -107,6 +126,7 @@ func store(id string, body []byte) (bool, error) {
 func receive(response http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(response, request.Body, maxBodyBytes))
 	if err != nil {
+		// Too large, or not received in time.
 		response.WriteHeader(http.StatusRequestEntityTooLarge)
 		return
 	}
@@ -133,5 +153,10 @@ func main() {
 	if err := os.MkdirAll(inbox, 0o755); err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.ListenAndServe("127.0.0.1:"+setting("PORT", "9000"), http.HandlerFunc(receive)))
+	server := http.Server{
+		Addr:        "127.0.0.1:" + setting("PORT", "9000"),
+		Handler:     http.HandlerFunc(receive),
+		ReadTimeout: requestTimeout,
+	}
+	log.Fatal(server.ListenAndServe())
 }

@@ -8,23 +8,34 @@ import { createServer } from "node:http";
 import { join } from "node:path";
 
 // The webhook's secret, or its ed25519 public key (whpk_…). Several, separated by spaces, while one replaces another.
-const keys = (process.env.KEYS ?? "").split(" ").filter(Boolean);
+const keys = parseKeys(process.env.KEYS ?? "");
 // One file for each delivery. Another process works on them. A file's name recognises repetitions: keep it for a day, even if empty.
 const inbox = process.env.INBOX ?? "inbox";
 const MAX_BODY_BYTES = 256 * 1024; // Deliveries have at most 64 KB by default.
 const TOLERANCE_MS = 5 * 60 * 1000;
+// A client that has not sent its request by then is disconnected.
+const REQUEST_MS = 10 * 1000;
 
-function matches(key, version, signature, content) {
-  const bytes = Buffer.from(key.slice(key.indexOf("_") + 1), "base64");
-  if (version === "v1" && key.startsWith("whsec_")) {
+// Returns the version and the bytes of each key. Throws if a key is empty or cut off: others could sign with such a key.
+function parseKeys(text) {
+  const keys = text.split(/\s+/).filter(Boolean).map((key, index) => {
+    const [, kind, encoded] = key.match(/^(whsec|whpk)_([A-Za-z0-9+/]+={0,2})$/) ?? [];
+    const bytes = Buffer.from(encoded ?? "", "base64");
+    if (kind === "whsec" && bytes.length >= 24 && bytes.length <= 64) return { version: "v1", bytes };
+    if (kind === "whpk" && bytes.length === 32) return { version: "v1a", bytes };
+    throw new Error(`KEYS: key ${index + 1} is neither whsec_ with the base64 of 24 to 64 bytes nor whpk_ with that of 32 bytes`);
+  });
+  if (keys.length === 0) throw new Error("KEYS is empty: set it to the webhook's secret");
+  return keys;
+}
+
+function matches({ version, bytes }, signature, content) {
+  if (version === "v1") {
     const expected = createHmac("sha256", bytes).update(content).digest();
     return signature.length === expected.length && timingSafeEqual(signature, expected);
   }
-  if (version === "v1a" && key.startsWith("whpk_")) {
-    const jwk = { kty: "OKP", crv: "Ed25519", x: bytes.toString("base64url") };
-    return verify(null, content, createPublicKey({ key: jwk, format: "jwk" }), signature);
-  }
-  return false;
+  const jwk = { kty: "OKP", crv: "Ed25519", x: bytes.toString("base64url") };
+  return verify(null, content, createPublicKey({ key: jwk, format: "jwk" }), signature);
 }
 
 // Returns whether one of the signatures is genuine and the delivery is recent. `body` is the raw body.
@@ -33,7 +44,8 @@ function isGenuine(headers, body) {
   const content = Buffer.concat([Buffer.from(head), body]);
   const isSigned = (headers["webhook-signature"] ?? "").split(" ").some((entry) => {
     const [version, text] = entry.split(",");
-    return keys.some((key) => matches(key, version, Buffer.from(text ?? "", "base64"), content));
+    const signature = Buffer.from(text ?? "", "base64");
+    return keys.some((key) => key.version === version && matches(key, signature, content));
   });
   // The time in the body is signed, and differs at each attempt.
   return isSigned && Math.abs(Date.now() - Date.parse(JSON.parse(body).timestamp)) <= TOLERANCE_MS;
@@ -61,7 +73,8 @@ function receive(headers, body) {
 }
 
 mkdirSync(inbox, { recursive: true });
-createServer((request, response) => {
+const limits = { headersTimeout: REQUEST_MS, requestTimeout: REQUEST_MS, connectionsCheckingInterval: 1000 };
+createServer(limits, (request, response) => {
   const chunks = [];
   let bytes = 0;
   request.on("data", (chunk) => {

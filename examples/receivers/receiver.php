@@ -4,25 +4,47 @@
 // is done.
 //
 //   KEYS="whsec_…" INBOX=inbox php -S 127.0.0.1:9000 receiver.php
+//
+// PHP's own server has no timeout and reads every body as a whole. In production, run this file behind nginx or Apache, which limit both.
 
-// The webhook's secret, or its ed25519 public key (whpk_…). Several, separated by spaces, while one replaces another.
-$keys = array_filter(explode(' ', getenv('KEYS') ?: ''));
 // One file for each delivery. Another process works on them. A file's name recognises repetitions: keep it for a day, even if empty.
 $inbox = getenv('INBOX') ?: 'inbox';
 const MAX_BODY_BYTES = 256 * 1024; // Deliveries have at most 64 KB by default.
 const TOLERANCE = 300;
 
-function matches(string $key, string $version, string $signature, string $content): bool
+/**
+ * Returns the version and the bytes of each key. Throws if a key is empty or cut off: others could sign with such a key.
+ *
+ * $text is the webhook's secret, or its ed25519 public key (whpk_…). Several, separated by spaces, while one replaces another.
+ */
+function parse_keys(string $text): array
 {
-    [$kind, $encoded] = explode('_', $key, 2) + ['', ''];
-    $bytes = base64_decode($encoded);
-    if ($version === 'v1' && $kind === 'whsec') {
-        return hash_equals(hash_hmac('sha256', $content, $bytes, true), $signature);
+    $keys = [];
+    foreach (preg_split('/\s+/', $text, -1, PREG_SPLIT_NO_EMPTY) as $index => $key) {
+        [$kind, $encoded] = explode('_', $key, 2) + ['', ''];
+        $bytes = (string) base64_decode($encoded, true);
+        $length = strlen($bytes);
+        if ($kind === 'whsec' && $length >= 24 && $length <= 64) {
+            $keys[] = ['v1', $bytes];
+        } elseif ($kind === 'whpk' && $length === 32) {
+            $keys[] = ['v1a', $bytes];
+        } else {
+            $number = $index + 1;
+            throw new Exception("KEYS: key $number is neither whsec_ with the base64 of 24 to 64 bytes nor whpk_ with that of 32 bytes");
+        }
     }
-    if ($version === 'v1a' && $kind === 'whpk' && strlen($signature) === SODIUM_CRYPTO_SIGN_BYTES) {
-        return sodium_crypto_sign_verify_detached($signature, $content, $bytes);
+    if ($keys === []) {
+        throw new Exception("KEYS is empty: set it to the webhook's secret");
     }
-    return false;
+    return $keys;
+}
+
+function matches(string $version, string $key, string $signature, string $content): bool
+{
+    if ($version === 'v1') {
+        return hash_equals(hash_hmac('sha256', $content, $key, true), $signature);
+    }
+    return strlen($signature) === SODIUM_CRYPTO_SIGN_BYTES && sodium_crypto_sign_verify_detached($signature, $content, $key);
 }
 
 /** Returns whether one of the signatures is genuine. $body is the raw body. */
@@ -31,8 +53,8 @@ function is_signed(array $keys, string $body): bool
     $content = ($_SERVER['HTTP_WEBHOOK_ID'] ?? '') . '.' . ($_SERVER['HTTP_WEBHOOK_TIMESTAMP'] ?? '') . '.' . $body;
     foreach (explode(' ', $_SERVER['HTTP_WEBHOOK_SIGNATURE'] ?? '') as $entry) {
         [$version, $text] = explode(',', $entry, 2) + ['', ''];
-        foreach ($keys as $key) {
-            if (matches($key, $version, base64_decode($text), $content)) {
+        foreach ($keys as [$of, $key]) {
+            if ($of === $version && matches($version, $key, base64_decode($text), $content)) {
                 return true;
             }
         }
@@ -67,8 +89,9 @@ function store(string $inbox, string $id, string $body): bool
     }
 }
 
-function receive(array $keys, string $inbox): array
+function receive(string $inbox): array
 {
+    $keys = parse_keys(getenv('KEYS') ?: '');
     $body = file_get_contents('php://input', false, null, 0, MAX_BODY_BYTES + 1);
     if (strlen($body) > MAX_BODY_BYTES) {
         return [413, 'too large'];
@@ -82,7 +105,7 @@ function receive(array $keys, string $inbox): array
 
 is_dir($inbox) || mkdir($inbox, 0755, true);
 try {
-    [$status, $line] = receive($keys, $inbox);
+    [$status, $line] = receive($inbox);
 } catch (Throwable $error) {
     // Not stored: the delivery is sent again later.
     [$status, $line] = [500, 'failed ' . $error->getMessage()];

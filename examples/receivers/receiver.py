@@ -11,33 +11,50 @@ import hmac
 import json
 import os
 import re
+import sys
 import tempfile
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# The webhook's secret, or its ed25519 public key (whpk_…). Several, separated by spaces, while one replaces another.
-KEYS = os.environ.get("KEYS", "").split()
 # One file for each delivery. Another process works on them. A file's name recognises repetitions: keep it for a day, even if empty.
 INBOX = os.environ.get("INBOX", "inbox")
 MAX_BODY_BYTES = 256 * 1024  # Deliveries have at most 64 KB by default.
 TOLERANCE = timedelta(minutes=5)
 
 
-def matches(key: str, version: str, signature: bytes, content: bytes) -> bool:
-    kind, _, encoded = key.partition("_")
-    if (version, kind) == ("v1", "whsec"):
-        expected = hmac.new(base64.b64decode(encoded), content, hashlib.sha256).digest()
-        return hmac.compare_digest(expected, signature)
-    if (version, kind) == ("v1a", "whpk"):
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
+def parse_keys(text: str) -> list:
+    """Returns the version and the bytes of each key. Ends the process if a key is empty or cut off: others could sign with such a key."""
+    keys = []
+    for number, key in enumerate(text.split(), 1):
+        kind, _, encoded = key.partition("_")
         try:
-            Ed25519PublicKey.from_public_bytes(base64.b64decode(encoded)).verify(signature, content)
-            return True
-        except InvalidSignature:
-            return False
-    return False
+            decoded = base64.b64decode(encoded, validate=True)
+        except ValueError:
+            decoded = b""
+        if kind == "whsec" and 24 <= len(decoded) <= 64:
+            keys.append(("v1", decoded))
+        elif kind == "whpk" and len(decoded) == 32:
+            keys.append(("v1a", decoded))
+        else:
+            sys.exit(f"KEYS: key {number} is neither whsec_ with the base64 of 24 to 64 bytes nor whpk_ with that of 32 bytes")
+    return keys or sys.exit("KEYS is empty: set it to the webhook's secret")
+
+
+# The webhook's secret, or its ed25519 public key (whpk_…). Several, separated by spaces, while one replaces another.
+KEYS = parse_keys(os.environ.get("KEYS", ""))
+
+
+def matches(version: str, key: bytes, signature: bytes, content: bytes) -> bool:
+    if version == "v1":
+        return hmac.compare_digest(hmac.new(key, content, hashlib.sha256).digest(), signature)
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, content)
+        return True
+    except InvalidSignature:
+        return False
 
 
 def is_signed(headers, body: bytes) -> bool:
@@ -48,7 +65,7 @@ def is_signed(headers, body: bytes) -> bool:
             signature = base64.b64decode(text, validate=True)
         except ValueError:
             continue
-        if any(matches(key, version, signature, content) for key in KEYS):
+        if any(matches(version, key, signature, content) for of, key in KEYS if of == version):
             return True
     return False
 
@@ -76,11 +93,15 @@ def store(delivery: str, body: bytes) -> bool:
 
 
 class Receiver(BaseHTTPRequestHandler):
+    timeout = 10  # A client that sends nothing for so many seconds is disconnected.
+
     def do_POST(self):
-        length = int(self.headers.get("content-length", 0))
-        if length > MAX_BODY_BYTES:
+        length = self.headers.get("content-length", "")
+        if not re.fullmatch("[0-9]{1,9}", length):
+            return self.answer(411, "no length")
+        if int(length) > MAX_BODY_BYTES:
             return self.answer(413, "too large")
-        body = self.rfile.read(length)
+        body = self.rfile.read(int(length))
         delivery = self.headers.get("webhook-id", "")
         if not re.fullmatch("[0-9a-f-]{36}", delivery) or not is_signed(self.headers, body) or not is_recent(body):
             return self.answer(401, "rejected")

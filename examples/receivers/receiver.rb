@@ -10,23 +10,34 @@ require "tempfile"
 require "time"
 require "webrick"
 
-# The webhook's secret, or its ed25519 public key (whpk_…). Several, separated by spaces, while one replaces another.
-KEYS = ENV.fetch("KEYS", "").split
 # One file for each delivery. Another process works on them. A file's name recognises repetitions: keep it for a day, even if empty.
 INBOX = ENV.fetch("INBOX", "inbox")
 MAX_BODY_BYTES = 256 * 1024 # Deliveries have at most 64 KB by default.
 TOLERANCE = 300
+READ_TIMEOUT = 10 # A client that sends nothing for so many seconds is disconnected.
 # What precedes the 32 bytes of a public key in its DER encoding (RFC 8410).
 ED25519_DER = ["302a300506032b6570032100"].pack("H*")
 
-def matches?(key, version, signature, content)
-  kind, encoded = key.split("_", 2)
-  bytes = encoded.to_s.unpack1("m")
-  case [version, kind]
-  when %w[v1 whsec] then OpenSSL.secure_compare(OpenSSL::HMAC.digest("SHA256", bytes, content), signature)
-  when %w[v1a whpk] then OpenSSL::PKey.read(ED25519_DER + bytes).verify(nil, signature, content)
-  else false
+# Returns the version and the bytes of each key. Ends the process if a key is empty or cut off: others could sign with such a key.
+def parse_keys(text)
+  keys = text.split.map.with_index(1) do |key, number|
+    kind, encoded = key.match(/\A(whsec|whpk)_([A-Za-z0-9+\/]+={0,2})\z/)&.captures
+    bytes = encoded.to_s.unpack1("m")
+    if kind == "whsec" && bytes.bytesize.between?(24, 64) then ["v1", bytes]
+    elsif kind == "whpk" && bytes.bytesize == 32 then ["v1a", bytes]
+    else abort("KEYS: key #{number} is neither whsec_ with the base64 of 24 to 64 bytes nor whpk_ with that of 32 bytes")
+    end
   end
+  keys.empty? ? abort("KEYS is empty: set it to the webhook's secret") : keys
+end
+
+# The webhook's secret, or its ed25519 public key (whpk_…). Several, separated by spaces, while one replaces another.
+KEYS = parse_keys(ENV.fetch("KEYS", ""))
+
+def matches?(version, key, signature, content)
+  return OpenSSL.secure_compare(OpenSSL::HMAC.digest("SHA256", key, content), signature) if version == "v1"
+
+  OpenSSL::PKey.read(ED25519_DER + key).verify(nil, signature, content)
 rescue OpenSSL::PKey::PKeyError
   false
 end
@@ -36,7 +47,7 @@ def signed?(request, body)
   content = "#{request["webhook-id"]}.#{request["webhook-timestamp"]}.".b + body.b
   request["webhook-signature"].to_s.split(" ").any? do |entry|
     version, text = entry.split(",", 2)
-    KEYS.any? { |key| matches?(key, version, text.to_s.unpack1("m"), content) }
+    KEYS.any? { |of, key| of == version && matches?(version, key, text.to_s.unpack1("m"), content) }
   end
 end
 
@@ -58,8 +69,8 @@ rescue Errno::EEXIST
 end
 
 def receive(request)
-  body = request.body.to_s
-  return [413, "too large"] if body.bytesize > MAX_BODY_BYTES
+  body = "".b
+  request.body { |chunk| return [413, "too large"] if (body << chunk).bytesize > MAX_BODY_BYTES }
 
   id = request["webhook-id"].to_s
   return [401, "rejected"] unless id.match?(/\A[0-9a-f-]{36}\z/) && signed?(request, body) && recent?(body)
@@ -73,7 +84,7 @@ end
 $stdout.sync = true
 FileUtils.mkdir_p(INBOX)
 server = WEBrick::HTTPServer.new(BindAddress: "127.0.0.1", Port: ENV.fetch("PORT", 9000).to_i, AccessLog: [],
-                                 Logger: WEBrick::Log.new($stderr, WEBrick::Log::WARN))
+                                 RequestTimeout: READ_TIMEOUT, Logger: WEBrick::Log.new($stderr, WEBrick::Log::WARN))
 server.mount_proc("/") do |request, response|
   response.status, line = receive(request)
   puts line

@@ -2,14 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
+use tokio::time::timeout;
 use walhook::private_postgres::free_port;
 
 use crate::fixture::Stage;
@@ -24,6 +27,9 @@ const LANGUAGES: [(&str, &str); 5] = [
     ("php", "receiver.php"),
     ("ruby", "receiver.rb"),
 ];
+
+/// How long an example may take to end, or to disconnect a client: several times its own timeout of 10 s.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running example.
 struct Example {
@@ -121,11 +127,15 @@ fn backdate(secret: &str, body: &mut String, headers: &mut [(String, String)]) {
     envelope["timestamp"] = "2026-03-01T09:05:00.123+00:00".into();
     *body = envelope.to_string();
     let value = |name: &str| headers.iter().find(|(given, _)| given == name).unwrap().1.clone();
-    let content = format!("{}.{}.{body}", value("webhook-id"), value("webhook-timestamp"));
     let key = STANDARD.decode(secret.trim_start_matches("whsec_")).unwrap();
-    let mac = Hmac::<Sha256>::new_from_slice(&key).unwrap().chain_update(content);
-    let entry = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
+    let entry = sign(&key, &value("webhook-id"), &value("webhook-timestamp"), body);
     headers.iter_mut().find(|(name, _)| name == "webhook-signature").unwrap().1 = entry;
+}
+
+/// Returns the value of `webhook-signature`.
+fn sign(key: &[u8], id: &str, timestamp: &str, body: &str) -> String {
+    let mac = Hmac::<Sha256>::new_from_slice(key).unwrap().chain_update(format!("{id}.{timestamp}.{body}"));
+    format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
 }
 
 async fn check(stage: &Stage, user: i64, mut example: Example) {
@@ -187,11 +197,142 @@ async fn the_example_receivers_store_each_genuine_delivery_once() {
         row.unwrap().get(0)
     };
     let directory = tempfile::tempdir().unwrap();
+    for (program, file) in installed().await {
+        check(&stage, user, Example::new(program, file, directory.path()).await).await;
+    }
+}
+
+/// Returns the languages that this machine can run.
+async fn installed() -> Vec<(&'static str, &'static str)> {
+    let mut installed = Vec::new();
     for (program, file) in LANGUAGES {
         if are_installed(&[program.trim_start_matches("/usr/bin/")]) && has_packages(program).await {
-            check(&stage, user, Example::new(program, file, directory.path()).await).await;
+            installed.push((program, file));
         }
     }
+    installed
+}
+
+/// Returns a request with a body of the present time, signed with `key`.
+fn genuine(key: &[u8]) -> String {
+    let now = jiff::Timestamp::now();
+    let body = json!({ "timestamp": now.to_string() }).to_string();
+    let (id, timestamp) = (uuid::Uuid::now_v7().to_string(), now.as_second().to_string());
+    let signature = sign(key, &id, &timestamp, &body);
+    let headers = format!("webhook-id: {id}\r\nwebhook-timestamp: {timestamp}\r\nwebhook-signature: {signature}\r\n");
+    format!("{START}{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// The start of a request's head.
+const START: &str = "POST /hooks HTTP/1.1\r\nHost: receiver.example\r\nConnection: close\r\n";
+
+async fn connect(example: &Example, request: &str) -> TcpStream {
+    let mut connection = TcpStream::connect(("127.0.0.1", example.port)).await.unwrap();
+    // A server may reject a request before it has read the whole body.
+    let _ = connection.write_all(request.as_bytes()).await;
+    connection
+}
+
+/// Reads until the server closes the connection. Returns the response's status, if there was a response.
+async fn read_status(mut connection: TcpStream) -> Option<u16> {
+    let mut response = Vec::new();
+    let _ = connection.read_to_end(&mut response).await;
+    String::from_utf8_lossy(&response).split(' ').nth(1)?.parse().ok()
+}
+
+async fn status(example: &Example, request: &str) -> Option<u16> {
+    read_status(connect(example, request).await).await
+}
+
+/// Starts the example with keys with which others could sign.
+async fn check_weak_keys(mut example: Example) {
+    let file = example.file.display().to_string();
+    let of = |bytes: usize| STANDARD.encode(vec![b'k'; bytes]);
+    let good = format!("whsec_{}", of(24));
+    for (keys, reason) in [
+        (String::new(), "KEYS is empty"),
+        ("  ".to_owned(), "KEYS is empty"),
+        ("whsec_".to_owned(), "KEYS: key 1 is neither"),
+        ("whsec_…".to_owned(), "KEYS: key 1 is neither"),
+        (format!("whsec_{}", of(23)), "KEYS: key 1 is neither"),
+        (format!("whsec_{}", of(65)), "KEYS: key 1 is neither"),
+        (of(32), "KEYS: key 1 is neither"),
+        ("whpk_".to_owned(), "KEYS: key 1 is neither"),
+        (format!("whpk_{}", of(31)), "KEYS: key 1 is neither"),
+        (format!("{good} whsec_"), "KEYS: key 2 is neither"),
+    ] {
+        let mut command = example.command();
+        command.envs([("KEYS", keys.as_str()), ("PORT", &example.port.to_string())]).env("INBOX", &example.inbox);
+        // PHP's server runs the file for each request.
+        if example.program == "php" {
+            example.start(&keys).await;
+            assert_eq!(status(&example, &genuine(b"")).await, Some(500), "{file}: {keys}");
+            continue;
+        }
+        let ended = command.kill_on_drop(true).output();
+        let output = timeout(PATIENCE, ended).await.unwrap_or_else(|_| panic!("{file} starts with KEYS={keys}"));
+        let output = output.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(reason), "{file}: {keys}: {errors}");
+    }
+    example.stop().await;
+}
+
+/// Sends requests of every wrong length, and some that never end.
+async fn check_bounds(mut example: Example) {
+    let file = example.file.display().to_string();
+    let key = [b'k'; 64];
+    example.start(&format!("whsec_{}", STANDARD.encode(key))).await;
+    let slow_head = connect(&example, START).await;
+    let slow_body = connect(&example, &format!("{START}Content-Length: 100\r\n\r\n{{")).await;
+
+    let large = "x".repeat(256 * 1024 + 1);
+    let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
+    for rest in [
+        "\r\n",
+        "Content-Length: -1\r\n\r\n",
+        "Content-Length: ten\r\n\r\n",
+        "Content-Length: 0x10\r\n\r\n",
+        "Content-Length: \r\n\r\n",
+        &format!("Content-Length: {}\r\n\r\n{large}", large.len()),
+        &chunked,
+    ] {
+        let answered = timeout(PATIENCE, status(&example, &format!("{START}{rest}"))).await;
+        let answered = answered.unwrap_or_else(|_| panic!("{file}: no response to {rest:.40}"));
+        assert!(answered.is_none_or(|status| (400..500).contains(&status)), "{file}: {answered:?} to {rest:.40}");
+    }
+    let stored = |example: &Example| example.stored().iter().filter(|(name, _)| name.ends_with(".json")).count();
+    assert_eq!(stored(&example), 0, "{file}");
+    assert_eq!(status(&example, &genuine(&key)).await, Some(200), "{file}: a delivery beside slow clients");
+    assert_eq!(stored(&example), 1, "{file}");
+
+    // The proxy in front of PHP disconnects slow clients.
+    if example.program != "php" {
+        for slow in [slow_head, slow_body] {
+            let ended = timeout(PATIENCE, read_status(slow)).await;
+            assert!(ended.is_ok_and(|status| status != Some(200)), "{file}: a slow client is not disconnected");
+        }
+    }
+    example.stop().await;
+}
+
+#[tokio::test]
+async fn the_example_receivers_start_with_strong_keys_only() {
+    let directory = tempfile::tempdir().unwrap();
+    for (program, file) in installed().await {
+        check_weak_keys(Example::new(program, file, directory.path()).await).await;
+    }
+}
+
+#[tokio::test]
+async fn the_example_receivers_bound_bodies_and_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut examples = Vec::new();
+    for (program, file) in installed().await {
+        examples.push(Example::new(program, file, directory.path()).await);
+    }
+    // At once, because each waits for its own timeout.
+    futures_util::future::join_all(examples.into_iter().map(check_bounds)).await;
 }
 
 /// Whether the language has the packages that its example needs.
