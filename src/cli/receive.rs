@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +14,33 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::serve::Listener;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_http::timeout::TimeoutLayer;
+use zeroize::Zeroizing;
 
 use super::CommandResult;
 
 /// Deliveries have at most 64 KB by default. A much larger body is not a delivery.
 const MAX_BODY_BYTES: usize = 256 * 1024;
+/// A client that has not sent its request by then is disconnected.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Four times as many as Walhook opens to one webhook. Further ones wait.
+const MAX_CONNECTIONS: usize = 256;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -58,14 +73,54 @@ pub async fn execute(arguments: Arguments) -> CommandResult {
         }
         (None, None) => anyhow::bail!("no secret: set --secret, --secret-file or WALHOOK_RECEIVE_SECRET"),
     };
-    let verifier = Arc::new(Verifier { secret, tolerance: arguments.tolerance });
-    let router = Router::new().fallback(receive).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).with_state(verifier);
-    let listener = tokio::net::TcpListener::bind(arguments.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    let verifier = Arc::new(Verifier::new(secret, arguments.tolerance)?);
+    let router = Router::new()
+        .fallback(receive)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, REQUEST_TIMEOUT))
+        .with_state(verifier);
+    let listener = TcpListener::bind(arguments.listen).await;
+    let listener = listener.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     eprintln!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, router).with_graceful_shutdown(super::stop_signal()).await?;
+    serve(listener, router).await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Serves until the process is asked to stop, then waits for the requests in progress. `axum::serve` has no timeout for a request's head.
+async fn serve(mut listener: TcpListener, router: Router) {
+    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = TaskTracker::new();
+    let stopping = CancellationToken::new();
+    let accepting = async {
+        loop {
+            let permit = free.clone().acquire_owned().await;
+            let (stream, _) = Listener::accept(&mut listener).await;
+            let served = serve_connection(stream, router.clone(), stopping.clone());
+            connections.spawn(async move {
+                served.await;
+                drop(permit);
+            });
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = super::stop_signal() => {}
+    }
+    stopping.cancel();
+    connections.close();
+    connections.wait().await;
+}
+
+async fn serve_connection(stream: TcpStream, router: Router, stopping: CancellationToken) {
+    let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    // An error is the client's: it sent no valid request, or disconnected.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
 }
 
 /// Takes the body as raw bytes, because the signature covers these. Parsing and serialising the body again could change an escape or a
@@ -80,9 +135,19 @@ async fn receive(State(verifier): State<Arc<Verifier>>, headers: HeaderMap, body
 
 /// Decides whether a delivery was signed with the shared secret, and recently.
 pub struct Verifier {
-    pub secret: SecretString,
-    pub tolerance: Duration,
+    secret: SecretString,
+    /// The decoded secret, with which the libraries for Standard Webhooks verify.
+    key: Zeroizing<Vec<u8>>,
+    tolerance: Duration,
 }
+
+/// The secret of a verifier is empty, cut off or another text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the secret must be whsec_ and the base64 of 24 to 64 bytes, as it was shown when the webhook was created: others could sign with an \
+     empty one"
+)]
+pub struct WeakSecret;
 
 /// Why a delivery is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
@@ -101,6 +166,16 @@ pub enum Rejection {
 }
 
 impl Verifier {
+    /// Fails without a key of a length that nobody can guess.
+    pub fn new(secret: SecretString, tolerance: Duration) -> Result<Verifier, WeakSecret> {
+        let encoded = secret.expose_secret().strip_prefix("whsec_").ok_or(WeakSecret)?;
+        let key = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| WeakSecret)?);
+        if !(24..=64).contains(&key.len()) {
+            return Err(WeakSecret);
+        }
+        Ok(Verifier { secret, key, tolerance })
+    }
+
     pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Rejection> {
         // 1. The signature: HMAC-SHA256 of the raw body, in lowercase hexadecimal. The comparison takes
         // constant time: with `==`, its duration would reveal how much of a guessed signature is right.
@@ -126,18 +201,14 @@ impl Verifier {
     }
 
     /// Verifies `webhook-signature` as the libraries for Standard Webhooks do: one of its `v1` entries must be the HMAC-SHA256 of id,
-    /// timestamp and body. The key is the secret's decoded base64.
+    /// timestamp and body.
     fn is_signed_for_standard_webhooks(&self, headers: &HeaderMap, body: &[u8]) -> bool {
-        let encoded = self.secret.expose_secret().trim_start_matches("whsec_");
-        let (Ok(key), Some(id), Some(timestamp), Some(entries)) = (
-            STANDARD.decode(encoded),
-            text(headers, "webhook-id"),
-            text(headers, "webhook-timestamp"),
-            text(headers, "webhook-signature"),
-        ) else {
+        let (Some(id), Some(timestamp), Some(entries)) =
+            (text(headers, "webhook-id"), text(headers, "webhook-timestamp"), text(headers, "webhook-signature"))
+        else {
             return false;
         };
-        let expected = STANDARD.encode(hmac(&key, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body]));
+        let expected = STANDARD.encode(hmac(&self.key, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body]));
         let given = entries.split(' ').filter_map(|entry| entry.strip_prefix("v1,"));
         given.fold(Choice::from(0), |found, entry| found | expected.as_bytes().ct_eq(entry.as_bytes())).into()
     }
@@ -195,14 +266,18 @@ impl std::fmt::Display for Line<'_> {
 mod tests {
     use super::*;
 
-    const SECRET: &str = "whsec_c2VjcmV0";
+    const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
     const SENT: &str = "2026-03-01T09:05:00.000+00:00";
     const BODY: &str = r#"{"event":"x","timestamp":"2026-03-01T09:05:00.000+00:00","webhook_id":"1","data":{}}"#;
-    /// printf %s "$BODY" | openssl dgst -sha256 -hmac whsec_c2VjcmV0
-    const SIGNATURE: &str = "17174ba0f7beb0d1ab58ac521636c58c44b3091622b0c0e0b811f4bdcc22090e";
+    /// printf %s "$BODY" | openssl dgst -sha256 -hmac "$SECRET"
+    const SIGNATURE: &str = "2c762abc61e4878f1d9dd3315eb87047d2ec24848d085d38baecb945c4dc04b8";
+
+    fn verifier() -> Verifier {
+        Verifier::new(SECRET.into(), Duration::from_secs(300)).unwrap()
+    }
 
     fn verify(body: &str, signature: &str, timestamp: &str, now: &str) -> Result<(), Rejection> {
-        let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
+        let verifier = verifier();
         let mut headers = HeaderMap::new();
         headers.insert("x-webhook-signature", signature.parse().unwrap());
         headers.insert("x-webhook-timestamp", timestamp.parse().unwrap());
@@ -234,14 +309,14 @@ mod tests {
         for malformed in ["", "00", &SIGNATURE.to_uppercase(), &format!("sha256={SIGNATURE}")] {
             assert_eq!(verify(BODY, malformed, SENT, now), Err(Rejection::WrongSignature), "{malformed}");
         }
-        let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
+        let verifier = verifier();
         let unsigned = verifier.verify(&HeaderMap::new(), BODY.as_bytes(), now.parse().unwrap());
         assert_eq!(unsigned, Err(Rejection::MissingSignature));
     }
 
     #[test]
     fn during_an_overlap_the_old_secret_is_accepted_by_the_standard_signature() {
-        let verifier = Verifier { secret: SECRET.to_owned().into(), tolerance: Duration::from_secs(300) };
+        let verifier = verifier();
         let verify = |entries: &str| {
             let mut headers = HeaderMap::new();
             let values = [
@@ -255,8 +330,8 @@ mod tests {
             }
             verifier.verify(&headers, BODY.as_bytes(), SENT.parse().unwrap())
         };
-        // printf %s "d.1.$BODY" | openssl dgst -sha256 -hmac secret -binary | base64
-        let old = "RQtUdYVcChI1HeumkVlSUxnXo4RUUCu/uFYngII2KNQ=";
+        // printf %s "d.1.$BODY" | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef -binary | base64
+        let old = "ouGTpqoyXLxy2JpOMDQ4RqQQvxBesW2mheApsr3Fq80=";
         assert_eq!(verify(&format!("v1,AAAA v1,{old} v1a,BBBB")), Ok(()));
         for wrong in [format!("v1a,{old}"), old.to_owned(), format!("v1,AAAA v1a,{old}"), String::new()] {
             assert_eq!(verify(&wrong), Err(Rejection::WrongSignature), "{wrong}");

@@ -145,7 +145,7 @@ async fn create_webhooks(installation: &Installation, client: &Client, receiver:
         let token = token.expect("the webhooks belong to the demo's users");
         let url = format!("{}/hooks/{}", receiver.url, number + 1);
         let (id, secret) = client.create_webhook(&installation.api_url(), token, name, &url, events).await?;
-        receiver.expect(&id, secret, flaky);
+        receiver.expect(&id, secret, flaky)?;
     }
     Ok(tokens.swap_remove(0))
 }

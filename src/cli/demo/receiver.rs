@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::scenario::below;
-use crate::cli::receive::{Rejection, Verifier};
+use crate::cli::receive::{Rejection, Verifier, WeakSecret};
 
 const TOLERANCE: Duration = Duration::from_secs(300);
 /// The flaky receiver rejects the first attempt of one in this many deliveries.
@@ -69,10 +69,11 @@ impl Receiver {
     }
 
     /// Accepts deliveries of this webhook from now on.
-    pub fn expect(&self, webhook: &str, secret: String, flaky: bool) {
-        let verifier = Verifier { secret: secret.into(), tolerance: TOLERANCE };
+    pub fn expect(&self, webhook: &str, secret: String, flaky: bool) -> Result<(), WeakSecret> {
+        let verifier = Verifier::new(secret.into(), TOLERANCE)?;
         let mut webhooks = self.shared.webhooks.write().expect("no holder of this lock panics");
         webhooks.insert(webhook.to_owned(), Webhook { verifier, flaky });
+        Ok(())
     }
 }
 
@@ -111,6 +112,9 @@ mod tests {
     use super::*;
     use hmac::{Hmac, KeyInit, Mac};
 
+    const S1: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+    const S2: &str = "whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=";
+
     fn headers(webhook: &str, secret: &str, body: &str) -> HeaderMap {
         let mac = Hmac::<sha2::Sha256>::new_from_slice(secret.as_bytes()).unwrap();
         let signature = hex::encode(mac.chain_update(body).finalize().into_bytes());
@@ -124,19 +128,19 @@ mod tests {
     #[tokio::test]
     async fn only_deliveries_signed_with_the_webhooks_secret_are_verified() {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
-        receiver.expect("1", "s1".into(), false);
-        receiver.expect("2", "s2".into(), false);
+        receiver.expect("1", S1.into(), false).unwrap();
+        receiver.expect("2", S2.into(), false).unwrap();
         let verify = |webhook, secret| receiver.shared.verify(&headers(webhook, secret, "{}"), b"{}", 1);
-        assert_eq!(verify("1", "s1"), Outcome::Verified);
-        assert_eq!(verify("1", "s2"), Outcome::Unverified(Rejection::WrongSignature));
-        assert_eq!(verify("3", "s1"), Outcome::Unknown);
+        assert_eq!(verify("1", S1), Outcome::Verified);
+        assert_eq!(verify("1", S2), Outcome::Unverified(Rejection::WrongSignature));
+        assert_eq!(verify("3", S1), Outcome::Unknown);
     }
 
     #[tokio::test]
     async fn a_flaky_receiver_rejects_only_first_attempts() {
         let (receiver, _deliveries) = Receiver::start().await.unwrap();
-        receiver.expect("1", "s1".into(), true);
-        let verify = |attempt| receiver.shared.verify(&headers("1", "s1", "{}"), b"{}", attempt);
+        receiver.expect("1", S1.into(), true).unwrap();
+        let verify = |attempt| receiver.shared.verify(&headers("1", S1, "{}"), b"{}", attempt);
         let rejected = (0..1_000).filter(|_| verify(1) == Outcome::RejectedOnPurpose).count();
         assert!((1..1_000).contains(&rejected), "{rejected}");
         assert!((0..1_000).all(|_| verify(2) == Outcome::Verified));
