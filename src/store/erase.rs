@@ -51,7 +51,9 @@ pub const ACCESS: [Removal; 2] = [
 ];
 /// By user, after the events. The audit records are last: they name the webhooks, which an interrupted erasure needs when it is
 /// repeated.
-pub const RECORDS: [Removal; 4] = [
+pub const RECORDS: [Removal; 5] = [
+    // Found by their labels.
+    removal("copies of releases", include_str!("../../sql/store/erase_releases.sql")),
     removal("copies of labels", include_str!("../../sql/store/erase_labels.sql")),
     removal("notices", include_str!("../../sql/store/erase_notices.sql")),
     removal("responses stored for idempotency keys", include_str!("../../sql/store/erase_answers.sql")),

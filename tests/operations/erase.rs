@@ -63,6 +63,7 @@ impl Tenant {
         let session = "insert into walhook.session (hash, user_id) values (sha256($1::text::bytea), $1)";
         store.execute(session, &[&user.to_string()]).await.unwrap();
         let mut traces: HashSet<String> = [webhook.clone(), gone.clone(), quiet].into();
+        traces.insert(copied_release(app, platform, user).await);
         for query in [
             "select id::text from walhook.event where user_id = $1",
             "select id::text from walhook.api_token where user_id = $1",
@@ -74,6 +75,17 @@ impl Tenant {
         }
         Tenant { user, api, receiver, webhook, gone, traces }
     }
+}
+
+/// Has the store copy a release of the user that the platform then deletes. Returns what the copy contains.
+async fn copied_release(app: &TestApp, platform: &Platform, user: i64) -> String {
+    let label = platform.label(user).await;
+    let release = platform.release(label).await;
+    platform.execute("delete from release where id = $1", &[&release]).await;
+    let copied = format!("select count(*) from walhook.lookup_row where relation = 1 and row_id = {release}");
+    app.wait_for_count(&copied, 1).await;
+    // With the quotes of JSON, escaped in JSON.
+    format!("\\\"Release {release}\\\"")
 }
 
 /// Returns every row of every table of the store, with the table's name.
@@ -113,7 +125,7 @@ async fn wait_until_idle(metrics_urls: &[&str]) {
 }
 
 /// The first words of the names of tables with rows of a user.
-const WITH_TRACES: [&str; 11] = [
+const WITH_TRACES: [&str; 12] = [
     "webhook",
     "api",
     "event",
@@ -125,6 +137,7 @@ const WITH_TRACES: [&str; 11] = [
     "audit",
     "idempotency",
     "notice",
+    "lookup",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
