@@ -106,9 +106,9 @@ const CRATES: &[(&str, &[&str])] = &[
     // Besides streaming: a slot whose snapshot is exported can be created only over a replication connection.
     ("pg_walstream", &["capture", "primary"]),
     // Receivers are called with reqwest, and with hyper through a proxy: `deliver/client/tunnel.rs` gives the reason.
-    // The API's listener limits connections and idle times, which axum's own listener does not.
+    // The API's listener and the reference receiver limit connections and idle times, which axum's own listener does not.
     ("hyper", &["deliver/client", "api/serve.rs"]),
-    ("hyper_util", &["deliver/client", "api/serve.rs"]),
+    ("hyper_util", &["deliver/client", "api/serve.rs", "cli/receive.rs"]),
     ("hyper_rustls", &["deliver/client"]),
     // The demo and `walhook listen` call the API, the JWKS client fetches keys, and the exporter posts spans.
     ("reqwest", &["deliver/client", "api/jwks.rs", "cli/demo/client.rs", "cli/listen/feed.rs", "traces/export.rs"]),
