@@ -99,9 +99,12 @@ async fn every_snippet_accepts_genuine_deliveries_only() {
     let old_signature = crate::support::signature(&secret, &old);
     let good = Case { what: "genuine", body: &sent.body, secret: &secret, signature, valid: true };
     let not_ascii = "é".repeat(32);
+    let [with_empty, with_prefix] = ["", "whsec_"].map(|secret| crate::support::signature(secret, &sent.body));
     let cases = [
         Case { what: "another body", body: &forged, valid: false, ..good },
         Case { what: "another secret", secret: "whsec_other", valid: false, ..good },
+        Case { what: "an empty secret", secret: "", signature: &with_empty, valid: false, ..good },
+        Case { what: "a secret that was cut off", secret: "whsec_", signature: &with_prefix, valid: false, ..good },
         Case { what: "no signature", signature: "", valid: false, ..good },
         Case { what: "a signature that is not ASCII", signature: &not_ascii, valid: false, ..good },
         Case { what: "too old", body: &old, signature: &old_signature, valid: false, ..good },

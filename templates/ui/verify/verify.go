@@ -17,6 +17,10 @@ func verify(secret string, body []byte, headers http.Header) bool {
 	if !hmac.Equal([]byte(expected), []byte(headers.Get("X-Webhook-Signature"))) {
 		return false
 	}
+	// Everyone can sign with an empty secret: a complete one has 38 characters or more.
+	if len(secret) < 38 {
+		return false
+	}
 	// The time in the body is signed; headers are not.
 	var envelope struct{ Timestamp time.Time }
 	err := json.Unmarshal(body, &envelope)

@@ -4,4 +4,5 @@
 # To test your receiver, sign a body of your own and send it:
 #   curl -H "X-Webhook-Signature: $expected" -H 'Content-Type: application/json' --data-binary @body.json https://…
 expected=$(openssl dgst -sha256 -hmac "$SECRET" -r "$1" | cut -d ' ' -f 1)
-[ "$expected" = "$2" ] && echo valid || { echo invalid; exit 1; }
+# Everyone can sign with an empty secret: a complete one has 38 characters or more.
+[ "$expected" = "$2" ] && [ "${#SECRET}" -ge 38 ] && echo valid || { echo invalid; exit 1; }
