@@ -47,7 +47,8 @@ impl Erased {
 /// Removes the user's tokens, sessions, events and audit records, and their webhooks with secrets, deliveries, logs and statistics,
 /// those of deleted webhooks included. Can be repeated, and must be repeated if it fails midway.
 ///
-/// Keeps add-ons, which mirror the platform's own table, and events whose owner was never found.
+/// Keeps add-ons, which mirror the platform's own table, events whose owner was never found, and ids of the platform's rows without which
+/// events would be raised twice.
 pub async fn erase(store: &Store, user: &UserId) -> Result<Erased> {
     let mut erased = Erased { id: Uuid::now_v7(), counts: Vec::new() };
     let mut webhooks = BTreeSet::new();
